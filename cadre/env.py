@@ -1,0 +1,75 @@
+"""The environment contract, all that a user writes. `cadre.check.check_env` tests an environment against it.
+
+An environment is a Markov game in which the state lives in one object. `observe` says who acts now and what each of
+them sees; `step` takes one text from each of them; `fork` makes an independent copy, so that K candidate actions can
+be tried from the same state.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self, overload
+
+from cadre.types import Observation, Reward, Task
+
+Split = Literal["train", "test"]
+
+
+class Env:
+    """A task for a team. Subclass it in one file and name it in the YAML as `env: my_file.py:MyEnv`.
+
+    One instance plays one episode and is owned by the rollout that made it. Keyword arguments after `task` are the
+    environment's settings; `tasks` receives the same ones.
+    """
+
+    roles: ClassVar[tuple[str, ...]]
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def observe(self) -> dict[str, Observation]:
+        """Who acts now: one role is a turn, several act at once, none means the episode is over. Changes nothing."""
+        raise NotImplementedError
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        """Apply one text from every role that `observe` named. Local rewards only for those roles."""
+        raise NotImplementedError
+
+    def fork(self) -> Self:
+        """An independent copy of the state."""
+        return copy.deepcopy(self)
+
+    @property
+    def success(self) -> bool:
+        """The task's own criterion; never merely that the episode ended."""
+        raise NotImplementedError
+
+    @classmethod
+    def tasks(cls, split: Split, **settings: Any) -> Sequence[Task]:
+        """The problems of a split, the same at every call; train and test share none."""
+        raise NotImplementedError
+
+
+class GeneratedTasks(Sequence[Task]):
+    """A split of `count` tasks made on demand by `make(index)`, so that a large split costs nothing to name."""
+
+    def __init__(self, count: int, make: Callable[[int], Mapping[str, Any]], name: str) -> None:
+        self.count, self.make, self.name = count, make, name
+
+    def __len__(self) -> int:
+        return self.count
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | list[Task]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self.count))]
+        if not -self.count <= index < self.count:
+            raise IndexError(index)
+        return Task(f"{self.name}-{index % self.count}", self.make(index % self.count))
+
+    def __iter__(self) -> Iterator[Task]:
+        return (self[i] for i in range(self.count))

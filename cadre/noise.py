@@ -1,0 +1,31 @@
+"""Keys for randomness: every draw is named by what it is for, never by when it happened.
+
+`key(seed, step, task, node, role)` is a 63-bit integer; `fold(key, k)` names the k-th sibling. A sampler turns the
+sibling's key and the token's position into one uniform number, so what is sampled does not depend on the batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+MASK = (1 << 64) - 1
+
+
+def key(*parts: str | int) -> int:
+    """A 63-bit key of the parts, the same on every machine. `key("a", "b")` differs from `key("ab")`."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def fold(base: int, index: int) -> int:
+    """The key of member `index` of the family `base`: one round of SplitMix64 (Steele et al. 2014), 63 bits."""
+    mixed = (base + (index + 1) * 0x9E3779B97F4A7C15) & MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK
+    return (mixed ^ (mixed >> 31)) >> 1
+
+
+def generator(*parts: str | int) -> random.Random:
+    """A Python generator seeded by the key of the parts."""
+    return random.Random(key(*parts))

@@ -1,0 +1,156 @@
+"""The frozen records that flow from the environment to the loss. No behaviour here: functions elsewhere act on them.
+
+    Env.observe -> Observation -> Request -> Sample -> Branch, Node (a tree) -> Datum (a training sequence)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Finish = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message, as the field writes them: `Message("user", "Plan the moves.")`."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem of an environment: `Task("test-17", {"grid": ("S.#", "..G")})`. `data` is plain JSON values."""
+
+    id: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one team role sees before it acts: its whole conversation so far, as chat messages."""
+
+    role: str
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """What one step paid: `Reward(team=1.0, local={"planner": -0.1}, parts={"goal": 1.0, "moves": -0.08})`.
+
+    A role's scalar is `alpha * team + local[role]`, formed in `cadre.credit`. `parts` explain the reward in the logs
+    and are never trained on.
+    """
+
+    team: float = 0.0
+    local: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The distribution that a role samples from. `temperature` 0 is greedy; `top_p` 1 and `top_k` 0 are off.
+
+    `max_tokens` bounds the completion, its end-of-turn token included.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One completion by one role, K of which are siblings.
+
+    `prompt_ids` and `token_ids` are the ids that the sampler really used; `token_ids` ends with the end-of-turn token
+    when `finish` is "stop". `logprobs[j]` is the sampler's natural log-probability of `token_ids[j]` under the
+    distribution it drew from (temperature, top-p and top-k applied). `version` counts the policy's updates so far.
+    """
+
+    role: str
+    policy: str
+    text: str
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: Finish
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a role saw and said last: a later prompt that extends `messages` keeps the ids of `sample`."""
+
+    messages: tuple[Message, ...]
+    sample: Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call for `count` siblings of one prompt. `key` seeds their noise: sibling k draws from `noise.fold(key, k)`."""
+
+    role: str
+    policy: str
+    messages: tuple[Message, ...]
+    count: int
+    sampling: Sampling
+    key: int
+    said: Said | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One joint action and what followed: `choice` names the sibling of each acting role, as in `{"planner": 2}`.
+
+    `over` and `success` are the environment's state after the step. `child` is the next decision, None when the
+    episode is over or when the shape did not carry on from here.
+    """
+
+    choice: Mapping[str, int]
+    reward: Reward
+    over: bool
+    success: bool
+    child: Node | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One decision point: who saw what, the K siblings of each acting role, and the branches that were tried.
+
+    `turn` counts, from 0, how often the acting roles had acted before on this path.
+    """
+
+    turn: int
+    observations: Mapping[str, Observation]
+    samples: Mapping[str, tuple[Sample, ...]]
+    branches: tuple[Branch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """All that was sampled from one task."""
+
+    task: Task
+    root: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Datum:
+    """One training sequence of T tokens for one policy.
+
+    `mask[t]` is True where token t was sampled by the policy and is trained on; `logprobs` and `advantages` have T
+    entries, zero where the mask is False. `temperature` is the one it was sampled at.
+    """
+
+    policy: str
+    role: str
+    token_ids: tuple[int, ...]
+    mask: tuple[bool, ...]
+    logprobs: tuple[float, ...]
+    advantages: tuple[float, ...]
+    version: int
+    temperature: float = 1.0
