@@ -1,0 +1,7 @@
+"""The bundled environments, one file a task, found by name or as `file.py:Class`."""
+
+ENVS = {
+    "plan-path": "cadre.envs.plan_path:PlanPath",
+    "plan-path-alone": "cadre.envs.plan_path:PlanPathAlone",
+    "plan-path-solo": "cadre.envs.plan_path:PlanPathSolo",
+}
