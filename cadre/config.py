@@ -7,9 +7,9 @@ says what was wrong and how to mend it. Nothing here imports torch or loads a mo
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -137,7 +137,7 @@ class TrainConfig(Section):
     tasks_per_step: Positive = Field(16, description="trees a step")
     seed: int = Field(0, description="names every random draw of the run")
     checkpoint_every: int = Field(0, ge=0, description="steps between checkpoints; 0 keeps the last one only")
-    max_steps_without_spread: Positive = Field(50, description="stop after this many updates without any gradient")
+    trees_kept: int = Field(1, ge=0, description="trees a step that are written whole into trees.jsonl")
 
 
 class EvaluateConfig(Section):
@@ -176,3 +176,176 @@ class Config(Section):
     def learner_of(self, policy: str) -> LearnerConfig:
         """The experiment's learner with the policy's own changes."""
         return LearnerConfig.model_validate({**self.learner.model_dump(), **self.team.policies[policy].learner})
+
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+def recipes() -> dict[str, Path]:
+    """The bundled recipes by name."""
+    return {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
+
+
+def load(recipe: str, overrides: Sequence[str] = ()) -> Config:
+    """The configuration of a bundled recipe or a YAML file, with `key.sub=value` pairs applied (values are YAML)."""
+    raw = _read(find_recipe(recipe))
+    for pair in overrides:
+        _override(raw, pair)
+    return parse(raw)
+
+
+def find_recipe(recipe: str) -> Path:
+    """The file of a recipe: a bundled name or a path."""
+    known = recipes()
+    path = known.get(recipe, Path(recipe))
+    if not path.is_file():
+        raise ConfigError(
+            f"recipe: got {recipe!r}, which is neither a bundled recipe nor a file; expected one of {', '.join(known)} "
+            f"or the path of a YAML file.{nearest(recipe, known)}"
+        )
+    return path
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML ({' '.join(str(error).split())}). Mend the file.") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: got {type(raw).__name__} at the top; expected sections such as env: and team:.")
+    return raw
+
+
+def _override(raw: dict[str, Any], pair: str) -> None:
+    """Set one dotted key in place. A short form on the way (`algorithm: at_grpo`) is written out first."""
+    key, equals, text = pair.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"override: got {pair!r}; expected key=value, such as train.steps=20.")
+    *parents, last = key.split(".")
+    section = raw
+    for depth, parent in enumerate(parents):
+        inner = section.setdefault(parent, {})
+        if isinstance(inner, str):
+            inner = section[parent] = {"name" if parents[: depth + 1] == ["algorithm"] else "model": inner}
+        if not isinstance(inner, dict):
+            raise ConfigError(f"override: {pair!r} goes below {'.'.join(parents[: depth + 1])}, which is {inner!r}.")
+        section = inner
+    section[last] = yaml.safe_load(text)
+
+
+def settings_of(pairs: Sequence[str]) -> dict[str, Any]:
+    """`key=value` pairs as environment settings."""
+    raw: dict[str, Any] = {}
+    for pair in pairs:
+        _override(raw, pair)
+    return raw
+
+
+def parse(raw: dict[str, Any]) -> Config:
+    """A checked configuration. Every section is validated, those inside policies too."""
+    config = _validate(Config, raw, "")
+    for name in config.team.policies:
+        policy = config.team.policies[name]
+        for section, model in (("sampling", SamplingConfig), ("learner", LearnerConfig)):
+            _validate(model, getattr(policy, section), f"team.policies.{name}.{section}.")
+    _check_team(config)
+    return config
+
+
+def _check_team(config: Config) -> None:
+    policies = config.team.policies
+    for role, policy in config.team.roles.items():
+        if policy not in policies:
+            raise ConfigError(
+                f"team.roles.{role}: got policy {policy!r}; expected one of {', '.join(policies)}. "
+                f"Define it under team.policies or name another.{nearest(policy, policies)}"
+            )
+    for name in policies:
+        if name not in config.team.roles.values():
+            raise ConfigError(
+                f"team.policies.{name}: no role plays it; expected every policy under team.roles. "
+                f"Give it a role ({', '.join(config.team.roles)}) or remove it."
+            )
+        sampling = config.sampling_of(name)
+        if (sampling.top_p < 1.0 or sampling.top_k > 0) and not policies[name].frozen:
+            raise ConfigError(
+                f"sampling: got top_p={sampling.top_p}, top_k={sampling.top_k} for policy {name}, which is trained; "
+                "expected top_p=1 and top_k=0, since the loss uses the full softmax and its ratio would be wrong. "
+                "Remove both, or freeze the policy."
+            )
+
+
+def _validate(model: type[Any], raw: Any, prefix: str) -> Any:
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, model, prefix)) from None
+
+
+def _explain(error: ValidationError, model: type[BaseModel], prefix: str) -> str:
+    """The first thing that is wrong, in one paragraph."""
+    first = error.errors()[0]
+    location = [str(part) for part in first["loc"]]
+    where = prefix + ".".join(part for part in location if part not in ALGORITHMS or location[0] != "algorithm")
+    more = f" ({error.error_count() - 1} more after it.)" if error.error_count() > 1 else ""
+    if first["type"] == "extra_forbidden":
+        known = _fields_at(model, location[:-1])
+        return (
+            f"{where}: unknown option; expected one of {', '.join(known)}. Remove or rename it."
+            f"{nearest(location[-1], known)}{more}"
+        )
+    if first["type"] == "missing":
+        return f"{where}: missing; expected {_describe(model, location)}. Add it to the YAML.{more}"
+    if first["type"].startswith("union_tag"):
+        got = first["input"].get("name") if isinstance(first["input"], dict) else first["input"]
+        hint = nearest(str(got), ALGORITHMS)
+        return f"algorithm: got {got!r}; expected one of {', '.join(ALGORITHMS)}.{hint}{more}"
+    expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return f"{where}: got {first['input']!r}; expected {expected}. It is: {_describe(model, location)}.{more}"
+
+
+def _fields_at(model: type[BaseModel], location: Sequence[str]) -> list[str]:
+    """The names that the section at `location` knows."""
+    section = _section_at(model, location)
+    return list(section.model_fields) if section is not None else []
+
+
+def _describe(model: type[BaseModel], location: Sequence[str]) -> str:
+    section = _section_at(model, location[:-1])
+    field = section.model_fields.get(location[-1]) if section is not None else None
+    return (field.description if field is not None else None) or f"a value for {location[-1]}"
+
+
+def _section_at(model: type[BaseModel], location: Sequence[str]) -> type[BaseModel] | None:
+    if location[:1] == ["team"] and len(location) > 2 and location[1] == "policies":
+        location, model = list(location[3:]), PolicyConfig
+    section: type[BaseModel] | None = model
+    for part in location:
+        if part in ALGORITHMS:
+            section = ALGORITHMS[part]
+            continue
+        if section is None or part not in section.model_fields:
+            return None
+        section = _section_class(section.model_fields[part].annotation)
+    return section
+
+
+def _section_class(annotation: Any) -> type[BaseModel] | None:
+    """The section behind an annotation such as `LoraConfig | None`; the algorithm's is found by its name."""
+    candidates = [annotation, *get_args(annotation)]
+    found = [one for one in candidates if isinstance(one, type) and issubclass(one, Section)]
+    return found[0] if found else None
+
+
+ALGORITHMS: dict[str, type[Section]] = {"at_grpo": AtGrpo, "grpo": Grpo, "custom": Custom}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A sentence with the nearest known name, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]}?" if close else ""
+
+
+def dump(config: Config) -> str:
+    """The configuration as YAML, every default written out."""
+    return yaml.safe_dump(config.model_dump(mode="json", exclude_none=True), sort_keys=False)

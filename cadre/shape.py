@@ -49,12 +49,13 @@ def full(k: int, joint: Joint = "aligned") -> Shape:
     return Shape(f"full({k}, {joint})", lambda depth: k, _all, joint)
 
 
-def leaves(shape: Shape, roles: int, depth: int) -> int:
-    """How many leaves `depth` decisions of `roles` acting at once can grow to."""
-    total = 1
-    for level in range(depth):
-        branches = len(shape.choices([str(role) for role in range(roles)], level))
-        total *= min(branches, len(shape.expand([0.0] * branches, random.Random(0)))) if level < depth - 1 else branches
+def leaves(shape: Shape, acting: Sequence[int]) -> int:
+    """How many leaves a tree can grow to, given how many roles act at each decision of an episode."""
+    total = carried = 1
+    for depth, roles in enumerate(acting):
+        branches = len(shape.choices([str(role) for role in range(roles)], depth))
+        total = carried * branches
+        carried *= len(shape.expand([0.0] * branches, random.Random(0)))
     return total
 
 

@@ -1,0 +1,214 @@
+"""From a configuration to the things it names. Everything that can be refused is refused before a model loads."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from cadre import presets, shape
+from cadre.config import Config, PolicyConfig, nearest
+from cadre.env import Env, Split
+from cadre.envs import ENVS
+from cadre.errors import ConfigError
+from cadre.team import Learner, Sampler, Team
+from cadre.types import Sampling, Task
+
+MAX_LEAVES = 10_000
+SEED_MODEL = Path(__file__).parent / "models" / "seed"
+
+
+def env_class(name: str) -> type[Env]:
+    """The class behind a bundled name or `file.py:Class`; the user's file is run, as it is the user's own code."""
+    target = ENVS.get(name, name)
+    source, colon, attribute = target.rpartition(":")
+    if not colon:
+        raise ConfigError(
+            f"env: got {name!r}; expected one of {', '.join(ENVS)} or file.py:Class.{nearest(name, ENVS)}"
+        )
+    module = _from_file(Path(source), name) if source.endswith(".py") else importlib.import_module(source)
+    found = getattr(module, attribute, None)
+    if not (isinstance(found, type) and issubclass(found, Env)):
+        known = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Env)]
+        raise ConfigError(
+            f"env: {source} has no environment {attribute!r}; expected a subclass of cadre.env.Env, and it has "
+            f"{', '.join(known) or 'none'}.{nearest(attribute, known)}"
+        )
+    return found
+
+
+def _from_file(path: Path, name: str) -> Any:
+    if not path.is_file():
+        raise ConfigError(f"env: got {name!r}, but there is no file {path}; expected file.py:Class. Mend the path.")
+    module_name = f"cadre_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # noqa: BLE001 - whatever the user's file raises is the user's to see, in one paragraph
+        frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
+        line = next((frame.lineno for frame in reversed(frames) if Path(frame.filename) == path.resolve()), None)
+        at = f" at line {line or getattr(error, 'lineno', None) or '?'}"
+        raise ConfigError(f"env: {path} failed to load{at}: {type(error).__name__}: {error}. Mend the file.") from None
+    return module
+
+
+class Game:
+    """An environment class with its settings, checked: makes episodes and knows the splits."""
+
+    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
+        self.env_class = env_class(name)
+        self.settings = _checked_settings(self.env_class, settings)
+
+    def make(self, task: Task) -> Env:
+        """A fresh episode of the task."""
+        return self.env_class(task, **self.settings)
+
+    def tasks(self, split: Split) -> Any:
+        return self.env_class.tasks(split, **self.settings)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.env_class.roles
+
+
+def _checked_settings(env: type[Env], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings against the signature of `__init__`, names and types."""
+    parameters = list(inspect.signature(env.__init__).parameters.values())[2:]
+    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    for key in settings:
+        if key not in named:
+            known = ", ".join(named) or "none"
+            raise ConfigError(f"settings.{key}: unknown to {env.__name__}; expected one of {known}.{nearest(key, named)}")
+    hints = inspect.get_annotations(env.__init__, eval_str=True)
+    for key, value in settings.items():
+        try:
+            pydantic.TypeAdapter(hints.get(key, Any)).validate_python(value)
+        except pydantic.ValidationError as error:
+            expected = error.errors()[0]["msg"].removeprefix("Input should be ")
+            raise ConfigError(f"settings.{key}: got {value!r}; expected {expected}. Mend the value.") from None
+    return dict(settings)
+
+
+def check(config: Config) -> tuple[Game, presets.Plan]:
+    """The game and the plan of a configuration, after every check that needs no model."""
+    game = Game(config.env, config.settings)
+    _check_roles(config, game)
+    plan = presets.plan(config.algorithm)
+    _check_growth(config, game, plan)
+    for name, policy in config.team.policies.items():
+        find_model(name, policy)
+    return game, plan
+
+
+def _check_roles(config: Config, game: Game) -> None:
+    for role in game.roles:
+        if role not in config.team.roles:
+            raise ConfigError(
+                f"team.roles: role {role!r} of {config.env} has no policy; expected a policy for each of "
+                f"{', '.join(game.roles)}. Add `{role}: {next(iter(config.team.policies))}`."
+            )
+    for role in config.team.roles:
+        if role not in game.roles:
+            raise ConfigError(
+                f"team.roles.{role}: {config.env} has no such role; expected {', '.join(game.roles)}. "
+                f"Remove it.{nearest(role, game.roles)}"
+            )
+
+
+def _check_growth(config: Config, game: Game, plan: presets.Plan) -> None:
+    """Refuse a tree that nobody could sample, found by playing one episode of empty answers."""
+    if shape.leaves(plan.shape, [1, 1]) <= 2 * plan.shape.count(0):  # does not multiply with depth
+        return
+    decisions = asyncio.run(_decisions(game))
+    leaves = shape.leaves(plan.shape, decisions)
+    if leaves > MAX_LEAVES:
+        raise ConfigError(
+            f"algorithm: {plan.shape.name} over {len(decisions)} decisions of {config.env} needs {leaves:,} leaves a task; "
+            f"expected at most {MAX_LEAVES:,}. Lower algorithm.k or the environment's turns, or use greedy."
+        )
+
+
+async def _decisions(game: Game) -> list[int]:
+    """How many roles act at each decision of an episode of empty answers."""
+    env, counts = game.make(game.tasks("train")[0]), []
+    while (asked := env.observe()) and len(counts) < 100:
+        counts.append(len(asked))
+        await env.step(dict.fromkeys(asked, ""))
+    return counts
+
+
+def find_model(name: str, policy: PolicyConfig) -> str:
+    """The folder or the hub name of a policy's model; a folder must hold a config.json."""
+    model = policy.model
+    folder = SEED_MODEL if model == "seed" else Path(model).expanduser()
+    looks_local = model.startswith((".", "/", "~")) or model.count("/") != 1
+    if (folder / "config.json").is_file():
+        return str(folder)
+    if model == "seed" or looks_local or folder.exists():
+        raise ConfigError(
+            f"team.policies.{name}.model: got {model!r}, but {folder} holds no config.json; expected seed, a checkpoint "
+            "folder, or a hub name such as Qwen/Qwen3-1.7B. Mend the path."
+        )
+    return model
+
+
+def assignment(config: Config, text: str) -> dict[str, str]:
+    """`tool=planner,planner=tool`: for each role the policy to play it, named by policy or by the role it trained in."""
+    changes: dict[str, str] = {}
+    for pair in filter(None, text.split(",")):
+        role, _, name = pair.partition("=")
+        policy = config.team.roles.get(name, name)
+        if role not in config.team.roles or policy not in config.team.policies:
+            known = ", ".join({**config.team.policies, **config.team.roles})
+            raise ConfigError(
+                f"--assign: got {pair!r}; expected ROLE=POLICY with a role of {', '.join(config.team.roles)} and a "
+                f"policy of {known}.{nearest(name, {**config.team.policies, **config.team.roles})}"
+            )
+        changes[role] = policy
+    return changes
+
+
+def build_team(config: Config, plan: presets.Plan, diverged: Path | None = None) -> Team:
+    """Load the models. Policies that adapt one base share an engine; every other policy has its own.
+
+    `diverged` is the folder for the sequence that made an update non-finite, if one does.
+    """
+    from cadre.engines.torch import TorchEngine
+
+    engines = [
+        TorchEngine(
+            model,
+            {name: config.team.policies[name] for name in names},
+            {name: config.learner_of(name) for name in names},
+            config.loss,
+            config.train.steps,
+            config.train.seed,
+        )
+        for model, names in _by_engine(config)
+    ]
+    for engine in engines:
+        engine.diverged_folder = diverged
+    samplers: dict[str, Sampler] = {policy: engine for engine in engines for policy in engine.policies}
+    learners: list[Learner] = list(engines)
+    sampling = {role: Sampling(**config.sampling_of(policy).model_dump()) for role, policy in config.team.roles.items()}
+    return Team(config.team.roles, samplers, sampling, learners)
+
+
+def _by_engine(config: Config) -> list[tuple[str, list[str]]]:
+    """(model, policies) for each engine: adapters of one base together."""
+    engines: dict[tuple[str, str], list[str]] = {}
+    for name, policy in config.team.policies.items():
+        model = find_model(name, policy)
+        engines.setdefault((model, policy.dtype if policy.lora else name), []).append(name)
+    return [(model, names) for (model, _), names in engines.items()]

@@ -1,0 +1,215 @@
+"""The command line. It parses, calls, prints; errors that are the user's to fix are one paragraph, never a traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cadre import assemble, checkpoint, config, run, walk
+from cadre.errors import CadreError, ConfigError
+from cadre.types import Tree
+
+app = typer.Typer(help="Train teams of LLM agents with reinforcement learning.", no_args_is_help=True)
+console = Console()
+
+RunFolder = Annotated[Path, typer.Argument(help="the folder of a run")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="changes, such as train.steps=20 algorithm.k=8")]
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="a bundled recipe or a YAML file (see: cadre list)")],
+    overrides: Overrides = None,
+    folder: Annotated[Path | None, typer.Option("--run", help="where to write; default runs/RECIPE-NNN")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --run")] = False,
+) -> None:
+    """Train a team."""
+    if resume:
+        here = _resumed(recipe, overrides or [], folder)
+    else:
+        chosen = config.load(recipe, overrides or [])
+        assemble.check(chosen)
+        here = run.Run.create(folder or run.new_folder(recipe), chosen)
+    _train(here, resume)
+
+
+def _resumed(recipe: str, overrides: list[str], folder: Path | None) -> run.Run:
+    if folder is None:
+        raise ConfigError("--resume: got no --run; expected the folder to go on with. Add --run DIR.")
+    for pair in overrides:
+        if not pair.startswith(("train.steps=", "train.checkpoint_every=", "evaluate.")):
+            raise ConfigError(
+                f"--resume: got {pair!r}, which would change what the run so far was made with; expected none, or "
+                "train.steps, train.checkpoint_every, evaluate.*. Start a new run for anything else."
+            )
+    here = run.Run.open(folder, overrides)
+    given, own = config.load(recipe), run.Run.open(folder).config
+    if given.env != own.env or given.team.roles != own.team.roles:
+        raise ConfigError(
+            f"--resume: {recipe} is {given.env} with roles {', '.join(given.team.roles)}, but {folder} was made for "
+            f"{own.env} with {', '.join(own.team.roles)}; expected the same. Name {folder}/config.yaml instead."
+        )
+    return here
+
+
+def _train(here: run.Run, resume: bool) -> None:
+    game, plan = assemble.check(here.config)
+    from cadre import sandbox
+    from cadre.progress import Progress
+    from cadre.train import train as loop
+
+    sandbox.configure(here.config.sandbox.level)
+    console.print(f"run {here.folder}  ({plan.shape.name}, {len(here.config.team.policies)} policies)", highlight=False)
+    team = assemble.build_team(here.config, plan, diverged=here.folder / "diverged")
+    here.record_environment(sandbox.describe())
+    start = checkpoint.load(checkpoint.latest(here.folder / "checkpoints"), team) if resume else 0
+    if resume:
+        here.rewind(start)
+    with Progress(console, here.config.train.steps, start) as progress:
+        done = asyncio.run(loop(here.config, here, game, plan, team, progress, start))
+    here.close()
+    _after(here, done)
+
+
+def _after(here: run.Run, done: int) -> None:
+    """What came of it, and what to try next."""
+    if done < here.config.train.steps:
+        console.print(
+            f"Stopped after {done} of {here.config.train.steps} steps; saved. Go on with:\n"
+            f"  cadre train {here.folder}/config.yaml --run {here.folder} --resume",
+            highlight=False,
+        )
+        return
+    reports = here.evaluations()
+    if len(reports) > 1:
+        first, last = reports[0], reports[-1]
+        console.print(
+            f"success on {last['tasks']} held-out tasks: {first['success']:.1%} before, {last['success']:.1%} after",
+            highlight=False,
+        )
+    console.print(
+        f"The run is in {here.folder}. Next:\n"
+        f"  cadre play {here.folder}              one episode, to read\n"
+        f"  cadre eval {here.folder} --tasks 500  more held-out tasks\n"
+        f"  tensorboard --logdir {here.folder}    the curves",
+        highlight=False,
+    )
+
+
+@app.command(name="eval")
+def evaluate(
+    folder: RunFolder,
+    tasks: Annotated[int, typer.Option(min=1, help="how many of the test split")] = 200,
+    assign: Annotated[str, typer.Option(help="other policies for roles, such as tool=planner,planner=tool")] = "",
+    base: Annotated[bool, typer.Option("--base", help="the models as they were before training")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+) -> None:
+    """Play held-out tasks at temperature 0, one sample a decision."""
+    from cadre.evaluate import evaluate as play_all
+
+    here = run.Run.open(folder)
+    team, game = _loaded(here, assign, base)
+    report, _ = asyncio.run(play_all(team.greedy(), game, game.tasks("test")[:tasks]))
+    if as_json:
+        sys.stdout.write(json.dumps(report.as_dict()) + "\n")
+        return
+    table = Table("figure", "value")
+    for name, value in report.as_dict().items():
+        table.add_row(name, json.dumps(value))
+    console.print(table)
+
+
+@app.command()
+def play(
+    folder: RunFolder,
+    task: Annotated[int, typer.Option(min=0, help="which task of the test split")] = 0,
+    assign: Annotated[str, typer.Option(help="other policies for roles")] = "",
+    base: Annotated[bool, typer.Option("--base", help="the models as they were before training")] = False,
+) -> None:
+    """Play one held-out episode and print what everybody saw and said."""
+    from cadre.evaluate import evaluate as play_all
+
+    here = run.Run.open(folder)
+    team, game = _loaded(here, assign, base)
+    _, trees = asyncio.run(play_all(team.greedy(), game, [game.tasks("test")[task]]))
+    for tree in trees:
+        _print_episode(tree)
+
+
+def _loaded(here: run.Run, assign: str, base: bool) -> tuple[Any, assemble.Game]:
+    """The team of a run with its latest weights."""
+    game, plan = assemble.check(here.config)
+    changes = assemble.assignment(here.config, assign)
+    from cadre import sandbox
+
+    sandbox.configure(here.config.sandbox.level)
+    team = assemble.build_team(here.config, plan)
+    if not base:
+        checkpoint.load(checkpoint.latest(here.folder / "checkpoints"), team)
+    return team.assigned(changes), game
+
+
+def _print_episode(tree: Tree) -> None:
+    for node, branch in next(walk.episodes(tree.root)):
+        for role, observation in node.observations.items():
+            said = node.samples[role][branch.choice[role]]
+            console.rule(f"{role} sees", align="left")
+            console.print(observation.messages[-1].content, markup=False, highlight=False)
+            console.rule(f"{role} ({said.policy}) says", align="left")
+            console.print(said.text, markup=False, highlight=False)
+        parts = "  ".join(f"{name} {value:+.2f}" for name, value in branch.reward.parts.items())
+        console.print(f"reward: team {branch.reward.team:+.2f}  local {dict(branch.reward.local)}  ({parts})")
+        if branch.over:
+            console.print("success" if branch.success else "no success", style="bold")
+
+
+@app.command()
+def check(
+    target: Annotated[str, typer.Argument(help="FILE.py:Env, a bundled environment, or sandbox")],
+    settings: Annotated[list[str] | None, typer.Argument(help="environment settings, such as turns=2")] = None,
+) -> None:
+    """Test an environment against the contract, or show what this machine's sandbox holds."""
+    if target == "sandbox":
+        from cadre import sandbox
+
+        header, *rows = sandbox.table()
+        table = Table(*header)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        return
+    from cadre.check import check_env
+
+    game = assemble.Game(target, config.settings_of(settings or []))
+    for line in asyncio.run(check_env(game)):
+        console.print(f"ok  {line}", highlight=False)
+
+
+@app.command(name="list")
+def list_all() -> None:
+    """The bundled recipes and environments."""
+    table = Table("recipe", "what it trains")
+    for name, path in config.recipes().items():
+        table.add_row(name, path.read_text().splitlines()[0].removeprefix("# "))
+    console.print(table)
+    console.print("environments: " + ", ".join(assemble.ENVS), highlight=False)
+
+
+def main() -> None:
+    """Run the command line; `CadreError` is printed as one paragraph, exit code 2."""
+    try:
+        app(standalone_mode=True)
+    except CadreError as error:
+        Console(stderr=True, soft_wrap=True).print(f"error: {error}", markup=False, highlight=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

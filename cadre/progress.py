@@ -1,0 +1,74 @@
+"""What a person sees of a run: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from cadre.evaluate import Report
+
+
+class Progress:
+    """One run's display. `steps` is where it ends, `start` where it begins."""
+
+    def __init__(self, console: Console, steps: int, start: int = 0) -> None:
+        self.console, self.steps, self.start = console, steps, start
+        self.began = time.monotonic()
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self.bars = Bars(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self.total = self.bars.add_task("steps", total=steps, completed=start, note="")
+        self.inner = self.bars.add_task("tasks", total=1, note="")
+
+    def __enter__(self) -> Progress:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def sampling(self, step: int, tasks: int) -> Callable[[], None]:
+        """A callback a finished tree."""
+        self.bars.reset(self.inner, total=tasks, description="sampling")
+        return lambda: self.bars.advance(self.inner)
+
+    def evaluating(self, step: int, tasks: int) -> Callable[[], None]:
+        """A callback a finished episode."""
+        self.bars.reset(self.inner, total=tasks, description="evaluating")
+        return lambda: self.bars.advance(self.inner)
+
+    def step(self, step: int, figures: Mapping[str, float]) -> None:
+        """One line a step: reward by role, success of what was sampled, tokens a second, time left."""
+        rewards = "  ".join(f"{name.split('/')[0]} {value:+.2f}" for name, value in figures.items() if _is_reward(name))
+        seconds = figures["time/sample_s"] + figures["time/learn_s"]
+        rate = figures["rollout/tokens"] / seconds
+        done = step + 1
+        left = (time.monotonic() - self.began) / (done - self.start) * (self.steps - done)
+        self.bars.update(self.total, completed=done, note=f"success {figures['rollout/success']:.0%}")
+        self.console.print(
+            f"step {done}/{self.steps}  reward {rewards}  success {figures['rollout/success']:.0%}  "
+            f"{rate:,.0f} tokens/s  {seconds:.1f} s  left {left:.0f} s",
+            highlight=False,
+        )
+
+    def evaluated(self, step: int, report: Report) -> None:
+        self.console.print(
+            f"evaluated after {step} steps: success {report.success:.1%} [{report.low:.1%}, {report.high:.1%}] of "
+            f"{report.tasks} held-out tasks, reward {report.reward:+.2f}, {report.decisions:.1f} decisions",
+            highlight=False,
+            markup=False,
+        )
+
+
+def _is_reward(name: str) -> bool:
+    return name.endswith("/reward") and not name.startswith("parts/")
