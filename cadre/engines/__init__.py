@@ -1,0 +1,1 @@
+"""The implementations of `cadre.team.Sampler` and `cadre.team.Learner`; the only package that imports transformers."""

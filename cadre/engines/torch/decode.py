@@ -1,0 +1,198 @@
+"""The decode loop: a list of jobs in, their completions out, each as soon as its siblings have all stopped.
+
+One prefill per distinct prompt, keys and values spread to the siblings, then one token a step for every row that still
+runs. It knows nothing of asyncio. Letters: P distinct prompts, B rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from cadre import noise
+from cadre.engines.torch.attention import Masks
+from cadre.engines.torch.cache import GROWTH, KeyValues
+from cadre.engines.torch.draw import Settings, draw, uniform
+from cadre.engines.torch.model import Loaded, autocast, projecting
+from cadre.types import Sampling
+
+PREFILL_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One row's result: ids with their log-probabilities, and how it ended."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: Literal["stop", "length"]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """`count` siblings of one prompt. `limit` bounds a completion in tokens; `done` is called once, by the worker."""
+
+    prompt_ids: tuple[int, ...]
+    count: int
+    limit: int
+    sampling: Sampling
+    key: int
+    done: Callable[[list[Completion]], None]
+
+
+@torch.no_grad()
+def decode(loaded: Loaded, jobs: Sequence[Job], dtype: torch.dtype, stopped: Callable[[], bool]) -> None:
+    """Complete every job. Leaves early, jobs undone, once `stopped()` is true."""
+    with autocast(loaded.model, dtype):
+        run = Run(loaded, jobs, dtype)
+        while run.rows and not stopped():
+            run.step()
+
+
+class Run:
+    """One batch from prefill to the last stop. Rows that stopped are compacted away when they are an eighth.
+
+    Tensors of length B that shrink together: `row` (the number of a row in the full batch), `_key`, `_limit`,
+    `_position` (tokens before the next one) and what `_settings`, `_cache` and `_masks` hold. `_alive` marks rows not
+    yet reported.
+    """
+
+    def __init__(self, loaded: Loaded, jobs: Sequence[Job], dtype: torch.dtype) -> None:
+        self._model, self._device = loaded.model, next(loaded.model.parameters()).device
+        self._vocabulary: int = loaded.model.get_output_embeddings().weight.shape[0]
+        self._stops = self._tensor(loaded.stops)
+        self._jobs = jobs
+        self._owner = [job for job in jobs for _ in range(job.count)]
+        self._sibling = [k for job in jobs for k in range(job.count)]
+        self._results: dict[Job, dict[int, Completion]] = {job: {} for job in jobs}
+        self.rows = len(self._owner)
+        self._step = 0
+
+        self._row = torch.arange(self.rows, device=self._device)
+        self._key = self._tensor([noise.fold(job.key, k) for job, k in zip(self._owner, self._sibling, strict=True)])
+        self._limit = self._tensor([job.limit for job in self._owner])
+        self._position = self._tensor([len(job.prompt_ids) for job in self._owner])
+        self._alive = torch.ones(self.rows, dtype=torch.bool, device=self._device)
+        self._settings = Settings.of([job.sampling for job in self._owner], self._vocabulary, self._device)
+        self._tokens = torch.zeros(self.rows, GROWTH, dtype=torch.int64, device=self._device)
+        self._logprobs = torch.zeros(self.rows, GROWTH, device=self._device)
+        self._prefill(loaded, dtype)
+
+    def step(self) -> None:
+        """Draw one token a row, report the rows that stop with it, and run the model for the next."""
+        token, logprob = draw(self._logits, self._settings, uniform(self._key, self._step))
+        self._write(token, logprob)
+        self._step += 1
+        ended = torch.isin(token, self._stops)
+        stopped = self._alive & (ended | (self._limit <= self._step))
+        if stopped.any():
+            self._report(stopped, ended)
+            self._alive &= ~stopped
+            token = self._compact(token)
+        if self.rows:
+            self._forward(token)
+
+    def _prefill(self, loaded: Loaded, dtype: torch.dtype) -> None:
+        prompts = sorted({job.prompt_ids for job in self._jobs}, key=len)
+        number = {prompt: index for index, prompt in enumerate(prompts)}
+        rows = self._tensor([number[job.prompt_ids] for job in self._owner])
+        columns = len(prompts[-1])
+        groups, logits = zip(*(self._prefill_group(loaded, group) for group in _grouped(prompts)), strict=True)
+        capacity = columns + min(GROWTH, max(job.limit for job in self._jobs))
+        self._cache = KeyValues.spread(groups, rows, columns, capacity)
+        self._masks = Masks(loaded.pattern, self._position, columns, self._cache.layers[0].keys.dtype)
+        self._logits = torch.cat(logits)[rows]
+
+    def _prefill_group(self, loaded: Loaded, prompts: Sequence[Sequence[int]]) -> tuple[KeyValues, Tensor]:
+        """Keys and values of some prompts, and the logits [P, V] that follow their last token."""
+        lengths = self._tensor([len(prompt) for prompt in prompts])
+        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(prompt) for prompt in prompts], batch_first=True)
+        cache = KeyValues(loaded.model.config.num_hidden_layers)
+        # Padding is on the right: what follows a token cannot change it, so there is no mask to build.
+        with projecting(loaded.model, torch.arange(len(prompts), device=self._device), lengths - 1):
+            output = loaded.model(input_ids=ids.to(self._device), past_key_values=cache, use_cache=True)
+        return cache, output.logits[0].float()
+
+    def _forward(self, token: Tensor) -> None:
+        self._masks.append(self._position)
+        output = self._model(
+            input_ids=token.unsqueeze(1),
+            position_ids=self._position.unsqueeze(1),
+            attention_mask=self._masks.current(),
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        self._logits = output.logits[:, -1].float()
+        self._position = self._position + 1
+
+    def _write(self, token: Tensor, logprob: Tensor) -> None:
+        if self._step == self._tokens.shape[1]:
+            self._tokens = torch.nn.functional.pad(self._tokens, (0, self._step))
+            self._logprobs = torch.nn.functional.pad(self._logprobs, (0, self._step))
+        self._tokens[self._row, self._step] = token
+        self._logprobs[self._row, self._step] = logprob
+
+    def _report(self, stopped: Tensor, ended: Tensor) -> None:
+        """Hand over the rows that stopped; a job is done when it has all its siblings."""
+        rows = self._row[stopped]
+        tokens, logprobs = self._tokens[rows, : self._step].tolist(), self._logprobs[rows, : self._step].tolist()
+        for row, ids, values, stop in zip(rows.tolist(), tokens, logprobs, ended[stopped].tolist(), strict=True):
+            job = self._owner[row]
+            siblings = self._results[job]
+            siblings[self._sibling[row]] = Completion(tuple(ids), tuple(values), "stop" if stop else "length")
+            if len(siblings) == job.count:
+                job.done([siblings[k] for k in range(job.count)])
+
+    def _compact(self, token: Tensor) -> Tensor:
+        """Drop the rows that stopped once they are worth a copy of the cache; returns the tokens of those that stay."""
+        alive = int(self._alive.sum())
+        if alive and 8 * alive > 7 * self.rows:
+            return token
+        keep = self._alive.nonzero().squeeze(1)
+        self.rows = alive
+        self._row, self._key, self._limit = self._row[keep], self._key[keep], self._limit[keep]
+        self._position, self._alive = self._position[keep], self._alive[keep]
+        if alive:
+            self._settings = self._settings.select(keep, self._vocabulary)
+            self._cache.select(keep)
+            self._masks.select(keep)
+        return token[keep]
+
+    def _tensor(self, values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+
+def _grouped(prompts: Sequence[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
+    """Prompts of rising length in groups of at most `PREFILL_TOKENS` padded tokens."""
+    groups: list[list[tuple[int, ...]]] = []
+    for prompt in prompts:
+        if groups and len(prompt) * (len(groups[-1]) + 1) <= PREFILL_TOKENS:
+            groups[-1].append(prompt)
+        else:
+            groups.append([prompt])
+    return groups
+
+
+def by_memory(jobs: Sequence[Job], columns: Callable[[Job], int], most: int) -> list[list[Job]]:
+    """Jobs in order, in batches of at most `most` cache columns over all rows; a larger job gets a batch of its own."""
+    batches: list[list[Job]] = []
+    rows = longest = 0
+    for job in jobs:
+        rows, longest = rows + job.count, max(longest, columns(job))
+        if batches and rows * longest <= most:
+            batches[-1].append(job)
+        else:
+            batches.append([job])
+            rows, longest = job.count, columns(job)
+    return batches
+
+
+def column_bytes(config: Any, dtype: torch.dtype) -> int:
+    """Bytes that one column of one row takes in the cache, over all layers."""
+    heads: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * heads * size * config.num_hidden_layers * dtype.itemsize

@@ -1,0 +1,147 @@
+"""Loading a causal language model and its tokenizer, and the few facts about them that the engine needs.
+
+Safetensors only; Python that ships with a checkpoint does not run unless the policy asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+import cadre
+from cadre.config import PolicyConfig
+from cadre.engines.torch import chat
+from cadre.engines.torch.attention import Pattern
+from cadre.errors import EngineError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with what belongs to it. `stops` are the ids that end a turn, `context` the longest sequence."""
+
+    model: Any
+    tokenizer: Any
+    template: chat.Template
+    pattern: Pattern
+    stops: tuple[int, ...]
+    context: int
+
+
+def locate(name: str | Path) -> str:
+    """The folder or hub name that `name` stands for; `seed` is the model in the package.
+
+    Raises EngineError where it looks like a folder and holds no model, before anything heavy is imported or read.
+    """
+    text = str(name)
+    folder = Path(cadre.__file__).parent / "models" / "seed" if text == "seed" else Path(text)
+    if folder.is_dir():
+        _check_folder(text, folder)
+        return str(folder)
+    looks_like_hub = text.count("/") <= 1 and not text.startswith((".", "/", "~")) and text != "seed"
+    if looks_like_hub:
+        return text
+    raise EngineError(
+        f"The model {text!r} was not found: got {folder}, which is not a folder. Expected 'seed', a folder with "
+        "config.json and *.safetensors, or a hub name such as 'Qwen/Qwen3-1.7B'. Check the path."
+    )
+
+
+def _check_folder(name: str, folder: Path) -> None:
+    lacking = [pattern for pattern in ("config.json", "*.safetensors") if not list(folder.glob(pattern))]
+    if lacking:
+        raise EngineError(
+            f"The model {name!r} cannot be loaded: {folder} has no {' and no '.join(lacking)}. Expected a Hugging Face "
+            "folder with config.json, a tokenizer and weights as safetensors (pickled weights are not read). Save the "
+            "model there with save_pretrained."
+        )
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is the graphics card where there is one, else the processor."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype) -> Any:
+    """The model alone, on the processor, in eval mode. Raises EngineError where it cannot be loaded."""
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, use_safetensors=True, trust_remote_code=policy.trust_remote_code
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise _unloadable(source, "model", error) from error
+    # Stock SDPA ignores soft-capped attention scores (Gemma 2), so such a model takes the eager form.
+    if getattr(model.config, "attn_logit_softcapping", None):
+        model.set_attn_implementation("eager")
+    return model.eval()
+
+
+def load(source: str, policy: PolicyConfig, dtype: torch.dtype, device: torch.device) -> Loaded:
+    """The model and its tokenizer, ready to sample from. Raises EngineError where either cannot be used."""
+    # The command line has a live display of its own.
+    disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise _unloadable(source, "tokenizer", error) from error
+    model = load_weights(source, policy, dtype).to(device)
+    template = chat.Template(tokenizer)
+    stops = _stops(model, tokenizer, template)
+    context = getattr(model.config, "max_position_embeddings", None) or 1 << 20
+    return Loaded(model, tokenizer, template, Pattern.of(model.config), stops, context)
+
+
+def _unloadable(source: str, what: str, error: Exception) -> EngineError:
+    reason = str(error).strip().split("\n")[0]
+    return EngineError(
+        f"The {what} of {source!r} cannot be loaded: {reason} Expected 'seed', a Hugging Face folder with safetensors, "
+        "or a hub name that this machine can reach. Check the name, or download the model first."
+    )
+
+
+def _stops(model: Any, tokenizer: Any, template: chat.Template) -> tuple[int, ...]:
+    """Every id that ends a turn: of the generation configuration, of the tokenizer, of the chat template."""
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    found = set(configured if isinstance(configured, list) else [configured])
+    found |= {tokenizer.eos_token_id, template.end_of_turn}
+    stops = sorted(stop for stop in found if stop is not None)
+    if not stops:
+        raise EngineError(
+            "The model has no token that ends a turn: neither its generation config nor its tokenizer names an "
+            "end-of-sequence token. Expected at least one. Set eos_token in the tokenizer's configuration."
+        )
+    return tuple(stops)
+
+
+@contextmanager
+def projecting(model: Any, rows: Tensor, columns: Tensor) -> Iterator[None]:
+    """Within it the vocabulary projection sees `hidden[rows, columns]` only, and logits come out as [1, N, V].
+
+    The model's own code goes on from there, so that scaled or soft-capped logits stay what the model means by them.
+    """
+
+    def pick(head: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (inputs[0][rows, columns].unsqueeze(0),)
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(pick)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def autocast(model: Any, dtype: torch.dtype) -> torch.autocast:
+    """The forward in `dtype` on the model's device; off where the weights have that precision already."""
+    weights = next(model.parameters())
+    return torch.autocast(weights.device.type, dtype=torch.bfloat16, enabled=dtype != weights.dtype)

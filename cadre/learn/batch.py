@@ -1,0 +1,79 @@
+"""How the sequences of an update become minibatches and micro-batches of padded tensors.
+
+A minibatch is what one optimiser step averages over; a micro-batch is what one forward holds in memory. Padding is on
+the right: under a causal model what follows a token cannot change it, so no attention mask is needed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cadre.types import Datum
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B sequences padded on the right to T tokens.
+
+    `token_ids` int64 [B, T]; `mask` boolean [B, T], True where a token is trained on; `logprobs` and `advantages`
+    float32 [B, T]; `temperature` float32 [B]; `policies` names the policy of each row.
+    """
+
+    token_ids: Tensor
+    mask: Tensor
+    logprobs: Tensor
+    advantages: Tensor
+    temperature: Tensor
+    policies: tuple[str, ...]
+
+
+def trained_tokens(data: Sequence[Datum]) -> int:
+    """How many tokens of the sequences are trained on: the denominator of a loss."""
+    return sum(sum(datum.mask) for datum in data)
+
+
+def has_gradient(datum: Datum) -> bool:
+    """Whether a sequence moves the weights at all: under a policy loss a zero advantage has no gradient."""
+    return any(kept and advantage != 0.0 for kept, advantage in zip(datum.mask, datum.advantages, strict=True))
+
+
+def minibatches(data: Sequence[Datum], count: int, order: random.Random) -> list[list[Datum]]:
+    """`count` parts of near equal size in an order drawn from `order`; fewer where there are fewer sequences."""
+    shuffled = list(data)
+    order.shuffle(shuffled)
+    count = min(count, len(shuffled))
+    return [shuffled[index::count] for index in range(count)]
+
+
+def microbatches(data: Sequence[Datum], tokens: int) -> list[list[Datum]]:
+    """Groups of similar length whose padded size is at most `tokens`; a longer sequence gets a group of its own."""
+    groups: list[list[Datum]] = []
+    for datum in sorted(data, key=lambda datum: -len(datum.token_ids)):
+        longest = len(groups[-1][0].token_ids) if groups else 0
+        if groups and longest * (len(groups[-1]) + 1) <= tokens:
+            groups[-1].append(datum)
+        else:
+            groups.append([datum])
+    return groups
+
+
+def collate(data: Sequence[Datum], device: torch.device) -> Batch:
+    """The sequences as one padded batch. Padding has token id 0 and is outside the mask."""
+
+    def padded(rows: Sequence[Sequence], dtype: torch.dtype) -> Tensor:
+        tensors = [torch.tensor(row, dtype=dtype) for row in rows]
+        return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True).to(device)
+
+    return Batch(
+        token_ids=padded([datum.token_ids for datum in data], torch.int64),
+        mask=padded([datum.mask for datum in data], torch.bool),
+        logprobs=padded([datum.logprobs for datum in data], torch.float32),
+        advantages=padded([datum.advantages for datum in data], torch.float32),
+        temperature=torch.tensor([datum.temperature for datum in data], dtype=torch.float32, device=device),
+        policies=tuple(datum.policy for datum in data),
+    )

@@ -1,0 +1,95 @@
+"""Tiny random models of every supported architecture, with a byte tokenizer, saved as Hugging Face folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GemmaForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+SPECIALS = ("<pad>", "<eos>", "<|im_start|>", "<|im_end|>")
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+ARCHITECTURES = {
+    "llama": (LlamaForCausalLM, LlamaConfig, {}),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config, {}),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config, {"head_dim": 8}),
+    "gemma": (GemmaForCausalLM, GemmaConfig, {"head_dim": 8}),
+    "gemma2": (
+        Gemma2ForCausalLM,
+        Gemma2Config,
+        {"head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 5.0},
+    ),
+    "gemma3": (
+        Gemma3ForCausalLM,
+        Gemma3TextConfig,
+        {
+            "head_dim": 8,
+            "sliding_window": 12,
+            "query_pre_attn_scalar": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+}
+
+
+def byte_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
+    """One token a byte, then the special tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate([*alphabet, *SPECIALS])}
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        additional_special_tokens=["<|im_start|>", "<|im_end|>"],
+    )
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def build(folder: Path, architecture: str = "llama", template: str | None = CHATML, **changes: object) -> Path:
+    """A model of two layers and 260 tokens whose logits are far from uniform, in `folder`."""
+    kind, config_kind, own = ARCHITECTURES[architecture]
+    settings = {
+        "vocab_size": 260,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "pad_token_id": 256,
+        "eos_token_id": 257,
+        "bos_token_id": None,
+        **own,
+        **changes,
+    }
+    torch.manual_seed(0)
+    model = kind(config_kind(**settings))
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.normal_(0.0, 0.15)
+    model.save_pretrained(folder)
+    byte_tokenizer(template).save_pretrained(folder)
+    return folder
