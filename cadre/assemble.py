@@ -89,7 +89,9 @@ def _checked_settings(env: type[Env], settings: Mapping[str, Any]) -> dict[str, 
     for key in settings:
         if key not in named:
             known = ", ".join(named) or "none"
-            raise ConfigError(f"settings.{key}: unknown to {env.__name__}; expected one of {known}.{nearest(key, named)}")
+            raise ConfigError(
+                f"settings.{key}: unknown to {env.__name__}; expected one of {known}.{nearest(key, named)}"
+            )
     hints = inspect.get_annotations(env.__init__, eval_str=True)
     for key, value in settings.items():
         try:
@@ -134,14 +136,15 @@ def _check_growth(config: Config, game: Game, plan: presets.Plan) -> None:
     leaves = shape.leaves(plan.shape, decisions)
     if leaves > MAX_LEAVES:
         raise ConfigError(
-            f"algorithm: {plan.shape.name} over {len(decisions)} decisions of {config.env} needs {leaves:,} leaves a task; "
-            f"expected at most {MAX_LEAVES:,}. Lower algorithm.k or the environment's turns, or use greedy."
+            f"algorithm: {plan.shape.name} over {len(decisions)} decisions of {config.env} needs {leaves:,} leaves "
+            f"a task; expected at most {MAX_LEAVES:,}. Lower algorithm.k or the environment's turns, or use greedy."
         )
 
 
 async def _decisions(game: Game) -> list[int]:
     """How many roles act at each decision of an episode of empty answers."""
-    env, counts = game.make(game.tasks("train")[0]), []
+    env = game.make(game.tasks("train")[0])
+    counts: list[int] = []
     while (asked := env.observe()) and len(counts) < 100:
         counts.append(len(asked))
         await env.step(dict.fromkeys(asked, ""))
@@ -157,14 +160,14 @@ def find_model(name: str, policy: PolicyConfig) -> str:
         return str(folder)
     if model == "seed" or looks_local or folder.exists():
         raise ConfigError(
-            f"team.policies.{name}.model: got {model!r}, but {folder} holds no config.json; expected seed, a checkpoint "
-            "folder, or a hub name such as Qwen/Qwen3-1.7B. Mend the path."
+            f"team.policies.{name}.model: got {model!r}, but {folder} holds no config.json; expected seed, a "
+            "checkpoint folder, or a hub name such as Qwen/Qwen3-1.7B. Mend the path."
         )
     return model
 
 
 def assignment(config: Config, text: str) -> dict[str, str]:
-    """`tool=planner,planner=tool`: for each role the policy to play it, named by policy or by the role it trained in."""
+    """`tool=planner,planner=tool`: for each role the policy to play it, by name or by the role it trained in."""
     changes: dict[str, str] = {}
     for pair in filter(None, text.split(",")):
         role, _, name = pair.partition("=")

@@ -18,7 +18,18 @@ from cadre.types import Observation, Reward, Task
 
 MAX_DECISIONS = 200
 SPLIT_SAMPLE = 200
-ACTIONS = ("", "1", "U", "RRDD", "Moves: RRD", "print('RRD')", "```python\nprint(1)\n```", "\\boxed{4}", "é\x00\n", "A " * 500)
+ACTIONS = (
+    "",
+    "1",
+    "U",
+    "RRDD",
+    "Moves: RRD",
+    "print('RRD')",
+    "```python\nprint(1)\n```",
+    "\\boxed{4}",
+    "é\x00\n",
+    "A " * 500,
+)
 
 
 async def check_env(game: Game, episodes: int = 5, actions: Sequence[str] = ACTIONS, seed: int = 0) -> list[str]:
@@ -61,7 +72,9 @@ def _check_observation(game: Game, env: Env, observations: dict[str, Observation
     _require(env.observe() == observations, f"{name}.observe changes what it observes; expected no side effect.")
     for role, observation in observations.items():
         _require(role in game.roles, f"{name}.observe: role {role!r} is not in roles {game.roles}. Declare it.")
-        _require(observation.role == role, f"{name}.observe: key {role!r} holds an observation of {observation.role!r}.")
+        _require(
+            observation.role == role, f"{name}.observe: key {role!r} holds an observation of {observation.role!r}."
+        )
         _require(bool(observation.messages), f"{name}.observe: {role} sees no message; expected at least one.")
 
 

@@ -1,4 +1,4 @@
-"""The command line. It parses, calls, prints; errors that are the user's to fix are one paragraph, never a traceback."""
+"""The command line. It parses, calls, prints; errors that are the user's to fix are one paragraph, no traceback."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cadre import assemble, checkpoint, config, run, walk
+from cadre.envs import ENVS
 from cadre.errors import CadreError, ConfigError
 from cadre.types import Tree
 
@@ -199,7 +200,7 @@ def list_all() -> None:
     for name, path in config.recipes().items():
         table.add_row(name, path.read_text().splitlines()[0].removeprefix("# "))
     console.print(table)
-    console.print("environments: " + ", ".join(assemble.ENVS), highlight=False)
+    console.print("environments: " + ", ".join(ENVS), highlight=False)
 
 
 def main() -> None:

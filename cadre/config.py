@@ -75,7 +75,7 @@ class PolicyConfig(Section):
     model: str = Field(description="seed (the embedded model), a checkpoint folder, or a hub name")
     lora: LoraConfig | None = Field(None, description="train an adapter on the frozen model instead of the model")
     frozen: bool = Field(False, description="play, but never train")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="precision of the forward; masters stay float32")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the forward; masters stay float32")
     sampling: dict[str, Any] = Field(default_factory=dict, description="changes to the experiment's sampling")
     learner: dict[str, Any] = Field(default_factory=dict, description="changes to the experiment's learner")
     trust_remote_code: bool = Field(False, description="run Python that ships with the checkpoint")

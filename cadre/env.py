@@ -55,10 +55,10 @@ class GeneratedTasks(Sequence[Task]):
     """A split of `count` tasks made on demand by `make(index)`, so that a large split costs nothing to name."""
 
     def __init__(self, count: int, make: Callable[[int], Mapping[str, Any]], name: str) -> None:
-        self.count, self.make, self.name = count, make, name
+        self.size, self.make, self.name = count, make, name
 
     def __len__(self) -> int:
-        return self.count
+        return self.size
 
     @overload
     def __getitem__(self, index: int) -> Task: ...
@@ -66,10 +66,10 @@ class GeneratedTasks(Sequence[Task]):
     def __getitem__(self, index: slice) -> list[Task]: ...
     def __getitem__(self, index: int | slice) -> Task | list[Task]:
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self.count))]
-        if not -self.count <= index < self.count:
+            return [self[i] for i in range(*index.indices(self.size))]
+        if not -self.size <= index < self.size:
             raise IndexError(index)
-        return Task(f"{self.name}-{index % self.count}", self.make(index % self.count))
+        return Task(f"{self.name}-{index % self.size}", self.make(index % self.size))
 
     def __iter__(self) -> Iterator[Task]:
-        return (self[i] for i in range(self.count))
+        return (self[i] for i in range(self.size))

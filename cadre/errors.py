@@ -1,12 +1,12 @@
 """The exceptions that Cadre raises on purpose. Anything else is a bug and keeps its traceback.
 
-    CadreError               one paragraph: what, got, expected, what to do
-    |-- ConfigError          a setting that cannot work, found before any model loads
-    |-- ContractError        an environment that breaks the contract of `cadre.env.Env`
-    |-- EngineError          a model that cannot be loaded, sampled from or trained as asked
-    |-- SandboxError         this machine cannot confine programs as strictly as the run asks
-    |-- RunError             a run directory that would be overwritten, or cannot be resumed
-    `-- DivergedError        training met non-finite numbers three times in a row
+CadreError               one paragraph: what, got, expected, what to do
+|-- ConfigError          a setting that cannot work, found before any model loads
+|-- ContractError        an environment that breaks the contract of `cadre.env.Env`
+|-- EngineError          a model that cannot be loaded, sampled from or trained as asked
+|-- SandboxError         this machine cannot confine programs as strictly as the run asks
+|-- RunError             a run directory that would be overwritten, or cannot be resumed
+`-- DivergedError        training met non-finite numbers three times in a row
 """
 
 

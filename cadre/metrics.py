@@ -11,7 +11,7 @@ from cadre.credit import Group
 from cadre.evaluate import mean_parts
 from cadre.rollout import Failure
 from cadre.team import Metrics
-from cadre.types import Tree
+from cadre.types import Sample, Tree
 
 
 def of_trees(trees: Sequence[Tree], failures: Sequence[Failure], groups: Sequence[Group], alpha: float) -> Metrics:
@@ -32,7 +32,8 @@ def of_trees(trees: Sequence[Tree], failures: Sequence[Failure], groups: Sequenc
 
 
 def _by_role(trees: Sequence[Tree], alpha: float) -> Metrics:
-    rewards, samples = defaultdict(list), defaultdict(list)
+    rewards: dict[str, list[float]] = defaultdict(list)
+    samples: dict[str, list[Sample]] = defaultdict(list)
     for node in (node for tree in trees for node in walk.nodes(tree.root)):
         for role, siblings in node.samples.items():
             samples[role] += siblings

@@ -54,9 +54,7 @@ def custom(chosen: Custom) -> Plan:
         "greedy": lambda: shapes.greedy(chosen.k, chosen.carry or "argmax"),
         "full": lambda: shapes.full(chosen.k, chosen.joint or "aligned"),
     }[chosen.shape]()
-    return Plan(
-        shape, Credit(chosen.returns, chosen.group, chosen.baseline, chosen.scale, chosen.alpha, chosen.gamma)
-    )
+    return Plan(shape, Credit(chosen.returns, chosen.group, chosen.baseline, chosen.scale, chosen.alpha, chosen.gamma))
 
 
 PRESETS: dict[type, Callable[[Any], Plan]] = {AtGrpo: at_grpo, Grpo: grpo, Custom: custom}

@@ -82,7 +82,7 @@ async def grow(env: Env, team: Team, shape: Shape, alpha: float, key: int, past:
     )
     child = dict(zip(kept, children, strict=True))
     branches = tuple(
-        Branch(choice, reward, not fork.observe(), fork.success, child.get(index))
+        Branch(choice, reward, not fork.observe(), fork.success, index in child, child.get(index))
         for index, (choice, reward, fork) in enumerate(zip(choices, rewards, forks, strict=True))
     )
     turn = max(past.turns.get(role, 0) for role in observations)

@@ -1,12 +1,12 @@
 """A run directory: everything that one training run leaves behind, and the only place that writes it.
 
-    config.yaml         the whole configuration, defaults written out
-    environment.json    versions, machine, how programs are confined
-    metrics.jsonl       one object a step
-    evaluations.jsonl   one object an evaluation
-    trees.jsonl         the first trees of every step, whole
-    tensorboard/        the same figures for TensorBoard
-    checkpoints/        step-000030/: what `cadre.checkpoint` saves
+config.yaml         the whole configuration, defaults written out
+environment.json    versions, machine, how programs are confined
+metrics.jsonl       one object a step
+evaluations.jsonl   one object an evaluation
+trees.jsonl         the first trees of every step, whole
+tensorboard/        the same figures for TensorBoard
+checkpoints/        step-000030/: what `cadre.checkpoint` saves
 """
 
 from __future__ import annotations

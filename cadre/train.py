@@ -19,7 +19,9 @@ from cadre.team import Team
 from cadre.types import Task
 
 
-async def train(config: Config, run: Run, game: Game, plan: Plan, team: Team, progress: Progress, start: int = 0) -> int:
+async def train(
+    config: Config, run: Run, game: Game, plan: Plan, team: Team, progress: Progress, start: int = 0
+) -> int:
     """Train from update `start` to `config.train.steps`; returns the number of updates made when it ended.
 
     Ctrl-C ends it early: a step that is still sampling is dropped, one that is learning is finished, and either way

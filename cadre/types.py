@@ -1,6 +1,6 @@
 """The frozen records that flow from the environment to the loss. No behaviour here: functions elsewhere act on them.
 
-    Env.observe -> Observation -> Request -> Sample -> Branch, Node (a tree) -> Datum (a training sequence)
+Env.observe -> Observation -> Request -> Sample -> Branch, Node (a tree) -> Datum (a training sequence)
 """
 
 from __future__ import annotations
@@ -106,14 +106,15 @@ class Request:
 class Branch:
     """One joint action and what followed: `choice` names the sibling of each acting role, as in `{"planner": 2}`.
 
-    `over` and `success` are the environment's state after the step. `child` is the next decision, None when the
-    episode is over or when the shape did not carry on from here.
+    `over` and `success` are the environment's state after the step. `carried` says that the shape went on from here:
+    then `child` is the next decision, or None because the episode is over.
     """
 
     choice: Mapping[str, int]
     reward: Reward
     over: bool
     success: bool
+    carried: bool = True
     child: Node | None = None
 
 

@@ -30,5 +30,5 @@ def episodes(root: Node) -> Iterator[Path]:
         if branch.child is not None:
             for rest in episodes(branch.child):
                 yield ((root, branch), *rest)
-        elif branch.over:
+        elif branch.carried:
             yield ((root, branch),)

@@ -22,7 +22,7 @@ from cadre.env import Env, GeneratedTasks, Split
 from cadre.types import Message, Observation, Reward, Task
 
 MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
-SPLIT_SIZES: dict[Split, int] = {"train": 1_000_000, "test": 10_000}
+SPLIT_SIZES: dict[Split, int] = {"train": 100_000, "test": 10_000}
 LIMITS = sandbox.Limits(wall_s=1.0, cpu_s=1.0)
 
 Cell = tuple[int, int]

@@ -133,7 +133,9 @@ def encode(talk: Transcript, tokenizer: PreTrainedTokenizerFast) -> tuple[list[i
     return ids, labels
 
 
-def batches(tokenizer: PreTrainedTokenizerFast, size: int, generator: random.Random) -> Iterator[dict[str, torch.Tensor]]:
+def batches(
+    tokenizer: PreTrainedTokenizerFast, size: int, generator: random.Random
+) -> Iterator[dict[str, torch.Tensor]]:
     """Endless right-padded batches, transcripts of like length together."""
     while True:
         pool = sorted((encode(transcript(generator), tokenizer) for _ in range(size * 16)), key=lambda row: len(row[0]))

@@ -43,13 +43,13 @@ SEARCH_MISTAKES = [
     ("if cell == goal:", "if cell = goal:"),
     ("while queue:", "while queue"),
     ("queue.popleft()", "queue.popleft"),
-    ("deque([(start, \"\")])", "deque([start, \"\"])"),
+    ('deque([(start, "")])', 'deque([start, ""])'),
     ("from collections import deque\n", ""),
     ("seen = {start}\n", ""),
     ("        break\n", "        continue\n"),
     ("moves.items()", "moves"),
     ("            seen.add(n)\n", "            seen.add(cell)\n"),
-    ("(start, \"\")", "(goal, \"\")"),
+    ('(start, "")', '(goal, "")'),
 ]
 
 ONE_AXIS = [

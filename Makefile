@@ -1,0 +1,42 @@
+# Everything a newcomer runs. `make train` and `make test` set up .venv themselves.
+
+PYTHON ?= python3
+# On a machine without a CUDA card, pip takes a CPU build of this exact version where an index or a folder offers one
+# (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS); a range would take the newest CUDA build instead.
+TORCH ?= torch==2.13.0
+
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: train test results bench seed-model clean
+
+train: $(READY)
+	$(BIN)/cadre train plan-path
+
+test: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+$(READY): pyproject.toml requirements.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet "$(TORCH)"
+	$(BIN)/pip install --quiet -r requirements.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $(READY)
+
+# Slow evidence: both append what they measured to results/*.jsonl and renew the tables of the README.
+results: $(READY)
+	$(BIN)/python bench/plan_path.py
+	$(BIN)/python bench/readme.py
+
+bench: $(READY)
+	$(BIN)/python bench/sandbox.py
+	$(BIN)/python bench/readme.py
+
+seed-model: $(READY)
+	$(BIN)/python -m cadre.models.make_seed cadre/models/seed
+
+clean:
+	rm -rf .venv build dist *.egg-info

@@ -1,0 +1,129 @@
+"""Small environments and stand-ins that several tests play with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from cadre.env import Env, GeneratedTasks, Split
+from cadre.team import Team
+from cadre.types import Message, Observation, Request, Reward, Sample, Sampling, Task
+
+
+class Digit(Env):
+    """Say the digit that is shown. One role, one decision."""
+
+    roles: ClassVar[tuple[str, ...]] = ("speaker",)
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.said: str | None = None
+
+    def observe(self) -> dict[str, Observation]:
+        shown = Observation("speaker", (Message("user", str(self.task.data["digit"])),))
+        return {} if self.said is not None else {"speaker": shown}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        self.said = actions["speaker"].strip()
+        return Reward(team=float(self.success))
+
+    @property
+    def success(self) -> bool:
+        return self.said == str(self.task.data["digit"])
+
+    @classmethod
+    def tasks(cls, split: Split, **settings: Any) -> Sequence[Task]:
+        return GeneratedTasks(8, lambda index: {"digit": index % 4, "split": split}, split)
+
+
+class Relay(Env):
+    """`scout` leaves a note, then `runner` must repeat the note and the number of notes so far; `turns` times.
+
+    The prompt names the state, so a test can tell which copy a prompt was made from.
+    """
+
+    roles: ClassVar[tuple[str, ...]] = ("scout", "runner")
+
+    def __init__(self, task: Task, turns: int = 2) -> None:
+        super().__init__(task)
+        self.turns, self.turn, self.note, self.past = turns, 0, None, []  # type: int, int, str | None, list[str]
+        self.right = 0
+
+    def observe(self) -> dict[str, Observation]:
+        if self.turn >= self.turns:
+            return {}
+        role = "scout" if self.note is None else "runner"
+        text = f"{self.task.id} {role} turn={self.turn} note={self.note} past={','.join(self.past)}"
+        return {role: Observation(role, (Message("user", text),))}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        ((role, text),) = actions.items()
+        if role == "scout":
+            self.note = text
+            return Reward(local={"scout": float(len(text))})
+        right = text == self.note
+        self.right += right
+        self.past.append(f"{self.note}>{text}")
+        self.turn, self.note = self.turn + 1, None
+        return Reward(team=float(right), parts={"right": float(right)})
+
+    @property
+    def success(self) -> bool:
+        return self.right == self.turns
+
+    @classmethod
+    def tasks(cls, split: Split, **settings: Any) -> Sequence[Task]:
+        return GeneratedTasks(4, lambda index: {"index": index, "split": split}, split)
+
+
+class Pair(Env):
+    """Two roles act at once and are paid together when they agree."""
+
+    roles: ClassVar[tuple[str, ...]] = ("left", "right")
+
+    def __init__(self, task: Task, turns: int = 1) -> None:
+        super().__init__(task)
+        self.turns, self.turn, self.agreed = turns, 0, 0
+
+    def observe(self) -> dict[str, Observation]:
+        if self.turn >= self.turns:
+            return {}
+        return {role: Observation(role, (Message("user", f"turn {self.turn}"),)) for role in self.roles}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        agree = actions["left"] == actions["right"]
+        self.turn, self.agreed = self.turn + 1, self.agreed + agree
+        return Reward(team=float(agree), local={"left": 0.5} if actions["left"] == "1" else {})
+
+    @property
+    def success(self) -> bool:
+        return self.agreed == self.turns
+
+    @classmethod
+    def tasks(cls, split: Split, **settings: Any) -> Sequence[Task]:
+        return GeneratedTasks(4, lambda index: {"index": index, "split": split}, split)
+
+
+@dataclass
+class Scripted:
+    """A sampler that answers by a function of the request and the sibling's index, and remembers what it was asked."""
+
+    answer: Callable[[Request, int], str]
+    asked: list[Request] = field(default_factory=list)
+
+    async def sample(self, request: Request) -> list[Sample]:
+        self.asked.append(request)
+        prompt = tuple("".join(message.content for message in request.messages).encode())
+        texts = [self.answer(request, index) for index in range(request.count)]
+        return [
+            Sample(request.role, request.policy, text, prompt, tuple(text.encode()), (-1.0,) * len(text), "stop", 0)
+            for text in texts
+        ]
+
+
+def scripted_team(env: type[Env], answer: Callable[[Request, int], str]) -> tuple[Team, Scripted]:
+    """One scripted policy in every role."""
+    sampler = Scripted(answer)
+    team = Team(dict.fromkeys(env.roles, "shared"), {"shared": sampler}, dict.fromkeys(env.roles, Sampling()))
+    return team, sampler
