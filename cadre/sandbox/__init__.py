@@ -1,0 +1,42 @@
+"""Runs programs that a model wrote: quickly, confined, and so that they cannot cheat.
+
+`await run(program, stdin, limits)` uses one sandbox for the whole process, made on first use; `configure` chooses its
+level before that. `Sandbox` is the same as an object of one's own. The checkers, which compare a program with what is
+expected of it, are in `cadre.sandbox.checkers`. Levels and layers are described in docs/sandbox.md.
+"""
+
+from cadre.errors import SandboxError
+from cadre.sandbox.pool import Sandbox
+from cadre.sandbox.records import DEFAULT_LIMITS, LevelName, Limits, Mode, Result, Status
+
+__all__ = ["Limits", "Result", "Sandbox", "Status", "configure", "default", "run"]
+
+_default: Sandbox | None = None
+
+
+def configure(level: LevelName = "auto", mode: Mode = "pool", workers: int | None = None) -> None:
+    """Choose the sandbox of this process, before its first use.
+
+    Raises SandboxError when the machine cannot give the level, or when another level is in use already.
+    """
+    global _default
+    if _default is not None:
+        if level in ("auto", _default.level) and mode == _default.mode:
+            return
+        raise SandboxError(
+            f"the sandbox of this process is in use at level {_default.level!r}, mode {_default.mode!r}; asked for "
+            f"{level!r}, {mode!r}. Call configure() before the first run, or make a Sandbox of your own."
+        )
+    _default = Sandbox(level, mode, workers)
+
+
+def default() -> Sandbox:
+    """The sandbox of this process, at level `auto` unless `configure` chose otherwise."""
+    configure()
+    assert _default is not None
+    return _default
+
+
+async def run(program: str, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> Result:
+    """Run Python source text as a script in the sandbox of this process; see `Result`."""
+    return await default().run(program, stdin, limits)

@@ -1,0 +1,131 @@
+"""One child: born of the warm parent, it arms its layers, says so, is given a job, and never returns.
+
+A job arrives as descriptors only: the file that holds it, then stdin, stdout and stderr, then perhaps a socket to a
+second child. The warm parent passes them on unread, so that nothing of one run is in the memory that the next child is
+forked from.
+"""
+
+import atexit
+import io
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from . import layers, program, solution, tester, wire
+
+EXIT_OK, EXIT_ERROR, EXIT_MEMORY, EXIT_NOT_ARMED = 0, 1, 77, 78
+OUT_OF_MEMORY = b"MemoryError: the program used more memory than it may\n"
+
+
+def external(job: dict[str, Any], peer: socket.socket | None) -> None:
+    """Call a function of a library that the warm parent preloaded, for example `cadre.rewards`'s comparison."""
+    module, name = job["function"].split(":")
+    verdict = getattr(sys.modules[module], name)(**job["arguments"])
+    tester.write_verdict(job["nonce"], [verdict])
+
+
+JOBS: dict[str, Callable[[dict[str, Any], socket.socket | None], None]] = {
+    "program": program.run,
+    "solution": solution.serve,
+    "tester": tester.test,
+    "external": external,
+}
+
+
+def live(channel: socket.socket, profile: layers.Profile, ruleset: int | None) -> NoReturn:
+    """The child's whole life; whatever goes wrong, it never returns into its parent's code."""
+    try:
+        prepare()
+        wire.send(channel, announce(profile, ruleset, channel.fileno()))
+        received = wire.receive(channel)
+        channel.close()
+        os._exit(work(*received) if received else EXIT_OK)
+    finally:
+        os._exit(EXIT_NOT_ARMED)
+
+
+def prepare() -> None:
+    """Undo what the warm parent arranged for itself."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    atexit._clear()
+    os.setsid()
+
+
+def announce(profile: layers.Profile, ruleset: int | None, keep: int) -> dict[str, Any]:
+    """Arm, and say which layers are on; none when one of them failed, and then the parent gives no job."""
+    try:
+        return {"layers": layers.arm(profile, ruleset, keep), "error": ""}
+    except OSError as error:
+        return {"layers": [], "error": str(error)}
+
+
+def work(request: dict[str, Any], descriptors: list[int]) -> int:
+    """Do the job that the descriptors hold; the exit status."""
+    file, *standard = descriptors
+    for target, descriptor in enumerate(standard[:3]):
+        os.dup2(descriptor, target)
+    peer = socket.socket(fileno=standard[3]) if len(standard) > 3 else None
+    job = json.loads(wire.read_file(file))
+    for descriptor in descriptors[:4]:
+        os.close(descriptor)
+    layers.tighten_self(request)
+    open_standard_streams()
+    return guarded(JOBS[job["kind"]], job, peer)
+
+
+def open_standard_streams() -> None:
+    """Text streams over the new 0, 1 and 2; undecodable bytes and lone surrogates never raise."""
+    reader = io.BufferedReader(io.FileIO(0, closefd=False))
+    writers = [io.BufferedWriter(io.FileIO(number, "w", closefd=False)) for number in (1, 2)]
+    streams = {
+        "stdin": io.TextIOWrapper(reader, "utf-8", "surrogateescape"),
+        "stdout": io.TextIOWrapper(writers[0], "utf-8", "surrogateescape"),
+        "stderr": io.TextIOWrapper(writers[1], "utf-8", "backslashreplace", line_buffering=True),
+    }
+    for name, stream in streams.items():
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def guarded(
+    job: Callable[[dict[str, Any], socket.socket | None], None], arguments: dict[str, Any], peer: socket.socket | None
+) -> int:
+    """Run it as an interpreter runs a script: print what it raises, flush what it wrote, return its exit status."""
+    try:
+        job(arguments, peer)
+        code = EXIT_OK
+    except MemoryError as error:
+        error.__traceback__ = None  # lets go of the frames that hold the memory
+        os.write(2, OUT_OF_MEMORY)
+        code = EXIT_MEMORY
+    except SystemExit as error:
+        code = exit_status(error.code)
+    except BaseException as error:  # noqa: BLE001 - the boundary where a program's failure becomes a status
+        program.print_error(error)
+        code = EXIT_ERROR
+    return code if flush() else code or EXIT_ERROR
+
+
+def exit_status(code: object) -> int:
+    """What `sys.exit(code)` means for the process."""
+    if code is None:
+        return EXIT_OK
+    if isinstance(code, int):
+        return code & 0xFF
+    sys.stderr.write(f"{code}\n")
+    return EXIT_ERROR
+
+
+def flush() -> bool:
+    """Write out what is buffered; False when that fails, as it does past the limit on output."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError, MemoryError, TypeError):  # the program may have put anything there
+        return False
+    return True

@@ -1,0 +1,115 @@
+"""The layers of each level, and how a process puts them on.
+
+process    rlimits, closed descriptors, an empty environment
+confined   + no capabilities, no_new_privs, Landlock, the seccomp allow-list
+isolated   + its own user, mount, process, network and IPC namespaces (see `namespaces.py`)
+"""
+
+import math
+import os
+import resource
+import sys
+from dataclasses import dataclass
+
+from . import kernel, landlock, seccomp
+
+BASE_LAYERS = ("rlimits", "descriptors", "environment")
+CONFINED_LAYERS = (*BASE_LAYERS, "capabilities", "no_new_privs", "landlock", "seccomp")
+ISOLATED_LAYERS = (*CONFINED_LAYERS, "namespaces")
+LAYERS = {"process": BASE_LAYERS, "confined": CONFINED_LAYERS, "isolated": ISOLATED_LAYERS}
+
+OPEN_FILES = 64
+SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo")
+NOT_LIBRARY = ("site-packages", "dist-packages", "test", "__pycache__")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How the children of one warm parent are confined. `packages` are folders of libraries to be readable too."""
+
+    level: str
+    packages: tuple[str, ...] = ()
+    folder: str | None = None
+
+
+def readable_paths(packages: tuple[str, ...]) -> list[str]:
+    """What a program may read: the standard library without installed packages, and the system's shared libraries."""
+    library = os.path.dirname(os.__file__)
+    entries = [os.path.join(library, name) for name in os.listdir(library) if name not in NOT_LIBRARY]
+    return [*entries, *packages, *SYSTEM_LIBRARIES]
+
+
+def visible_paths(packages: tuple[str, ...]) -> list[str]:
+    """What the root of an isolated program holds; Landlock narrows it to `readable_paths`."""
+    return [os.path.dirname(os.__file__), *packages, *SYSTEM_LIBRARIES]
+
+
+def make_ruleset(profile: Profile) -> int | None:
+    """The Landlock rule set that every child of this profile puts on; None at level `process`."""
+    if profile.level == "process":
+        return None
+    return landlock.ruleset(readable_paths(profile.packages), [os.path.dirname(os.__file__)], profile.folder)
+
+
+def arm(profile: Profile, ruleset: int | None, keep: int) -> list[str]:
+    """Put every layer of the level on this process and name them. `keep` is the one descriptor to stay open past 2.
+
+    Raises OSError when a layer cannot be put on: the caller must then end without running anything.
+    """
+    kernel.die_with_parent(9)
+    fixed_limits()
+    os.environ.clear()
+    if profile.level == "process":
+        close_others(keep)
+        return list(BASE_LAYERS)
+    assert ruleset is not None
+    filters = seccomp.assemble(seccomp.program(os.getpid(), profile.folder is not None))
+    kernel.drop_capabilities()
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    landlock.restrict(ruleset)
+    close_others(keep)
+    seccomp.install(filters)
+    return list(LAYERS[profile.level])
+
+
+def close_others(keep: int) -> None:
+    """Close every descriptor but 0, 1, 2 and `keep`."""
+    os.closerange(3, keep)
+    os.closerange(keep + 1, 65_536)
+
+
+def fixed_limits() -> None:
+    """The limits that do not depend on the run. Memory, time and output follow once the run is known."""
+    for name in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK):
+        resource.setrlimit(name, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
+    if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))
+
+
+def limits_of(request: dict[str, float]) -> list[tuple[int, tuple[int, int]]]:
+    """The limits that depend on the run, as (resource, (soft, hard)): memory, processor seconds, size of a file."""
+    memory = int(request["memory_mb"]) << 20
+    seconds = max(1, math.ceil(request["cpu_s"]))  # whole seconds; the warm parent watches the fraction
+    size = max(int(request["output_bytes"]) + 1, int(request["folder_mb"]) << 20)
+    return [
+        (resource.RLIMIT_AS, (memory, memory)),
+        (resource.RLIMIT_CPU, (seconds, seconds + 1)),
+        (resource.RLIMIT_FSIZE, (size, size)),
+    ]
+
+
+def tighten(pid: int, request: dict[str, float]) -> None:
+    """Set the run's own limits on a waiting child, before it is given any code. Where only a process itself can set
+    them (outside Linux), the child does so in `tighten_self`.
+    """
+    if sys.platform == "linux":
+        for name, limits in limits_of(request):
+            resource.prlimit(pid, name, limits)
+
+
+def tighten_self(request: dict[str, float]) -> None:
+    """What `tighten` does, where it cannot. A system without one of the limits refuses it, and the child ends there."""
+    if sys.platform != "linux":
+        for name, limits in limits_of(request):
+            resource.setrlimit(name, limits)

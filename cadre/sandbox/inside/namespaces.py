@@ -1,0 +1,104 @@
+"""The namespaces of level `isolated`: entered once by the warm parent, shared by its children one after another.
+
+The new root is an empty tmpfs with the libraries bound into it read-only: no home, no /proc, no trainer, no network.
+"""
+
+import os
+import signal
+import time
+
+from . import kernel
+
+CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
+MS_REC, MS_PRIVATE, MS_RELATIME, MNT_DETACH = 1 << 14, 1 << 18, 1 << 21, 2
+ST_RELATIME = 4096
+PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+NEW_ROOT = "/tmp"
+FOLDER = "/run/folder"
+DEVICES = ("/dev/null", "/dev/urandom")
+
+
+def enter(paths: list[str]) -> int:
+    """Leave the machine's view of files, processes and network for one that holds `paths` alone.
+
+    Returns the id of the namespace's process 1, for the caller to end. Raises OSError.
+    """
+    user, group = os.getuid(), os.getgid()
+    spaces = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWCGROUP
+    kernel.checked("unshare", CLONE_NEWUSER | spaces)
+    write("/proc/self/setgroups", "deny")
+    write("/proc/self/uid_map", f"{user} {user} 1")
+    write("/proc/self/gid_map", f"{group} {group} 1")
+    first = start_first_process()
+    change_root(paths)
+    return first
+
+
+def write(path: str, text: str) -> None:
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
+
+
+def start_first_process() -> int:
+    """Fork the namespace's process 1, which does nothing; when it dies, everything in the namespace dies with it."""
+    pid = os.fork()
+    if pid:
+        return pid
+    kernel.die_with_parent(signal.SIGKILL)
+    os.closerange(0, 65_536)
+    while True:
+        time.sleep(3600)
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    texts = [None if text is None else text.encode() for text in (source, target, kind, data)]
+    kernel.checked("mount", texts[0], texts[1], texts[2], kernel.unsigned_long(flags), texts[3])
+
+
+def change_root(paths: list[str]) -> None:
+    """Make a read-only tmpfs that holds `paths` and two devices the root, and let go of the old one."""
+    mount(None, "/", None, MS_REC | MS_PRIVATE)
+    mount("tmpfs", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,nr_inodes=4096,mode=755")
+    for path in (*paths, *DEVICES):
+        if os.path.lexists(path):
+            bind(path)
+    os.makedirs(NEW_ROOT + FOLDER)
+    os.chdir(NEW_ROOT)
+    kernel.checked("syscall", PIVOT_ROOT[os.uname().machine], b".", b".")
+    kernel.checked("umount2", b".", MNT_DETACH)
+    mount(None, "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+    os.chdir("/")
+
+
+def bind(path: str) -> None:
+    """Show `path` at the same place under the new root, read-only; a symbolic link is made anew."""
+    target = NEW_ROOT + path
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if os.path.islink(path):
+        os.symlink(os.readlink(path), target)
+        return
+    if os.path.isdir(path):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    mount(path, target, None, MS_BIND | MS_REC)
+    mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | locked_flags(target))
+
+
+def locked_flags(path: str) -> int:
+    """The mount flags that a user namespace may not take away, as the original mount has them."""
+    flags = os.statvfs(path).f_flag
+    return flags & (MS_NOSUID | MS_NODEV | MS_NOEXEC) | (MS_RELATIME if flags & ST_RELATIME else 0)
+
+
+def mount_folder(megabytes: int) -> None:
+    """A new, empty tmpfs at FOLDER of at most so many MiB and one file for each 4 KiB of it."""
+    options = f"size={megabytes}m,nr_inodes={max(64, megabytes * 256)},mode=700"
+    mount("tmpfs", FOLDER, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options)
+
+
+def unmount_folder() -> None:
+    """Take the tmpfs away with all that is in it."""
+    kernel.checked("umount2", FOLDER.encode(), MNT_DETACH)

@@ -1,0 +1,99 @@
+"""The allow-list of system calls, as a classic BPF program that the kernel runs before each call.
+
+Default EPERM, which a program sees as an exception and a model as feedback; a foreign architecture or the x32 numbers
+kill at once. Pointers cannot be followed from here: which files may be opened is Landlock's work.
+"""
+
+import ctypes
+import struct
+
+from . import kernel
+from .syscalls import ALWAYS, AUDIT_ARCH, IN_FOLDER, architecture, number
+
+LOAD, EQUAL, AT_LEAST, AND, RETURN = 0x20, 0x15, 0x35, 0x54, 0x06  # BPF opcodes, 32-bit words
+ALLOW, KILL_PROCESS, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+EPERM, ENOSYS = 1, 38
+X32 = 0x40000000
+
+# The flags with which glibc and musl start a thread; a clone with any other set would make a process or a namespace.
+THREAD_FLAGS = (0x003D0F00, 0x007D0F00)
+SAFE_FCNTL = (0, 1, 2, 3, 4, 1030)  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC; no F_SETOWN
+SAFE_IOCTL = (0x5401, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
+O_TRUNC_AND_ACCESS, O_TRUNC = 0x203, 0x200
+
+Instruction = tuple[int, int, int, int]  # opcode, jump if true, jump if false, constant
+
+
+def load_argument(index: int, high: bool = False) -> Instruction:
+    """Load one half of the call's argument; struct seccomp_data keeps them from byte 16 on, little-endian."""
+    return (LOAD, 0, 0, 16 + 8 * index + (4 if high else 0))
+
+
+def deny(code: int = EPERM) -> Instruction:
+    return (RETURN, 0, 0, ERRNO | code)
+
+
+def permit() -> Instruction:
+    return (RETURN, 0, 0, ALLOW)
+
+
+def if_one_of(index: int, values: tuple[int, ...]) -> list[Instruction]:
+    """Allow when the low half of the argument is one of `values`."""
+    tests = [(EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
+    return [load_argument(index), *tests, deny(), permit()]
+
+
+def if_null(index: int) -> list[Instruction]:
+    """Allow when the whole 64-bit argument is zero."""
+    return [load_argument(index), (EQUAL, 0, 2, 0), load_argument(index, high=True), (EQUAL, 1, 0, 0), deny(), permit()]
+
+
+def unless_truncating_reader(index: int) -> list[Instruction]:
+    """Deny O_TRUNC on a descriptor opened to read: it empties the file, and Landlock before ABI 3 does not see it."""
+    return [load_argument(index), (AND, 0, 0, O_TRUNC_AND_ACCESS), (EQUAL, 1, 0, O_TRUNC), permit(), deny()]
+
+
+def conditional_rules(own_pid: int) -> dict[str, list[Instruction]]:
+    """The calls that are safe only with some arguments."""
+    return {
+        "kill": if_one_of(0, (own_pid,)),
+        "tgkill": if_one_of(0, (own_pid,)),
+        "clone": if_one_of(0, THREAD_FLAGS),
+        "clone3": [deny(ENOSYS)],  # its flags lie behind a pointer; libc falls back to clone
+        "prlimit64": [load_argument(0), (EQUAL, 1, 0, 0), deny(), *if_null(2)],  # read one's own limits only
+        "sendto": if_null(4),  # a connected stream, never an address
+        "socketpair": [load_argument(0), (EQUAL, 1, 0, 1), deny(), load_argument(1), (AND, 0, 0, 0xF)]
+        + [(EQUAL, 1, 0, 1), deny(), permit()],  # unix stream pairs: asyncio wakes itself through one
+        "fcntl": if_one_of(1, SAFE_FCNTL),
+        "ioctl": if_one_of(1, SAFE_IOCTL),
+        "open": unless_truncating_reader(1),
+        "openat": unless_truncating_reader(2),
+    }
+
+
+def program(own_pid: int, folder: bool) -> list[Instruction]:
+    """The whole filter for a process of id `own_pid`."""
+    machine = architecture()
+    filters: list[Instruction] = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, AUDIT_ARCH[machine]), (RETURN, 0, 0, KILL_PROCESS)]
+    filters += [(LOAD, 0, 0, 0)]
+    if machine == "x86_64":
+        filters += [(AT_LEAST, 0, 1, X32), (RETURN, 0, 0, KILL_PROCESS)]
+    for name in ALWAYS + (IN_FOLDER if folder else ()):
+        if (code := number(name)) is not None:
+            filters += [(EQUAL, 0, 1, code), permit()]
+    for name, body in conditional_rules(own_pid).items():
+        if (code := number(name)) is not None:
+            filters += [(EQUAL, 0, len(body), code), *body]
+    return [*filters, deny()]
+
+
+def assemble(filters: list[Instruction]) -> bytes:
+    """The instructions as an array of struct sock_filter."""
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in filters)
+
+
+def install(filters: bytes) -> None:
+    """Put the filter on this process for good. Needs no_new_privs. Raises OSError when the kernel refuses."""
+    array = ctypes.create_string_buffer(filters, len(filters))
+    header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(filters) // 8, ctypes.addressof(array)))
+    kernel.prctl(kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, ctypes.addressof(header))

@@ -1,0 +1,156 @@
+"""The front: `Sandbox` takes programs from any event loop and gives each to a free warm parent."""
+
+import atexit
+import os
+import weakref
+from types import TracebackType
+from typing import Any, Self
+
+from cadre.errors import SandboxError
+from cadre.sandbox import levels
+from cadre.sandbox.inside.child import EXIT_MEMORY
+from cadre.sandbox.records import DEFAULT_LIMITS, LevelName, Limits, Mode, Result, Status
+from cadre.sandbox.slots import Slot, Slots
+from cadre.sandbox.worker import Ending, Setup, Worker, WorkerDied
+
+RUNS_PER_WORKER = 1000
+ATTEMPTS = 2  # a run whose warm parent dies is tried once more, on a new one
+SIGXCPU, SIGXFSZ = 24, 25
+
+_open: "weakref.WeakSet[Sandbox]" = weakref.WeakSet()
+
+
+class Sandbox:
+    """Runs untrusted programs. Owned by whoever makes it; lives until `close`, which leaves no process behind.
+
+    level   the strictest of `confined` and `isolated` that holds here (`auto`), or one by name; SandboxError when the
+            machine cannot give it. Read `.level` and `.layers` for what it is.
+    mode    `pool`: warm parents, one a core, each good for a thousand runs; `cold`: a new interpreter for each run
+    workers how many programs run at the same time; one a core by default
+    """
+
+    def __init__(
+        self,
+        level: LevelName = "auto",
+        mode: Mode = "pool",
+        workers: int | None = None,
+        packages: tuple[str, ...] = (),
+        preload: tuple[str, ...] = (),
+    ) -> None:
+        self.level = levels.choose(level)
+        self.layers = levels.LAYERS[self.level]
+        self.mode = mode
+        self.setup = Setup(self.level, mode, packages, preload)
+        self.slots = self._new_slots(workers or os.cpu_count() or 1)
+        self.owner = os.getpid()
+        _open.add(self)
+
+    @staticmethod
+    def _new_slots(count: int) -> Slots:
+        slots = Slots([Slot() for _ in range(count)])
+        slots.idle.extend(slots.every)
+        return slots
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def run(self, program: str, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> Result:
+        """Run Python source text as a script. Never raises for what the program does."""
+        ending = (await self.submit([{"kind": "program", "program": program}], stdin, limits))[0]
+        return result_of(ending, limits)
+
+    async def submit(self, jobs: list[dict[str, Any]], stdin: str, limits: Limits) -> list[Ending]:
+        """Run one job, or two that talk to each other, when a slot is free. For the checkers; programs use `run`."""
+        if limits.folder_mb and self.level != "isolated":
+            raise SandboxError(
+                f"a writable folder is a tmpfs of limited size, which only level 'isolated' can give; this sandbox is "
+                f"{self.level!r}. Leave folder_mb at 0, or run where `cadre check sandbox` lists 'isolated'."
+            )
+        self._renew_after_fork()
+        slot = await self.slots.acquire()
+        try:
+            return await self._attempt(slot, jobs, stdin.encode("utf-8", "surrogateescape"), limits)
+        finally:
+            self.slots.release(slot)
+
+    async def _attempt(self, slot: Slot, jobs: list[dict[str, Any]], stdin: bytes, limits: Limits) -> list[Ending]:
+        reason = ""
+        for _ in range(ATTEMPTS):
+            finished = False
+            try:
+                worker = await self._worker_of(slot)
+                endings = await worker.run(jobs, stdin, limits)
+                finished = self.mode == "pool" and worker.runs < RUNS_PER_WORKER
+                return endings
+            except WorkerDied as error:
+                reason = str(error)
+            finally:  # also when the caller is cancelled: a worker in the middle of a run is of no further use
+                if not finished:
+                    self._close_worker(slot)
+        return [unavailable(reason) for _ in jobs]
+
+    async def _worker_of(self, slot: Slot) -> Worker:
+        if slot.worker is None:
+            slot.worker = Worker(self.setup)
+            await slot.worker.hello()
+        return slot.worker
+
+    @staticmethod
+    def _close_worker(slot: Slot) -> None:
+        worker, slot.worker = slot.worker, None
+        if worker is not None:
+            worker.close()
+
+    def _renew_after_fork(self) -> None:
+        """A process forked from the trainer starts its own warm parents and leaves the trainer's alone."""
+        if self.owner == os.getpid():
+            return
+        for slot in self.slots.every:
+            if slot.worker is not None:
+                slot.worker.abandon()
+        self.slots = self._new_slots(len(self.slots.every))
+        self.owner = os.getpid()
+
+    def close(self) -> None:
+        """End every warm parent. The sandbox starts new ones if it is used again."""
+        if self.owner == os.getpid():
+            for slot in self.slots.every:
+                self._close_worker(slot)
+
+
+@atexit.register
+def close_all() -> None:
+    """End what is still open when the interpreter exits."""
+    for sandbox in list(_open):
+        sandbox.close()
+
+
+def unavailable(reason: str) -> Ending:
+    return Ending(-1, "unavailable", 0.0, 0.0, (), reason, b"", b"")
+
+
+def result_of(ending: Ending, limits: Limits) -> Result:
+    """The public record of how a program ended."""
+    status = status_of(ending, limits)
+    text = [part[: limits.output_bytes].decode("utf-8", "replace") for part in (ending.stdout, ending.stderr)]
+    return Result(status, text[0], text[1] or ending.error, ending.wall_s, ending.cpu_s, ending.layers)
+
+
+def status_of(ending: Ending, limits: Limits) -> Status:
+    """What the exit status, the signal, the clocks and the size of the outputs say together."""
+    if ending.killed == "unavailable" or not ending.layers:
+        return "unavailable"
+    if ending.killed in ("wall", "cpu") or ending.code == -SIGXCPU:
+        return "timeout"
+    if ending.code == -SIGXFSZ or max(len(ending.stdout), len(ending.stderr)) > limits.output_bytes:
+        return "flood"
+    if ending.code == EXIT_MEMORY:
+        return "oom"
+    if ending.code < 0:
+        return "killed"
+    return "ok" if ending.code == 0 else "error"
