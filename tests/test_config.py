@@ -1,0 +1,130 @@
+"""Bad configurations: one paragraph with the fix, no traceback, before anything heavy is imported."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cadre import assemble, config
+from cadre.errors import ConfigError
+
+GOOD = {
+    "env": "plan-path",
+    "team": {"policies": {"shared": "seed"}, "roles": {"tool": "shared", "planner": "shared"}},
+    "algorithm": "at_grpo",
+}
+
+
+def test_every_recipe_is_sound() -> None:
+    for name in config.recipes():
+        assemble.check(config.load(name))
+
+
+def test_short_forms_and_overrides() -> None:
+    chosen = config.load("plan-path", ["algorithm=grpo", "algorithm.k=6", "team.policies.shared.learner.epochs=2"])
+    assert chosen.algorithm.name == "grpo"
+    assert chosen.algorithm.k == 6
+    assert chosen.learner_of("shared").epochs == 2
+    assert chosen.learner.epochs == 1
+
+
+def test_what_is_written_out_reads_back_the_same(tmp_path: Path) -> None:
+    chosen = config.load("plan-path", ["train.seed=3"])
+    (tmp_path / "config.yaml").write_text(config.dump(chosen))
+    assert config.load(str(tmp_path / "config.yaml")) == chosen
+
+
+BAD = {
+    "unknown key": (["lerner.epochs=2"], ["lerner", "Did you mean learner?"]),
+    "unknown inner key": (["learner.learning_rat=1"], ["learner.learning_rat", "Did you mean learning_rate?"]),
+    "unknown key in a policy": (
+        ["team.policies.shared.lora.rnk=2"],
+        ["team.policies.shared.lora.rnk", "Did you mean rank?"],
+    ),
+    "wrong type": (["train.steps=ten"], ["train.steps", "'ten'", "integer"]),
+    "missing model": (["team.policies.shared=./no/such/model"], ["./no/such/model", "config.json"]),
+    "role without policy": (["team.roles={tool: shared}"], ["'planner'", "Add `planner: shared`"]),
+    "unknown policy": (["team.roles.tool=shraed"], ["team.roles.tool", "Did you mean shared?"]),
+    "unplayed policy": (["team.policies.other=seed"], ["team.policies.other", "no role plays it"]),
+    "unknown role": (["team.roles.plannr=shared"], ["plannr", "Did you mean planner?"]),
+    "no siblings": (["algorithm.k=0"], ["algorithm.k", "greater than or equal to 1"]),
+    "unknown algorithm": (["algorithm=at_grop"], ["at_grop", "Did you mean at_grpo?"]),
+    "option that the preset ignores": (["algorithm=grpo", "algorithm.carry=random"], ["algorithm.carry", "unknown"]),
+    "option that the shape ignores": (
+        [
+            "algorithm={name: custom, shape: full, returns: step, group: node, baseline: mean, scale: std}",
+            "algorithm.carry=argmax",
+        ],
+        ["algorithm.carry", "ignores"],
+    ),
+    "a future that greedy does not play": (
+        ["algorithm={name: custom, shape: greedy, returns: episode, group: node, baseline: mean, scale: std}"],
+        ["algorithm.returns", "greedy"],
+    ),
+    "a tree of a million nodes": (
+        [
+            "algorithm={name: custom, shape: full, returns: step, group: node, baseline: mean, scale: none}",
+            "algorithm.k=8",
+        ],
+        ["leaves", "expected at most"],
+    ),
+    "nucleus sampling in training": (["sampling.top_p=0.9"], ["top_p=0.9", "full softmax"]),
+    "missing file": (["env=nowhere.py:Env"], ["nowhere.py", "no file"]),
+    "unknown environment": (["env=plan-pth"], ["plan-pth", "Did you mean plan-path?"]),
+    "unknown setting": (["settings.turn=2"], ["settings.turn", "Did you mean turns?"]),
+    "setting of a wrong type": (["settings.turns=many"], ["settings.turns", "'many'"]),
+    "setting outside its choices": (["settings.prompts=short"], ["settings.prompts", "'compact' or 'full'"]),
+    "override without a value": (["train.steps"], ["train.steps", "key=value"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_configurations_say_what_is_wrong_and_how_to_mend_it(case: str, tmp_path: Path) -> None:
+    overrides, wanted = BAD[case]
+    path = tmp_path / "bad.yaml"
+    path.write_text(yaml.safe_dump(GOOD))
+    with pytest.raises(ConfigError) as caught:
+        assemble.check(config.load(str(path), overrides))
+    message = str(caught.value)
+    assert all(part in message for part in wanted), message
+    assert "\n" not in message
+
+
+def test_an_environment_file_with_an_error_names_the_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from cadre.env import Env\n\nclass Mine(Env:\n")
+    with pytest.raises(ConfigError, match=r"mine\.py failed to load at line 3: SyntaxError"):
+        assemble.env_class(f"{tmp_path}/mine.py:Mine")
+    (tmp_path / "other.py").write_text("import cadre\nvalue = 1 / 0\n")
+    with pytest.raises(ConfigError, match=r"other\.py failed to load at line 2: ZeroDivisionError"):
+        assemble.env_class(f"{tmp_path}/other.py:Mine")
+    (tmp_path / "none.py").write_text("from cadre.env import Env\nclass Maze(Env): ...\n")
+    with pytest.raises(ConfigError, match="Did you mean Maze"):
+        assemble.env_class(f"{tmp_path}/none.py:Mase")
+
+
+@pytest.mark.parametrize("arguments", [["algorithm.k=0"], ["team.policies.shared=./missing"], ["settings.turn=3"]])
+def test_the_command_line_prints_one_paragraph_within_two_seconds(arguments: list[str], tmp_path: Path) -> None:
+    before = os.times()
+    command = [sys.executable, "-m", "cadre.cli", "train", "plan-path", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip().count("\n") == 0
+    assert not (tmp_path / "runs").exists()
+    after = os.times()
+    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    assert spent < 2.0  # CPU seconds, so that a busy machine does not matter
+
+
+def test_a_refusal_imports_no_torch() -> None:
+    code = (
+        "import sys\nfrom cadre import assemble, config\n"
+        "try:\n    assemble.check(config.load('plan-path', ['team.policies.shared=./missing']))\n"
+        "except Exception as error:\n    print(type(error).__name__, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["ConfigError", "False"]
