@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import torch
@@ -21,6 +22,10 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+
+from cadre.config import LearnerConfig, LossConfig, PolicyConfig
+from cadre.engines.torch import TorchEngine
+from cadre.types import Datum, Message, Request, Sample, Sampling
 
 SPECIALS = ("<pad>", "<eos>", "<|im_start|>", "<|im_end|>")
 CHATML = (
@@ -93,3 +98,39 @@ def build(folder: Path, architecture: str = "llama", template: str | None = CHAT
     model.save_pretrained(folder)
     byte_tokenizer(template).save_pretrained(folder)
     return folder
+
+
+def engine(folder: Path, seed: int = 0, total: int = 100, dtype: str = "float32", **learner: object) -> TorchEngine:
+    """An engine with one full policy named `p`."""
+    policy = PolicyConfig(model=str(folder), dtype=dtype)
+    return TorchEngine(folder, {"p": policy}, {"p": LearnerConfig(**learner)}, LossConfig(), total, seed, "cpu")
+
+
+def request(text: str, count: int = 1, key: int = 1, **sampling: object) -> Request:
+    """A request of role `r` for policy `p` with one user message."""
+    settings = {"max_tokens": 16, **sampling}
+    return Request("r", "p", (Message("user", text),), count, Sampling(**settings), key)
+
+
+def sample(engine: TorchEngine, *requests: Request) -> list[list[Sample]]:
+    """All requests at once, in an event loop of their own."""
+
+    async def together() -> list[list[Sample]]:
+        return await asyncio.gather(*(engine.sample(request) for request in requests))
+
+    return asyncio.run(together())
+
+
+def datum(sample: Sample, advantage: float, temperature: float = 1.0) -> Datum:
+    """The training sequence of a sample."""
+    before, after = len(sample.prompt_ids), len(sample.token_ids)
+    return Datum(
+        policy=sample.policy,
+        role=sample.role,
+        token_ids=sample.prompt_ids + sample.token_ids,
+        mask=(False,) * before + (True,) * after,
+        logprobs=(0.0,) * before + sample.logprobs,
+        advantages=(0.0,) * before + (advantage,) * after,
+        version=sample.version,
+        temperature=temperature,
+    )

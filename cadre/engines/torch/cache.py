@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 

@@ -18,7 +18,7 @@ from cadre.types import Message, Said
 PLAIN = (
     "{{ bos_token or '' }}{% for message in messages %}"
     "{{ message.role | capitalize }}:\n{{ message.content }}"
-    "{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}\n\n{% endfor %}"
+    "{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n\n' }}{% endfor %}"
     "{% if add_generation_prompt %}Assistant:\n{% endif %}"
 )
 

@@ -1,0 +1,28 @@
+"""Tiny models, made once a session, and a way to run an engine on them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engines import tiny
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """A folder with a tiny model for every architecture, by name."""
+    root = tmp_path_factory.mktemp("models")
+    return {name: tiny.build(root / name, name) for name in tiny.ARCHITECTURES}
+
+
+@pytest.fixture
+def engine(folders):
+    """Make engines that are closed after the test: `engine(learning_rate=1e-3)`, `engine("gemma2", seed=3)`."""
+    made = []
+
+    def make(model="llama", **settings):
+        made.append(tiny.engine(folders.get(model, model), **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

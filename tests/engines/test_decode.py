@@ -1,0 +1,157 @@
+"""Sampling parity: against transformers' generate, a plain forward, one request at a time, and the learner."""
+
+import math
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from cadre.engines.torch import decode
+from tests.engines import tiny
+from tests.engines.tiny import datum, request, sample
+
+TEXTS = ("a", "move the block", "a much longer prompt that fills more than the sliding window", "move it")
+
+
+@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+def test_greedy_equals_generate(folders, engine, architecture):
+    mine = engine(architecture)
+    reference = AutoModelForCausalLM.from_pretrained(folders[architecture], attn_implementation="eager")
+    drawn = sample(mine, *(request(text, temperature=0.0, max_tokens=24) for text in TEXTS))
+    for (completion,) in drawn:
+        prompt = torch.tensor([completion.prompt_ids])
+        whole = reference.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=24,
+            do_sample=False,
+            eos_token_id=[257, 259],
+            pad_token_id=256,
+        )
+        assert whole[0, prompt.shape[1] :].tolist() == list(completion.token_ids)
+        assert set(completion.logprobs) == {0.0}
+
+
+def plain_logprobs(reference, completion, temperature: float) -> torch.Tensor:
+    """From one forward over the whole sequence, without padding, cache or batch."""
+    ids = torch.tensor([completion.prompt_ids + completion.token_ids])
+    with torch.no_grad():
+        scores = reference(ids).logits[0].float() / temperature
+    start = len(completion.prompt_ids)
+    return scores.log_softmax(dim=-1)[start - 1 : -1].gather(1, ids[0, start:, None]).squeeze(1)
+
+
+@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+def test_logprobs_equal_a_plain_forward_and_the_learner(folders, engine, architecture):
+    mine = engine(architecture, learning_rate=1e-3)
+    reference = AutoModelForCausalLM.from_pretrained(folders[architecture], attn_implementation="eager")
+    drawn = sample(mine, *(request(text, 3, key, temperature=0.7) for key, text in enumerate(TEXTS)))
+    completions = [completion for siblings in drawn for completion in siblings]
+    for completion in completions:
+        difference = plain_logprobs(reference, completion, 0.7) - torch.tensor(completion.logprobs)
+        assert float(difference.abs().max()) < 1e-4
+    figures = mine.update([datum(completion, (-1.0) ** k, 0.7) for k, completion in enumerate(completions)])["p"]
+    assert figures["logprob_gap_max"] < 1e-4
+    assert abs(figures["kl_to_sampler"]) < 1e-6
+    assert figures["clip_share"] == 0.0
+
+
+def test_a_row_is_the_same_alone_and_in_any_batch(engine):
+    mine = engine("gemma2")
+    requests = [
+        request(TEXTS[0], 2, 11),
+        request(TEXTS[1], 5, 12, temperature=0.6, max_tokens=40),
+        request(TEXTS[2], 1, 13, temperature=0.0, max_tokens=7),
+        request(TEXTS[1], 3, 14, top_k=5, max_tokens=3),
+        request(TEXTS[3], 4, 15, top_p=0.7, temperature=1.3),
+    ]
+    together = sample(mine, *requests)
+    for one, siblings in zip(requests, together, strict=True):
+        (alone,) = sample(mine, one)
+        for first, second in zip(siblings, alone, strict=True):
+            assert (first.token_ids, first.text, first.finish) == (second.token_ids, second.text, second.finish)
+            assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5)
+
+
+def test_more_siblings_do_not_change_the_first(engine):
+    mine = engine()
+    (few,), (many,) = sample(mine, request("go", 2, 5)), sample(mine, request("go", 6, 5))
+    assert [one.token_ids for one in many[:2]] == [one.token_ids for one in few]
+    assert len({one.token_ids for one in many}) == 6
+
+
+def test_prompts_are_prefilled_once_and_in_bounded_groups(engine, monkeypatch):
+    mine = engine()
+    requests = [request(text, 2, key) for key, text in enumerate((*TEXTS, TEXTS[0], TEXTS[2]))]
+    whole = sample(mine, *requests)
+    seen = []
+    forward = type(mine._loaded.model).forward
+
+    def counting(self, input_ids, **options):
+        seen.append(tuple(input_ids.shape))
+        return forward(self, input_ids=input_ids, **options)
+
+    monkeypatch.setattr(type(mine._loaded.model), "forward", counting)
+    monkeypatch.setattr(decode, "PREFILL_TOKENS", 60)
+    assert [[one.token_ids for one in siblings] for siblings in sample(mine, *requests)] == [
+        [one.token_ids for one in siblings] for siblings in whole
+    ]
+    prefills = [shape for shape in seen if shape[1] > 1]
+    assert sum(rows for rows, _ in prefills) == 4
+    assert len(prefills) > 1
+    assert all(rows == 1 or rows * length <= 60 for rows, length in prefills)
+
+
+def test_rows_leave_when_they_stop(engine, monkeypatch):
+    mine = engine()
+    rows = []
+    step = decode.Run.step
+
+    def counting(run):
+        rows.append(run.rows)
+        step(run)
+
+    monkeypatch.setattr(decode.Run, "step", counting)
+    lengths = (2, 2, 2, 2, 4, 4, 9, 9)
+    drawn = sample(mine, *(request("x", 1, key, max_tokens=most) for key, most in enumerate(lengths)))
+    assert [len(one.token_ids) for (one,) in drawn] == list(lengths)
+    assert rows == [8, 8, 4, 4, 2, 2, 2, 2, 2]
+
+
+def test_stop_and_length(engine):
+    mine = engine()
+    model = mine._loaded.model
+    with torch.no_grad():
+        model.lm_head.weight[259] *= 12.0
+    drawn = [one for siblings in sample(mine, request("stop", 30, 3, max_tokens=12)) for one in siblings]
+    stopped = [one for one in drawn if one.finish == "stop"]
+    cut = [one for one in drawn if one.finish == "length"]
+    assert stopped
+    assert cut
+    assert all(one.token_ids[-1] in (257, 259) and not {257, 259} & set(one.token_ids[:-1]) for one in stopped)
+    assert all(len(one.token_ids) == 12 and not {257, 259} & set(one.token_ids) for one in cut)
+    assert all(len(one.logprobs) == len(one.token_ids) for one in drawn)
+    assert not any("<" in one.text and "|>" in one.text for one in drawn)
+
+
+def test_text_has_no_special_tokens(engine):
+    mine = engine()
+    assert mine._loaded.template.decode([0, 256, 258, 1]) == mine._loaded.template.decode([0, 1])
+
+
+def test_batches_by_memory():
+    jobs = [decode.Job((1,) * 10, 4, 10, None, key, lambda _: None) for key in range(5)]
+    batches = decode.by_memory(jobs, lambda job: len(job.prompt_ids) + job.limit, 170)
+    assert [len(batch) for batch in batches] == [2, 2, 1]
+    assert [len(batch) for batch in decode.by_memory(jobs, lambda job: 20, 1)] == [1] * 5
+
+
+def test_bfloat16_samples_close_to_float32(engine, folders):
+    mine = engine(dtype="bfloat16", learning_rate=1e-3)
+    reference = AutoModelForCausalLM.from_pretrained(folders["llama"])
+    ((completion, *_),) = sample(mine, request("half", 2, max_tokens=30))
+    difference = plain_logprobs(reference, completion, 1.0) - torch.tensor(completion.logprobs)
+    assert 0.0 < float(difference.abs().mean()) < 0.1
+    figures = mine.update([datum(completion, 1.0)])["p"]
+    assert math.isfinite(figures["loss"])
+    assert all(weight.dtype == torch.float32 for weight in mine._loaded.model.parameters())

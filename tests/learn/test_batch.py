@@ -1,0 +1,59 @@
+"""Minibatches, micro-batches and padding."""
+
+import random
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cadre.learn.batch import collate, has_gradient, microbatches, minibatches, trained_tokens
+from cadre.types import Datum
+
+
+def datum(prompt: int, completion: int, advantage: float = 1.0, policy: str = "p") -> Datum:
+    zeros = (0.0,) * prompt
+    return Datum(
+        policy=policy,
+        role="r",
+        token_ids=tuple(range(1, prompt + completion + 1)),
+        mask=(False,) * prompt + (True,) * completion,
+        logprobs=zeros + (-1.0,) * completion,
+        advantages=zeros + (advantage,) * completion,
+        version=0,
+        temperature=0.5,
+    )
+
+
+def test_collate_pads_on_the_right():
+    batch = collate([datum(1, 2), datum(2, 3)], torch.device("cpu"))
+    assert batch.token_ids.tolist() == [[1, 2, 3, 0, 0], [1, 2, 3, 4, 5]]
+    assert batch.mask.tolist() == [[False, True, True, False, False], [False, False, True, True, True]]
+    assert batch.logprobs[0].tolist() == [0.0, -1.0, -1.0, 0.0, 0.0]
+    assert batch.temperature.tolist() == [0.5, 0.5]
+    assert batch.policies == ("p", "p")
+
+
+def test_counts_and_gradients():
+    assert trained_tokens([datum(3, 2), datum(1, 4)]) == 6
+    assert has_gradient(datum(2, 2, -0.5))
+    assert not has_gradient(datum(2, 2, 0.0))
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 100))
+def test_microbatches_keep_every_sequence_within_the_budget(lengths, budget):
+    data = [datum(length, 1) for length in lengths]
+    groups = microbatches(data, budget)
+    assert sorted(len(datum.token_ids) for group in groups for datum in group) == sorted(n + 1 for n in lengths)
+    for group in groups:
+        longest = max(len(datum.token_ids) for datum in group)
+        assert len(group) == 1 or longest * len(group) <= budget
+
+
+@given(st.integers(1, 30), st.integers(1, 8), st.integers())
+def test_minibatches_part_the_data(size, count, seed):
+    data = [datum(index + 1, 1) for index in range(size)]
+    parts = minibatches(data, count, random.Random(seed))
+    assert sorted(len(datum.token_ids) for part in parts for datum in part) == list(range(2, size + 2))
+    assert len(parts) == min(count, size)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert parts == minibatches(data, count, random.Random(seed))

@@ -1,0 +1,88 @@
+"""The schedule by hand, clipping, refused steps, and a state that survives to the bit."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from cadre.config import LearnerConfig
+from cadre.errors import EngineError
+from cadre.learn.optimiser import Optimiser, learning_rate
+
+
+def test_warmup_then_constant():
+    config = LearnerConfig(learning_rate=1.0, warmup_steps=4)
+    assert [learning_rate(config, update, 10) for update in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+
+
+def test_warmup_then_cosine():
+    config = LearnerConfig(learning_rate=2.0, warmup_steps=2, schedule="cosine")
+    # Progress 0, 1/4, 1/2, 3/4, 1 of the six updates: 1 + cos(progress * pi)
+    expected = [1.0, 2.0, 2.0, 1 + math.sqrt(0.5), 1.0, 1 - math.sqrt(0.5), 0.0, 0.0]
+    assert [learning_rate(config, update, 6) for update in range(8)] == pytest.approx(expected)
+
+
+def make(**changes) -> tuple[nn.Parameter, Optimiser]:
+    weight = nn.Parameter(torch.tensor([1.0, -2.0]))
+    return weight, Optimiser({"w": weight}, LearnerConfig(learning_rate=0.1, **changes), 10)
+
+
+def test_first_step_by_hand():
+    # Adam's first step is rate * gradient / (|gradient| + eps); decoupled decay takes rate * decay of the weight.
+    weight, optimiser = make(weight_decay=0.5, max_grad_norm=100.0)
+    weight.grad = torch.tensor([3.0, -4.0])
+    assert optimiser.step(0.0) == pytest.approx(5.0)
+    assert weight.tolist() == pytest.approx([1.0 - 0.05 - 0.1, -2.0 + 0.1 + 0.1])
+
+
+def test_gradients_are_clipped_to_the_global_norm():
+    weight, optimiser = make(max_grad_norm=1.0)
+    weight.grad = torch.tensor([3.0, -4.0])
+    optimiser.step(0.0)
+    # The first moment is (1 - 0.9) times the clipped gradient (0.6, -0.8).
+    assert optimiser.moments()["w.exp_avg"].tolist() == pytest.approx([0.06, -0.08])
+
+
+@pytest.mark.parametrize(("gradient", "loss"), [([math.nan, 1.0], 0.0), ([math.inf, 1.0], 0.0), ([1.0, 1.0], math.nan)])
+def test_steps_that_are_not_finite_move_nothing(gradient, loss):
+    weight, optimiser = make()
+    weight.grad = torch.tensor([1.0, 1.0])
+    optimiser.step(0.0)
+    before, moments = weight.tolist(), {name: tensor.clone() for name, tensor in optimiser.moments().items()}
+    weight.grad = torch.tensor(gradient)
+    optimiser.step(loss)
+    assert weight.tolist() == before
+    assert all(torch.equal(tensor, moments[name]) for name, tensor in optimiser.moments().items())
+    assert (optimiser.applied, optimiser.skips, optimiser.skipped) == (1, 1, 1)
+    weight.grad = torch.tensor([1.0, 1.0])
+    optimiser.step(0.0)
+    assert (optimiser.applied, optimiser.skips, optimiser.skipped) == (2, 0, 1)
+
+
+def test_saved_state_goes_on_to_the_bit(tmp_path):
+    gradients = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
+    straight, one = make()
+    broken, two = make()
+    for index, gradient in enumerate(gradients):
+        straight.grad, broken.grad = gradient.clone(), gradient.clone()
+        one.step(0.0)
+        two.step(0.0)
+        if index == 2:
+            two.save(tmp_path)
+            value = broken.detach().clone()
+            broken, two = make()
+            broken.data.copy_(value)
+            two.load(tmp_path)
+    assert torch.equal(straight, broken)
+    assert two.applied == 6
+
+
+def test_state_of_other_weights_is_refused(tmp_path):
+    weight, optimiser = make()
+    weight.grad = torch.ones(2)
+    optimiser.step(0.0)
+    optimiser.save(tmp_path)
+    other = Optimiser({"v": nn.Parameter(torch.zeros(2))}, LearnerConfig(), 10)
+    with pytest.raises(EngineError, match="'w'"):
+        other.load(tmp_path)
