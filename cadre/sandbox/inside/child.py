@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import layers, program, solution, tester, wire
+from .boundary import Raised, Returned, attempt
 
 EXIT_OK, EXIT_ERROR, EXIT_MEMORY, EXIT_NOT_ARMED = 0, 1, 77, 78
 OUT_OF_MEMORY = b"MemoryError: the program used more memory than it may\n"
@@ -36,11 +37,11 @@ JOBS: dict[str, Callable[[dict[str, Any], socket.socket | None], None]] = {
 }
 
 
-def live(channel: socket.socket, profile: layers.Profile, ruleset: int | None) -> NoReturn:
+def live(channel: socket.socket, armour: layers.Armour) -> NoReturn:
     """The child's whole life; whatever goes wrong, it never returns into its parent's code."""
     try:
         prepare()
-        wire.send(channel, announce(profile, ruleset, channel.fileno()))
+        wire.send(channel, announce(armour, channel.fileno()))
         received = wire.receive(channel)
         channel.close()
         os._exit(work(*received) if received else EXIT_OK)
@@ -56,10 +57,10 @@ def prepare() -> None:
     os.setsid()
 
 
-def announce(profile: layers.Profile, ruleset: int | None, keep: int) -> dict[str, Any]:
+def announce(armour: layers.Armour, keep: int) -> dict[str, Any]:
     """Arm, and say which layers are on; none when one of them failed, and then the parent gives no job."""
     try:
-        return {"layers": layers.arm(profile, ruleset, keep), "error": ""}
+        return {"layers": layers.arm(armour, keep), "error": ""}
     except OSError as error:
         return {"layers": [], "error": str(error)}
 
@@ -69,13 +70,13 @@ def work(request: dict[str, Any], descriptors: list[int]) -> int:
     file, *standard = descriptors
     for target, descriptor in enumerate(standard[:3]):
         os.dup2(descriptor, target)
-    peer = socket.socket(fileno=standard[3]) if len(standard) > 3 else None
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=standard[3]) if len(standard) > 3 else None
     job = json.loads(wire.read_file(file))
     for descriptor in descriptors[:4]:
         os.close(descriptor)
     layers.tighten_self(request)
     open_standard_streams()
-    return guarded(JOBS[job["kind"]], job, peer)
+    return finished(attempt(lambda: JOBS[job["kind"]](job, peer)))
 
 
 def open_standard_streams() -> None:
@@ -92,23 +93,23 @@ def open_standard_streams() -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def guarded(
-    job: Callable[[dict[str, Any], socket.socket | None], None], arguments: dict[str, Any], peer: socket.socket | None
-) -> int:
-    """Run it as an interpreter runs a script: print what it raises, flush what it wrote, return its exit status."""
-    try:
-        job(arguments, peer)
-        code = EXIT_OK
-    except MemoryError as error:
+def finished(outcome: Returned[None] | Raised) -> int:
+    """Print what the job raised and flush what it wrote, as an interpreter does; the exit status."""
+    code = EXIT_OK if isinstance(outcome, Returned) else report(outcome.error)
+    flushed = attempt(flush)
+    return code if isinstance(flushed, Returned) else code or EXIT_ERROR
+
+
+def report(error: BaseException) -> int:
+    """Print the error to stderr; the exit status that it means."""
+    if isinstance(error, MemoryError):
         error.__traceback__ = None  # lets go of the frames that hold the memory
         os.write(2, OUT_OF_MEMORY)
-        code = EXIT_MEMORY
-    except SystemExit as error:
-        code = exit_status(error.code)
-    except BaseException as error:  # noqa: BLE001 - the boundary where a program's failure becomes a status
-        program.print_error(error)
-        code = EXIT_ERROR
-    return code if flush() else code or EXIT_ERROR
+        return EXIT_MEMORY
+    if isinstance(error, SystemExit):
+        return exit_status(error.code)
+    program.print_error(error)
+    return EXIT_ERROR
 
 
 def exit_status(code: object) -> int:
@@ -121,11 +122,7 @@ def exit_status(code: object) -> int:
     return EXIT_ERROR
 
 
-def flush() -> bool:
-    """Write out what is buffered; False when that fails, as it does past the limit on output."""
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (OSError, ValueError, AttributeError, MemoryError, TypeError):  # the program may have put anything there
-        return False
-    return True
+def flush() -> None:
+    """Write out what is buffered. Raises whatever the program has put in place of its streams."""
+    sys.stdout.flush()
+    sys.stderr.flush()

@@ -28,14 +28,17 @@ def prctl(option: int, *arguments: int) -> int:
     return checked("prctl", option, *(ctypes.c_ulong(value) for value in padded))
 
 
-def drop_capabilities() -> None:
-    """Empty the bounding, ambient, inheritable, permitted and effective sets of this process, for good."""
-    with contextlib.suppress(OSError):  # past the last capability, or an ordinary user, who has none to drop
+def drop_bounding_set() -> None:
+    """Give up for good what this process's children could regain; an ordinary user has nothing to give up."""
+    with contextlib.suppress(OSError):  # past the last capability the kernel knows, or an ordinary user
         for capability in range(64):
             prctl(PR_CAPBSET_DROP, capability)
+
+
+def drop_capabilities() -> None:
+    """Empty the ambient, inheritable, permitted and effective sets of this process."""
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
-    header = struct.pack("=Ii", LINUX_CAPABILITY_VERSION_3, 0)
-    checked("capset", header, bytes(24))
+    checked("capset", struct.pack("=Ii", LINUX_CAPABILITY_VERSION_3, 0), bytes(24))
 
 
 def die_with_parent(signal: int) -> None:

@@ -8,6 +8,7 @@ isolated   + its own user, mount, process, network and IPC namespaces (see `name
 import math
 import os
 import resource
+import signal
 import sys
 from dataclasses import dataclass
 
@@ -44,32 +45,49 @@ def visible_paths(packages: tuple[str, ...]) -> list[str]:
     return [os.path.dirname(os.__file__), *packages, *SYSTEM_LIBRARIES]
 
 
-def make_ruleset(profile: Profile) -> int | None:
-    """The Landlock rule set that every child of this profile puts on; None at level `process`."""
+@dataclass(frozen=True)
+class Armour:
+    """What a child puts on, made ready by its parent: a Landlock rule set, and the part of the filter that all share.
+
+    Both are missing at level `process`.
+    """
+
+    profile: Profile
+    ruleset: int | None = None
+    filter_tail: bytes = b""
+
+
+def make_armour(profile: Profile) -> Armour:
+    """Make ready what every child of this profile puts on. Raises OSError when the kernel lacks it."""
     if profile.level == "process":
-        return None
-    return landlock.ruleset(readable_paths(profile.packages), [os.path.dirname(os.__file__)], profile.folder)
+        return Armour(profile)
+    listable = [os.path.dirname(os.__file__)]
+    ruleset = landlock.ruleset(readable_paths(profile.packages), listable, profile.folder)
+    return Armour(profile, ruleset, seccomp.assemble(seccomp.tail(profile.folder is not None)))
 
 
-def arm(profile: Profile, ruleset: int | None, keep: int) -> list[str]:
-    """Put every layer of the level on this process and name them. `keep` is the one descriptor to stay open past 2.
+def arm_parent(level: str) -> None:
+    """The layers that a child inherits, put on once: what does not depend on the run, and cannot be taken off."""
+    fixed_limits()
+    os.environ.clear()
+    if level != "process":
+        kernel.drop_bounding_set()
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+
+
+def arm(armour: Armour, keep: int) -> list[str]:
+    """Put the remaining layers on this process and name them all. `keep` is the one descriptor to stay open past 2.
 
     Raises OSError when a layer cannot be put on: the caller must then end without running anything.
     """
-    kernel.die_with_parent(9)
-    fixed_limits()
-    os.environ.clear()
-    if profile.level == "process":
-        close_others(keep)
-        return list(BASE_LAYERS)
-    assert ruleset is not None
-    filters = seccomp.assemble(seccomp.program(os.getpid(), profile.folder is not None))
-    kernel.drop_capabilities()
-    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    landlock.restrict(ruleset)
+    kernel.die_with_parent(signal.SIGKILL)
+    if armour.ruleset is not None:
+        kernel.drop_capabilities()
+        landlock.restrict(armour.ruleset)
     close_others(keep)
-    seccomp.install(filters)
-    return list(LAYERS[profile.level])
+    if armour.ruleset is not None:
+        seccomp.install(seccomp.assemble(seccomp.head(os.getpid())) + armour.filter_tail)
+    return list(LAYERS[armour.profile.level])
 
 
 def close_others(keep: int) -> None:

@@ -4,9 +4,9 @@ It trusts the trainer and nobody else. It never reads a job, an input or an outp
 descriptors. It ends when the trainer does, and its children end with it.
 """
 
+import gc
 import importlib
 import os
-import resource
 import select
 import signal
 import socket
@@ -46,10 +46,9 @@ class Child:
 
 @dataclass(frozen=True)
 class Nursery:
-    """What every child is forked from: the profile, its rule set, and where /proc can be looked at."""
+    """What every child is forked from: its armour, and where /proc can be looked at."""
 
-    profile: layers.Profile
-    ruleset: int | None
+    armour: layers.Armour
     proc: int | None
 
     def fork(self) -> Child:
@@ -58,7 +57,7 @@ class Nursery:
         pid = os.fork()
         if pid == 0:
             here.close()
-            child.live(there, self.profile, self.ruleset)
+            child.live(there, self.armour)
         there.close()
         handle = os.pidfd_open(pid) if sys.platform == "linux" else -1
         received = wire.receive(here)
@@ -162,7 +161,7 @@ def run(
             hand_out(children, request, descriptors)
             supervise(nursery, children, request, control)
     finally:
-        endings = [reap(one, nursery.profile.level, started) for one in children]
+        endings = [reap(one, nursery.armour.profile.level, started) for one in children]
     return endings
 
 
@@ -181,7 +180,9 @@ def serve(control: socket.socket, profile: layers.Profile, keep_spare: bool) -> 
     """Say what holds, then answer requests until the trainer closes its end; leave no process behind."""
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY) if sys.platform == "linux" else None
     first = namespaces.enter(layers.visible_paths(profile.packages)) if profile.level == "isolated" else None
-    nursery = Nursery(profile, layers.make_ruleset(profile), proc)
+    nursery = Nursery(layers.make_armour(profile), proc)
+    layers.arm_parent(profile.level)
+    gc.freeze()
     spare: Child | None = nursery.fork()
     try:
         wire.send(control, {"layers": spare.armed, "error": spare.error} if spare else {})
@@ -206,7 +207,7 @@ def answer(
     """Run one request, with the spare child where it fits, and send how it ended."""
     if request["folder_mb"]:
         if spare is not None:
-            reap(spare, nursery.profile.level, 0.0)
+            reap(spare, nursery.armour.profile.level, 0.0)
         endings = run_with_folder(nursery, request, descriptors, control)
     else:
         endings = run(nursery, spare, request, descriptors, control)
@@ -219,14 +220,13 @@ def run_with_folder(
     nursery: Nursery, request: dict[str, Any], descriptors: list[int], control: socket.socket
 ) -> list[dict[str, Any]]:
     """One request whose children may write in a new tmpfs of limited size, gone afterwards."""
-    profile = replace(nursery.profile, folder=namespaces.FOLDER)
     namespaces.mount_folder(request["folder_mb"])
-    ruleset = layers.make_ruleset(profile)
-    assert ruleset is not None
+    armour = layers.make_armour(replace(nursery.armour.profile, folder=namespaces.FOLDER))
+    assert armour.ruleset is not None
     try:
-        return run(replace(nursery, profile=profile, ruleset=ruleset), None, request, descriptors, control)
+        return run(replace(nursery, armour=armour), None, request, descriptors, control)
     finally:
-        os.close(ruleset)
+        os.close(armour.ruleset)
         namespaces.unmount_folder()
 
 
@@ -247,7 +247,6 @@ def main() -> None:
     profile = layers.Profile(level, tuple(filter(None, packages.split(os.pathsep))))
     sys.path[0:1] = []
     sys.path += profile.packages
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         for name in (*(COMMON_MODULES if mode == "pool" else ()), *filter(None, preload.split(","))):
             importlib.import_module(name)

@@ -1,6 +1,7 @@
 """A job of kind `program`: run source text as `__main__`, with stdin and stdout, as `python file.py` would."""
 
 import atexit
+import functools
 import linecache
 import os
 import socket
@@ -9,6 +10,8 @@ import threading
 import traceback
 import types
 from typing import Any
+
+from .boundary import Returned, attempt
 
 FILE_NAME = "<program>"
 MAX_ERROR_LINES = 60
@@ -49,9 +52,7 @@ def print_error(error: BaseException) -> None:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(os.path.dirname(__file__)):
         trace = trace.tb_next
-    try:
-        lines = traceback.format_exception(type(error), error, trace, limit=-MAX_ERROR_LINES, chain=False)
-    except BaseException:  # noqa: BLE001 - a hostile __str__; the boundary is the same as the caller's
-        lines = [f"{type(error).__name__}\n"]
-    text = "".join(lines)
-    os.write(2, text.encode("utf-8", "backslashreplace"))
+    shown = functools.partial(traceback.format_exception, limit=-MAX_ERROR_LINES, chain=False)
+    outcome = attempt(lambda: shown(type(error), error, trace))
+    lines = outcome.value if isinstance(outcome, Returned) else [f"{type(error).__name__}\n"]
+    os.write(2, "".join(lines).encode("utf-8", "backslashreplace"))

@@ -53,11 +53,9 @@ def unless_truncating_reader(index: int) -> list[Instruction]:
     return [load_argument(index), (AND, 0, 0, O_TRUNC_AND_ACCESS), (EQUAL, 1, 0, O_TRUNC), permit(), deny()]
 
 
-def conditional_rules(own_pid: int) -> dict[str, list[Instruction]]:
+def conditional_rules() -> dict[str, list[Instruction]]:
     """The calls that are safe only with some arguments."""
     return {
-        "kill": if_one_of(0, (own_pid,)),
-        "tgkill": if_one_of(0, (own_pid,)),
         "clone": if_one_of(0, THREAD_FLAGS),
         "clone3": [deny(ENOSYS)],  # its flags lie behind a pointer; libc falls back to clone
         "prlimit64": [load_argument(0), (EQUAL, 1, 0, 0), deny(), *if_null(2)],  # read one's own limits only
@@ -71,20 +69,45 @@ def conditional_rules(own_pid: int) -> dict[str, list[Instruction]]:
     }
 
 
-def program(own_pid: int, folder: bool) -> list[Instruction]:
-    """The whole filter for a process of id `own_pid`."""
+def when(name: str, body: list[Instruction]) -> list[Instruction]:
+    """`body` for this call alone; nothing where the architecture has no such call. The call's number is loaded."""
+    code = number(name)
+    return [] if code is None else [(EQUAL, 0, len(body), code), *body]
+
+
+def head(own_pid: int) -> list[Instruction]:
+    """The start of the filter, which differs from process to process: it may signal only itself."""
     machine = architecture()
     filters: list[Instruction] = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, AUDIT_ARCH[machine]), (RETURN, 0, 0, KILL_PROCESS)]
     filters += [(LOAD, 0, 0, 0)]
     if machine == "x86_64":
         filters += [(AT_LEAST, 0, 1, X32), (RETURN, 0, 0, KILL_PROCESS)]
-    for name in ALWAYS + (IN_FOLDER if folder else ()):
-        if (code := number(name)) is not None:
-            filters += [(EQUAL, 0, 1, code), permit()]
-    for name, body in conditional_rules(own_pid).items():
-        if (code := number(name)) is not None:
-            filters += [(EQUAL, 0, len(body), code), *body]
-    return [*filters, deny()]
+    return [*filters, *when("kill", if_one_of(0, (own_pid,))), *when("tgkill", if_one_of(0, (own_pid,)))]
+
+
+def tail(folder: bool) -> list[Instruction]:
+    """The rest of the filter, the same for every child of a parent."""
+    names = ALWAYS + (IN_FOLDER if folder else ())
+    numbers = {code for name in names if (code := number(name)) is not None}
+    rules = [when(name, body) for name, body in conditional_rules().items()]
+    return [*(instruction for rule in rules for instruction in rule), *search_tree(boundaries(numbers))]
+
+
+def boundaries(allowed: set[int]) -> list[int]:
+    """The numbers at which the answer changes, from deny to allow, to deny, and so on: {1, 2, 5} gives [1, 3, 5, 6]."""
+    starts = {code for code in allowed if code - 1 not in allowed}
+    ends = {code + 1 for code in allowed if code + 1 not in allowed}
+    return sorted(starts | ends)
+
+
+def search_tree(edges: list[int], allowed: bool = False) -> list[Instruction]:
+    """Find the call's number between the edges by halving; the kernel tries every number when a filter is installed."""
+    if not edges:
+        return [permit() if allowed else deny()]
+    middle = len(edges) // 2
+    below = search_tree(edges[:middle], allowed)
+    above = search_tree(edges[middle + 1 :], allowed ^ (middle % 2 == 0))
+    return [(AT_LEAST, len(below), 0, edges[middle]), *below, *above]
 
 
 def assemble(filters: list[Instruction]) -> bytes:

@@ -3,6 +3,7 @@
 Everything that is not named here answers EPERM. Calls that are safe only with some arguments are in `seccomp.py`.
 """
 
+import functools
 import os
 
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -60,6 +61,7 @@ IN_FOLDER = (
 )  # fmt: skip
 
 
+@functools.cache
 def architecture() -> str:
     """This machine's name in `AUDIT_ARCH`. Raises OSError on an architecture that has no table here."""
     machine = os.uname().machine

@@ -1,0 +1,128 @@
+"""Compares what a program does with what is expected of it, in another process than the program's.
+
+The program never holds a test, an expected value or a verdict. Its answers reach the tests as plain values, and a
+verdict counts only with a nonce that the program never sees; how its process ends is no verdict.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cadre.sandbox import pool
+from cadre.sandbox.compare import same_output
+from cadre.sandbox.inside import codec
+from cadre.sandbox.records import DEFAULT_LIMITS, Limits, Status
+from cadre.sandbox.worker import Ending
+
+SIGKILL = 9
+MAX_SHOWN = 200
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the tests say. For example `Verdict(2, 3, ("assert f(3) == 9 -> AssertionError",), "ok")`.
+
+    passed, total   tests; total is 0 when none could be run
+    failures        one line a failed test: the test, and what happened. It may give expected values away.
+    status          how the program itself ended, as in `Result`
+    """
+
+    passed: int
+    total: int
+    failures: tuple[str, ...]
+    status: Status
+
+    @property
+    def ok(self) -> bool:
+        """Every test passed, and there was one."""
+        return 0 < self.total == self.passed
+
+    @property
+    def share(self) -> float:
+        """Tests passed of all tests, 0 to 1."""
+        return self.passed / self.total if self.total else 0.0
+
+
+async def check_stdio(
+    sandbox: "pool.Sandbox", program: str, cases: Sequence[tuple[str, str]], limits: Limits = DEFAULT_LIMITS
+) -> Verdict:
+    """Run the program once for each (stdin, expected stdout), each time anew, and compare what it prints."""
+    results = await asyncio.gather(*(sandbox.run(program, stdin, limits) for stdin, _ in cases))
+    failures = []
+    for result, (stdin, expected) in zip(results, cases, strict=True):
+        if result.status != "ok" or not same_output(result.stdout, expected):
+            failures.append(f"{result.status}: {stdin[:MAX_SHOWN]!r} printed {result.stdout[:MAX_SHOWN]!r}")
+    status: Status = next((result.status for result in results if result.status != "ok"), "ok")
+    return Verdict(len(cases) - len(failures), len(cases), tuple(failures), status)
+
+
+async def check_tests(
+    sandbox: "pool.Sandbox",
+    program: str,
+    tests: str,
+    setup: str = "",
+    names: Sequence[str] = (),
+    limits: Limits = DEFAULT_LIMITS,
+) -> Verdict:
+    """Run test code against the program: asserts, `check(candidate)`, `test_...` functions or unittest test cases.
+
+    setup   trusted code that the tests need, run on their side
+    names   what the tests may use of the program, the first being `candidate`; by default every name that they use
+            and nobody else defines
+    """
+    return await judge(sandbox, program, {"tests": tests, "setup": setup, "names": list(names), "calls": []}, limits)
+
+
+async def check_calls(
+    sandbox: "pool.Sandbox",
+    program: str,
+    name: str,
+    cases: Sequence[tuple[Sequence[Any], Any]],
+    limits: Limits = DEFAULT_LIMITS,
+) -> Verdict:
+    """Call the program's function with each case's arguments, and compare the answer with its expected value.
+
+    Raises cadre.sandbox.inside.codec.CodecError when a case holds other than plain values.
+    """
+    calls = [codec.encode([list(arguments), expected]) for arguments, expected in cases]
+    return await judge(sandbox, program, {"tests": "", "setup": "", "names": [name], "calls": calls}, limits)
+
+
+async def judge(sandbox: "pool.Sandbox", program: str, tests: dict[str, Any], limits: Limits) -> Verdict:
+    """Run a tester and a solution side by side; what the tester wrote with its nonce."""
+    nonce = secrets.token_hex(16)
+    jobs = [{"kind": "tester", "nonce": nonce, **tests}, {"kind": "solution", "program": program}]
+    tester, solution = await sandbox.submit(jobs, "", limits)
+    return verdict_of(tester, nonce, solution_status(tester, solution, limits))
+
+
+def solution_status(tester: Ending, solution: Ending, limits: Limits) -> Status:
+    """How the solution ended; one that was still waiting for calls when the tests were over is fine."""
+    if tester.killed == "unavailable":
+        return "unavailable"
+    if tester.killed:
+        return "timeout"
+    if solution.code == -SIGKILL and not solution.killed:
+        return "ok"
+    return pool.status_of(solution, limits)
+
+
+def verdict_of(tester: Ending, nonce: str, status: Status) -> Verdict:
+    """Count the lines that carry the nonce. A test that has no line has not passed."""
+    total, passed, failures = 0, 0, []
+    for words in told(tester, nonce):
+        if words[0] == "total":
+            total = int(words[1])
+        elif words[0] == "pass":
+            passed += 1
+        elif words[0] in ("fail", "broken"):
+            failures.append(words[-1])
+    return Verdict(min(passed, total), total, tuple(failures), status)
+
+
+def told(tester: Ending, nonce: str) -> list[list[str]]:
+    """The words of each line of a verdict, at most three, the last one as it was before it was escaped."""
+    lines = tester.stdout.decode("ascii", "replace").splitlines()
+    return [line.split(" ", 3)[1:] for line in lines if line.startswith(nonce + " ")]

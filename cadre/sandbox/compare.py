@@ -1,0 +1,38 @@
+"""Compares a program's output with the expected one, with the tolerances that graders of such tasks usually have."""
+
+import re
+
+TOLERANCE = 1e-6
+DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+MAX_NUMBER = 40  # longer tokens are compared as text
+
+
+def same_output(got: str, expected: str) -> bool:
+    """Equal line by line, apart from space around the lines and empty ones at the end; or equal word by word, where
+    a word that is expected to be a decimal fraction may differ by 1e-6, absolutely or relatively.
+    """
+    if lines(got) == lines(expected):
+        return True
+    ours, theirs = got.split(), expected.split()
+    return len(ours) == len(theirs) and all(same_word(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def lines(text: str) -> list[str]:
+    return [line.strip() for line in text.strip().splitlines()]
+
+
+def same_word(got: str, expected: str) -> bool:
+    if got == expected:
+        return True
+    if not (is_number(got) and is_number(expected) and is_fraction(expected)):
+        return False
+    wanted = float(expected)
+    return abs(float(got) - wanted) <= TOLERANCE * max(1.0, abs(wanted))
+
+
+def is_number(word: str) -> bool:
+    return len(word) <= MAX_NUMBER and DECIMAL.fullmatch(word) is not None
+
+
+def is_fraction(word: str) -> bool:
+    return any(mark in word for mark in ".eE")

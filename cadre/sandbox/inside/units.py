@@ -1,0 +1,129 @@
+"""Splits test code into units that pass or fail on their own: asserts, `check(candidate)`, functions and test cases."""
+
+import ast
+import builtins
+import collections
+import datetime
+import decimal
+import fractions
+import functools
+import itertools
+import math
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+from .program import execute
+
+Unit = tuple[str, Callable[[], object]]  # the source text, and what runs it
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+NEED_A_FUNCTION = (ast.Return, ast.Nonlocal, ast.Yield, ast.YieldFrom)
+
+# Names that test code uses without an import. They must never be the solution's: it could redefine what is expected.
+KNOWN_NAMES: dict[str, Any] = {
+    "math": math, "collections": collections, "itertools": itertools, "functools": functools, "datetime": datetime,
+    "Counter": collections.Counter, "defaultdict": collections.defaultdict, "OrderedDict": collections.OrderedDict,
+    "deque": collections.deque, "Decimal": decimal.Decimal, "Fraction": fractions.Fraction, "unittest": unittest,
+}  # fmt: skip
+
+
+def names_wanted(source: str, namespace: dict[str, Any], offered: list[str]) -> list[str]:
+    """The names that the tests use, that only the solution has."""
+    used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+    return sorted(name for name in used & set(offered) if name not in namespace and name not in vars(builtins))
+
+
+def split(source: str, namespace: dict[str, Any], candidate: object) -> list[Unit]:
+    """The units of test code: definitions and imports are run at once, the rest only with the test that they precede.
+
+    Raises SyntaxError, or whatever the definitions raise.
+    """
+    return units_of(ast.parse(source).body, namespace, candidate)
+
+
+def units_of(statements: list[ast.stmt], namespace: dict[str, Any], candidate: object) -> list[Unit]:
+    tests: list[Unit] = []
+    pending: list[ast.stmt] = []  # plain statements, waiting for the assert that needs them
+    for statement in statements:
+        if is_main_guard(statement) or is_trivial(statement):
+            continue
+        if isinstance(statement, DEFINITIONS):
+            tests += units_of_definition(statement, namespace, candidate)
+        else:
+            pending.append(statement)
+            if has_assert(statement):
+                tests.append(unit_of(pending, namespace))
+                pending = []
+    return tests
+
+
+def units_of_definition(statement: ast.stmt, namespace: dict[str, Any], candidate: object) -> list[Unit]:
+    """Run a definition or an import; the tests that it defines."""
+    if isinstance(statement, ast.FunctionDef) and statement.name == "check" and len(statement.args.args) == 1:
+        return units_of_check(statement, namespace, candidate)
+    run_statements([statement], namespace)
+    if isinstance(statement, ast.FunctionDef) and statement.name.startswith("test"):
+        return [(statement.name, namespace[statement.name])]
+    return units_of_class(namespace[statement.name]) if isinstance(statement, ast.ClassDef) else []
+
+
+def units_of_check(function: ast.FunctionDef, namespace: dict[str, Any], candidate: object) -> list[Unit]:
+    """Each assert of HumanEval's `check` on its own; the whole of it where they need the function around them."""
+    if any(isinstance(node, NEED_A_FUNCTION) for node in ast.walk(function)):
+        run_statements([function], namespace)
+        check = namespace[function.name]
+        return [("check(candidate)", lambda: check(candidate))]
+    namespace[function.args.args[0].arg] = candidate
+    return units_of(function.body, namespace, candidate)
+
+
+def unit_of(statements: list[ast.stmt], namespace: dict[str, Any]) -> Unit:
+    return ast.unparse(statements[-1]), lambda: run_statements(statements, namespace)
+
+
+def call_unit(candidate: Any, arguments: list[Any], expected: Any) -> Unit:
+    """A call with an expected value: it fails unless the answer is like it."""
+
+    def run() -> None:
+        got = candidate(*arguments)
+        if not alike(got, expected):
+            raise AssertionError(f"got {got!r}")
+
+    return f"{tuple(arguments)!r} gives {expected!r}", run
+
+
+def alike(got: Any, expected: Any) -> bool:
+    """Equal, with floats to six digits and tuples the same as lists, as the usual graders have it."""
+    if isinstance(expected, list | tuple):
+        same_length = isinstance(got, list | tuple) and len(got) == len(expected)
+        return same_length and all(alike(one, other) for one, other in zip(got, expected, strict=True))
+    if isinstance(expected, dict):
+        return isinstance(got, dict) and got.keys() == expected.keys() and all(alike(got[k], expected[k]) for k in got)
+    if isinstance(expected, float) and type(got) in (int, float):
+        return got == expected or math.isclose(got, expected, rel_tol=1e-6, abs_tol=1e-9)
+    return isinstance(got, bool) == isinstance(expected, bool) and got == expected
+
+
+def units_of_class(kind: object) -> list[Unit]:
+    """The test methods of a unittest.TestCase, each run as unittest would."""
+    if not (isinstance(kind, type) and issubclass(kind, unittest.TestCase)):
+        return []
+    return [(f"{kind.__name__}.{name}", kind(name).debug) for name in unittest.TestLoader().getTestCaseNames(kind)]
+
+
+def run_statements(statements: list[ast.stmt], namespace: dict[str, Any]) -> None:
+    execute("\n".join(ast.unparse(statement) for statement in statements), "<test>", namespace)
+
+
+def has_assert(statement: ast.stmt) -> bool:
+    return any(isinstance(node, ast.Assert) for node in ast.walk(statement))
+
+
+def is_trivial(statement: ast.stmt) -> bool:
+    """A bare constant, or an assert of one: no program can fail it, so it is no test."""
+    return isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Constant)
+
+
+def is_main_guard(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
