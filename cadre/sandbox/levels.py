@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cadre.errors import SandboxError
 from cadre.sandbox.inside.layers import LAYERS as LAYERS
-from cadre.sandbox.records import LevelName
+from cadre.sandbox.records import Level, LevelName
 from cadre.sandbox.worker import Setup, Worker, WorkerDied
 
 log = logging.getLogger("cadre.sandbox")
@@ -34,9 +34,10 @@ def attempt(level: str) -> Trial:
     return Trial(level, True)
 
 
-def choose(asked: LevelName) -> str:
+def choose(asked: LevelName) -> Level:
     """The level to use. Raises SandboxError when it does not hold, or when `auto` finds none from `confined` up."""
-    for level in ("isolated", "confined") if asked == "auto" else (asked,):
+    candidates: tuple[Level, ...] = ("isolated", "confined") if asked == "auto" else (asked,)
+    for level in candidates:
         trial = attempt(level)
         if trial.holds:
             log.info("sandbox level %s", level)

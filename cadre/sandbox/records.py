@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 Status = Literal["ok", "error", "timeout", "oom", "flood", "killed", "unavailable"]
+Level = Literal["process", "confined", "isolated"]
 LevelName = Literal["auto", "process", "confined", "isolated"]
 Mode = Literal["pool", "cold"]
-LEVELS: tuple[Literal["process", "confined", "isolated"], ...] = ("process", "confined", "isolated")
+LEVELS: tuple[Level, ...] = ("process", "confined", "isolated")
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,9 @@
 import ast
 import builtins
 import collections
-import datetime
 import decimal
 import fractions
-import functools
-import itertools
+import importlib
 import math
 import unittest
 from collections.abc import Callable
@@ -21,11 +19,19 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, 
 NEED_A_FUNCTION = (ast.Return, ast.Nonlocal, ast.Yield, ast.YieldFrom)
 
 # Names that test code uses without an import. They must never be the solution's: it could redefine what is expected.
+KNOWN_MODULES = (
+    "bisect", "collections", "copy", "datetime", "functools", "heapq", "itertools", "json", "math", "operator",
+    "random", "re", "statistics", "string", "sys", "unittest",
+)  # fmt: skip
 KNOWN_NAMES: dict[str, Any] = {
-    "math": math, "collections": collections, "itertools": itertools, "functools": functools, "datetime": datetime,
-    "Counter": collections.Counter, "defaultdict": collections.defaultdict, "OrderedDict": collections.OrderedDict,
-    "deque": collections.deque, "Decimal": decimal.Decimal, "Fraction": fractions.Fraction, "unittest": unittest,
-}  # fmt: skip
+    **{name: importlib.import_module(name) for name in KNOWN_MODULES},
+    "Counter": collections.Counter,
+    "defaultdict": collections.defaultdict,
+    "OrderedDict": collections.OrderedDict,
+    "deque": collections.deque,
+    "Decimal": decimal.Decimal,
+    "Fraction": fractions.Fraction,
+}
 
 
 def names_wanted(source: str, namespace: dict[str, Any], offered: list[str]) -> list[str]:

@@ -1,0 +1,111 @@
+"""What a program, or a set of unit tests, that a model wrote is worth, by the checkers of `cadre.sandbox`.
+
+Nothing of a model is parsed or run in this process: a program is compiled, run and judged behind the sandbox.
+"""
+
+import ast
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cadre.errors import SandboxError
+from cadre.sandbox import Limits, default
+from cadre.sandbox.checkers import Verdict, check_calls, check_stdio, check_tests
+
+LIMITS = Limits(wall_s=6.0, cpu_s=6.0, memory_mb=512)
+FENCE = re.compile(r"^```[ \t]*(?:python|py|python3)?[ \t]*\n(.*?)^```", re.DOTALL | re.MULTILINE | re.IGNORECASE)
+COMPILE = "import sys\ncompile(sys.stdin.read(), '<program>', 'exec')"
+
+
+@dataclass(frozen=True)
+class StdioTests:
+    """A script's tests: (stdin, expected stdout) each, for example `StdioTests((("3 4", "7"),))`."""
+
+    cases: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class CallTests:
+    """A function's tests: (arguments, expected value) each, for example `CallTests("add", (((3, 4), 7),))`."""
+
+    name: str
+    cases: tuple[tuple[tuple[Any, ...], Any], ...]
+
+
+@dataclass(frozen=True)
+class UnitTests:
+    """Test code, for example `UnitTests("assert add(3, 4) == 7")`; see `cadre.sandbox.checkers.check_tests`."""
+
+    tests: str
+    setup: str = ""
+    names: tuple[str, ...] = ()
+
+
+Tests = StdioTests | CallTests | UnitTests
+
+
+@dataclass(frozen=True)
+class TestsWorth:
+    """What unit tests are worth, judged by programs whose worth is known.
+
+    valid    they could be run against the reference at all
+    agrees   share of them that the reference passes, 0 to 1
+    killed   share of the mutants (wrong programs) that they tell from the reference, 0 to 1; 0 unless it passes all
+    """
+
+    __test__ = False  # the name is no invitation to pytest
+
+    valid: bool
+    agrees: float
+    killed: float
+
+
+def extract_code(completion: str) -> str:
+    """The last fenced block of a completion that is Python or unmarked; the whole completion when it has none."""
+    blocks = FENCE.findall(completion)
+    return blocks[-1] if blocks else completion
+
+
+def humaneval_tests(row: dict[str, Any]) -> UnitTests:
+    """The tests of a row of HumanEval or CoopHumanEval; its prompt defines helpers that the tests use."""
+    return UnitTests(row["test"], row["prompt"], (row["entry_point"],))
+
+
+def mbpp_tests(row: dict[str, Any]) -> UnitTests:
+    """The tests of a row of MBPP; what they use of the reference is what they may use of a program."""
+    tests, setup = "\n".join(row["test_list"]), row.get("test_setup_code", "")
+    used = {node.id for node in ast.walk(ast.parse(setup + "\n" + tests)) if isinstance(node, ast.Name)}
+    defined = [node.name for node in ast.parse(row["code"]).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return UnitTests(tests, setup, tuple(name for name in dict.fromkeys(defined) if name in used))
+
+
+async def builds(program: str) -> bool:
+    """Whether the program compiles. An empty one does not count."""
+    if not program.strip():
+        return False
+    return (await default().run(COMPILE, program, LIMITS)).status == "ok"
+
+
+async def judge(program: str, tests: Tests, limits: Limits = LIMITS) -> Verdict:
+    """Run the tests on the program. Raises SandboxError when the sandbox could not: that is no verdict on it."""
+    sandbox = default()
+    match tests:
+        case StdioTests(cases):
+            verdict = await check_stdio(sandbox, program, cases, limits)
+        case CallTests(name, calls):
+            verdict = await check_calls(sandbox, program, name, calls, limits)
+        case UnitTests(code, setup, names):
+            verdict = await check_tests(sandbox, program, code, setup, names, limits)
+    if verdict.status == "unavailable":
+        raise SandboxError("a program could not be judged: the sandbox's warm parents end. See `cadre check sandbox`.")
+    return verdict
+
+
+async def worth_of_tests(tests: UnitTests, reference: str, mutants: Sequence[str]) -> TestsWorth:
+    """Judge unit tests that a model wrote by a right program and by wrong ones."""
+    right = await judge(reference, tests)
+    wrong = await asyncio.gather(*(judge(mutant, tests) for mutant in mutants)) if right.ok else []
+    killed = sum(not verdict.ok for verdict in wrong) / len(mutants) if mutants else 0.0
+    return TestsWorth(right.total > 0, right.share, killed)

@@ -1,0 +1,79 @@
+"""Whether a model's mathematical answer is right, by math-verify in a confined process with limits of its own.
+
+The answer is hostile text: it may make a parser loop, recurse or fill the memory. It is parsed by a child that a warm
+parent forks for it alone, so the event loop never waits for it, and what does not end in time is wrong.
+"""
+
+import importlib.util
+import os
+import re
+import secrets
+
+from cadre.errors import SandboxError
+from cadre.sandbox import Sandbox, default
+from cadre.sandbox.checkers import told
+from cadre.sandbox.records import Limits
+
+LIMITS = Limits(wall_s=1.5, cpu_s=1.5, memory_mb=1024)
+MAX_ANSWER = 2000  # characters; no answer of a benchmark is longer than 300
+BOXES = ("\\boxed", "\\fbox")
+
+_sandbox: Sandbox | None = None
+
+
+def last_boxed(text: str) -> str | None:
+    """What the last `\\boxed{...}` of a completion holds, braces balanced; None when there is none.
+
+    >>> last_boxed("so \\\\boxed{1} or rather \\\\boxed{\\\\frac{1}{2}}.")
+    '\\\\frac{1}{2}'
+    """
+    start = max(text.rfind(box) for box in BOXES)
+    opening = text.find("{", start)
+    if start < 0 or opening < 0 or text[start:opening].rstrip() not in BOXES:
+        return None
+    depth = 0
+    for place in range(opening, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return text[opening + 1 : place].strip()
+    return None
+
+
+async def same_answer(gold: str, answer: str) -> bool:
+    """Whether `answer` means the same as `gold`: "1/2", "0.5" and "\\\\frac{1}{2}" do. Dollar signs around are ignored.
+
+    False for what cannot be parsed, and for what takes more than LIMITS. Raises SandboxError when math-verify is not
+    installed, or its process cannot be started.
+    """
+    if len(answer) > MAX_ANSWER:
+        return False
+    nonce = secrets.token_hex(16)
+    arguments = {"gold": bare(gold), "answer": bare(answer)}
+    job = {"kind": "external", "function": "inside.maths:same_answer", "arguments": arguments, "nonce": nonce}
+    ending = (await sandbox().submit([job], "", LIMITS))[0]
+    if not ending.layers:
+        raise SandboxError(f"answers cannot be compared: {ending.error}")
+    return ["value", "True"] in told(ending, nonce)
+
+
+async def correct(gold: str, completion: str) -> bool:
+    """Whether a completion boxes the right answer: the last box counts, and without a box it is wrong."""
+    answer = last_boxed(completion)
+    return answer is not None and await same_answer(gold, answer)
+
+
+def bare(text: str) -> str:
+    """The text without dollar signs, which mark LaTeX, and without the full stop of a sentence."""
+    return re.sub(r"(?<!\\)\$", "", text).strip().removesuffix(".")
+
+
+def sandbox() -> Sandbox:
+    """The sandbox whose warm parents have math-verify loaded, at the level of the process's own sandbox."""
+    global _sandbox
+    if _sandbox is None:
+        found = importlib.util.find_spec("math_verify")
+        if found is None or found.origin is None:
+            raise SandboxError("comparing mathematical answers needs math-verify; got none. pip install math-verify")
+        packages = (os.path.dirname(os.path.dirname(found.origin)),)
+        _sandbox = Sandbox(default().level, packages=packages, preload=("inside.maths",))
+    return _sandbox
