@@ -140,7 +140,7 @@ def test_text_has_no_special_tokens(engine):
 
 
 def test_batches_by_memory():
-    jobs = [decode.Job((1,) * 10, 4, 10, None, key, lambda _: None) for key in range(5)]
+    jobs = [decode.Job("p", (1,) * 10, 4, 10, None, key, lambda _: None) for key in range(5)]
     batches = decode.by_memory(jobs, lambda job: len(job.prompt_ids) + job.limit, 170)
     assert [len(batch) for batch in batches] == [2, 2, 1]
     assert [len(batch) for batch in decode.by_memory(jobs, lambda job: 20, 1)] == [1] * 5

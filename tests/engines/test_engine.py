@@ -50,17 +50,12 @@ def test_saved_policies_load_without_cadre(engine, tmp_path):
 def test_frozen_policies_play_and_are_not_trained(folders, tmp_path):
     policy = PolicyConfig(model=str(folders["llama"]), frozen=True)
     mine = TorchEngine(folders["llama"], {"judge": policy}, {}, LossConfig(), 1, 0, "cpu")
-    ask = request("x", 2)
-    drawn = asyncio.run(mine.sample(type(ask)(**{**fields(ask), "policy": "judge"})))
+    drawn = asyncio.run(mine.sample(request("x", 2, policy="judge")))
     assert len(drawn) == 2
     assert mine.policies == ()
     mine.save(tmp_path)
     assert not list(tmp_path.iterdir())
     mine.close()
-
-
-def fields(record) -> dict:
-    return {name: getattr(record, name) for name in record.__slots__}
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c"])
@@ -90,9 +85,8 @@ def test_a_completion_is_cut_at_the_end_of_the_context(engine):
 
 
 def test_a_policy_that_is_not_held_is_named(engine):
-    ask = request("x")
     with pytest.raises(EngineError, match=r"'other'.*holds p"):
-        asyncio.run(engine().sample(type(ask)(**{**fields(ask), "policy": "other"})))
+        sample(engine(), request("x", policy="other"))
 
 
 def test_layers_of_an_unknown_kind_are_refused(tmp_path):

@@ -40,7 +40,7 @@ def front():
 
 
 def submit(front, key, count=1):
-    return front.submit((1, 2), count, 4, Sampling(), key)
+    return front.submit("p", (1, 2), count, 4, Sampling(), key)
 
 
 def test_everything_asked_for_is_one_batch(front):

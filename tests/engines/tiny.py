@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -23,7 +25,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from cadre.config import LearnerConfig, LossConfig, PolicyConfig
+from cadre.config import LearnerConfig, LoraConfig, LossConfig, PolicyConfig
 from cadre.engines.torch import TorchEngine
 from cadre.types import Datum, Message, Request, Sample, Sampling
 
@@ -106,10 +108,31 @@ def engine(folder: Path, seed: int = 0, total: int = 100, dtype: str = "float32"
     return TorchEngine(folder, {"p": policy}, {"p": LearnerConfig(**learner)}, LossConfig(), total, seed, "cpu")
 
 
-def request(text: str, count: int = 1, key: int = 1, **sampling: object) -> Request:
-    """A request of role `r` for policy `p` with one user message."""
+def team(
+    folder: Path,
+    ranks: Mapping[str, int],
+    frozen: Sequence[str] = (),
+    dtype: str = "float32",
+    changes: Mapping[str, dict] = MappingProxyType({}),
+    **learner: object,
+) -> TorchEngine:
+    """An engine with an adapter of each of `ranks` on one base, and frozen policies that are the base itself.
+
+    `changes` are settings of the learner by policy.
+    """
+    policies = {
+        name: PolicyConfig(model=str(folder), lora=LoraConfig(rank=rank, alpha=2.0 * rank), dtype=dtype)
+        for name, rank in ranks.items()
+    }
+    policies |= {name: PolicyConfig(model=str(folder), frozen=True, dtype=dtype) for name in frozen}
+    learners = {name: LearnerConfig(**{**learner, **changes.get(name, {})}) for name in ranks}
+    return TorchEngine(folder, policies, learners, LossConfig(), 100, 0, "cpu")
+
+
+def request(text: str, count: int = 1, key: int = 1, policy: str = "p", **sampling: object) -> Request:
+    """A request of role `r` for a policy with one user message."""
     settings = {"max_tokens": 16, **sampling}
-    return Request("r", "p", (Message("user", text),), count, Sampling(**settings), key)
+    return Request("r", policy, (Message("user", text),), count, Sampling(**settings), key)
 
 
 def sample(engine: TorchEngine, *requests: Request) -> list[list[Sample]]:

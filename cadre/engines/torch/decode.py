@@ -6,7 +6,7 @@ runs. It knows nothing of asyncio. Letters: P distinct prompts, B rows, V vocabu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cadre import noise
+from cadre.engines.torch.adapters import segments
 from cadre.engines.torch.attention import Masks
 from cadre.engines.torch.cache import GROWTH, KeyValues
 from cadre.engines.torch.draw import Settings, draw, uniform
@@ -21,6 +22,8 @@ from cadre.engines.torch.model import Loaded, autocast, projecting
 from cadre.types import Sampling
 
 PREFILL_TOKENS = 8192
+
+Prompt = tuple[str, tuple[int, ...]]  # the policy that reads it, and its ids
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Completion:
 class Job:
     """`count` siblings of one prompt. `limit` bounds a completion in tokens; `done` is called once, by the worker."""
 
+    policy: str
     prompt_ids: tuple[int, ...]
     count: int
     limit: int
@@ -62,13 +66,15 @@ class Run:
     """
 
     def __init__(self, loaded: Loaded, jobs: Sequence[Job], dtype: torch.dtype) -> None:
-        self._model, self._device = loaded.model, next(loaded.model.parameters()).device
+        jobs = sorted(jobs, key=lambda job: job.policy)
+        self._model, self._device, self._adapters = loaded.model, loaded.model.device, loaded.adapters
         self._vocabulary: int = loaded.model.get_output_embeddings().weight.shape[0]
         self._stops = self._tensor(loaded.stops)
         self._jobs = jobs
         self._owner = [job for job in jobs for _ in range(job.count)]
         self._sibling = [k for job in jobs for k in range(job.count)]
         self._results: dict[Job, dict[int, Completion]] = {job: {} for job in jobs}
+        self._segments = segments([job.policy for job in self._owner])
         self.rows = len(self._owner)
         self._step = 0
 
@@ -97,35 +103,38 @@ class Run:
             self._forward(token)
 
     def _prefill(self, loaded: Loaded, dtype: torch.dtype) -> None:
-        prompts = sorted({job.prompt_ids for job in self._jobs}, key=len)
-        number = {prompt: index for index, prompt in enumerate(prompts)}
-        rows = self._tensor([number[job.prompt_ids] for job in self._owner])
-        columns = len(prompts[-1])
-        groups, logits = zip(*(self._prefill_group(loaded, group) for group in _grouped(prompts)), strict=True)
+        groups = _grouped({(job.policy, job.prompt_ids) for job in self._jobs})
+        number = {prompt: index for index, prompt in enumerate(prompt for group in groups for prompt in group)}
+        rows = self._tensor([number[job.policy, job.prompt_ids] for job in self._owner])
+        columns = max(len(job.prompt_ids) for job in self._jobs)
+        caches, logits = zip(*(self._prefill_group(loaded, group) for group in groups), strict=True)
         capacity = columns + min(GROWTH, max(job.limit for job in self._jobs))
-        self._cache = KeyValues.spread(groups, rows, columns, capacity)
+        self._cache = KeyValues.spread(caches, rows, columns, capacity)
         self._masks = Masks(loaded.pattern, self._position, columns, self._cache.layers[0].keys.dtype)
         self._logits = torch.cat(logits)[rows]
 
-    def _prefill_group(self, loaded: Loaded, prompts: Sequence[Sequence[int]]) -> tuple[KeyValues, Tensor]:
+    def _prefill_group(self, loaded: Loaded, prompts: Sequence[Prompt]) -> tuple[KeyValues, Tensor]:
         """Keys and values of some prompts, and the logits [P, V] that follow their last token."""
-        lengths = self._tensor([len(prompt) for prompt in prompts])
-        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(prompt) for prompt in prompts], batch_first=True)
+        last = self._tensor([len(ids) - 1 for _, ids in prompts])
+        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for _, ids in prompts], batch_first=True)
         cache = KeyValues(loaded.model.config.num_hidden_layers)
+        rows = torch.arange(len(prompts), device=self._device)
         # Padding is on the right: what follows a token cannot change it, so there is no mask to build.
-        with projecting(loaded.model, torch.arange(len(prompts), device=self._device), lengths - 1):
+        own = segments([policy for policy, _ in prompts])
+        with projecting(loaded.model, rows, last), self._adapters.rows(own):
             output = loaded.model(input_ids=ids.to(self._device), past_key_values=cache, use_cache=True)
         return cache, output.logits[0].float()
 
     def _forward(self, token: Tensor) -> None:
         self._masks.append(self._position)
-        output = self._model(
-            input_ids=token.unsqueeze(1),
-            position_ids=self._position.unsqueeze(1),
-            attention_mask=self._masks.current(),
-            past_key_values=self._cache,
-            use_cache=True,
-        )
+        with self._adapters.rows(self._segments):
+            output = self._model(
+                input_ids=token.unsqueeze(1),
+                position_ids=self._position.unsqueeze(1),
+                attention_mask=self._masks.current(),
+                past_key_values=self._cache,
+                use_cache=True,
+            )
         self._logits = output.logits[:, -1].float()
         self._position = self._position + 1
 
@@ -155,6 +164,7 @@ class Run:
         keep = self._alive.nonzero().squeeze(1)
         self.rows = alive
         self._row, self._key, self._limit = self._row[keep], self._key[keep], self._limit[keep]
+        self._segments = segments([self._owner[row].policy for row in self._row.tolist()])
         self._position, self._alive = self._position[keep], self._alive[keep]
         if alive:
             self._settings = self._settings.select(keep, self._vocabulary)
@@ -166,15 +176,15 @@ class Run:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
 
 
-def _grouped(prompts: Sequence[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
-    """Prompts of rising length in groups of at most `PREFILL_TOKENS` padded tokens."""
-    groups: list[list[tuple[int, ...]]] = []
-    for prompt in prompts:
-        if groups and len(prompt) * (len(groups[-1]) + 1) <= PREFILL_TOKENS:
+def _grouped(prompts: Iterable[Prompt]) -> list[list[Prompt]]:
+    """Prompts of similar length in groups of at most `PREFILL_TOKENS` padded tokens, a group ordered by policy."""
+    groups: list[list[Prompt]] = []
+    for prompt in sorted(prompts, key=lambda prompt: (len(prompt[1]), prompt)):
+        if groups and len(prompt[1]) * (len(groups[-1]) + 1) <= PREFILL_TOKENS:
             groups[-1].append(prompt)
         else:
             groups.append([prompt])
-    return groups
+    return [sorted(group) for group in groups]
 
 
 def by_memory(jobs: Sequence[Job], columns: Callable[[Job], int], most: int) -> list[list[Job]]:

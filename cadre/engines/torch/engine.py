@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from cadre.config import LearnerConfig, LossConfig, PolicyConfig
 from cadre.engines.torch import model as models
+from cadre.engines.torch import storage
 from cadre.engines.torch.decode import Completion, Job, by_memory, column_bytes, decode
 from cadre.engines.torch.front import Front
 from cadre.engines.torch.learner import Trainer
@@ -24,8 +27,9 @@ CACHE_BYTES = 2 << 30
 class TorchEngine:
     """A `Sampler` and a `Learner` for policies on one base model. Lives as long as the run; `close` ends its thread.
 
-    `model` is "seed", a folder or a hub name; `policies` names the weights that it holds, `learners` how those that are
-    trained learn; `total_steps` is the length of the schedules. Raises EngineError where the model cannot be used.
+    `model` is "seed", a folder or a hub name. `policies` is either one policy that is trained whole, or any number of
+    adapters and frozen policies, which share the base; `learners` tells how those that are trained learn; `total_steps`
+    is the length of the schedules. Raises EngineError where the model cannot be used.
     """
 
     def __init__(
@@ -39,15 +43,23 @@ class TorchEngine:
         device: str = "auto",
     ) -> None:
         source = models.locate(model)
-        name, policy = _only(policies)
+        whole = _check(policies)
+        example = next(iter(policies.values()))
         self._policies = dict(policies)
-        self._dtype = models.DTYPES[policy.dtype]
-        self._loaded = models.load(source, policy, torch.float32, models.pick_device(device))
+        self._dtype = models.DTYPES[example.dtype]
+        # A model that is trained whole keeps float32 masters; a frozen base is held in the precision of its forward.
+        held = torch.float32 if whole else self._dtype
+        loras = {name: policy.lora for name, policy in policies.items() if policy.lora}
+        self._loaded = models.load(source, example, held, models.pick_device(device), loras, seed)
+        self._loaded.model.requires_grad_(whole is not None)
         self.tokenizer = self._loaded.tokenizer
-        self._optimisers: dict[str, Optimiser] = {}
-        if not policy.frozen:
-            self._optimisers[name] = Optimiser(dict(self._loaded.model.named_parameters()), learners[name], total_steps)
-        self._trainer = Trainer(self._loaded.model, self._optimisers, loss, self._dtype, seed)
+        self._optimisers = {
+            name: Optimiser(self._parameters(name), learners[name], total_steps)
+            for name, policy in policies.items()
+            if not policy.frozen
+        }
+        self._trainer = Trainer(self._loaded, self._optimisers, loss, self._dtype, seed)
+        self._reference: Any = None
         self._front = Front(self._decode)
         # The weights must not move while a batch is being decoded.
         self._using = threading.Lock()
@@ -76,7 +88,9 @@ class TorchEngine:
         loaded = self._loaded
         prompt_ids = loaded.template.prompt_ids(request.messages, request.said, loaded.stops)
         limit = self._limit(request, len(prompt_ids))
-        completions = await self._front.submit(prompt_ids, request.count, limit, request.sampling, request.key)
+        completions = await self._front.submit(
+            request.policy, prompt_ids, request.count, limit, request.sampling, request.key
+        )
         return [self._sample(request, prompt_ids, completion) for completion in completions]
 
     def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
@@ -84,25 +98,62 @@ class TorchEngine:
         with self._using:
             return self._trainer.update(data)
 
+    def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+        """Log-probabilities of the masked tokens under the policies as they were before any training; T a datum.
+
+        The base with its adapters off, or a frozen copy of a model that is trained whole, loaded when first asked for.
+        """
+        with self._using:
+            if self._reference is None:
+                self._reference = self._loaded.model if self._loaded.adapters.pairs else self._original()
+            return self._trainer.logprobs(self._reference, data)
+
     def save(self, folder: Path) -> None:
-        """A Hugging Face folder `folder/POLICY` for each trained policy, with its optimiser state in `optimiser/`."""
+        """`folder/POLICY` for each trained policy, as `export` writes it, with its optimiser state in `optimiser/`."""
         for name, optimiser in self._optimisers.items():
-            self._loaded.model.save_pretrained(folder / name)
-            self.tokenizer.save_pretrained(folder / name)
+            self.export(name, folder / name)
             optimiser.save(folder / name / "optimiser")
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote, exactly."""
         for name, optimiser in self._optimisers.items():
-            saved = models.load_weights(models.locate(folder / name), self._policies[name], torch.float32)
-            with torch.no_grad():
-                for weight, value in zip(self._loaded.model.parameters(), saved.parameters(), strict=True):
-                    weight.copy_(value)
+            if name in self._loaded.adapters.pairs:
+                storage.load_adapter(self._parameters(name), folder / name)
+            else:
+                saved = models.load_weights(models.locate(folder / name), self._policies[name], torch.float32)
+                storage.copy_weights(saved, self._loaded.model)
             optimiser.load(folder / name / "optimiser")
+
+    def export(self, policy: str, folder: Path, merge: bool = False) -> None:
+        """Write a policy for use without Cadre: a Hugging Face folder, or for an adapter a PEFT folder.
+
+        `merge` adds the adapter to its base and writes a Hugging Face folder. Raises EngineError where there is none.
+        """
+        pairs, model = self._loaded.adapters.pairs.get(policy), self._loaded.model
+        if merge and pairs is None:
+            raise EngineError(
+                f"Policy {policy!r} has no adapter to merge; it is a whole model. Export it without merge."
+            )
+        if pairs is None:
+            storage.save_model(model, self.tokenizer, folder)
+        elif merge:
+            storage.save_merged(model, pairs, self.tokenizer, folder)
+        else:
+            config = self._loaded.adapters.configs[policy]
+            storage.save_adapter(self._parameters(policy), config, self._loaded.source, self.tokenizer, folder)
 
     def close(self) -> None:
         """End the decode thread."""
         self._front.close()
+
+    def _parameters(self, policy: str) -> dict[str, nn.Parameter]:
+        """What training the policy changes."""
+        adapters = self._loaded.adapters
+        return adapters.parameters(policy) if policy in adapters.pairs else dict(self._loaded.model.named_parameters())
+
+    def _original(self) -> Any:
+        policy = next(iter(self._policies.values()))
+        return models.load_weights(self._loaded.source, policy, torch.float32).to(self._loaded.model.device)
 
     def _limit(self, request: Request, prompt: int) -> int:
         """The longest completion that fits the context."""
@@ -136,12 +187,22 @@ class TorchEngine:
                 decode(self._loaded, batch, self._dtype, stopped)
 
 
-def _only(policies: Mapping[str, PolicyConfig]) -> tuple[str, PolicyConfig]:
-    if len(policies) == 1:
-        ((name, policy),) = policies.items()
-        if policy.lora is None:
-            return name, policy
-    raise EngineError(
-        f"The torch engine got the policies {', '.join(policies)}; expected exactly one full model. Give each role "
-        "its own engine."
-    )
+def _check(policies: Mapping[str, PolicyConfig]) -> str | None:
+    """The policy that is trained whole, if there is one. Raises EngineError where the policies cannot share a base."""
+    whole = [name for name, policy in policies.items() if policy.lora is None and not policy.frozen]
+    if whole and len(policies) > 1:
+        raise EngineError(
+            f"Policy {whole[0]!r} trains the whole model, so it cannot share it; got {', '.join(policies)} on one. "
+            "Give each its own engine, or make it a lora or frozen."
+        )
+    idle = [name for name, policy in policies.items() if policy.lora is not None and policy.frozen]
+    if idle:
+        raise EngineError(
+            f"Policy {idle[0]!r} is frozen and has a lora, which would stay at zero; expected one of the two. Remove "
+            "lora to play the plain base."
+        )
+    if len({policy.dtype for policy in policies.values()}) != 1:
+        raise EngineError(
+            f"The policies {', '.join(policies)} share a base but differ in dtype. Set the same dtype for all of them."
+        )
+    return whole[0] if whole else None

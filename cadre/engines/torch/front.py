@@ -30,7 +30,7 @@ class Front:
         self._dispatcher: asyncio.Task[None] | None = None
 
     async def submit(
-        self, prompt_ids: tuple[int, ...], count: int, limit: int, sampling: Sampling, key: int
+        self, policy: str, prompt_ids: tuple[int, ...], count: int, limit: int, sampling: Sampling, key: int
     ) -> list[Completion]:
         """The siblings' completions, in order. Raises what the decode loop raised."""
         loop = asyncio.get_running_loop()
@@ -39,7 +39,7 @@ class Front:
         def done(completions: list[Completion]) -> None:
             loop.call_soon_threadsafe(_resolve, future, completions)
 
-        job = Job(prompt_ids, count, limit, sampling, key, done)
+        job = Job(policy, prompt_ids, count, limit, sampling, key, done)
         self._waiting[job] = future
         if self._dispatcher is None or self._dispatcher.done():
             self._dispatcher = loop.create_task(self._dispatch())

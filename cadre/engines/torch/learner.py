@@ -24,7 +24,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from cadre import noise
 from cadre.config import LossConfig
-from cadre.engines.torch.model import autocast, projecting
+from cadre.engines.torch.adapters import segments
+from cadre.engines.torch.model import Loaded, autocast, projecting
 from cadre.errors import DivergedError
 from cadre.learn.batch import Batch, collate, has_gradient, microbatches, minibatches, trained_tokens
 from cadre.learn.loss import clipped_policy_loss
@@ -91,9 +92,10 @@ class Trainer:
     """Updates the policies of one model. Owned by the engine; `diverged_folder` is where offending sequences go."""
 
     def __init__(
-        self, model: Any, optimisers: Mapping[str, Optimiser], loss: LossConfig, dtype: torch.dtype, seed: int
+        self, loaded: Loaded, optimisers: Mapping[str, Optimiser], loss: LossConfig, dtype: torch.dtype, seed: int
     ) -> None:
-        self._model = model
+        self._model = loaded.model
+        self._adapters = loaded.adapters
         self._optimisers = optimisers
         self._loss = loss
         self._dtype = dtype
@@ -103,7 +105,7 @@ class Trainer:
         self._tokens = min((config.tokens_per_microbatch for config in configs), default=0)
         self._checkpointing = any(config.gradient_checkpointing for config in configs)
         if self._checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            self._model.gradient_checkpointing_enable({"use_reentrant": False})
 
     def update(self, data: Sequence[Datum]) -> dict[str, dict[str, float]]:
         """Train every policy that has data; figures by policy, as the module `Tally` names them."""
@@ -120,6 +122,17 @@ class Trainer:
         seconds = time.perf_counter() - started
         return {name: self._figures(name, own[name], tallies[name], before[name], seconds) for name in own}
 
+    @torch.no_grad()
+    def logprobs(self, model: Any, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+        """Log-probabilities of every datum's masked tokens under a model without adapters, 0 elsewhere; in order."""
+        found: dict[int, tuple[float, ...]] = {}
+        for group in microbatches(data, self._tokens):
+            batch = collate(group, model.device)
+            values, _ = score(model, batch, self._dtype)
+            rows = [row[: len(datum.token_ids)] for row, datum in zip(values.tolist(), group, strict=True)]
+            found |= {id(datum): tuple(row) for datum, row in zip(group, rows, strict=True)}
+        return [found[id(datum)] for datum in data]
+
     def _plan(self, policy: str, data: Sequence[Datum]) -> list[Sequence[Datum]]:
         """The minibatches of all epochs, in order."""
         config, update = self._optimisers[policy].config, self._optimisers[policy].updates
@@ -134,9 +147,10 @@ class Trainer:
         run = [datum for part in parts.values() for datum in part if has_gradient(datum)]
         losses: dict[str, float] = defaultdict(float)
         for group in microbatches(run, self._tokens):
-            batch = collate(group, self._model.device)
-            total = self._losses(batch, denominators, tallies, losses)
-            torch.autograd.backward(total)
+            batch = collate(sorted(group, key=lambda datum: datum.policy), self._model.device)
+            with self._adapters.rows(segments(batch.policies)):
+                total = self._losses(batch, denominators, tallies, losses)
+                torch.autograd.backward(total)
         for name in dict.fromkeys(datum.policy for datum in run):
             norm = self._optimisers[name].step(losses[name])
             tallies[name].norms.append(norm)
@@ -204,11 +218,9 @@ class Trainer:
         if not has_gradient(datum):
             return -1.0
         batch = collate([datum], self._model.device)
-        logprobs, _ = score(self._model, batch, self._dtype)
-        loss, _ = clipped_policy_loss(
-            logprobs, batch.logprobs, batch.advantages, batch.mask, trained_tokens([datum]), self._loss
-        )
-        torch.autograd.backward(loss)
+        with self._adapters.rows(segments(batch.policies)):
+            loss = self._losses(batch, {datum.policy: trained_tokens([datum])}, defaultdict(Tally), defaultdict(float))
+            torch.autograd.backward(loss)
         norm = optimiser.norm() if math.isfinite(float(loss.detach())) else math.inf
         optimiser.clear()
         return norm if math.isfinite(norm) else math.inf

@@ -5,7 +5,7 @@ Safetensors only; Python that ships with a checkpoint does not run unless the po
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 import cadre
-from cadre.config import PolicyConfig
+from cadre.config import LoraConfig, PolicyConfig
 from cadre.engines.torch import chat
+from cadre.engines.torch.adapters import Adapters
 from cadre.engines.torch.attention import Pattern
 from cadre.errors import EngineError
 
@@ -29,7 +30,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class Loaded:
     """A model with what belongs to it. `stops` are the ids that end a turn, `context` the longest sequence."""
 
+    source: str
     model: Any
+    adapters: Adapters
     tokenizer: Any
     template: chat.Template
     pattern: Pattern
@@ -87,8 +90,15 @@ def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype) -> Any:
     return model.eval()
 
 
-def load(source: str, policy: PolicyConfig, dtype: torch.dtype, device: torch.device) -> Loaded:
-    """The model and its tokenizer, ready to sample from. Raises EngineError where either cannot be used."""
+def load(
+    source: str,
+    policy: PolicyConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    loras: Mapping[str, LoraConfig],
+    seed: int,
+) -> Loaded:
+    """The model with fresh adapters, and its tokenizer. Raises EngineError where something cannot be used."""
     # The command line has a live display of its own.
     disable_progress_bar()
     try:
@@ -99,7 +109,8 @@ def load(source: str, policy: PolicyConfig, dtype: torch.dtype, device: torch.de
     template = chat.Template(tokenizer)
     stops = _stops(model, tokenizer, template)
     context = getattr(model.config, "max_position_embeddings", None) or 1 << 20
-    return Loaded(model, tokenizer, template, Pattern.of(model.config), stops, context)
+    adapters = Adapters(model, loras, seed)
+    return Loaded(source, model, adapters, tokenizer, template, Pattern.of(model.config), stops, context)
 
 
 def _unloadable(source: str, what: str, error: Exception) -> EngineError:
