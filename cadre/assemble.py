@@ -189,8 +189,10 @@ def build_team(config: Config, plan: presets.Plan, diverged: Path | None = None)
     """
     from cadre.engines.torch import TorchEngine
 
-    engines = [
-        TorchEngine(
+    samplers: dict[str, Sampler] = {}
+    learners: list[Learner] = []
+    for model, names in _by_engine(config):
+        engine = TorchEngine(
             model,
             {name: config.team.policies[name] for name in names},
             {name: config.learner_of(name) for name in names},
@@ -198,12 +200,9 @@ def build_team(config: Config, plan: presets.Plan, diverged: Path | None = None)
             config.train.steps,
             config.train.seed,
         )
-        for model, names in _by_engine(config)
-    ]
-    for engine in engines:
         engine.diverged_folder = diverged
-    samplers: dict[str, Sampler] = {policy: engine for engine in engines for policy in engine.policies}
-    learners: list[Learner] = list(engines)
+        samplers |= dict.fromkeys(names, engine)
+        learners.append(engine)
     sampling = {role: Sampling(**config.sampling_of(policy).model_dump()) for role, policy in config.team.roles.items()}
     return Team(config.team.roles, samplers, sampling, learners)
 

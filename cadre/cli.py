@@ -69,7 +69,8 @@ def _train(here: run.Run, resume: bool) -> None:
     sandbox.configure(here.config.sandbox.level)
     console.print(f"run {here.folder}  ({plan.shape.name}, {len(here.config.team.policies)} policies)", highlight=False)
     team = assemble.build_team(here.config, plan, diverged=here.folder / "diverged")
-    here.record_environment(sandbox.describe())
+    confined = sandbox.default()
+    here.record_environment({"level": confined.level, "layers": confined.layers})
     start = checkpoint.load(checkpoint.latest(here.folder / "checkpoints"), team) if resume else 0
     if resume:
         here.rewind(start)
@@ -81,7 +82,7 @@ def _train(here: run.Run, resume: bool) -> None:
 
 def _after(here: run.Run, done: int) -> None:
     """What came of it, and what to try next."""
-    if done < here.config.train.steps:
+    if done < here.config.train.steps and not 0 < here.config.train.max_tokens <= here.total("rollout/tokens"):
         console.print(
             f"Stopped after {done} of {here.config.train.steps} steps; saved. Go on with:\n"
             f"  cadre train {here.folder}/config.yaml --run {here.folder} --resume",

@@ -135,6 +135,7 @@ class TrainConfig(Section):
 
     steps: Positive = Field(100, description="updates")
     tasks_per_step: Positive = Field(16, description="trees a step")
+    max_tokens: int = Field(0, ge=0, description="stop after the step that has sampled this many tokens; 0 for never")
     seed: int = Field(0, description="names every random draw of the run")
     checkpoint_every: int = Field(0, ge=0, description="steps between checkpoints; 0 keeps the last one only")
     trees_kept: int = Field(1, ge=0, description="trees a step that are written whole into trees.jsonl")

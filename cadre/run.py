@@ -84,6 +84,10 @@ class Run:
     def evaluations(self) -> list[dict[str, Any]]:
         return _lines(self.folder / "evaluations.jsonl")
 
+    def total(self, name: str) -> float:
+        """The sum of a figure over the steps so far."""
+        return sum(line[name] for line in _lines(self.folder / "metrics.jsonl"))
+
     def rewind(self, step: int) -> None:
         """Forget what was logged at or after `step`: a resumed run makes it again."""
         self._keep("metrics.jsonl", lambda line: line["step"] < step)

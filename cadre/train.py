@@ -27,7 +27,7 @@ async def train(
     Ctrl-C ends it early: a step that is still sampling is dropped, one that is learning is finished, and either way
     the state is saved.
     """
-    step, seed = start, config.train.seed
+    step, seed, spent = start, config.train.seed, run.total("rollout/tokens")
     with interruptible() as interrupt:
         try:
             if start == 0:
@@ -61,6 +61,9 @@ async def train(
                     await evaluate_now(config, run, game, team, progress, step)
                 if due(step, config.train.checkpoint_every):
                     checkpoint.save(run.folder / "checkpoints", step, team)
+                spent += figures["rollout/tokens"]
+                if 0 < config.train.max_tokens <= spent:
+                    break
             await evaluate_now(config, run, game, team, progress, step)
         except asyncio.CancelledError:
             if not interrupt.asked:

@@ -78,7 +78,7 @@ class Relay(Env):
 
 
 class Pair(Env):
-    """Two roles act at once and are paid together when they agree."""
+    """Two roles act at once and are paid together when they agree; high first digits pay a little to each alone."""
 
     roles: ClassVar[tuple[str, ...]] = ("left", "right")
 
@@ -94,7 +94,8 @@ class Pair(Env):
     async def step(self, actions: dict[str, str]) -> Reward:
         agree = actions["left"] == actions["right"]
         self.turn, self.agreed = self.turn + 1, self.agreed + agree
-        return Reward(team=float(agree), local={"left": 0.5} if actions["left"] == "1" else {})
+        local = {role: int(text[0]) / 10 for role, text in actions.items() if text[:1].isdecimal()}
+        return Reward(team=float(agree), local=local)
 
     @property
     def success(self) -> bool:

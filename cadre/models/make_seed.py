@@ -31,8 +31,9 @@ TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-# Grid rows, numbers and the move behind a number stay apart; a line of code may become one token.
-PIECES = r"\n?[.#SG]{3,}| ?\d+|(?<=\d)[UDLR]|\n[^\n\d]*"
+# Grid rows and numbered moves stay apart, so that a move like " 12R" is one token and copying needs one look;
+# a line of code may become one token.
+PIECES = r"\n?[.#SG]{3,}| ?\d+[UDLR]?|\n[^\n\d]*"
 
 Transcript = list[tuple[str, str]]  # (chat role, text); what the assistant says is learned
 
@@ -98,7 +99,9 @@ def make_tokenizer(generator: random.Random) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     texts = [text for _ in range(1500) for _, text in transcript(generator)]
-    tokenizer.train_from_iterator(texts + [sample_program(generator)[1] for _ in range(15_000)], trainer)
+    texts += [sample_program(generator)[1] for _ in range(15_000)]
+    texts += [numbered("".join(generator.choices("UDLR", k=40))) for _ in range(1000)]
+    tokenizer.train_from_iterator(texts, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<|pad|>", eos_token="<|end|>")
     fast.chat_template = TEMPLATE
     return fast

@@ -1,0 +1,61 @@
+"""Result lines: one JSON object a measurement, appended to results/NAME.jsonl and never edited."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cadre.run import machine
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
+
+
+def record(
+    file: str, name: str, values: Sequence[float], unit: str, command: str, n: int, seeds: Sequence[int] = ()
+) -> dict[str, Any]:
+    """Append one measurement: the median of the values, and the lowest and highest of them."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    line = {
+        "name": name,
+        "value": round(median, 6),
+        "low": round(ordered[0], 6),
+        "high": round(ordered[-1], 6),
+        "unit": unit,
+        "n": n,
+        "seeds": list(seeds),
+        "command": command,
+        "commit": commit(),
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    with (RESULTS / f"{file}.jsonl").open("a") as out:
+        out.write(json.dumps(line) + "\n")
+    return line
+
+
+def commit() -> str:
+    """The commit that is measured, with a plus where tracked files differ from it."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", "cadre", "bench")
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+
+
+def latest() -> dict[str, dict[str, Any]]:
+    """The newest line of every name."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(RESULTS.glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            one = json.loads(line)
+            found[one["name"]] = one
+    return found

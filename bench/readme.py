@@ -1,0 +1,50 @@
+"""Renews the result table of README.md from results/*.jsonl: `python bench/readme.py`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import ROOT, latest
+
+ROWS = {
+    "plan-path.base.success": "Plan-Path, the team before training",
+    "plan-path.single.success": "Plan-Path, one agent, trained on the same tokens",
+    "plan-path.single-with-tool.success": "Plan-Path, one agent that has the tool, trained on the same tokens",
+    "plan-path.team.success": "**Plan-Path, team of two, AT-GRPO, one shared model**",
+    "plan-path.roles.success": "**Plan-Path, team of two, AT-GRPO, a model per role**",
+    "plan-path.swapped.success": "Plan-Path, the same two models in each other's role",
+    "plan-path.team.minutes": "minutes to train the team, evaluations included",
+    "sandbox.programs_per_s": "confined programs a second",
+    "sandbox.p99_ms": "99th percentile of a confined program, ms",
+    "sandbox.attacks_through": "attacks on the sandbox that got through",
+}
+
+
+def shown(value: float, unit: str) -> str:
+    return f"{value:.1%}" if unit == "share" else f"{value:,.3g}"
+
+
+def table() -> str:
+    """Markdown: the newest figure of each row, with the lowest and highest over seeds."""
+    lines = ["| what | value | lowest to highest | seeds | command |", "|---|---|---|---|---|"]
+    found = latest()
+    for name, words in ROWS.items():
+        if name in found:
+            one = found[name]
+            spread = f"{shown(one['low'], one['unit'])} to {shown(one['high'], one['unit'])}"
+            seeds = len(one["seeds"]) or "-"
+            lines.append(f"| {words} | {shown(one['value'], one['unit'])} | {spread} | {seeds} | `{one['command']}` |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    path = ROOT / "README.md"
+    fresh = f"<!-- results -->\n{table()}\n<!-- end of results -->"
+    path.write_text(re.sub(r"<!-- results -->.*<!-- end of results -->", lambda _: fresh, path.read_text(), flags=re.S))
+
+
+if __name__ == "__main__":
+    main()
