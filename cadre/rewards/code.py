@@ -14,7 +14,7 @@ from cadre.errors import SandboxError
 from cadre.sandbox import Limits, default
 from cadre.sandbox.checkers import Verdict, check_calls, check_stdio, check_tests
 
-LIMITS = Limits(wall_s=6.0, cpu_s=6.0, memory_mb=512)
+LIMITS = Limits(wall_s=10.0, cpu_s=10.0, memory_mb=512)
 FENCE = re.compile(r"^```[ \t]*(?:python|py|python3)?[ \t]*\n(.*?)^```", re.DOTALL | re.MULTILINE | re.IGNORECASE)
 COMPILE = "import sys\ncompile(sys.stdin.read(), '<program>', 'exec')"
 

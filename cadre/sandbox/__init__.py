@@ -6,10 +6,11 @@ expected of it, are in `cadre.sandbox.checkers`. Levels and layers are described
 """
 
 from cadre.errors import SandboxError
+from cadre.sandbox.levels import Row, table
 from cadre.sandbox.pool import Sandbox
 from cadre.sandbox.records import DEFAULT_LIMITS, LevelName, Limits, Mode, Result, Status
 
-__all__ = ["Limits", "Result", "Sandbox", "Status", "configure", "default", "run"]
+__all__ = ["Limits", "Result", "Row", "Sandbox", "Status", "configure", "default", "record", "run", "table"]
 
 _default: Sandbox | None = None
 
@@ -35,6 +36,12 @@ def default() -> Sandbox:
     configure()
     assert _default is not None
     return _default
+
+
+def record() -> dict[str, str]:
+    """How programs of this process are confined, for the run's record of its environment."""
+    sandbox = default()
+    return {"level": sandbox.level, "mode": sandbox.mode, "layers": " ".join(sandbox.layers)}
 
 
 async def run(program: str, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> Result:

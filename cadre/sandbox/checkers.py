@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cadre.sandbox import pool
+from cadre.sandbox import results
 from cadre.sandbox.compare import same_output
 from cadre.sandbox.inside import codec
+from cadre.sandbox.pool import Sandbox
 from cadre.sandbox.records import DEFAULT_LIMITS, Limits, Status
 from cadre.sandbox.worker import Ending
 
@@ -46,20 +47,20 @@ class Verdict:
 
 
 async def check_stdio(
-    sandbox: "pool.Sandbox", program: str, cases: Sequence[tuple[str, str]], limits: Limits = DEFAULT_LIMITS
+    sandbox: Sandbox, program: str, cases: Sequence[tuple[str, str]], limits: Limits = DEFAULT_LIMITS
 ) -> Verdict:
     """Run the program once for each (stdin, expected stdout), each time anew, and compare what it prints."""
-    results = await asyncio.gather(*(sandbox.run(program, stdin, limits) for stdin, _ in cases))
+    runs = await asyncio.gather(*(sandbox.run(program, stdin, limits) for stdin, _ in cases))
     failures = []
-    for result, (stdin, expected) in zip(results, cases, strict=True):
+    for result, (stdin, expected) in zip(runs, cases, strict=True):
         if result.status != "ok" or not same_output(result.stdout, expected):
             failures.append(f"{result.status}: {stdin[:MAX_SHOWN]!r} printed {result.stdout[:MAX_SHOWN]!r}")
-    status: Status = next((result.status for result in results if result.status != "ok"), "ok")
+    status: Status = next((result.status for result in runs if result.status != "ok"), "ok")
     return Verdict(len(cases) - len(failures), len(cases), tuple(failures), status)
 
 
 async def check_tests(
-    sandbox: "pool.Sandbox",
+    sandbox: Sandbox,
     program: str,
     tests: str,
     setup: str = "",
@@ -76,7 +77,7 @@ async def check_tests(
 
 
 async def check_calls(
-    sandbox: "pool.Sandbox",
+    sandbox: Sandbox,
     program: str,
     name: str,
     cases: Sequence[tuple[Sequence[Any], Any]],
@@ -90,7 +91,7 @@ async def check_calls(
     return await judge(sandbox, program, {"tests": "", "setup": "", "names": [name], "calls": calls}, limits)
 
 
-async def judge(sandbox: "pool.Sandbox", program: str, tests: dict[str, Any], limits: Limits) -> Verdict:
+async def judge(sandbox: Sandbox, program: str, tests: dict[str, Any], limits: Limits) -> Verdict:
     """Run a tester and a solution side by side; what the tester wrote with its nonce."""
     nonce = secrets.token_hex(16)
     jobs = [{"kind": "tester", "nonce": nonce, **tests}, {"kind": "solution", "program": program}]
@@ -106,7 +107,7 @@ def solution_status(tester: Ending, solution: Ending, limits: Limits) -> Status:
         return "timeout"
     if solution.code == -SIGKILL and not solution.killed:
         return "ok"
-    return pool.status_of(solution, limits)
+    return results.status_of(solution, limits)
 
 
 def verdict_of(tester: Ending, nonce: str, status: Status) -> Verdict:

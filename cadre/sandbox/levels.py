@@ -1,12 +1,19 @@
-"""Which level this machine gives, found by trying: start a warm parent at the level and let it attack."""
+"""Which level this machine gives, found by trying: a warm parent at the level, and a few real attacks on it."""
 
+import asyncio
 import functools
 import logging
+import os
+import platform
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from cadre.errors import SandboxError
+from cadre.sandbox import attacks
+from cadre.sandbox.inside import landlock
 from cadre.sandbox.inside.layers import LAYERS as LAYERS
-from cadre.sandbox.records import Level, LevelName
+from cadre.sandbox.records import DEFAULT_LIMITS, LEVELS, Level, LevelName, Limits, Result
+from cadre.sandbox.results import result_of
 from cadre.sandbox.worker import Setup, Worker, WorkerDied
 
 log = logging.getLogger("cadre.sandbox")
@@ -14,32 +21,84 @@ log = logging.getLogger("cadre.sandbox")
 
 @dataclass(frozen=True)
 class Trial:
-    """What one level gave when it was tried; `reason` says why it does not hold."""
+    """What a level gave when it was tried; `reason` says why it does not hold."""
 
-    level: str
+    level: Level
     holds: bool
-    reason: str = ""
+    reason: str
+
+
+class OneWorker:
+    """The least that attacks can be tried on: one warm parent."""
+
+    def __init__(self, level: Level) -> None:
+        self.level: str = level
+        self.worker = Worker(Setup(level))
+
+    async def run(self, program: str, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> Result:
+        """Run a program as `Sandbox.run` does. Raises WorkerDied."""
+        endings = await self.worker.run([{"kind": "program", "program": program}], stdin.encode(), limits)
+        return result_of(endings[0], limits)
+
+
+async def attack_level(level: Level) -> Trial:
+    """Start the level and let the sample of attacks loose on it; at level `process` it is enough that it starts."""
+    with attacks.World() as world:
+        runner = OneWorker(level)
+        try:
+            await runner.worker.hello()
+            outcomes = await attacks.assault(runner, world, attacks.sample() if level != "process" else [])
+        except WorkerDied as error:
+            return Trial(level, False, str(error))
+        finally:
+            runner.worker.close()
+    breaches = [f"{one.name}: {one.breach}" for one in outcomes if one.breach]
+    return Trial(level, not breaches, "; ".join(breaches))
 
 
 @functools.cache
-def attempt(level: str) -> Trial:
-    """Start one warm parent at the level and see which layers its child armed."""
-    worker = Worker(Setup(level, "cold"))
-    try:
-        worker.hello_blocking()
-    except WorkerDied as error:
-        return Trial(level, False, str(error))
-    finally:
-        worker.close()
-    return Trial(level, True)
+def attempt(level: Level) -> Trial:
+    """Try the level, once a process; in a thread, because the caller may be inside an event loop."""
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(lambda: asyncio.run(attack_level(level))).result()
 
 
 def choose(asked: LevelName) -> Level:
     """The level to use. Raises SandboxError when it does not hold, or when `auto` finds none from `confined` up."""
     candidates: tuple[Level, ...] = ("isolated", "confined") if asked == "auto" else (asked,)
+    trials = []
     for level in candidates:
-        trial = attempt(level)
-        if trial.holds:
-            log.info("sandbox level %s", level)
+        trials.append(attempt(level))
+        if trials[-1].holds:
+            log.info("sandbox level %s (%s)", level, ", ".join(LAYERS[level]))
             return level
-    raise SandboxError(f"level {asked!r} does not hold: {trial.reason}")
+        log.warning("sandbox level %s does not hold here: %s", level, trials[-1].reason)
+    reasons = "; ".join(f"{trial.level}: {trial.reason}" for trial in trials)
+    raise SandboxError(
+        f"this machine cannot confine programs at level {asked!r}. Got: {reasons}. Expected Linux 5.13 or later on "
+        f"x86-64 or arm64 with Landlock and seccomp (and user namespaces for 'isolated'). Run where `cadre check "
+        f"sandbox` lists the level, or ask for level 'process' by name, which keeps no program from your files."
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of `cadre check sandbox`: what is looked at, whether this machine gives it, and what that is."""
+
+    name: str
+    given: bool
+    detail: str
+
+
+def table() -> list[Row]:
+    """What this machine gives: the kernel's parts first, then each level as tried."""
+    linux = platform.system() == "Linux"
+    rows = [Row("system", linux, f"{platform.system()} {platform.release()}, {platform.machine()}")]
+    rows.append(Row("user", True, "root" if os.getuid() == 0 else "ordinary user"))
+    if linux:
+        version = landlock.version()
+        rows.append(Row("Landlock", version > 0, f"version {version}" if version else "missing or switched off"))
+    for level in LEVELS:
+        trial = attempt(level)
+        rows.append(Row(f"level {level}", trial.holds, ", ".join(LAYERS[level]) if trial.holds else trial.reason))
+    return rows

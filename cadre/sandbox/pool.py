@@ -8,14 +8,13 @@ from typing import Any, Self
 
 from cadre.errors import SandboxError
 from cadre.sandbox import levels
-from cadre.sandbox.inside.child import EXIT_MEMORY
-from cadre.sandbox.records import DEFAULT_LIMITS, LevelName, Limits, Mode, Result, Status
+from cadre.sandbox.records import DEFAULT_LIMITS, LevelName, Limits, Mode, Result
+from cadre.sandbox.results import result_of, unavailable
 from cadre.sandbox.slots import Slot, Slots
 from cadre.sandbox.worker import Ending, Setup, Worker, WorkerDied
 
 RUNS_PER_WORKER = 1000
 ATTEMPTS = 2  # a run whose warm parent dies is tried once more, on a new one
-SIGXCPU, SIGXFSZ = 24, 25
 
 _open: "weakref.WeakSet[Sandbox]" = weakref.WeakSet()
 
@@ -128,29 +127,3 @@ def close_all() -> None:
     """End what is still open when the interpreter exits."""
     for sandbox in list(_open):
         sandbox.close()
-
-
-def unavailable(reason: str) -> Ending:
-    return Ending(-1, "unavailable", 0.0, 0.0, (), reason, b"", b"")
-
-
-def result_of(ending: Ending, limits: Limits) -> Result:
-    """The public record of how a program ended."""
-    status = status_of(ending, limits)
-    text = [part[: limits.output_bytes].decode("utf-8", "replace") for part in (ending.stdout, ending.stderr)]
-    return Result(status, text[0], text[1] or ending.error, ending.wall_s, ending.cpu_s, ending.layers)
-
-
-def status_of(ending: Ending, limits: Limits) -> Status:
-    """What the exit status, the signal, the clocks and the size of the outputs say together."""
-    if ending.killed == "unavailable" or not ending.layers:
-        return "unavailable"
-    if ending.killed in ("wall", "cpu") or ending.code == -SIGXCPU:
-        return "timeout"
-    if ending.code == -SIGXFSZ or max(len(ending.stdout), len(ending.stderr)) > limits.output_bytes:
-        return "flood"
-    if ending.code == EXIT_MEMORY:
-        return "oom"
-    if ending.code < 0:
-        return "killed"
-    return "ok" if ending.code == 0 else "error"

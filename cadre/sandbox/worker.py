@@ -17,7 +17,8 @@ HELLO_S = 20.0  # how long a warm parent may take to start; a loaded machine is 
 GRACE_S = 10.0  # how much longer than its wall limit a run may take before its parent counts as stuck
 BOOTSTRAP = "import sys; sys.path.insert(0, sys.argv[1]); from inside.parent import main; main()"
 # Seeded hashing, so that a program prints a set of strings in the same order each time; nothing else is inherited.
-ENVIRONMENT = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
+# One arena, or each thread would reserve 64 MiB of the address space that the memory limit counts.
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "MALLOC_ARENA_MAX": "1"}
 
 
 class WorkerDied(Exception):
@@ -97,19 +98,6 @@ class Worker:
         """Wait until it says which layers its first child armed. Raises WorkerDied when that is not all of them."""
         self._expect_layers(await self._receive(HELLO_S))
 
-    def hello_blocking(self) -> None:
-        """As `hello`, outside an event loop."""
-        self.channel.settimeout(HELLO_S)
-        try:
-            received = wire.receive(self.channel)
-        except (OSError, EOFError) as error:
-            raise WorkerDied(f"the warm parent did not start: {error}") from error
-        finally:
-            self.channel.setblocking(False)
-        if received is None:
-            raise WorkerDied("the warm parent ended while it started")
-        self._expect_layers(received[0])
-
     def _expect_layers(self, message: dict[str, Any]) -> None:
         expected = list(layers.LAYERS[self.setup.level])
         if message["layers"] != expected:
@@ -129,10 +117,6 @@ class Worker:
         finally:
             for file in files:
                 os.close(file)
-
-    def run_blocking(self, jobs: list[dict[str, Any]], limits: Limits) -> list[Ending]:
-        """As `run`, for a worker that no event loop knows."""
-        return asyncio.new_event_loop().run_until_complete(self.run(jobs, b"", limits))
 
     def _send(self, request: dict[str, Any], files: list[int]) -> None:
         try:

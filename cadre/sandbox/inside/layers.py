@@ -81,6 +81,7 @@ def arm(armour: Armour, keep: int) -> list[str]:
     Raises OSError when a layer cannot be put on: the caller must then end without running anything.
     """
     kernel.die_with_parent(signal.SIGKILL)
+    os.chdir(armour.profile.folder or "/")
     if armour.ruleset is not None:
         kernel.drop_capabilities()
         landlock.restrict(armour.ruleset)
