@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from cadre.env import Env, Split
 from cadre.envs import ENVS
 from cadre.errors import ConfigError
 from cadre.team import Learner, Sampler, Team
-from cadre.types import Sampling, Task
+from cadre.types import Request, Sample, Sampling, Task
 
 MAX_LEAVES = 10_000
 SEED_MODEL = Path(__file__).parent / "models" / "seed"
@@ -109,7 +110,8 @@ def check(config: Config) -> tuple[Game, presets.Plan]:
     plan = presets.plan(config.algorithm)
     _check_growth(config, game, plan)
     for name, policy in config.team.policies.items():
-        find_model(name, policy)
+        if policy.url is None:
+            find_model(name, policy)
     return game, plan
 
 
@@ -182,8 +184,33 @@ def assignment(config: Config, text: str) -> dict[str, str]:
     return changes
 
 
+def beside_untrained(config: Config, team: Team, roles: str) -> Team:
+    """The team with the named roles played by their models as they were before training."""
+    names = roles.split(",")
+    for role in names:
+        if role not in config.team.roles:
+            known = config.team.roles
+            raise ConfigError(f"--untrained: got {role!r}; expected roles of {', '.join(known)}.{nearest(role, known)}")
+    fresh = build_team(config, presets.plan(config.algorithm))
+    before = {f"untrained {policy}": sampler for policy, sampler in fresh.samplers.items()}
+    renamed = {name: Renamed(sampler, name.removeprefix("untrained ")) for name, sampler in before.items()}
+    changes = {role: f"untrained {team.assignment[role]}" for role in names}
+    return replace(team, samplers={**team.samplers, **renamed}).assigned(changes)
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """A sampler whose policy goes by another name in this team."""
+
+    sampler: Sampler
+    policy: str
+
+    async def sample(self, request: Request) -> list[Sample]:
+        return await self.sampler.sample(replace(request, policy=self.policy))
+
+
 def build_team(config: Config, plan: presets.Plan, diverged: Path | None = None) -> Team:
-    """Load the models. Policies that adapt one base share an engine; every other policy has its own.
+    """Load the models. Adapters and frozen policies of one base share an engine; a model trained whole has its own.
 
     `diverged` is the folder for the sequence that made an update non-finite, if one does.
     """
@@ -203,14 +230,22 @@ def build_team(config: Config, plan: presets.Plan, diverged: Path | None = None)
         engine.diverged_folder = diverged
         samplers |= dict.fromkeys(names, engine)
         learners.append(engine)
+    for name, policy in config.team.policies.items():
+        if policy.url is not None:
+            from cadre.engines.openai import OpenAISampler
+
+            samplers[name] = OpenAISampler(policy.model, policy.url, policy.key_variable)
     sampling = {role: Sampling(**config.sampling_of(policy).model_dump()) for role, policy in config.team.roles.items()}
     return Team(config.team.roles, samplers, sampling, learners)
 
 
 def _by_engine(config: Config) -> list[tuple[str, list[str]]]:
-    """(model, policies) for each engine: adapters of one base together."""
+    """(model, policies) for each engine: adapters and frozen policies of one base together."""
     engines: dict[tuple[str, str], list[str]] = {}
     for name, policy in config.team.policies.items():
+        if policy.url is not None:
+            continue
         model = find_model(name, policy)
-        engines.setdefault((model, policy.dtype if policy.lora else name), []).append(name)
+        shares_base = policy.lora is not None or policy.frozen
+        engines.setdefault((model, policy.dtype if shares_base else name), []).append(name)
     return [(model, names) for (model, _), names in engines.items()]

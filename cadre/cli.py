@@ -14,7 +14,7 @@ from rich.table import Table
 
 from cadre import assemble, checkpoint, config, run, walk
 from cadre.envs import ENVS
-from cadre.errors import CadreError, ConfigError
+from cadre.errors import CadreError, ConfigError, RunError
 from cadre.types import Tree
 
 app = typer.Typer(help="Train teams of LLM agents with reinforcement learning.", no_args_is_help=True)
@@ -111,6 +111,7 @@ def evaluate(
     tasks: Annotated[int, typer.Option(min=1, help="how many of the test split")] = 200,
     assign: Annotated[str, typer.Option(help="other policies for roles, such as tool=planner,planner=tool")] = "",
     base: Annotated[bool, typer.Option("--base", help="the models as they were before training")] = False,
+    untrained: Annotated[str, typer.Option(help="roles, by comma, that play as before training")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
     """Play held-out tasks at temperature 0, one sample a decision."""
@@ -118,6 +119,8 @@ def evaluate(
 
     here = run.Run.open(folder)
     team, game = _loaded(here, assign, base)
+    if untrained:
+        team = assemble.beside_untrained(here.config, team, untrained)
     report, _ = asyncio.run(play_all(team.greedy(), game, game.tasks("test")[:tasks]))
     if as_json:
         sys.stdout.write(json.dumps(report.as_dict()) + "\n")
@@ -170,6 +173,32 @@ def _print_episode(tree: Tree) -> None:
         console.print(f"reward: team {branch.reward.team:+.2f}  local {dict(branch.reward.local)}  ({parts})")
         if branch.over:
             console.print("success" if branch.success else "no success", style="bold")
+
+
+@app.command()
+def export(
+    folder: RunFolder,
+    policy: Annotated[str, typer.Argument(help="which policy of the run")],
+    out: Annotated[Path, typer.Argument(help="the folder to write; must be new")],
+    merge: Annotated[
+        bool, typer.Option("--merge", help="add an adapter to its base and write the whole model")
+    ] = False,
+) -> None:
+    """Write a trained policy as a Hugging Face or PEFT folder, for use without Cadre."""
+    here = run.Run.open(folder)
+    trained = [name for name, one in here.config.team.policies.items() if not one.frozen]
+    if policy not in trained:
+        raise ConfigError(
+            f"export: got policy {policy!r}; expected one that {folder} trained: {', '.join(trained)}."
+            f"{config.nearest(policy, trained)}"
+        )
+    if out.exists():
+        raise RunError(f"export: {out} exists; expected a new folder, as nothing is ever overwritten. Name another.")
+    team, _ = _loaded(here, "", False)
+    for learner in team.learners:
+        if policy in learner.policies:
+            learner.export(policy, out, merge)
+    console.print(f"wrote {policy} to {out}", highlight=False)
 
 
 @app.command()

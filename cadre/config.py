@@ -75,6 +75,8 @@ class PolicyConfig(Section):
     model: str = Field(description="seed (the embedded model), a checkpoint folder, or a hub name")
     lora: LoraConfig | None = Field(None, description="train an adapter on the frozen model instead of the model")
     frozen: bool = Field(False, description="play, but never train")
+    url: str | None = Field(None, description="an OpenAI-compatible endpoint that serves the model; needs frozen")
+    key_variable: str = Field("OPENAI_API_KEY", description="environment variable with the endpoint's key")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the forward; masters stay float32")
     sampling: dict[str, Any] = Field(default_factory=dict, description="changes to the experiment's sampling")
     learner: dict[str, Any] = Field(default_factory=dict, description="changes to the experiment's learner")
@@ -255,6 +257,17 @@ def parse(raw: dict[str, Any]) -> Config:
 
 def _check_team(config: Config) -> None:
     policies = config.team.policies
+    for name, policy in policies.items():
+        if policy.url is not None and not policy.frozen:
+            raise ConfigError(
+                f"team.policies.{name}: got a url, and a remote model cannot be trained from here; expected frozen: "
+                "true beside it. Add that, or remove the url to train the model in this process."
+            )
+        if policy.frozen and policy.lora is not None:
+            raise ConfigError(
+                f"team.policies.{name}: got lora and frozen: true, which would leave the adapter at zero; expected one "
+                "of the two. Remove lora to play the plain model."
+            )
     for role, policy in config.team.roles.items():
         if policy not in policies:
             raise ConfigError(

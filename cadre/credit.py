@@ -227,8 +227,12 @@ BASELINES: dict[Baseline, Callable[[Sequence[Member]], list[float]]] = {
 
 
 def data(groups: Sequence[Group], sampling: Mapping[str, Sampling]) -> list[Datum]:
-    """One training sequence a sample: its prompt, untrained, and its completion with the advantage on every token."""
-    return [datum(scored, sampling[scored.sample.role].temperature) for group in groups for scored in group.scored]
+    """One training sequence a sample: its prompt, untrained, and its completion with the advantage on every token.
+
+    A sample without token ids, such as a remote model's, gives none.
+    """
+    scored = (one for group in groups for one in group.scored if one.sample.token_ids)
+    return [datum(one, sampling[one.sample.role].temperature) for one in scored]
 
 
 def datum(scored: Scored, temperature: float) -> Datum:

@@ -42,6 +42,10 @@ class Learner(Protocol):
         """Restore what `save` wrote, for every policy."""
         ...
 
+    def export(self, policy: str, folder: Path, merge: bool = False) -> None:
+        """Write one policy in the field's own format, for use without Cadre; `merge` adds an adapter to its base."""
+        ...
+
 
 @dataclass(frozen=True)
 class Team:

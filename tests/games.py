@@ -106,6 +106,35 @@ class Pair(Env):
         return GeneratedTasks(4, lambda index: {"index": index, "split": split}, split)
 
 
+class Trio(Env):
+    """A writer says a digit, an editor another, and a judge anything; high digits pay the role that said them."""
+
+    roles: ClassVar[tuple[str, ...]] = ("writer", "editor", "judge")
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.texts: list[str] = []
+
+    def observe(self) -> dict[str, Observation]:
+        if len(self.texts) == len(self.roles):
+            return {}
+        role = self.roles[len(self.texts)]
+        return {role: Observation(role, (Message("user", f"{len(self.texts)}{self.task.data['index']}"),))}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        ((role, text),) = actions.items()
+        self.texts.append(text)
+        return Reward(local={role: int(text[0]) / 10 if text[:1].isdecimal() and text.isascii() else 0.0})
+
+    @property
+    def success(self) -> bool:
+        return len(self.texts) == len(self.roles)
+
+    @classmethod
+    def tasks(cls, split: Split, **settings: Any) -> Sequence[Task]:
+        return GeneratedTasks(4, lambda index: {"index": index, "split": split}, split)
+
+
 @dataclass
 class Scripted:
     """A sampler that answers by a function of the request and the sibling's index, and remembers what it was asked."""
