@@ -45,6 +45,7 @@ LAYER_OF_REASON = {
 }  # fmt: skip
 LAYER_OF_STATUS = {"timeout": "clock", "oom": "rlimits", "flood": "rlimits"}
 REASON = re.compile(r"STOPPED (\S+)|\[Errno (\d+)\]")
+SLOW_MACHINE_S = 5.0  # a busy machine may take so long to kill a run whose time is up
 MISTAKES = ("NameError", "AttributeError", "TypeError", "SyntaxError", "ImportError", "ModuleNotFoundError")
 
 
@@ -92,9 +93,9 @@ def breach_of(one: Attack, result: Result, world: World) -> str:
         return "it printed a secret"
     if max(len(result.stdout), len(result.stderr)) > one.limits.output_bytes:
         return "its output was not bounded"
-    if result.wall_s > one.limits.wall_s + 1.0:
+    if result.wall_s > one.limits.wall_s + SLOW_MACHINE_S:
         return f"it ran for {result.wall_s:.1f} s"
-    if result.status == "unavailable" or (one.ends and result.status not in one.ends):
+    if result.status == "unavailable" or (one.ends and result.status not in (*one.ends, "timeout")):
         return f"it ended as {result.status}: {result.stderr[-200:]}"
     return world.damage()
 

@@ -26,7 +26,7 @@ class Attack:
     raises. What it does besides that is seen from outside; see `world.py`.
 
     layer   what stops it, where its end does not tell
-    ends    the only statuses that count as held; any of them but `unavailable` when empty
+    ends    the only statuses, besides `timeout`, that count as held; any but `unavailable` when empty
     limits  of its run
     """
 
