@@ -18,7 +18,7 @@ from cadre.errors import CadreError, ConfigError, RunError
 from cadre.types import Tree
 
 app = typer.Typer(help="Train teams of LLM agents with reinforcement learning.", no_args_is_help=True)
-console = Console()
+console = Console(soft_wrap=True)
 
 RunFolder = Annotated[Path, typer.Argument(help="the folder of a run")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="changes, such as train.steps=20 algorithm.k=8")]
@@ -210,10 +210,9 @@ def check(
     if target == "sandbox":
         from cadre import sandbox
 
-        header, *rows = sandbox.table()
-        table = Table(*header)
-        for row in rows:
-            table.add_row(*row)
+        table = Table("what", "here", "detail")
+        for row in sandbox.table():
+            table.add_row(row.name, "yes" if row.given else "no", row.detail)
         console.print(table)
         return
     from cadre.check import check_env

@@ -268,11 +268,11 @@ def _check_team(config: Config) -> None:
                 f"team.policies.{name}: got lora and frozen: true, which would leave the adapter at zero; expected one "
                 "of the two. Remove lora to play the plain model."
             )
-    for role, policy in config.team.roles.items():
-        if policy not in policies:
+    for role, chosen in config.team.roles.items():
+        if chosen not in policies:
             raise ConfigError(
-                f"team.roles.{role}: got policy {policy!r}; expected one of {', '.join(policies)}. "
-                f"Define it under team.policies or name another.{nearest(policy, policies)}"
+                f"team.roles.{role}: got policy {chosen!r}; expected one of {', '.join(policies)}. "
+                f"Define it under team.policies or name another.{nearest(chosen, policies)}"
             )
     for name in policies:
         if name not in config.team.roles.values():

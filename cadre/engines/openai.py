@@ -12,7 +12,7 @@ from typing import Any
 
 from cadre import noise
 from cadre.errors import EngineError
-from cadre.types import Request, Sample
+from cadre.types import Finish, Request, Sample
 
 
 class OpenAISampler:
@@ -51,6 +51,6 @@ class OpenAISampler:
             seed=noise.fold(request.key, index) % 2**31,
         )
         choice = reply.choices[0]
-        finish = "length" if choice.finish_reason == "length" else "stop"
+        finish: Finish = "length" if choice.finish_reason == "length" else "stop"
         text = choice.message.content or ""
         return Sample(request.role, request.policy, text, (), (), (), finish, 0)
