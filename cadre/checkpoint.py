@@ -1,29 +1,40 @@
 """Everything needed to go on as if nothing had happened.
 
-All randomness is keyed by the step, so the step is the random state and the data position. What else there is, the
-engines save: every policy's weights, optimiser moments and counters, in safetensors and JSON.
+All randomness is keyed by the step, so the step is the random state and the data position. Beside it stand the running
+baselines, and what the engines save: every policy's weights, optimiser moments and counters, in safetensors and JSON.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from cadre.credit import Memory
 from cadre.errors import RunError
 from cadre.team import Team
 
 
-def save(folder: Path, step: int, team: Team) -> Path:
-    """Write the state after `step` updates to `folder/step-NNNNNN`, whole or not at all."""
-    final = folder / f"step-{step:06d}"
+@dataclass(frozen=True)
+class State:
+    """What the loop itself carries from step to step: the updates made so far and the running baselines."""
+
+    step: int = 0
+    memory: Memory = field(default_factory=dict)
+
+
+def save(folder: Path, state: State, team: Team) -> Path:
+    """Write the state to `folder/step-NNNNNN`, whole or not at all."""
+    final = folder / f"step-{state.step:06d}"
     if final.exists():
         return final
-    partial = folder / f".partial-{step:06d}"
+    partial = folder / f".partial-{state.step:06d}"
     shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
     for learner in team.learners:
         learner.save(partial)
-    (partial / "state.json").write_text(json.dumps({"step": step}))
+    (partial / "state.json").write_text(json.dumps(asdict(state)))
     partial.rename(final)
     return final
 
@@ -36,11 +47,11 @@ def latest(folder: Path) -> Path:
     return found[-1].parent
 
 
-def load(checkpoint: Path, team: Team) -> int:
-    """Restore every policy of the team and return how many updates were made."""
+def load(checkpoint: Path, team: Team) -> State:
+    """Restore every policy of the team and return the loop's own state."""
     for learner in team.learners:
         learner.load(checkpoint)
-    return int(json.loads((checkpoint / "state.json").read_text())["step"])
+    return State(**json.loads((checkpoint / "state.json").read_text()))
 
 
 def prune(folder: Path, keep: Path) -> None:

@@ -71,10 +71,11 @@ def _train(here: run.Run, resume: bool) -> None:
     team = assemble.build_team(here.config, plan, diverged=here.folder / "diverged")
     confined = sandbox.default()
     here.record_environment({"level": confined.level, "layers": confined.layers})
-    start = checkpoint.load(checkpoint.latest(here.folder / "checkpoints"), team) if resume else 0
+    start = checkpoint.State()
     if resume:
-        here.rewind(start)
-    with Progress(console, here.config.train.steps, start) as progress:
+        start = checkpoint.load(checkpoint.latest(here.folder / "checkpoints"), team)
+        here.rewind(start.step)
+    with Progress(console, here.config.train.steps, start.step) as progress:
         done = asyncio.run(loop(here.config, here, game, plan, team, progress, start))
     here.close()
     _after(here, done)

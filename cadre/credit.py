@@ -17,8 +17,9 @@ from typing import Literal
 from cadre.types import Branch, Datum, Node, Sample, Sampling, Tree
 
 Returns = Literal["step", "reward_to_go", "episode"]
-Grouping = Literal["node", "task_role", "role_turn_task"]
-Baseline = Literal["mean", "leave_one_out", "max", "none"]
+Grouping = Literal["node", "task", "task_role", "role_turn_task", "role"]
+Baseline = Literal["mean", "leave_one_out", "max", "none", "running"]
+Count = Literal["episodes", "decisions"]
 Scale = Literal["std", "none"]
 
 # Spread below this is rounding, not signal: the group has no gradient.
@@ -27,7 +28,11 @@ NO_SPREAD = 1e-9
 
 @dataclass(frozen=True)
 class Credit:
-    """A point in the four axes. `alpha` weighs the team's reward against the local one, `gamma` discounts a turn."""
+    """A point in the four axes. `alpha` weighs the team's reward against the local one, `gamma` discounts a turn.
+
+    `count` says what a group's statistics count once where `returns` is "episode": whole episodes, or the decisions
+    in them. `decay` is that of the running baseline.
+    """
 
     returns: Returns
     group: Grouping
@@ -35,6 +40,12 @@ class Credit:
     scale: Scale
     alpha: float = 1.0
     gamma: float = 1.0
+    count: Count = "episodes"
+    decay: float = 0.95
+
+
+# The running baselines by group, such as "speaker" of a game; changed by `assign` and kept in the checkpoint.
+Memory = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -63,23 +74,28 @@ class Group:
     spread: float
 
 
-def assign(trees: Sequence[Tree], credit: Credit) -> list[Group]:
-    """Every sample of the trees in exactly one group, with its advantage."""
+def assign(trees: Sequence[Tree], credit: Credit, memory: Memory | None = None) -> list[Group]:
+    """Every sample of the trees in exactly one group, with its advantage. Running baselines live in `memory`."""
+    memory = {} if memory is None else memory
     members: dict[tuple[str | int, ...], list[Member]] = defaultdict(list)
     for number, tree in enumerate(trees):
         for place, member in RETURNS[credit.returns](tree.root, credit):
-            members[(number, *KEYS[credit.group](place, member.sample))].append(member)
-    return [_compare(key, group, credit) for key, group in members.items()]
+            key = KEYS[credit.group](place, member.sample)
+            members[key if credit.group == "role" else (number, *key)].append(member)
+    return [_compare(key, group, credit, memory) for key, group in members.items()]
 
 
-def _compare(key: tuple[str | int, ...], members: Sequence[Member], credit: Credit) -> Group:
-    """Advantages within one group. One member, or no spread, is advantage 0 under any baseline but none."""
+def _compare(key: tuple[str | int, ...], members: Sequence[Member], credit: Credit, memory: Memory) -> Group:
+    """Advantages within one group. One member, or no spread, is advantage 0 under a baseline made of the group."""
     mean = weighted_mean(members)
     spread = math.sqrt(sum(m.weight * (m.value - mean) ** 2 for m in members) / sum(m.weight for m in members))
     scale = spread if credit.scale == "std" else 1.0
-    if credit.baseline != "none" and spread < NO_SPREAD:
+    if credit.baseline not in ("none", "running") and spread < NO_SPREAD:
         return Group(key, tuple(Scored(member.sample, 0.0) for member in members), 0.0)
-    bases = BASELINES[credit.baseline](members)
+    if credit.baseline == "running":
+        bases = _running(members, str(key[-1]), credit.decay, memory)
+    else:
+        bases = BASELINES[credit.baseline](members)
     values = (member.value - base for member, base in zip(members, bases, strict=True))
     scored = (
         Scored(member.sample, value / scale if spread >= NO_SPREAD else value)
@@ -143,7 +159,8 @@ def episode(root: Node, credit: Credit) -> Placed:
     """The undiscounted reward of the whole episode (GRPO on trajectories, arXiv 2402.03300).
 
     Where several leaves lie below a sample it is their mean. In the group's statistics an episode counts once, however
-    many decisions the role made in it: each of them weighs one over their number.
+    many decisions the role made in it (each of them weighs one over their number), unless `credit.count` says that
+    every decision counts.
     """
     below = _totals_below(root, credit)
 
@@ -154,7 +171,7 @@ def episode(root: Node, credit: Credit) -> Placed:
                 held = holding(node, role, index)
                 total = past.get(role, 0.0) + fmean(below(branch, role) for branch in held)
                 count = here[role] - 1 + fmean(_decisions(branch, role) for branch in held) + 1
-                yield (path, node), Member(sample, total, 1.0 / count)
+                yield (path, node), Member(sample, total, 1.0 / count if credit.count == "episodes" else 1.0)
         for number, branch in enumerate(node.branches):
             if branch.child is not None:
                 roles = set(past) | set(branch.child.samples) | set(node.samples)
@@ -190,7 +207,9 @@ RETURNS: dict[Returns, Callable[[Node, Credit], Placed]] = {
 
 KEYS: dict[Grouping, Callable[[Place, Sample], tuple[str | int, ...]]] = {
     "node": lambda place, sample: (sample.role, *place[0]),
+    "task": lambda place, sample: (),
     "task_role": lambda place, sample: (sample.role,),
+    "role": lambda place, sample: (sample.role,),
     "role_turn_task": lambda place, sample: (sample.role, place[1].turn),
 }
 
@@ -218,7 +237,20 @@ def _none(members: Sequence[Member]) -> list[float]:
     return [0.0] * len(members)
 
 
-BASELINES: dict[Baseline, Callable[[Sequence[Member]], list[float]]] = {
+def _running(members: Sequence[Member], name: str, decay: float, memory: Memory) -> list[float]:
+    """The exponential mean of the role's past returns (SPIRAL, arXiv 2506.24119, role-conditioned advantages).
+
+    Every member is judged against the value from before this batch, so that its own return is not in its baseline.
+    A member of weight w moves the mean by w updates, so that an episode moves it once.
+    """
+    before = memory.setdefault(name, 0.0)
+    for member in members:
+        kept = decay**member.weight
+        memory[name] = kept * memory[name] + (1.0 - kept) * member.value
+    return [before] * len(members)
+
+
+BASELINES: dict[str, Callable[[Sequence[Member]], list[float]]] = {
     "mean": _mean,
     "leave_one_out": _leave_one_out,
     "max": _max,

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from cadre import checkpoint, credit, evaluate, metrics, noise, rollout
 from cadre.assemble import Game
+from cadre.checkpoint import State
 from cadre.config import Config
 from cadre.presets import Plan
 from cadre.progress import Progress
@@ -19,20 +20,18 @@ from cadre.team import Team
 from cadre.types import Task
 
 
-async def train(
-    config: Config, run: Run, game: Game, plan: Plan, team: Team, progress: Progress, start: int = 0
-) -> int:
-    """Train from update `start` to `config.train.steps`; returns the number of updates made when it ended.
+async def train(config: Config, run: Run, game: Game, plan: Plan, team: Team, progress: Progress, start: State) -> int:
+    """Train from where `start` stands to `config.train.steps`; returns the number of updates made when it ended.
 
     Ctrl-C ends it early: a step that is still sampling is dropped, one that is learning is finished, and either way
     the state is saved.
     """
-    step, seed, spent = start, config.train.seed, run.total("rollout/tokens")
+    step, seed, spent, memory = start.step, config.train.seed, run.total("rollout/tokens"), dict(start.memory)
     with interruptible() as interrupt:
         try:
-            if start == 0:
+            if step == 0:
                 await evaluate_now(config, run, game, team, progress, 0)
-            for step in range(start, config.train.steps):
+            for step in range(start.step, config.train.steps):
                 tasks = pick(game, config.train.tasks_per_step, step, seed)
                 key = noise.key(seed, "train", step)
 
@@ -46,7 +45,7 @@ async def train(
 
                 # Learn: groups give advantages, advantages become one update a policy.
                 with interrupt.held():
-                    groups = credit.assign(trees, plan.credit)
+                    groups = credit.assign(trees, plan.credit, memory)
                     updates = team.update(credit.data(groups, team.sampling))
                     learned = time.monotonic()
 
@@ -60,7 +59,7 @@ async def train(
                 if due(step, config.evaluate.every) and step < config.train.steps:
                     await evaluate_now(config, run, game, team, progress, step)
                 if due(step, config.train.checkpoint_every):
-                    checkpoint.save(run.folder / "checkpoints", step, team)
+                    checkpoint.save(run.folder / "checkpoints", State(step, memory), team)
                 spent += figures["rollout/tokens"]
                 if 0 < config.train.max_tokens <= spent:
                     break
@@ -68,7 +67,7 @@ async def train(
         except asyncio.CancelledError:
             if not interrupt.asked:
                 raise
-        saved = checkpoint.save(run.folder / "checkpoints", step, team)
+        saved = checkpoint.save(run.folder / "checkpoints", State(step, memory), team)
         if not config.train.checkpoint_every:
             checkpoint.prune(run.folder / "checkpoints", keep=saved)
     return step

@@ -150,6 +150,29 @@ def test_role_turn_task_groups_by_turn_across_nodes() -> None:
     assert got == pytest.approx({"a0": 0.0, "a1": 0.0, "1.0a0": -2.0, "5.0a0": 2.0})
 
 
+def test_a_task_group_holds_all_roles_and_a_decision_may_count_each() -> None:
+    root = node(0, {"a": 2, "b": 2}, [leaf({"a": i, "b": i}, a=float(i), b=10.0 + i) for i in range(2)])
+    got = advantages(root, "step", "task", "mean", "none")
+    assert got == pytest.approx({"a0": -5.5, "a1": -4.5, "b0": 4.5, "b1": 5.5})  # mean of 0 1 10 11
+    short, long = chain(0.0, 1.0, tag="s"), chain(0.0, 0.0, 0.0, 0.0, tag="l")
+    root = node(0, {"a": 2}, [inner({"a": 0}, short, 3.0), inner({"a": 1}, long, 0.0)])
+    got = advantages(root, "episode", "task_role", "mean", "none", count="decisions")
+    assert got["a0"] == pytest.approx(4.0 - 8.0 / 6)  # two decisions of 4 and four of 0
+
+
+def test_the_running_baseline_judges_by_the_past_and_moves_once_an_episode() -> None:
+    credit = Credit("episode", "role", "running", "none", decay=0.5)
+    memory: dict[str, float] = {}
+    root = node(0, {"a": 1}, [inner({"a": 0}, chain(0.0, 1.0, tag="s"), 3.0)])
+    tree = Tree(Task("t", {}), root)
+    (first,) = assign([tree], credit, memory)
+    assert [scored.advantage for scored in first.scored] == [4.0, 4.0]  # against 0
+    assert memory == pytest.approx({"a": 2.0})  # 0.5 * 0 + 0.5 * 4, in two halves
+    (second,) = assign([tree], credit, memory)
+    assert [scored.advantage for scored in second.scored] == pytest.approx([2.0, 2.0])
+    assert memory == pytest.approx({"a": 3.0})
+
+
 def test_a_datum_trains_the_completion_with_its_end_and_never_the_prompt(sequential: Node) -> None:
     groups = assign([Tree(Task("t", {}), sequential)], Credit("step", "node", "mean", "none"))
     first = data(groups, {"tool": Sampling(0.7), "planner": Sampling()})[0]

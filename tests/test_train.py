@@ -45,9 +45,10 @@ def play(chosen: config.Config, folder: Path, console: Console, resume: bool = F
     game, plan = assemble.check(chosen)
     run = Run(folder, chosen) if resume else Run.create(folder, chosen)
     team = assemble.build_team(chosen, plan)
-    start = checkpoint.load(checkpoint.latest(folder / "checkpoints"), team) if resume else 0
+    start = checkpoint.State()
     if resume:
-        run.rewind(start)
+        start = checkpoint.load(checkpoint.latest(folder / "checkpoints"), team)
+        run.rewind(start.step)
     with Progress(console, chosen.train.steps) as progress:
         asyncio.run(train(chosen, run, game, plan, team, progress, start))
     run.close()
@@ -104,7 +105,7 @@ def test_each_policy_learns_from_its_own_roles_only(speaker: Path, tmp_path: Pat
     team = assemble.build_team(chosen, plan)
     run = Run.create(tmp_path / "run", chosen)
     with Progress(quiet, 1) as progress:
-        asyncio.run(train(chosen, run, game, plan, team, progress))
+        asyncio.run(train(chosen, run, game, plan, team, progress, checkpoint.State()))
     figures = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[0])
     assert figures["one/sequences"] == figures["two/sequences"] == 4 * 8
     assert figures["left/tokens"] > 0
