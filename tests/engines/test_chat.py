@@ -17,6 +17,7 @@ THINKING = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n"
     "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}{% endif %}"
 )
+NUMBERING = CHATML.replace("{{ message.role }}", "{{ messages | length }} {{ message.role }}")
 REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('No system role') }}{% endif %}" + CHATML
 DROPPING = CHATML.replace("{% for message in messages %}", "{% for message in messages if message.role != 'system' %}")
 
@@ -125,6 +126,23 @@ def test_a_template_that_strips_thinking_is_rendered_afresh():
     after = one.prompt_ids(later(text), before, STOPS)
     assert after == one.prompt_ids(later(text), None, STOPS)
     assert 300 not in after
+
+
+@pytest.mark.parametrize(
+    ("text", "extends"), [(CHATML, True), (TRIMMING, True), (None, True), (THINKING, False), (NUMBERING, False)]
+)
+def test_a_template_that_rewrites_answers_is_detected(text, extends, caplog):
+    assert template(text).extends is extends
+    assert bool(caplog.records) is not extends
+    assert extends or "rewrites earlier answers" in caplog.text
+
+
+def test_thinking_that_is_kept_extends():
+    keeping = THINKING.replace(".split('</think>')[-1]", "").replace("<think></think>", "")
+    one = template(keeping)
+    text = "<think>hm</think>Yes."
+    before = said(one, text, (300, 259))
+    assert one.prompt_ids(later(text), before, STOPS)[len(before.sample.prompt_ids)] == 300
 
 
 def test_a_refused_conversation_says_what_to_do():

@@ -6,6 +6,7 @@ the sampled ones. Where the template rewrites what was said (it strips thinking,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,13 +25,16 @@ PLAIN = (
 
 PROBE = "qzx"
 
+log = logging.getLogger(__name__)
+
 
 class Template:
     """The chat template of one tokenizer; built once per model, and immutable.
 
     `takes_system` tells whether it has a place for a system message; where it has none the system text is put before
     the first user message. `end_of_turn` is the id of the token that closes an assistant's turn, None where the
-    template closes it with ordinary text.
+    template closes it with ordinary text. `extends` tells whether a plain answer stays in a later prompt as it was
+    sampled; where it does not, every turn starts a new sequence, and the log says so once.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -40,6 +44,12 @@ class Template:
         self._options = {"enable_thinking": False} if "enable_thinking" in tokenizer.get_chat_template() else {}
         self.takes_system = self._takes_system()
         self.end_of_turn = self._end_of_turn()
+        self.extends = self._extends()
+        if not self.extends:
+            log.warning(
+                "The chat template of %s rewrites earlier answers, so a later turn is a new training sequence.",
+                tokenizer.name_or_path or "this model",
+            )
 
     def render(self, messages: Sequence[Message], generation: bool) -> str:
         """The conversation as text, with the opening of an assistant's turn where `generation`."""
@@ -82,7 +92,7 @@ class Template:
             and len(messages) > seen + 1
             and messages[seen] == Message("assistant", said.sample.text)
         )
-        if not extends:
+        if not (extends and self.extends):
             return None
         before = self.render(said.messages, generation=True)
         # Many templates trim what was said; the ids keep it as it was sampled.
@@ -105,6 +115,14 @@ class Template:
         try:
             return PROBE in self._tokenizer.apply_chat_template(probe, tokenize=False, **self._options)
         except TemplateError:
+            return False
+
+    def _extends(self) -> bool:
+        first = [Message("user", "x")]
+        later = [*first, Message("assistant", PROBE), Message("user", "y")]
+        try:
+            return self.render(later, generation=True).startswith(self.render(first, generation=True) + PROBE)
+        except EngineError:
             return False
 
     def _end_of_turn(self) -> int | None:

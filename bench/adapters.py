@@ -1,0 +1,226 @@
+"""Adapters: four in one step against one and against PEFT, mixed training against training alone, PEFT on our files.
+
+    python bench/adapters.py [--model seed] [--write]
+
+`--write` appends the figures to results/adapters.jsonl; without it they are printed only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from safetensors.torch import load
+
+from cadre.config import LearnerConfig, LoraConfig, LossConfig, PolicyConfig
+from cadre.engines.torch import TorchEngine
+from cadre.engines.torch.adapters import segments
+from cadre.engines.torch.learner import score
+from cadre.engines.torch.model import load_weights, locate, projecting
+from cadre.learn.batch import collate
+from cadre.types import Datum, Message, Request, Sample, Sampling
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import record
+
+REPEATS = 5
+RANKS = {"planner": 4, "tool": 8, "critic": 16, "scribe": 32}
+SEQUENCES, PROMPT, COMPLETION = 64, 200, 32
+
+
+def engine(model: str, ranks: Mapping[str, int]) -> TorchEngine:
+    """Adapters of these ranks on all linear layers of the model."""
+    policies = {
+        name: PolicyConfig(model=model, lora=LoraConfig(rank=rank, alpha=2.0 * rank)) for name, rank in ranks.items()
+    }
+    learners = {name: LearnerConfig(learning_rate=1e-4, tokens_per_microbatch=4096) for name in ranks}
+    return TorchEngine(model, policies, learners, LossConfig(), 100, 0)
+
+
+def random_data(policies: Sequence[str], vocabulary: int) -> list[Datum]:
+    """Sequences of random tokens; the policies take turns, so every policy has sequences all over the batch."""
+    draw = random.Random(0)
+    before, after = (0.0,) * PROMPT, (1.0,) * COMPLETION
+    return [
+        Datum(
+            policy=policies[index % len(policies)],
+            role="any",
+            token_ids=tuple(draw.randrange(vocabulary) for _ in range(PROMPT + COMPLETION)),
+            mask=(False,) * PROMPT + (True,) * COMPLETION,
+            logprobs=before + tuple(-value for value in after),
+            advantages=before + after if index % 2 else before + tuple(-value for value in after),
+            version=0,
+        )
+        for index in range(SEQUENCES)
+    ]
+
+
+def time_ratios(model: str) -> list[float]:
+    """Four adapters of rank 16 in one update over one of them on the same tokens, in pairs run in turn."""
+    four, one = engine(model, dict.fromkeys(RANKS, 16)), engine(model, {"planner": 16})
+    vocabulary = len(four.tokenizer)
+    work = ((four, random_data(tuple(RANKS), vocabulary)), (one, random_data(("planner",), vocabulary)))
+    pairs = [[seconds(*each) for each in work] for _ in range(REPEATS + 1)][1:]
+    for each, _ in work:
+        each.close()
+    return [four_seconds / one_seconds for four_seconds, one_seconds in pairs]
+
+
+def peft_ratios(model: str) -> list[float]:
+    """Our forward and backward with four adapters over that of PEFT's mixed batch (`adapter_names`), in turn."""
+    ours = engine(model, dict.fromkeys(RANKS, 16))
+    data = sorted(random_data(tuple(RANKS), len(ours.tokenizer))[:16], key=lambda one: one.policy)
+    batch = collate(data, torch.device("cpu"))
+    with tempfile.TemporaryDirectory() as folder:
+        ours.save(Path(folder))
+        base = load_weights(locate(model), PolicyConfig(model=model), torch.float32)
+        theirs = PeftModel.from_pretrained(base, f"{folder}/planner", "planner", is_trainable=True).eval()
+        for name in RANKS:
+            theirs.load_adapter(f"{folder}/{name}", name, is_trainable=True)
+
+    def mine() -> torch.Tensor:
+        with ours._loaded.adapters.rows(segments(batch.policies)):
+            return score(ours._loaded.model, batch, torch.float32)[0].sum()
+
+    def peft() -> torch.Tensor:
+        rows, columns = batch.mask.nonzero(as_tuple=True)
+        with projecting(base, rows, columns - 1):
+            logits = theirs(input_ids=batch.token_ids, use_cache=False, adapter_names=list(batch.policies)).logits[0]
+        own = logits.log_softmax(dim=-1).gather(1, batch.token_ids[rows, columns].unsqueeze(1))
+        return own.sum()
+
+    ours.close()
+    return [backward_seconds(mine) / backward_seconds(peft) for _ in range(REPEATS + 1)][1:]
+
+
+def backward_seconds(value: Callable[[], torch.Tensor]) -> float:
+    """Processor time of one forward and backward."""
+    started = time.process_time()
+    torch.autograd.backward(value())
+    return time.process_time() - started
+
+
+def seconds(engine: TorchEngine, data: Sequence[Datum]) -> float:
+    """Processor time of one update on one thread, which other programs on the machine disturb least."""
+    started = time.process_time()
+    engine.update(data)
+    return time.process_time() - started
+
+
+def rollouts(engine: TorchEngine, policies: Sequence[str]) -> list[Sample]:
+    """Samples of several prompts and lengths by every policy."""
+
+    async def together() -> list[list[Sample]]:
+        asked = [
+            Request(
+                name, name, (Message("user", f"{name} {turn} " * 9 * turn),), 4, Sampling(max_tokens=16 * turn), turn
+            )
+            for name in policies
+            for turn in (1, 2, 3)
+        ]
+        return await asyncio.gather(*(engine.sample(request) for request in asked))
+
+    return [one for siblings in asyncio.run(together()) for one in siblings]
+
+
+def datum(sample: Sample, advantage: float) -> Datum:
+    """The training sequence of a sample at temperature 1."""
+    before, after = len(sample.prompt_ids), len(sample.token_ids)
+    return Datum(
+        policy=sample.policy,
+        role=sample.role,
+        token_ids=sample.prompt_ids + sample.token_ids,
+        mask=(False,) * before + (True,) * after,
+        logprobs=(0.0,) * before + sample.logprobs,
+        advantages=(0.0,) * before + (advantage,) * after,
+        version=sample.version,
+    )
+
+
+def mixed_difference(model: str, names: Sequence[str]) -> float:
+    """The largest difference, over parameters and optimiser state, of one mixed step from steps alone."""
+    mixed = engine(model, {name: RANKS[name] for name in names})
+    data = [datum(one, (-1.0) ** index) for index, one in enumerate(rollouts(mixed, names))]
+    mixed.update(data)
+    worst = 0.0
+    for name in names:
+        alone = engine(model, {name: RANKS[name]})
+        alone.update([one for one in data if one.policy == name])
+        own, other = state(mixed, name), state(alone, name)
+        worst = max(worst, *(float((own[key] - other[key]).detach().abs().max()) for key in own))
+        alone.close()
+    mixed.close()
+    return worst
+
+
+def state(engine: TorchEngine, policy: str) -> dict[str, torch.Tensor]:
+    """All that training changes: the adapter's parameters and its moments."""
+    with tempfile.TemporaryDirectory() as folder:
+        engine.save(Path(folder))
+        files = (f"{policy}/adapter_model.safetensors", f"{policy}/optimiser/optimiser.safetensors")
+        # Read into memory: the files are gone before the tensors are.
+        return {key: value for file in files for key, value in load((Path(folder) / file).read_bytes()).items()}
+
+
+def peft_difference(model: str) -> float:
+    """The largest difference of an adapter's own log-probabilities from those of plain PEFT on its saved files."""
+    names = ("planner", "tool")
+    trained = engine(model, {name: RANKS[name] for name in names})
+    for _ in range(2):
+        trained.update([datum(one, (-1.0) ** index) for index, one in enumerate(rollouts(trained, names))])
+    samples = rollouts(trained, names)
+    worst = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        trained.save(Path(folder))
+        for name in names:
+            base = load_weights(locate(model), PolicyConfig(model=model), torch.float32)
+            plain = PeftModel.from_pretrained(base, f"{folder}/{name}").eval()
+            worst = max(worst, *(gap(plain, one) for one in samples if one.policy == name))
+    trained.close()
+    return worst
+
+
+@torch.no_grad()
+def gap(model: PeftModel, sample: Sample) -> float:
+    """From one forward of plain PEFT over the whole sequence."""
+    ids = torch.tensor([sample.prompt_ids + sample.token_ids])
+    start = len(sample.prompt_ids)
+    scores = model(input_ids=ids).logits[0, start - 1 : -1].float().log_softmax(dim=-1)
+    own = scores.gather(1, ids[0, start:, None]).squeeze(1)
+    return float((own - torch.tensor(sample.logprobs)).abs().max())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="seed", help="seed, a folder or a hub name")
+    parser.add_argument("--write", action="store_true", help="append to results/adapters.jsonl")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    command = f"python bench/adapters.py --model {options.model}"
+    measured = (
+        ("adapters.four_vs_one.time_ratio", time_ratios(options.model), "ratio"),
+        (
+            "adapters.mixed_vs_alone.max_diff",
+            [max(mixed_difference(options.model, names) for names in (("planner", "tool"), tuple(RANKS)))],
+            "absolute",
+        ),
+        ("adapters.ours_vs_peft.time_ratio", peft_ratios(options.model), "ratio"),
+        ("adapters.peft_logprob.max_diff", [peft_difference(options.model)], "nats"),
+    )
+    for name, values, unit in measured:
+        print(f"{name}: {statistics.median(values):.3g} {unit} ({min(values):.3g} to {max(values):.3g})")
+        if options.write:
+            record("adapters", name, values, unit, command, len(values), [0])
+
+
+if __name__ == "__main__":
+    main()
