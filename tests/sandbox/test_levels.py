@@ -1,0 +1,183 @@
+"""The level is what was asked for, or a clear error: nothing degrades in silence."""
+
+import asyncio
+import logging
+
+import pytest
+
+from cadre import sandbox
+from cadre.errors import SandboxError
+from cadre.sandbox import Limits, Result, Sandbox, levels
+from cadre.sandbox.inside import layers, seccomp, syscalls
+from cadre.sandbox.levels import Trial
+
+
+def trial_of(monkeypatch: pytest.MonkeyPatch, holding: set[str]) -> None:
+    monkeypatch.setattr(
+        levels, "attempt", lambda level: Trial(level, level in holding, "" if level in holding else "no")
+    )
+
+
+@pytest.mark.parametrize(
+    ("holding", "chosen"),
+    [({"process", "confined", "isolated"}, "isolated"), ({"process", "confined"}, "confined")],
+)
+def test_auto_takes_the_highest_that_holds(monkeypatch: pytest.MonkeyPatch, holding: set[str], chosen: str) -> None:
+    trial_of(monkeypatch, holding)
+    assert levels.choose("auto") == chosen
+
+
+def test_auto_never_goes_below_confined(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial_of(monkeypatch, {"process"})
+    with pytest.raises(SandboxError, match=r"isolated: no; confined: no.*process' by name"):
+        levels.choose("auto")
+
+
+def test_a_level_by_name_is_that_level_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial_of(monkeypatch, {"process", "confined"})
+    with pytest.raises(SandboxError, match="'isolated'"):
+        Sandbox("isolated")
+
+
+def test_what_is_given_up_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    trial_of(monkeypatch, {"confined"})
+    with caplog.at_level(logging.INFO, "cadre.sandbox"):
+        levels.choose("auto")
+    assert "isolated does not hold here: no" in caplog.text
+    assert "level confined (rlimits" in caplog.text
+
+
+def test_a_child_that_arms_less_is_given_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer compares what the child says with what the level promises."""
+    monkeypatch.setitem(layers.LAYERS, "confined", (*layers.CONFINED_LAYERS, "one more"))
+    result: Result = asyncio.run(Sandbox("process").run("pass"))
+    assert result.status == "ok"
+    trial = asyncio.run(levels.attack_level("confined"))
+    assert not trial.holds
+    assert "one more" in trial.reason
+
+
+def test_configure_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "_default", None)
+    sandbox.configure("confined")
+    assert sandbox.record()["level"] == "confined"
+    sandbox.configure("confined")
+    sandbox.configure()
+    with pytest.raises(SandboxError, match="in use at level 'confined'"):
+        sandbox.configure("isolated")
+
+
+def test_the_table_has_a_row_for_each_level() -> None:
+    rows = {row.name: row for row in sandbox.table()}
+    assert {"system", "user", "Landlock", "level process", "level confined", "level isolated"} <= set(rows)
+    assert rows["level confined"].given
+    assert rows["level confined"].detail.endswith("seccomp")
+
+
+def test_a_folder_needs_isolated() -> None:
+    with pytest.raises(SandboxError, match="only level 'isolated'"):
+        asyncio.run(Sandbox("confined").run("pass", limits=Limits(folder_mb=1)))
+
+
+def test_a_folder_is_writable_and_wiped() -> None:
+    program = (
+        "import os, pathlib, tempfile\nprint(os.listdir())\nopen('a', 'w').write('x' * 1000)\nos.mkdir('d')\n"
+        "os.rename('a', 'd/b')\nprint(len(open('d/b').read()), sorted(os.listdir('.')))\nos.unlink('d/b')\n"
+        "os.rmdir('d')\n"
+        "open('left', 'w').close()"
+    )
+
+    async def go() -> list[Result]:
+        async with Sandbox("isolated", workers=1) as box:
+            return [await box.run(program, limits=Limits(folder_mb=1)) for _ in range(2)]
+
+    for result in asyncio.run(go()):
+        assert (result.status, result.stdout) == ("ok", "[]\n1000 ['d']\n"), result.stderr
+
+
+def test_both_architectures_have_every_call() -> None:
+    """A table that lacks a call which the other has would break programs on one machine only."""
+    for name in (*syscalls.ALWAYS, *syscalls.IN_FOLDER, *seccomp.conditional_rules(), "kill", "tgkill"):
+        x86, arm = syscalls.NUMBERS[name]
+        assert x86 is not None
+        older = {
+            "open",
+            "stat",
+            "lstat",
+            "poll",
+            "access",
+            "pipe",
+            "select",
+            "dup2",
+            "pause",
+            "alarm",
+            "rename",
+            "mkdir",
+        }
+        older |= {"rmdir", "unlink", "getpgrp", "time", "epoll_wait"}
+        assert (arm is None) == (name in older), name
+    for place in (0, 1):
+        numbers = [pair[place] for pair in syscalls.NUMBERS.values() if pair[place] is not None]
+        assert len(numbers) == len(set(numbers))
+
+
+def answer(filters: list[seccomp.Instruction], number: int, arguments: tuple[int, ...] = (), machine: int = 0) -> int:
+    """Run the BPF program as the kernel would."""
+    arch = machine or syscalls.AUDIT_ARCH[syscalls.architecture()]
+    padded = (*arguments, 0, 0, 0, 0, 0, 0)[:6]
+    data = {0: number, 4: arch}
+    for index, value in enumerate(padded):
+        data[16 + 8 * index], data[20 + 8 * index] = value & 0xFFFFFFFF, value >> 32
+    accumulator, place = 0, 0
+    while True:
+        code, true, false, constant = filters[place]
+        place += 1
+        if code == seccomp.LOAD:
+            accumulator = data[constant]
+        elif code == seccomp.AND:
+            accumulator &= constant
+        elif code == seccomp.RETURN:
+            return constant
+        else:
+            holds = accumulator == constant if code == seccomp.EQUAL else accumulator >= constant
+            place += true if holds else false
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("folder", [False, True])
+def test_the_filter_allows_exactly_the_list(monkeypatch: pytest.MonkeyPatch, machine: str, folder: bool) -> None:
+    """For both architectures, call by call, whatever machine this is."""
+    monkeypatch.setattr(seccomp, "architecture", lambda: machine)
+    monkeypatch.setattr(seccomp, "number", lambda name: syscalls.NUMBERS[name][0 if machine == "x86_64" else 1])
+    filters = seccomp.head(1234) + seccomp.tail(folder)
+    assert all(max(true, false) < 256 for _, true, false, _ in filters)
+    arch = syscalls.AUDIT_ARCH[machine]
+    column = 0 if machine == "x86_64" else 1
+    always = {syscalls.NUMBERS[name][column] for name in syscalls.ALWAYS + (syscalls.IN_FOLDER if folder else ())}
+    special = {syscalls.NUMBERS[name][column] for name in (*seccomp.conditional_rules(), "kill", "tgkill")}
+    for number in set(range(512)) - special:
+        expected = seccomp.ALLOW if number in always else seccomp.ERRNO | 1
+        assert answer(filters, number, machine=arch) == expected, number
+    assert answer(filters, 0, machine=0x40000003) == seccomp.KILL_PROCESS
+    if machine == "x86_64":
+        assert answer(filters, 0x40000000, machine=arch) == seccomp.KILL_PROCESS
+
+    def of(name: str, *arguments: int) -> int:
+        number = syscalls.NUMBERS[name][column]
+        assert number is not None
+        return answer(filters, number, arguments, arch)
+
+    allow, deny = seccomp.ALLOW, seccomp.ERRNO | 1
+    assert (of("kill", 1234, 9), of("kill", 1, 9), of("kill", 0, 9), of("kill", 0xFFFFFFFF, 9)) == (
+        allow,
+        deny,
+        deny,
+        deny,
+    )
+    assert (of("clone", 0x3D0F00), of("clone", 17), of("clone", 0x3D0F00 | 0x10000000)) == (allow, deny, deny)
+    assert of("clone3") == seccomp.ERRNO | 38
+    assert (of("prlimit64", 0, 9, 0), of("prlimit64", 0, 9, 1 << 40), of("prlimit64", 5, 9, 0)) == (allow, deny, deny)
+    assert (of("sendto", 3, 1, 1, 0, 0), of("sendto", 3, 1, 1, 0, 1 << 33)) == (allow, deny)
+    assert (of("socketpair", 1, 1), of("socketpair", 1, 2), of("socketpair", 2, 1)) == (allow, deny, deny)
+    assert (of("fcntl", 3, 4), of("fcntl", 3, 8), of("fcntl", 3, 1031)) == (allow, deny, deny)
+    assert (of("openat", 3, 1, 0), of("openat", 3, 1, 0x200), of("openat", 3, 1, 0x241)) == (allow, deny, allow)

@@ -1,0 +1,110 @@
+"""Right answers in any form are right, wrong and hostile ones are wrong, and nobody waits long for either."""
+
+import asyncio
+import time
+
+import pytest
+
+from cadre.rewards.math import LIMITS, PATIENT, correct, last_boxed, same_answer, sandbox
+from tests.sandbox.data import rows
+
+pytest.importorskip("math_verify", reason="math-verify is not installed")
+
+HOSTILE = [
+    "9^{9^{9^9}}",
+    "9**9**9**9",
+    "10^{10^{10}}",
+    "2^{2^{2^{2^{2^2}}}}",
+    "e^{e^{e^{e^{79}}}}",
+    "(10^9)!",
+    "1000000000!",
+    "\\binom{10^9}{5\\cdot 10^8}",
+    "\\prod_{i=1}^{10^{100}} i",
+    "\\sum_{n=1}^{\\infty} \\frac{1}{n^{n^n}}",
+    "\\int_0^1 x^{x^{x^{x}}} dx",
+    "\\lim_{x\\to 0} \\sin(1/x)^{x!}",
+    "{" * 1500,
+    "(" * 1500,
+    "\\frac{" * 300,
+    "\\sqrt{" * 250 + "2" + "}" * 250,
+    "1" * 2000,
+    "[0,1]\\cup" * 200,
+    "\\begin{pmatrix}" + "1&" * 900 + "\\end{pmatrix}",
+    "\x00\ud800",
+    "__import__('os')._exit(0)",
+    "70" + " " * 10**6,
+    "",
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "boxed"),
+    [
+        ("so \\boxed{1} or \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"),
+        ("\\boxed{a{b}c} and then", "a{b}c"),
+        ("\\fbox{3}", "3"),
+        ("\\boxed {3}", "3"),
+        ("\\boxed{3", None),
+        ("\\boxed 3, {4}", None),
+        ("no box {3}", None),
+        ("", None),
+    ],
+)
+def test_last_box(text: str, boxed: str | None) -> None:
+    assert last_boxed(text) == boxed
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "same"),
+    [
+        ("1/2", "0.5", True),
+        ("1/2", "\\frac{1}{2}", True),
+        ("$\\frac{\\sqrt{2}}{2}$", "\\frac{1}{\\sqrt{2}}", True),
+        ("(3, \\frac{\\pi}{2})", "(3,\\pi/2)", True),
+        ("70", "70", True),
+        ("70", "070", True),
+        ("70", "71", False),
+        ("x+1", "1+x", True),
+        ("2", "x", False),
+        ("[0,1)", "[0,1]", False),
+    ],
+)
+def test_same_answer(gold: str, answer: str, same: bool) -> None:
+    assert asyncio.run(same_answer(gold, answer)) is same
+
+
+def test_only_a_boxed_answer_is_correct() -> None:
+    assert asyncio.run(correct("7", "it is \\boxed{7}"))
+    assert not asyncio.run(correct("7", "it is 7"))
+    assert not asyncio.run(correct("7", "\\boxed{7} no, \\boxed{8}"))
+
+
+def test_hostile_answers_are_wrong_in_bounded_time_and_the_loop_goes_on() -> None:
+    async def go() -> tuple[list[bool], float, int]:
+        started, turns = time.monotonic(), 0
+        task = asyncio.gather(*(same_answer("70", answer) for answer in HOSTILE))
+        while not task.done():
+            await asyncio.sleep(0.01)
+            turns += 1
+        return await task, time.monotonic() - started, turns
+
+    answers, seconds, turns = asyncio.run(go())
+    assert len(answers) >= 20
+    assert not any(answers)
+    assert seconds <= (LIMITS.wall_s + PATIENT.wall_s) * len(HOSTILE)  # the benchmark times each, on a quiet machine
+    assert turns > 10 * seconds  # a blocked loop would have turned only between answers
+
+
+def test_answers_are_compared_behind_the_layers() -> None:
+    assert sandbox().level in ("confined", "isolated")
+
+
+@pytest.mark.parametrize(("name", "stride"), [("aime24", 1), ("aime25", 1), ("math500", 25), ("olympiadbench", 30)])
+def test_gold_against_gold(name: str, stride: int) -> None:
+    """A share of the larger sets; the benchmark does all of them."""
+    golds = [row.get("answer") or ", ".join(row["answers"]) for row in rows(f"{name}/test.jsonl")][::stride]
+
+    async def go() -> list[bool]:
+        return await asyncio.gather(*(same_answer(gold, gold) for gold in golds))
+
+    assert [gold for gold, same in zip(golds, asyncio.run(go()), strict=True) if not same] == []
