@@ -1,12 +1,13 @@
 """The engine as a whole: what it refuses, what it saves, and the model in the package."""
 
 import asyncio
+import json
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cadre.config import LearnerConfig, LossConfig, PolicyConfig
+from cadre.config import LossConfig, PolicyConfig
 from cadre.engines.torch import TorchEngine
 from cadre.errors import EngineError
 from tests.engines import tiny
@@ -97,6 +98,16 @@ def test_layers_of_an_unknown_kind_are_refused(tmp_path):
         tiny.engine(folder)
 
 
-def test_remote_code_is_off_unless_asked(folders):
-    assert PolicyConfig(model=str(folders["llama"])).trust_remote_code is False
-    assert LearnerConfig().gradient_checkpointing is False
+def test_code_that_ships_with_a_checkpoint_does_not_run(tmp_path):
+    folder = tiny.build(tmp_path / "model")
+    ran = tmp_path / "ran"
+    (folder / "evil.py").write_text(
+        f"import pathlib\npathlib.Path({str(ran)!r}).touch()\n"
+        "from transformers import LlamaConfig\nclass Evil(LlamaConfig):\n    model_type = 'evil'\n"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(EngineError, match="trust_remote_code"):
+        tiny.engine(folder)
+    assert not ran.exists()

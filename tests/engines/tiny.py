@@ -18,6 +18,8 @@ from transformers import (
     GemmaForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -36,6 +38,7 @@ CHATML = (
 )
 ARCHITECTURES = {
     "llama": (LlamaForCausalLM, LlamaConfig, {}),
+    "mistral": (MistralForCausalLM, MistralConfig, {"sliding_window": 12}),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config, {}),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config, {"head_dim": 8}),
     "gemma": (GemmaForCausalLM, GemmaConfig, {"head_dim": 8}),

@@ -117,7 +117,8 @@ def _unloadable(source: str, what: str, error: Exception) -> EngineError:
     reason = str(error).strip().split("\n")[0]
     return EngineError(
         f"The {what} of {source!r} cannot be loaded: {reason} Expected 'seed', a Hugging Face folder with safetensors, "
-        "or a hub name that this machine can reach. Check the name, or download the model first."
+        "or a hub name that this machine can reach. Check the name, download the model first, or, where it needs code "
+        "of its own that you trust, set trust_remote_code."
     )
 
 
