@@ -107,7 +107,7 @@ def check(config: Config) -> tuple[Game, presets.Plan]:
     """The game and the plan of a configuration, after every check that needs no model."""
     game = Game(config.env, config.settings)
     _check_roles(config, game)
-    plan = presets.plan(config.algorithm)
+    plan = presets.plan(config)
     _check_growth(config, game, plan)
     for name, policy in config.team.policies.items():
         if policy.url is None:
@@ -191,7 +191,7 @@ def beside_untrained(config: Config, team: Team, roles: str) -> Team:
         if role not in config.team.roles:
             known = config.team.roles
             raise ConfigError(f"--untrained: got {role!r}; expected roles of {', '.join(known)}.{nearest(role, known)}")
-    fresh = build_team(config, presets.plan(config.algorithm))
+    fresh = build_team(config, presets.plan(config))
     before = {f"untrained {policy}": sampler for policy, sampler in fresh.samplers.items()}
     renamed = {name: Renamed(sampler, name.removeprefix("untrained ")) for name, sampler in before.items()}
     changes = {role: f"untrained {team.assignment[role]}" for role in names}
@@ -223,7 +223,7 @@ def build_team(config: Config, plan: presets.Plan, diverged: Path | None = None)
             model,
             {name: config.team.policies[name] for name in names},
             {name: config.learner_of(name) for name in names},
-            config.loss,
+            plan.loss,
             config.train.steps,
             config.train.seed,
         )

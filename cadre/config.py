@@ -35,11 +35,19 @@ class SamplingConfig(Section):
     max_tokens: Positive = Field(512, description="longest completion in tokens; a longer one is cut and marked")
 
 
-class LossConfig(Section):
-    """How an advantage becomes a gradient: the clipped ratio of PPO, averaged over the tokens of the whole batch."""
+Ratio = Literal["token", "sequence", "cispo", "none"]
+Aggregate = Literal["token_mean", "sequence_mean", "sequence_sum"]
 
+
+class LossConfig(Section):
+    """How an advantage becomes a gradient: by default the clipped ratio of PPO, averaged over the batch's tokens."""
+
+    ratio: Ratio = Field("token", description="PPO's by token, GSPO's by sequence, CISPO's clipped weight, or none")
     clip_low: float = Field(0.2, gt=0.0, lt=1.0, description="the ratio is clipped below at 1 - clip_low")
     clip_high: float = Field(0.2, gt=0.0, description="and above at 1 + clip_high")
+    dual_clip: float | None = Field(None, gt=1.0, description="bound of the ratio where the advantage is negative")
+    aggregate: Aggregate = Field("token_mean", description="what counts alike: tokens, or sequences by mean or sum")
+    divisor: float = Field(1.0, gt=0.0, description="tokens that a sequence's sum is divided by, with sequence_sum")
 
 
 class LearnerConfig(Section):
@@ -109,6 +117,57 @@ class Grpo(Section):
     scale: Literal["std", "none"] = Field("std", description="divide by the group's standard deviation")
 
 
+class Tree(Section):
+    """What the MAGRPO family has in common: all agents act for a joint reward, and every joint action is played out."""
+
+    k: Positive = Field(4, description="completions of each agent at a node")
+    joint: Literal["aligned", "cross"] = Field("aligned", description="the g-th of every agent together, or all pairs")
+    alpha: float = Field(1.0, description="a role's reward is alpha * team + local")
+    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn")
+    stop_at: float | None = Field(None, description="grow no further below a node whose mean reward passes this")
+
+
+class Magrpo(Tree):
+    """MAGRPO (arXiv 2508.04652): return minus the node's mean, no ratio, no clip."""
+
+    name: Literal["magrpo"]
+
+
+class MaReinforce(Tree):
+    """MAREINFORCE: the return itself, without a baseline."""
+
+    name: Literal["ma_reinforce"]
+
+
+class MaRloo(Tree):
+    """MARLOO: the return minus the mean of the other completions of the node."""
+
+    name: Literal["ma_rloo"]
+
+
+class MaRemax(Tree):
+    """MAREMAX: the return minus the best of the node."""
+
+    name: Literal["ma_remax"]
+
+
+class DrMas(Section):
+    """Dr. MAS (arXiv 2602.08847): GRPO on whole episodes, normalised by each role's own decisions across its turns."""
+
+    name: Literal["dr_mas"]
+    k: Positive = Field(4, description="episodes a task")
+    alpha: float = Field(1.0, description="a role's reward is alpha * team + local")
+
+
+class Spiral(Section):
+    """SPIRAL's role-conditioned advantages (arXiv 2506.24119) for zero-sum play: a running mean by role."""
+
+    name: Literal["spiral"]
+    k: Positive = Field(4, description="episodes a task")
+    alpha: float = Field(1.0, description="a role's reward is alpha * team + local")
+    decay: float = Field(0.95, gt=0.0, lt=1.0, description="of the running mean")
+
+
 class Custom(Section):
     """Any point of the four axes; see DESIGN and `cadre.credit`."""
 
@@ -118,14 +177,14 @@ class Custom(Section):
     carry: Literal["argmax", "sample", "random"] | None = Field(None, description="for greedy only")
     joint: Literal["aligned", "cross"] | None = Field(None, description="for full only")
     returns: Literal["step", "reward_to_go", "episode"]
-    group: Literal["node", "task_role", "role_turn_task"]
-    baseline: Literal["mean", "leave_one_out", "max", "none"]
+    group: Literal["node", "task", "task_role", "role_turn_task", "role"]
+    baseline: Literal["mean", "leave_one_out", "max", "none", "running"]
     scale: Literal["std", "none"]
     alpha: float = 1.0
     gamma: float = Field(1.0, ge=0.0, le=1.0)
 
 
-Algorithm = AtGrpo | Grpo | Custom
+Algorithm = AtGrpo | Grpo | Magrpo | MaReinforce | MaRloo | MaRemax | DrMas | Spiral | Custom
 
 
 def _plain_algorithm(value: Any) -> Any:
@@ -351,7 +410,17 @@ def _section_class(annotation: Any) -> type[BaseModel] | None:
     return found[0] if found else None
 
 
-ALGORITHMS: dict[str, type[Section]] = {"at_grpo": AtGrpo, "grpo": Grpo, "custom": Custom}
+ALGORITHMS: dict[str, type[Section]] = {
+    "at_grpo": AtGrpo,
+    "grpo": Grpo,
+    "magrpo": Magrpo,
+    "ma_reinforce": MaReinforce,
+    "ma_rloo": MaRloo,
+    "ma_remax": MaRemax,
+    "dr_mas": DrMas,
+    "spiral": Spiral,
+    "custom": Custom,
+}
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -361,5 +430,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def dump(config: Config) -> str:
-    """The configuration as YAML, every default written out."""
-    return yaml.safe_dump(config.model_dump(mode="json", exclude_none=True), sort_keys=False)
+    """The configuration as YAML, every default written out but those of the loss, which the algorithm chooses."""
+    written = config.model_dump(mode="json", exclude_none=True)
+    written["loss"] = config.loss.model_dump(mode="json", exclude_unset=True)
+    return yaml.safe_dump(written, sort_keys=False)

@@ -8,9 +8,9 @@ live in `cadre.presets`. Groups come from where samples stand in the tree, never
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
@@ -31,7 +31,8 @@ class Credit:
     """A point in the four axes. `alpha` weighs the team's reward against the local one, `gamma` discounts a turn.
 
     `count` says what a group's statistics count once where `returns` is "episode": whole episodes, or the decisions
-    in them. `decay` is that of the running baseline.
+    in them. `decay` is that of the running baseline. `depths_alike` gives every depth of a tree the same weight in the
+    loss, however far it fans out; else every sample has the same.
     """
 
     returns: Returns
@@ -42,6 +43,7 @@ class Credit:
     gamma: float = 1.0
     count: Count = "episodes"
     decay: float = 0.95
+    depths_alike: bool = False
 
 
 # The running baselines by group, such as "speaker" of a game; changed by `assign` and kept in the checkpoint.
@@ -50,19 +52,21 @@ Memory = dict[str, float]
 
 @dataclass(frozen=True)
 class Member:
-    """A sample with its return. `weight` is its share in the group's statistics, not in the loss."""
+    """A sample with its return. `weight` is its part in the group's statistics, `share` its part in the loss."""
 
     sample: Sample
     value: float
     weight: float = 1.0
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A sample with its advantage: what the loss needs."""
+    """A sample with its advantage, and what it weighs in the loss beside the others of its update."""
 
     sample: Sample
     advantage: float
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -79,10 +83,18 @@ def assign(trees: Sequence[Tree], credit: Credit, memory: Memory | None = None) 
     memory = {} if memory is None else memory
     members: dict[tuple[str | int, ...], list[Member]] = defaultdict(list)
     for number, tree in enumerate(trees):
+        shares = _shares(tree.root) if credit.depths_alike else {}
         for place, member in RETURNS[credit.returns](tree.root, credit):
             key = KEYS[credit.group](place, member.sample)
-            members[key if credit.group == "role" else (number, *key)].append(member)
+            shared = replace(member, share=shares.get(len(place[0]), 1.0))
+            members[key if credit.group == "role" else (number, *key)].append(shared)
     return [_compare(key, group, credit, memory) for key, group in members.items()]
+
+
+def _shares(root: Node) -> dict[int, float]:
+    """The weight of a sample by its depth, such that all depths weigh alike and the tree's mean weight is 1."""
+    counts = Counter(len(path) for path, node in places(root) for siblings in node.samples.values() for _ in siblings)
+    return {depth: counts.total() / (len(counts) * count) for depth, count in counts.items()}
 
 
 def _compare(key: tuple[str | int, ...], members: Sequence[Member], credit: Credit, memory: Memory) -> Group:
@@ -91,14 +103,14 @@ def _compare(key: tuple[str | int, ...], members: Sequence[Member], credit: Cred
     spread = math.sqrt(sum(m.weight * (m.value - mean) ** 2 for m in members) / sum(m.weight for m in members))
     scale = spread if credit.scale == "std" else 1.0
     if credit.baseline not in ("none", "running") and spread < NO_SPREAD:
-        return Group(key, tuple(Scored(member.sample, 0.0) for member in members), 0.0)
+        return Group(key, tuple(Scored(member.sample, 0.0, member.share) for member in members), 0.0)
     if credit.baseline == "running":
         bases = _running(members, str(key[-1]), credit.decay, memory)
     else:
         bases = BASELINES[credit.baseline](members)
     values = (member.value - base for member, base in zip(members, bases, strict=True))
     scored = (
-        Scored(member.sample, value / scale if spread >= NO_SPREAD else value)
+        Scored(member.sample, value / scale if spread >= NO_SPREAD else value, member.share)
         for member, value in zip(members, values, strict=True)
     )
     return Group(key, tuple(scored), spread)
@@ -276,7 +288,7 @@ def datum(scored: Scored, temperature: float) -> Datum:
         token_ids=sample.prompt_ids + sample.token_ids,
         mask=(False,) * before + (True,) * after,
         logprobs=(0.0,) * before + sample.logprobs,
-        advantages=(0.0,) * before + (scored.advantage,) * after,
+        advantages=(0.0,) * before + (scored.advantage * scored.weight,) * after,
         version=sample.version,
         temperature=temperature,
     )

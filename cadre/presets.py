@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cadre import shape as shapes
-from cadre.config import Algorithm, AtGrpo, Custom, Grpo
-from cadre.credit import Credit
+from cadre.config import (
+    Algorithm,
+    AtGrpo,
+    Config,
+    Custom,
+    DrMas,
+    Grpo,
+    LossConfig,
+    Magrpo,
+    MaReinforce,
+    MaRemax,
+    MaRloo,
+    Spiral,
+)
+from cadre.config import Tree as Family
+from cadre.credit import Baseline, Credit
 from cadre.errors import ConfigError
 from cadre.shape import Shape
+
+# PPO's clipped ratio over the tokens of the whole batch.
+CLIPPED = LossConfig()
+# The policy gradient as MAGRPO writes it (arXiv 2508.04652, eq. 5): the sum over a completion's tokens, no ratio.
+POLICY_GRADIENT = LossConfig(ratio="none", aggregate="sequence_sum")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How an experiment samples and what its samples are worth."""
+    """How an experiment samples, what its samples are worth, and how that becomes a gradient."""
 
     shape: Shape
     credit: Credit
+    loss: LossConfig = CLIPPED
 
 
 def at_grpo(chosen: AtGrpo) -> Plan:
@@ -29,6 +49,28 @@ def at_grpo(chosen: AtGrpo) -> Plan:
 def grpo(chosen: Grpo) -> Plan:
     """k whole episodes, `(R - mean) / std` over them by task and role (arXiv 2402.03300, equation 3)."""
     return Plan(shapes.independent(chosen.k), Credit("episode", "task_role", "mean", chosen.scale, chosen.alpha))
+
+
+def family(baseline: Baseline) -> Callable[[Family], Plan]:
+    """The MAGRPO family: the same tree, return and loss; only the baseline differs (arXiv 2508.04652)."""
+
+    def preset(chosen: Family) -> Plan:
+        credit = Credit("reward_to_go", "node", baseline, "none", chosen.alpha, chosen.gamma, depths_alike=True)
+        return Plan(shapes.full(chosen.k, chosen.joint, chosen.stop_at), credit, POLICY_GRADIENT)
+
+    return preset
+
+
+def dr_mas(chosen: DrMas) -> Plan:
+    """`(R - mean_role) / std_role` over all decisions of a role on a task (arXiv 2602.08847, section 4)."""
+    credit = Credit("episode", "task_role", "mean", "std", chosen.alpha, count="decisions")
+    return Plan(shapes.independent(chosen.k), credit)
+
+
+def spiral(chosen: Spiral) -> Plan:
+    """`R - b_role` with an exponential running mean b (arXiv 2506.24119, section 3)."""
+    credit = Credit("episode", "role", "running", "none", chosen.alpha, decay=chosen.decay)
+    return Plan(shapes.independent(chosen.k), credit, LossConfig(ratio="none", aggregate="sequence_mean"))
 
 
 def custom(chosen: Custom) -> Plan:
@@ -57,9 +99,52 @@ def custom(chosen: Custom) -> Plan:
     return Plan(shape, Credit(chosen.returns, chosen.group, chosen.baseline, chosen.scale, chosen.alpha, chosen.gamma))
 
 
-PRESETS: dict[type, Callable[[Any], Plan]] = {AtGrpo: at_grpo, Grpo: grpo, Custom: custom}
+PRESETS: dict[type, Callable[[Any], Plan]] = {
+    AtGrpo: at_grpo,
+    Grpo: grpo,
+    Magrpo: family("mean"),
+    MaReinforce: family("none"),
+    MaRloo: family("leave_one_out"),
+    MaRemax: family("max"),
+    DrMas: dr_mas,
+    Spiral: spiral,
+    Custom: custom,
+}
 
 
-def plan(algorithm: Algorithm) -> Plan:
-    """The shape and the credit of a named preset."""
+def preset(algorithm: Algorithm) -> Plan:
+    """The shape, the credit and the loss that a name stands for."""
     return PRESETS[type(algorithm)](algorithm)
+
+
+def plan(config: Config) -> Plan:
+    """The preset of an experiment with the loss settings that the experiment names itself."""
+    named = preset(config.algorithm)
+    own = {name: getattr(config.loss, name) for name in config.loss.model_fields_set}
+    loss = named.loss.model_copy(update=own)
+    _check_loss(loss, own, config)
+    return replace(named, loss=loss)
+
+
+def _check_loss(loss: LossConfig, own: dict[str, Any], config: Config) -> None:
+    """Refuse loss settings that the loss would ignore, and several steps on data that no ratio corrects."""
+    ignored = {
+        "clip_low": loss.ratio == "none",
+        "clip_high": loss.ratio == "none",
+        "dual_clip": loss.ratio in ("none", "cispo"),
+        "divisor": loss.aggregate != "sequence_sum",
+    }
+    for option, unused in ignored.items():
+        if option in own and own[option] is not None and unused:
+            raise ConfigError(
+                f"loss.{option}: got {own[option]}, which a loss with ratio {loss.ratio} and aggregate "
+                f"{loss.aggregate} ignores; expected it unset. Remove it or change loss.ratio or loss.aggregate."
+            )
+    for name, policy in config.team.policies.items():
+        learner = config.learner_of(name)
+        if loss.ratio == "none" and not policy.frozen and learner.epochs * learner.minibatches > 1:
+            raise ConfigError(
+                f"learner: got {learner.epochs} epochs of {learner.minibatches} minibatches for policy {name} under a "
+                "loss without a ratio, whose data would be stale after the first optimiser step; expected 1 of 1. "
+                "Lower them or set loss.ratio=token."
+            )

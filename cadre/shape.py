@@ -9,6 +9,7 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 Carry = Literal["argmax", "sample", "random"]
@@ -44,9 +45,16 @@ def greedy(k: int, carry: Carry = "argmax") -> Shape:
     return Shape(f"greedy({k}, {carry})", lambda depth: k, CARRIES[carry])
 
 
-def full(k: int, joint: Joint = "aligned") -> Shape:
-    """Every joint action carries on: k^T leaves aligned, k^(nT) crossed (MAGRPO, arXiv 2508.04652, section 4)."""
-    return Shape(f"full({k}, {joint})", lambda depth: k, _all, joint)
+def full(k: int, joint: Joint = "aligned", stop_at: float | None = None) -> Shape:
+    """Every joint action carries on: k^T leaves aligned, k^(nT) crossed (MAGRPO, arXiv 2508.04652, section 4).
+
+    Below a node whose branches' mean score passes `stop_at` the tree grows no further.
+    """
+
+    def expand(scores: Sequence[float], generator: random.Random) -> Sequence[int]:
+        return () if stop_at is not None and fmean(scores) > stop_at else range(len(scores))
+
+    return Shape(f"full({k}, {joint})", lambda depth: k, expand, joint)
 
 
 def leaves(shape: Shape, acting: Sequence[int]) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cadre import assemble, config
+from cadre import assemble, config, presets
 from cadre.errors import ConfigError
 
 GOOD = {
@@ -29,6 +29,13 @@ def test_short_forms_and_overrides() -> None:
     assert chosen.algorithm.k == 6
     assert chosen.learner_of("shared").epochs == 2
     assert chosen.learner.epochs == 1
+
+
+def test_a_run_of_any_algorithm_reads_back_what_it_wrote(tmp_path: Path) -> None:
+    for name in config.ALGORITHMS.keys() - {"custom"}:
+        chosen = config.load("plan-path", [f"algorithm={name}", "algorithm.k=2", "loss.aggregate=sequence_mean"])
+        (tmp_path / "config.yaml").write_text(config.dump(chosen))
+        assert presets.plan(config.load(str(tmp_path / "config.yaml"))).loss == presets.plan(chosen).loss
 
 
 def test_what_is_written_out_reads_back_the_same(tmp_path: Path) -> None:
@@ -71,6 +78,16 @@ BAD = {
         ],
         ["leaves", "expected at most"],
     ),
+    "clipping without a ratio": (
+        ["algorithm=magrpo", "algorithm.k=2", "settings.turns=1", "loss.clip_low=0.1"],
+        ["loss.clip_low", "ignores"],
+    ),
+    "a divisor without a sum": (["loss.divisor=8"], ["loss.divisor", "ignores"]),
+    "several steps on stale data": (
+        ["algorithm=spiral", "learner.minibatches=4"],
+        ["1 epochs of 4 minibatches", "loss.ratio=token"],
+    ),
+    "discount where nothing is discounted": (["algorithm.gamma=0.9"], ["algorithm.gamma", "unknown"]),
     "nucleus sampling in training": (["sampling.top_p=0.9"], ["top_p=0.9", "full softmax"]),
     "missing file": (["env=nowhere.py:Env"], ["nowhere.py", "no file"]),
     "unknown environment": (["env=plan-pth"], ["plan-pth", "Did you mean plan-path?"]),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cadre.config import LossConfig
 from cadre.types import Datum
 
 
@@ -32,8 +33,21 @@ class Batch:
     policies: tuple[str, ...]
 
 
+def sequence_weights(data: Sequence[Datum], config: LossConfig) -> dict[int, float]:
+    """What a token of each sequence weighs in the loss of a minibatch, by `id` of the datum.
+
+    `token_mean`: one over all trained tokens (DAPO, arXiv 2503.14476). `sequence_mean`: one over the sequences and the
+    sequence's own length (GRPO, 2402.03300). `sequence_sum`: one over the sequences and a fixed divisor (Dr. GRPO,
+    2503.20783, whose divisor is the longest completion allowed; MAGRPO's is 1).
+    """
+    if config.aggregate == "token_mean":
+        return dict.fromkeys(map(id, data), 1.0 / max(1, trained_tokens(data)))
+    lengths = (max(1, sum(datum.mask)) if config.aggregate == "sequence_mean" else config.divisor for datum in data)
+    return {id(datum): 1.0 / (len(data) * length) for datum, length in zip(data, lengths, strict=True)}
+
+
 def trained_tokens(data: Sequence[Datum]) -> int:
-    """How many tokens of the sequences are trained on: the denominator of a loss."""
+    """How many tokens of the sequences are trained on."""
     return sum(sum(datum.mask) for datum in data)
 
 

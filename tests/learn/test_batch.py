@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadre.learn.batch import collate, has_gradient, microbatches, minibatches, trained_tokens
+from cadre.config import LossConfig
+from cadre.learn.batch import collate, has_gradient, microbatches, minibatches, sequence_weights, trained_tokens
 from cadre.types import Datum
 
 
@@ -57,3 +58,17 @@ def test_minibatches_part_the_data(size, count, seed):
     assert len(parts) == min(count, size)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     assert parts == minibatches(data, count, random.Random(seed))
+
+
+def test_sequence_weights_by_hand():
+    """Two sequences of 1 and 3 trained tokens."""
+    short, long = datum(1, 1), datum(2, 3)
+
+    def weights(**options):
+        found = sequence_weights([short, long], LossConfig(**options))
+        return [found[id(short)], found[id(long)]]
+
+    assert weights() == [0.25, 0.25]
+    assert weights(aggregate="sequence_mean") == [0.5, 1 / 6]
+    assert weights(aggregate="sequence_sum") == [0.5, 0.5]
+    assert weights(aggregate="sequence_sum", divisor=4.0) == [0.125, 0.125]

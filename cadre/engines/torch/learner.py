@@ -1,7 +1,7 @@
 """One update: the sequences of all policies of one engine through the model, and one optimiser step a minibatch.
 
-Policies share a forward where they share weights; each has its own denominator, clipping, schedule and optimiser state.
-Sequences whose advantages are all zero count in the denominator but are not run: they have no gradient.
+Policies share a forward where they share weights; each has its own weights, clipping, schedule and optimiser state.
+Sequences whose advantages are all zero count in the weights but are not run: they have no gradient.
 """
 
 from __future__ import annotations
@@ -27,8 +27,16 @@ from cadre.config import LossConfig
 from cadre.engines.torch.adapters import segments
 from cadre.engines.torch.model import Loaded, autocast, projecting
 from cadre.errors import DivergedError
-from cadre.learn.batch import Batch, collate, has_gradient, microbatches, minibatches, trained_tokens
-from cadre.learn.loss import clipped_policy_loss
+from cadre.learn.batch import (
+    Batch,
+    collate,
+    has_gradient,
+    microbatches,
+    minibatches,
+    sequence_weights,
+    trained_tokens,
+)
+from cadre.learn.loss import policy_loss
 from cadre.learn.optimiser import Optimiser
 from cadre.types import Datum
 
@@ -143,13 +151,14 @@ class Trainer:
 
     def _minibatch(self, parts: Mapping[str, Sequence[Datum]], tallies: Mapping[str, Tally]) -> None:
         """Backward of every policy's minibatch in shared micro-batches, then one step of each policy."""
-        denominators = {name: trained_tokens(part) for name, part in parts.items()}
+        weights = {key: one for part in parts.values() for key, one in sequence_weights(part, self._loss).items()}
         run = [datum for part in parts.values() for datum in part if has_gradient(datum)]
         losses: dict[str, float] = defaultdict(float)
         for group in microbatches(run, self._tokens):
-            batch = collate(sorted(group, key=lambda datum: datum.policy), self._model.device)
+            group = sorted(group, key=lambda datum: datum.policy)
+            batch = collate(group, self._model.device)
             with self._adapters.rows(segments(batch.policies)):
-                total = self._losses(batch, denominators, tallies, losses)
+                total = self._losses(batch, [weights[id(datum)] for datum in group], tallies, losses)
                 torch.autograd.backward(total)
         for name in dict.fromkeys(datum.policy for datum in run):
             norm = self._optimisers[name].step(losses[name])
@@ -159,17 +168,16 @@ class Trainer:
                 raise self._diverged(name, parts[name])
 
     def _losses(
-        self, batch: Batch, denominators: Mapping[str, int], tallies: Mapping[str, Tally], losses: dict[str, float]
+        self, batch: Batch, weights: Sequence[float], tallies: Mapping[str, Tally], losses: dict[str, float]
     ) -> Tensor:
         """The sum of the policies' losses on one micro-batch; no policy's gradient reaches another's weights."""
         logprobs, entropy = score(self._model, batch, self._dtype)
+        weight = torch.tensor(weights, device=logprobs.device)
         total = logprobs.new_zeros(())
         for name in dict.fromkeys(batch.policies):
             rows = torch.tensor([policy == name for policy in batch.policies], device=logprobs.device)
             mask = batch.mask & rows.unsqueeze(1)
-            loss, figures = clipped_policy_loss(
-                logprobs, batch.logprobs, batch.advantages, mask, denominators[name], self._loss
-            )
+            loss, figures = policy_loss(logprobs, batch.logprobs, batch.advantages, mask, weight, self._loss)
             total = total + loss
             value = float(loss.detach())
             losses[name] += value
@@ -219,7 +227,7 @@ class Trainer:
             return -1.0
         batch = collate([datum], self._model.device)
         with self._adapters.rows(segments(batch.policies)):
-            loss = self._losses(batch, {datum.policy: trained_tokens([datum])}, defaultdict(Tally), defaultdict(float))
+            loss = self._losses(batch, [1.0 / trained_tokens([datum])], defaultdict(Tally), defaultdict(float))
             torch.autograd.backward(loss)
         norm = optimiser.norm() if math.isfinite(float(loss.detach())) else math.inf
         optimiser.clear()

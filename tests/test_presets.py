@@ -1,0 +1,109 @@
+"""The named algorithms on one small tree, worked out by hand: a return is one thing, a baseline another."""
+
+import itertools
+
+import pytest
+from pydantic import TypeAdapter
+
+from cadre.config import ALGORITHMS, Algorithm
+from cadre.credit import assign, data
+from cadre.presets import preset
+from cadre.shape import full
+from cadre.types import Node, Sampling, Task, Tree
+from tests.test_credit import inner, leaf, node
+
+
+def named(name: str, **options):
+    return preset(TypeAdapter(Algorithm).validate_python({"name": name, **options}))
+
+
+def joint_tree() -> Node:
+    """Two agents at once, three aligned joint actions paying 0, 1 and 2; the last goes on to 4, 6 and 8."""
+    late = node(1, {"a": 3, "b": 3}, [leaf({"a": i, "b": i}, 4.0 + 2 * i) for i in range(3)], tag="late-")
+    tries = [
+        leaf({"a": 0, "b": 0}, 0.0),
+        leaf({"a": 1, "b": 1}, 1.0),
+        inner({"a": 2, "b": 2}, late, 2.0),
+    ]
+    return node(0, {"a": 3, "b": 3}, tries)
+
+
+def advantages(name: str, root: Node, **options) -> dict[str, float]:
+    groups = assign([Tree(Task("t", {}), root)], named(name, **options).credit)
+    return {scored.sample.text: scored.advantage for group in groups for scored in group.scored}
+
+
+# Returns of the root with gamma 0.5: 0, 1 and 2 + 0.5 * (4 + 6 + 8) / 3 = 5; below: 4, 6, 8.
+FAMILY = {
+    "magrpo": ([-2.0, -1.0, 3.0], [-2.0, 0.0, 2.0]),  # means 2 and 6
+    "ma_reinforce": ([0.0, 1.0, 5.0], [4.0, 6.0, 8.0]),
+    "ma_rloo": ([-3.0, -1.5, 4.5], [-3.0, 0.0, 3.0]),  # others: 3, 2.5, 0.5 and 7, 6, 5
+    "ma_remax": ([-5.0, -4.0, 0.0], [-4.0, -2.0, 0.0]),
+}
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_the_magrpo_family_by_hand(name: str) -> None:
+    got = advantages(name, joint_tree(), gamma=0.5)
+    early, late = FAMILY[name]
+    for agent in ("a", "b"):
+        assert [got[f"{agent}{i}"] for i in range(3)] == pytest.approx(early)
+        assert [got[f"late-{agent}{i}"] for i in range(3)] == pytest.approx(late)
+
+
+def test_gamma_is_not_ignored() -> None:
+    assert advantages("magrpo", joint_tree(), gamma=1.0)["a2"] == pytest.approx(8.0 - 3.0)  # 0, 1, 8
+    assert advantages("magrpo", joint_tree(), gamma=0.0)["a2"] == pytest.approx(1.0)  # 0, 1, 2
+
+
+def test_the_variants_differ_pairwise() -> None:
+    names = ["at_grpo", "grpo", "dr_mas", "spiral", *FAMILY]
+    found = {name: tuple(advantages(name, joint_tree()).values()) for name in names}
+    for one, other in itertools.combinations(names, 2):
+        assert found[one] != pytest.approx(found[other]), (one, other)
+
+
+def test_cross_and_aligned_differ() -> None:
+    pays = {(0, 0): 0.0, (0, 1): 2.0, (1, 0): 4.0, (1, 1): 10.0}
+    crossed = node(0, {"a": 2, "b": 2}, [leaf({"a": i, "b": j}, pay) for (i, j), pay in pays.items()])
+    assert advantages("magrpo", crossed, joint="cross") == pytest.approx({"a0": -3.0, "a1": 3.0, "b0": -2.0, "b1": 2.0})
+    assert named("magrpo", joint="cross").shape.joint == "cross"
+    assert named("magrpo").shape.joint == "aligned"
+
+
+def test_three_agents_at_once() -> None:
+    agents = {"a": 2, "b": 2, "c": 2}
+    root = node(0, agents, [leaf(dict.fromkeys(agents, i), 3.0 * i, c=float(i)) for i in range(2)])
+    got = advantages("magrpo", root)
+    assert got == pytest.approx({"a0": -1.5, "a1": 1.5, "b0": -1.5, "b1": 1.5, "c0": -2.0, "c1": 2.0})
+
+
+def test_every_depth_weighs_alike_in_the_loss() -> None:
+    """The root has 6 samples and the second turn 6: in a full tree of 3 it would have 18, each then a third."""
+    late = [
+        node(1, {"a": 3}, [leaf({"a": i}, float(i)) for i in range(3)], tag=f"late{branch}-") for branch in range(3)
+    ]
+    root = node(0, {"a": 3}, [inner({"a": i}, child, float(i)) for i, child in enumerate(late)])
+    groups = assign([Tree(Task("t", {}), root)], named("magrpo").credit)
+    weights = {scored.sample.text: scored.weight for group in groups for scored in group.scored}
+    # 12 samples at two depths: 3 of weight 12 / (2 * 3) = 2, 9 of weight 12 / (2 * 9)
+    assert weights["a0"] == pytest.approx(2.0)
+    assert weights["late0-a0"] == pytest.approx(2 / 3)
+    assert sum(weights.values()) == pytest.approx(12.0)
+    trained = {datum.advantages[-1] for datum in data(groups, {"a": Sampling()})}
+    # root advantages -1, 0, 1 twice; below -1, 0, 1 two thirds
+    assert sorted(trained) == pytest.approx([-2.0, -2 / 3, 0.0, 2 / 3, 2.0])
+
+
+def test_growth_stops_where_the_mean_passes_the_threshold() -> None:
+    shape = full(2, stop_at=0.5)
+    assert list(shape.expand([0.0, 1.0], None)) == [0, 1]  # type: ignore[arg-type]
+    assert list(shape.expand([0.5, 1.0], None)) == []  # type: ignore[arg-type]
+    assert list(full(2).expand([9.0, 9.0], None)) == [0, 1]  # type: ignore[arg-type]
+
+
+def test_losses_of_the_presets() -> None:
+    assert named("at_grpo").loss.ratio == named("grpo").loss.ratio == named("dr_mas").loss.ratio == "token"
+    for name in FAMILY:
+        assert (named(name).loss.ratio, named(name).loss.aggregate) == ("none", "sequence_sum")
+    assert set(ALGORITHMS) == {"at_grpo", "grpo", "dr_mas", "spiral", "custom", *FAMILY}
