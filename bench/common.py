@@ -16,9 +16,19 @@ RESULTS = ROOT / "results"
 
 
 def record(
-    file: str, name: str, values: Sequence[float], unit: str, command: str, n: int, seeds: Sequence[int] = ()
+    file: str,
+    name: str,
+    values: Sequence[float],
+    unit: str,
+    command: str,
+    n: int,
+    seeds: Sequence[int] = (),
+    measured: str = "",
 ) -> dict[str, Any]:
-    """Append one measurement: the median of the values, and the lowest and highest of them."""
+    """Append one measurement: the median of the values, and the lowest and highest of them.
+
+    `measured` is the commit that was measured, where that is not the present one.
+    """
     ordered = sorted(values)
     middle = len(ordered) // 2
     median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
@@ -31,7 +41,7 @@ def record(
         "n": n,
         "seeds": list(seeds),
         "command": command,
-        "commit": commit(),
+        "commit": measured or commit(),
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
     }

@@ -1,4 +1,4 @@
-"""Plan-Path on the embedded model: the team, the single agents on its token budget, and the roles swapped.
+"""Plan-Path on the embedded model: the team by shared model, adapters and models, single agents, and swapped roles.
 
     python bench/plan_path.py [--seeds 0 1 2] [--runs runs/results]
 
@@ -13,15 +13,17 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import ROOT, record
+from common import ROOT, commit, record
 
 COMMAND = "make results"
+DONE = "measured.json"
 CADRE = [sys.executable, "-m", "cadre.cli"]
 console = Console()
 
@@ -29,19 +31,28 @@ console = Console()
 def trained(recipe: str, seed: int, runs: Path, *overrides: str) -> Path:
     """The complete run of a recipe and a seed, trained now unless it is there already."""
     folder = runs / f"{recipe}-{seed}"
-    if not (folder / "minutes.json").exists():
+    if not (folder / DONE).exists():
         console.print(f"training {recipe}, seed {seed}")
         if folder.exists():
             folder.rename(folder.with_name(f"{folder.name}-stopped-{int(time.time())}"))
-        began = time.monotonic()
+        began, measured = time.monotonic(), commit()
         train = [*CADRE, "train", recipe, f"train.seed={seed}", *overrides, "--run", str(folder)]
         subprocess.run(train, cwd=ROOT, check=True)
-        (folder / "minutes.json").write_text(json.dumps((time.monotonic() - began) / 60))
+        done = {"minutes": (time.monotonic() - began) / 60, "commit": measured}
+        (folder / DONE).write_text(json.dumps(done))
     return folder
+
+
+def minutes(folder: Path) -> float:
+    return float(json.loads((folder / DONE).read_text())["minutes"])
 
 
 def reports(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
+
+
+def final(folder: Path) -> float:
+    return float(reports(folder)[-1]["success"])
 
 
 def tokens(folder: Path) -> int:
@@ -63,27 +74,32 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "results")
     chosen = parser.parse_args()
     seeds = chosen.seeds
-    team = [trained("plan-path", seed, chosen.runs) for seed in seeds]
 
-    def keep(name: str, values: list[float], unit: str = "share") -> None:
-        line = record("plan-path", name, values, unit, COMMAND, 200, seeds)
+    def keep(name: str, runs: list[Path], value: Callable[[Path], float], unit: str = "share") -> None:
+        measured = {json.loads((run / DONE).read_text())["commit"] for run in runs}
+        values = [value(run) for run in runs]
+        line = record("plan-path", name, values, unit, COMMAND, 200, seeds, ", ".join(sorted(measured)))
         console.print(f"{name}: {line['value']:.3f} [{line['low']:.3f}, {line['high']:.3f}] {unit}")
 
-    keep("plan-path.base.success", [reports(run)[0]["success"] for run in team])
-    keep("plan-path.team.success", [reports(run)[-1]["success"] for run in team])
-    keep("plan-path.team.minutes", [json.loads((run / "minutes.json").read_text()) for run in team], "min")
-    keep("plan-path.team.tokens", [tokens(run) for run in team], "tokens")
-    budgets = [f"train.max_tokens={tokens(run)}" for run in team]
+    team = [trained("plan-path", seed, chosen.runs) for seed in seeds]
+    keep("plan-path.base.success", team, lambda run: reports(run)[0]["success"])
+    keep("plan-path.team.success", team, final)
+    keep("plan-path.L0.success", team, final)
+    keep("plan-path.team.minutes", team, minutes, "min")
+    keep("plan-path.team.tokens", team, tokens, "tokens")
+    for recipe, level in (("plan-path-lora", "L1"), ("plan-path-roles", "L2")):
+        runs = [trained(recipe, seed, chosen.runs) for seed in seeds]
+        keep(f"plan-path.{level}.success", runs, final)
+        keep(f"plan-path.{level}.swapped.success", runs, swapped)
+        if level == "L2":
+            keep("plan-path.swapped.success", runs, swapped)
     for recipe, name in (("plan-path-alone", "single"), ("plan-path-solo", "single-with-tool")):
         runs = [
-            trained(recipe, seed, chosen.runs, "train.steps=100000", budget)
-            for seed, budget in zip(seeds, budgets, strict=True)
+            trained(recipe, seed, chosen.runs, "train.steps=100000", f"train.max_tokens={tokens(run)}")
+            for seed, run in zip(seeds, team, strict=True)
         ]
-        keep(f"plan-path.{name}.base.success", [reports(run)[0]["success"] for run in runs])
-        keep(f"plan-path.{name}.success", [reports(run)[-1]["success"] for run in runs])
-    roles = [trained("plan-path-roles", seed, chosen.runs) for seed in seeds]
-    keep("plan-path.roles.success", [reports(run)[-1]["success"] for run in roles])
-    keep("plan-path.swapped.success", [swapped(run) for run in roles])
+        keep(f"plan-path.{name}.base.success", runs, lambda run: reports(run)[0]["success"])
+        keep(f"plan-path.{name}.success", runs, final)
 
 
 if __name__ == "__main__":
