@@ -134,6 +134,19 @@ def test_stop_and_length(engine):
     assert not any("<" in one.text and "|>" in one.text for one in drawn)
 
 
+def test_an_ordinary_token_may_end_a_turn_and_is_no_text(tmp_path):
+    folder = tiny.build(tmp_path / "bang")
+    (bang,) = tiny.byte_tokenizer()("!").input_ids
+    (folder / "generation_config.json").write_text(f'{{"eos_token_id": [{bang}]}}')
+    mine = tiny.engine(folder)
+    with torch.no_grad():
+        mine._loaded.model.lm_head.weight[bang] *= 8.0
+    drawn = [one for one in sample(mine, request("stop", 30, 3))[0] if one.token_ids[-1] == bang]
+    mine.close()
+    assert drawn
+    assert all(one.finish == "stop" and "!" not in one.text for one in drawn)
+
+
 def test_text_has_no_special_tokens(engine):
     mine = engine()
     assert mine._loaded.template.decode([0, 256, 258, 1]) == mine._loaded.template.decode([0, 1])
