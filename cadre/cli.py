@@ -110,6 +110,7 @@ def _after(here: run.Run, done: int) -> None:
 def evaluate(
     folder: RunFolder,
     tasks: Annotated[int, typer.Option(min=1, help="how many of the test split")] = 200,
+    first: Annotated[int, typer.Option(min=0, help="from this task on")] = 0,
     assign: Annotated[str, typer.Option(help="other policies for roles, such as tool=planner,planner=tool")] = "",
     base: Annotated[bool, typer.Option("--base", help="the models as they were before training")] = False,
     untrained: Annotated[str, typer.Option(help="roles, by comma, that play as before training")] = "",
@@ -122,7 +123,7 @@ def evaluate(
     team, game = _loaded(here, assign, base)
     if untrained:
         team = assemble.beside_untrained(here.config, team, untrained)
-    report, _ = asyncio.run(play_all(team.greedy(), game, game.tasks("test")[:tasks]))
+    report, _ = asyncio.run(play_all(team.greedy(), game, game.tasks("test")[first : first + tasks]))
     if as_json:
         sys.stdout.write(json.dumps(report.as_dict()) + "\n")
         return

@@ -205,7 +205,8 @@ class TrainConfig(Section):
 class EvaluateConfig(Section):
     """Held-out tasks, played at temperature 0 with one sample a decision."""
 
-    tasks: int = Field(200, ge=0, description="the first so many of the test split; 0 for none")
+    tasks: int = Field(200, ge=0, description="so many of the test split; 0 for none")
+    first: int = Field(0, ge=0, description="from this one on, so that settings can be chosen on others")
     every: int = Field(0, ge=0, description="steps between evaluations in training; 0 for before and after only")
 
 

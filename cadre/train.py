@@ -74,9 +74,10 @@ async def train(config: Config, run: Run, game: Game, plan: Plan, team: Team, pr
 
 
 async def evaluate_now(config: Config, run: Run, game: Game, team: Team, progress: Progress, step: int) -> None:
-    """The first `evaluate.tasks` of the test split, greedily, into the run."""
+    """`evaluate.tasks` of the test split, greedily, into the run."""
     if config.evaluate.tasks:
-        tasks = game.tasks("test")[: config.evaluate.tasks]
+        first = config.evaluate.first
+        tasks = game.tasks("test")[first : first + config.evaluate.tasks]
         report, _ = await evaluate.evaluate(team.greedy(), game, tasks, 0, progress.evaluating(step, len(tasks)))
         run.log_evaluation(step, report.as_dict())
         progress.evaluated(step, report)
