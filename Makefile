@@ -33,6 +33,7 @@ results: $(READY)
 
 bench: $(READY)
 	$(BIN)/python bench/sandbox.py
+	$(BIN)/python bench/adapters.py --write
 	$(BIN)/python bench/readme.py
 
 seed-model: $(READY)

@@ -34,9 +34,9 @@ def record(
     median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
     line = {
         "name": name,
-        "value": round(median, 6),
-        "low": round(ordered[0], 6),
-        "high": round(ordered[-1], 6),
+        "value": float(f"{median:.6g}"),
+        "low": float(f"{ordered[0]:.6g}"),
+        "high": float(f"{ordered[-1]:.6g}"),
         "unit": unit,
         "n": n,
         "seeds": list(seeds),

@@ -61,7 +61,7 @@ class LearnerConfig(Section):
     max_grad_norm: float = Field(1.0, gt=0.0, description="global norm a policy's gradient is clipped to")
     epochs: Positive = Field(1, description="passes over a step's data")
     minibatches: Positive = Field(1, description="optimiser steps a pass; the paper's single update is 1")
-    tokens_per_microbatch: Positive = Field(16_384, description="padded tokens in one forward; bounds memory")
+    tokens_per_microbatch: Positive = Field(4_096, description="padded tokens in one forward; bounds memory")
     gradient_checkpointing: bool = Field(False, description="recompute activations: less memory, more time")
 
 

@@ -1,0 +1,238 @@
+"""The sandbox in figures: speed, attacks, checkers, hostile answers, and ten thousand mixed programs in one go.
+
+    python bench/sandbox.py [throughput attacks checkers maths soak]
+
+Appends `sandbox.*` and `checker.*` to results/sandbox.jsonl. The data sets are looked for in $CADRE_DATA, or in
+shared/data beside the project's folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import ROOT, record
+
+from cadre import sandbox
+from cadre.rewards.code import humaneval_tests, judge, mbpp_tests
+from cadre.rewards.math import same_answer
+from cadre.sandbox import Limits, Sandbox, attacks
+from cadre.sandbox.attacks.cheats import CHEATS
+
+console = Console(soft_wrap=True)
+DATA = Path(os.environ.get("CADRE_DATA", ROOT.parent / "shared" / "data"))
+COMMAND = "make bench"
+SHORT = "print(sum(range(1000)))"
+ROUNDS, A_ROUND = 5, 600
+HOSTILE = (
+    *("9^{9^{9^9}}", "10^{10^{10}}", "2^{2^{2^{2^{2^2}}}}", "e^{e^{e^{e^{79}}}}", "(10^9)!", "1000000000!"),
+    *("\\binom{10^9}{5\\cdot 10^8}", "\\prod_{i=1}^{10^{100}} i", "\\int_0^1 x^{x^{x^{x}}} dx", "{" * 1500, "(" * 1500),
+    *(
+        "\\frac{" * 300,
+        "\\sqrt{" * 250 + "2" + "}" * 250,
+        "1" * 2000,
+        "[0,1]\\cup" * 200,
+        "\x00\ud800",
+        "70" + " " * 10**6,
+    ),
+    *(
+        "\\begin{pmatrix}" + "1&" * 900 + "\\end{pmatrix}",
+        "__import__('os')._exit(0)",
+        "\\lim_{x\\to 0} \\sin(1/x)^{x!}",
+    ),
+)
+
+
+def keep(name: str, values: list[float], unit: str, n: int) -> None:
+    line = record("sandbox", name, values, unit, COMMAND, n)
+    console.print(f"{name}: {line['value']:,.3f} [{line['low']:,.3f}, {line['high']:,.3f}] {unit}", highlight=False)
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
+
+
+async def together(count: int, jobs: Iterable[Callable[[], Awaitable[Any]]]) -> list[Any]:
+    """The jobs' results in order, at most `count` at a time."""
+    gate = asyncio.Semaphore(count)
+
+    async def one(job: Callable[[], Awaitable[Any]]) -> Any:
+        async with gate:
+            return await job()
+
+    return await asyncio.gather(*(one(job) for job in jobs))
+
+
+async def throughput() -> None:
+    """Short programs through the pool against new interpreters without any confinement, both sides in turn."""
+    cores = os.cpu_count() or 1
+    rates: dict[str, list[float]] = {"pool": [], "cold": []}
+    tails: list[float] = []
+
+    async def new_interpreter() -> None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-S", "-B", "-c", SHORT, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+        )
+        await process.communicate()
+
+    async with Sandbox() as pool:
+
+        async def timed() -> float:
+            began = time.perf_counter()
+            result = await pool.run(SHORT)
+            assert result.stdout == "499500\n", result
+            return time.perf_counter() - began
+
+        await together(cores, [timed] * 50)
+        for _ in range(ROUNDS):
+            began = time.perf_counter()
+            seconds = sorted(await together(cores, [timed] * A_ROUND))
+            rates["pool"].append(A_ROUND / (time.perf_counter() - began))
+            tails.append(1000 * seconds[int(0.99 * A_ROUND)])
+            began = time.perf_counter()
+            await together(cores, [new_interpreter] * (A_ROUND // 4))
+            rates["cold"].append(A_ROUND // 4 / (time.perf_counter() - began))
+        console.print(f"level {pool.level}: {', '.join(pool.layers)}", highlight=False)
+    keep("sandbox.programs_per_s", rates["pool"], "1/s", ROUNDS * A_ROUND)
+    keep("sandbox.p99_ms", tails, "ms", ROUNDS * A_ROUND)
+    keep("sandbox.vs_cold", [a / b for a, b in zip(rates["pool"], rates["cold"], strict=True)], "ratio", ROUNDS)
+
+
+async def try_attacks() -> None:
+    """Every attack at both levels, as root and as an ordinary user where the machine lets us be both."""
+    sys.path.insert(0, str(ROOT))
+    from tests.sandbox.test_attacks import assault
+
+    users = ["root", "ordinary"] if os.getuid() == 0 else ["ordinary"]
+    tried, through, stopped = 0, 0, Counter[str]()
+    for level in ("confined", "isolated"):
+        for user in users:
+            outcomes = await asyncio.to_thread(assault, level, user)
+            breaches = [f"{one['name']}: {one['breach']}" for one in outcomes if one["breach"]]
+            console.print(f"{level}, {user}: {len(outcomes)} attacks, {len(breaches)} got through {breaches}")
+            tried, through = tried + len(outcomes), through + len(breaches)
+            stopped.update(one["layer"] for one in outcomes)
+    console.print(f"stopped by {dict(stopped)}", highlight=False)
+    keep("sandbox.attacks_tried", [len(attacks.ATTACKS)], "attacks", tried)
+    keep("sandbox.attacks_through", [through], "attacks", tried)
+
+
+async def checkers() -> None:
+    """References pass, cheats do not."""
+    problems, basic = rows("humaneval/HumanEval.jsonl"), rows("mbpp/mbpp.jsonl")
+    right = await asyncio.gather(*(judge(r["prompt"] + r["canonical_solution"], humaneval_tests(r)) for r in problems))
+    keep("checker.humaneval_pass", [sum(verdict.ok for verdict in right)], "problems", len(right))
+    passed = await asyncio.gather(*(judge(row["code"], mbpp_tests(row)) for row in basic))
+    keep("checker.mbpp_pass", [sum(verdict.ok for verdict in passed)], "problems", len(passed))
+    limits = Limits(wall_s=2.0, cpu_s=2.0)
+    hacks = [
+        judge(cheat.replace("@ENTRY@", row["entry_point"]), humaneval_tests(row), limits)
+        for cheat in CHEATS.values()
+        for row in problems[::4]
+    ]
+    verdicts = await asyncio.gather(*hacks)
+    keep("checker.hacks_pass", [sum(verdict.ok for verdict in verdicts)], "programs", len(verdicts))
+
+
+async def maths() -> None:
+    """Gold answers against themselves, and the longest that a hostile answer takes."""
+    total = 0
+    for name in ("aime24", "aime25", "math500", "olympiadbench"):
+        golds = [row.get("answer") or ", ".join(row["answers"]) for row in rows(f"{name}/test.jsonl")]
+        same = await asyncio.gather(*(same_answer(gold, gold) for gold in golds))
+        total += sum(same)
+        keep(f"checker.math_gold_pass.{name}", [sum(same)], "problems", len(golds))
+    keep("checker.math_gold_pass", [total], "problems", 1235)
+    seconds, accepted = [], 0
+    for answer in HOSTILE:
+        began = time.perf_counter()
+        accepted += await same_answer("70", answer)
+        seconds.append(time.perf_counter() - began)
+    keep("checker.math_hostile_s", [max(seconds)], "s", len(HOSTILE))
+    keep("checker.math_hostile_pass", [accepted], "answers", len(HOSTILE))
+
+
+KINDS = (
+    "print({i} * 7)",
+    "import sys\nprint(sys.stdin.read()[::-1], {i})",
+    "import json, math\nprint(json.dumps([math.sqrt({i})]))",
+    "from collections import Counter\nprint(Counter(str({i})))",
+    "raise ValueError({i})",
+    "def f(n):\n    return n if n < 2 else f(n - 1) + f(n - 2)\nprint(f(12) + {i})",
+    "print('x' * ({i} % 50)",
+    "import re\nprint(re.findall(r'[0-9]', 'a{i}b'))",
+    "x = [i * i for i in range(200)]\nprint(sum(x) + {i})",
+)
+
+
+async def soak(count: int = 10_000) -> None:
+    """Mixed programs, a tenth of them attacks: the statuses and outputs of the cold mode, and nothing left behind."""
+    quick = [one for one in attacks.ATTACKS if one.kind not in ("time", "memory", "disk")]
+    with attacks.World() as world:
+        sources = [attacks.program_of(one, world) for one in quick]
+        limits = [one.limits for one in quick]
+        programs = [
+            (sources[i // 10 % len(quick)], limits[i // 10 % len(quick)])
+            if i % 10 == 0
+            else (KINDS[i % len(KINDS)].replace("{i}", str(i % 997)), Limits())
+            for i in range(count)
+        ]
+        distinct = list(dict.fromkeys(programs))
+        async with Sandbox("confined", mode="cold") as cold:
+            runs = await together(2, [lambda p=p, m=m: cold.run(p, "abc", m) for p, m in distinct])
+        expected = {pair: (run.status, run.stdout) for pair, run in zip(distinct, runs, strict=True)}
+        before, memory = children(), resident()
+        began = time.perf_counter()
+        async with Sandbox("confined") as pool:
+            results = await together(2, [lambda p=p, m=m: pool.run(p, "abc", m) for p, m in programs])
+            grown = resident() - memory
+        seconds = time.perf_counter() - began
+        differ = [
+            (expected[pair], (got.status, got.stdout))
+            for index, (pair, got) in enumerate(zip(programs, results, strict=True))
+            if (got.status if index % 10 == 0 else (got.status, got.stdout))
+            != (expected[pair][0] if index % 10 == 0 else expected[pair])
+        ]
+        console.print(f"{count} programs in {seconds:.1f} s; differ: {differ[:3]}; damage: {world.damage() or 'none'}")
+        damage = world.damage()
+    await asyncio.sleep(1.0)
+    keep("sandbox.soak.differ_from_cold", [len(differ)], "programs", count)
+    keep("sandbox.soak.left_over", [max(0, children() - before) + bool(damage)], "processes", count)
+    keep("sandbox.soak.memory_growth_mb", [grown], "MB", count)
+
+
+def children() -> int:
+    """Processes below this one."""
+    tasks = Path("/proc/self/task")
+    return sum(len((task / "children").read_text().split()) for task in tasks.iterdir())
+
+
+def resident() -> float:
+    """Resident memory of this process in MB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+PARTS = {"throughput": throughput, "attacks": try_attacks, "checkers": checkers, "maths": maths, "soak": soak}
+
+
+async def main(parts: list[str]) -> None:
+    sandbox.configure("auto")
+    for part in parts or PARTS:
+        await PARTS[part]()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))
