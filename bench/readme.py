@@ -21,6 +21,8 @@ ROWS = {
     "plan-path.team.minutes": "minutes to train the team, evaluations included",
     "sandbox.programs_per_s": "confined programs a second",
     "sandbox.p99_ms": "99th percentile of a confined program, ms",
+    "adapters.four_vs_one.time_ratio": "time of a step with four adapters over one, same tokens",
+    "sandbox.attacks_tried": "attacks tried on the sandbox, at two levels and as two users",
     "sandbox.attacks_through": "attacks on the sandbox that got through",
 }
 
