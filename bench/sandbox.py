@@ -186,7 +186,7 @@ async def soak(count: int = 10_000) -> None:
         programs = [
             (sources[i // 10 % len(quick)], limits[i // 10 % len(quick)])
             if i % 10 == 0
-            else (KINDS[i % len(KINDS)].replace("{i}", str(i % 997)), Limits())
+            else (KINDS[i % len(KINDS)].replace("{i}", str(i % 97)), Limits())
             for i in range(count)
         ]
         distinct = list(dict.fromkeys(programs))
