@@ -123,7 +123,7 @@ def test_a_run_finds_nothing_of_the_run_before() -> None:
         "import ctypes, gc\nneedle = 'PRE' + 'CIOUS'\n"
         "found = sum(needle in o for o in gc.get_objects() if isinstance(o, (str, bytes)))\n"
         "found += sum(needle in str(o) for o in gc.get_objects() if isinstance(o, (dict, list)) and len(o) < 30)\n"
-        "print(found - 0)"
+        "print(found)"
     )
 
     async def go() -> list[str]:

@@ -62,8 +62,9 @@ def prepare(job: dict[str, Any], line: Peer) -> list[units.Unit]:
     told = line.read()
     if "names" not in told:
         raise SolutionGone(f"the program failed: {told.get('type')}: {told.get('message')}")
-    namespace: dict[str, Any] = {"__name__": "tests", **units.KNOWN_NAMES}
-    wanted = job["names"] or units.names_wanted(job["setup"] + "\n" + job["tests"], namespace, told["names"])
+    used = units.names_used(job["setup"] + "\n" + job["tests"])
+    namespace: dict[str, Any] = {"__name__": "tests", **units.known_names(used)}
+    wanted = job["names"] or units.names_wanted(used, namespace, told["names"])
     theirs = {name: Remote(line, name=name) for name in wanted}
     namespace.update(theirs)  # the setup may use what the solution has
     execute(job["setup"], "<setup>", namespace)

@@ -2,12 +2,8 @@
 
 import ast
 import builtins
-import collections
-import decimal
-import fractions
 import importlib
 import math
-import unittest
 from collections.abc import Callable
 from typing import Any
 
@@ -23,20 +19,30 @@ KNOWN_MODULES = (
     "bisect", "collections", "copy", "datetime", "functools", "heapq", "itertools", "json", "math", "operator",
     "random", "re", "statistics", "string", "sys", "unittest",
 )  # fmt: skip
-KNOWN_NAMES: dict[str, Any] = {
-    **{name: importlib.import_module(name) for name in KNOWN_MODULES},
-    "Counter": collections.Counter,
-    "defaultdict": collections.defaultdict,
-    "OrderedDict": collections.OrderedDict,
-    "deque": collections.deque,
-    "Decimal": decimal.Decimal,
-    "Fraction": fractions.Fraction,
+KNOWN_CLASSES = {
+    "Counter": "collections",
+    "defaultdict": "collections",
+    "OrderedDict": "collections",
+    "deque": "collections",
+    "Decimal": "decimal",
+    "Fraction": "fractions",
 }
 
 
-def names_wanted(source: str, namespace: dict[str, Any], offered: list[str]) -> list[str]:
+def names_used(source: str) -> set[str]:
+    """Every name that the code mentions. Raises SyntaxError."""
+    return {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+
+
+def known_names(used: set[str]) -> dict[str, Any]:
+    """The real thing for each of the known names that are used."""
+    modules = {name: importlib.import_module(name) for name in used & set(KNOWN_MODULES)}
+    classes = {name: getattr(importlib.import_module(KNOWN_CLASSES[name]), name) for name in used & set(KNOWN_CLASSES)}
+    return modules | classes
+
+
+def names_wanted(used: set[str], namespace: dict[str, Any], offered: list[str]) -> list[str]:
     """The names that the tests use, that only the solution has."""
-    used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
     return sorted(name for name in used & set(offered) if name not in namespace and name not in vars(builtins))
 
 
@@ -113,6 +119,7 @@ def alike(got: Any, expected: Any) -> bool:
 
 def units_of_class(kind: object) -> list[Unit]:
     """The test methods of a unittest.TestCase, each run as unittest would."""
+    unittest = importlib.import_module("unittest")  # late: a cold interpreter need not wait for it
     if not (isinstance(kind, type) and issubclass(kind, unittest.TestCase)):
         return []
     return [(f"{kind.__name__}.{name}", kind(name).debug) for name in unittest.TestLoader().getTestCaseNames(kind)]
