@@ -179,7 +179,8 @@ KINDS = (
 
 async def soak(count: int = 10_000) -> None:
     """Mixed programs, a tenth of them attacks: the statuses and outputs of the cold mode, and nothing left behind."""
-    quick = [one for one in attacks.ATTACKS if one.kind not in ("time", "memory", "disk")]
+    # Those that take time, or that may rightly end in more than one way, have no single verdict to be compared with.
+    quick = [one for one in attacks.ATTACKS if one.kind not in ("time", "memory", "disk") and len(one.ends) < 2]
     with attacks.World() as world:
         sources = [attacks.program_of(one, world) for one in quick]
         limits = [one.limits for one in quick]
