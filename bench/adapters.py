@@ -21,6 +21,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load
 
+from cadre import credit
 from cadre.config import LearnerConfig, LoraConfig, LossConfig, PolicyConfig
 from cadre.engines.torch import TorchEngine
 from cadre.engines.torch.adapters import segments
@@ -132,24 +133,16 @@ def rollouts(engine: TorchEngine, policies: Sequence[str]) -> list[Sample]:
     return [one for siblings in asyncio.run(together()) for one in siblings]
 
 
-def datum(sample: Sample, advantage: float) -> Datum:
-    """The training sequence of a sample at temperature 1."""
-    before, after = len(sample.prompt_ids), len(sample.token_ids)
-    return Datum(
-        policy=sample.policy,
-        role=sample.role,
-        token_ids=sample.prompt_ids + sample.token_ids,
-        mask=(False,) * before + (True,) * after,
-        logprobs=(0.0,) * before + sample.logprobs,
-        advantages=(0.0,) * before + (advantage,) * after,
-        version=sample.version,
-    )
+def update_data(engine: TorchEngine, policies: Sequence[str]) -> list[Datum]:
+    """The training sequences of fresh samples, with advantages 1 and -1 in turn."""
+    samples = rollouts(engine, policies)
+    return [credit.datum(credit.Scored(one, (-1.0) ** index), 1.0) for index, one in enumerate(samples)]
 
 
 def mixed_difference(model: str, names: Sequence[str]) -> float:
     """The largest difference, over parameters and optimiser state, of one mixed step from steps alone."""
     mixed = engine(model, {name: RANKS[name] for name in names})
-    data = [datum(one, (-1.0) ** index) for index, one in enumerate(rollouts(mixed, names))]
+    data = update_data(mixed, names)
     mixed.update(data)
     worst = 0.0
     for name in names:
@@ -176,7 +169,7 @@ def peft_difference(model: str) -> float:
     names = ("planner", "tool")
     trained = engine(model, {name: RANKS[name] for name in names})
     for _ in range(2):
-        trained.update([datum(one, (-1.0) ** index) for index, one in enumerate(rollouts(trained, names))])
+        trained.update(update_data(trained, names))
     samples = rollouts(trained, names)
     worst = 0.0
     with tempfile.TemporaryDirectory() as folder:

@@ -192,8 +192,7 @@ def beside_untrained(config: Config, team: Team, roles: str) -> Team:
             known = config.team.roles
             raise ConfigError(f"--untrained: got {role!r}; expected roles of {', '.join(known)}.{nearest(role, known)}")
     fresh = build_team(config, presets.plan(config))
-    before = {f"untrained {policy}": sampler for policy, sampler in fresh.samplers.items()}
-    renamed = {name: Renamed(sampler, name.removeprefix("untrained ")) for name, sampler in before.items()}
+    renamed = {f"untrained {policy}": Renamed(sampler, policy) for policy, sampler in fresh.samplers.items()}
     changes = {role: f"untrained {team.assignment[role]}" for role in names}
     return replace(team, samplers={**team.samplers, **renamed}).assigned(changes)
 

@@ -27,6 +27,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from cadre import credit
 from cadre.config import LearnerConfig, LoraConfig, LossConfig, PolicyConfig
 from cadre.engines.torch import TorchEngine
 from cadre.types import Datum, Message, Request, Sample, Sampling
@@ -149,14 +150,4 @@ def sample(engine: TorchEngine, *requests: Request) -> list[list[Sample]]:
 
 def datum(sample: Sample, advantage: float, temperature: float = 1.0) -> Datum:
     """The training sequence of a sample."""
-    before, after = len(sample.prompt_ids), len(sample.token_ids)
-    return Datum(
-        policy=sample.policy,
-        role=sample.role,
-        token_ids=sample.prompt_ids + sample.token_ids,
-        mask=(False,) * before + (True,) * after,
-        logprobs=(0.0,) * before + sample.logprobs,
-        advantages=(0.0,) * before + (advantage,) * after,
-        version=sample.version,
-        temperature=temperature,
-    )
+    return credit.datum(credit.Scored(sample, advantage), temperature)
