@@ -78,11 +78,10 @@ class Side:
 
 
 def common_environment(threads: int) -> dict[str, str]:
-    """The same for every side: so many threads, which sleep while another side has its turn, and no network."""
+    """The same for every side: so many threads, and no network."""
     return {
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
         "WANDB_MODE": "disabled",

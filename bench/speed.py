@@ -195,7 +195,7 @@ def profile(bench: Bench) -> None:
     """A flame profile of one step of the plan-path recipe."""
     path = (RESULTS if bench.options.write else bench.work) / PROFILE
     arguments = [sys.executable, str(Path(__file__).parent / "stacks.py"), str(path)]
-    subprocess.run(arguments, check=True, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"})
+    subprocess.run(arguments, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     console.print("\n".join(path.read_text().splitlines()[:24]), highlight=False)
     console.print(f"The whole profile is in {path}.", highlight=False)
 
