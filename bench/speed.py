@@ -1,11 +1,12 @@
 """Speed against others on this machine, in one process tree, all sides in turn: steps, generation, growth, a profile.
 
-    python bench/speed.py [e2e generate growth profile] [--smollm2 DIR] [--vllm VENV] [--venvs DIR] [--write]
+    python bench/speed.py [e2e generate growth profile recipe] [--smollm2 DIR] [--vllm VENV] [--venvs DIR] [--write]
 
 e2e       one update over prompts x 8 completions: ours, TRL's GRPOTrainer and CoMLRL's MAGRPOTrainer, same tokens
 generate  8 prompts x 8: ours, `model.generate`, and vLLM's CPU build where --vllm names an environment that has it
 growth    how our time grows with siblings, prompt length, agents and turns
 profile   where one step of the plan-path recipe spends its time, as text
+recipe    `cadre train plan-path` as it is against an earlier revision (--before), from a clone
 
 `--write` appends the figures to results/speed.jsonl and puts the profile into results/; else they are printed only.
 All sides run in float32 with the same threads, weights and prompts; loading and the first turn do not count.
@@ -14,10 +15,12 @@ All sides run in float32 with the same threads, weights and prompts; loading and
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,7 +203,39 @@ def profile(bench: Bench) -> None:
     console.print(f"The whole profile is in {path}.", highlight=False)
 
 
-PARTS: dict[str, Callable[[Bench], None]] = {"e2e": e2e, "generate": generate, "growth": growth, "profile": profile}
+def recipe(bench: Bench) -> None:
+    """Minutes of the plan-path recipe, evaluations included, before and now, in turn."""
+    before = bench.work / f"before-{bench.options.before}"
+    if not before.exists():
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(before)], check=True)
+    subprocess.run(["git", "-C", str(before), "checkout", "--quiet", bench.options.before], check=True)
+    minutes: dict[str, list[float]] = {"before": [], "now": []}
+    success: dict[str, list[float]] = {"before": [], "now": []}
+    for number in range(bench.options.repeats):
+        for side, checkout in (("before", before), ("now", ROOT)):
+            folder = bench.work / "recipe" / f"{side}-{number}-{int(time.time())}"
+            arguments = [sys.executable, "-m", "cadre.cli", "train", "plan-path", "--run", str(folder)]
+            began = time.perf_counter()
+            with (bench.work / "recipe.log").open("a") as log:
+                environment = os.environ | {"PYTHONPATH": str(checkout)}
+                # From there, as -m prefers the folder that it is started in.
+                subprocess.run(arguments, check=True, cwd=checkout, env=environment, stdout=log, stderr=log)
+            minutes[side].append((time.perf_counter() - began) / 60)
+            evaluations = (folder / "evaluations.jsonl").read_text().splitlines()
+            success[side].append(json.loads(evaluations[-1])["success"])
+    for side in minutes:
+        bench.keep(f"recipe.{side}.minutes", minutes[side], "min")
+        bench.keep(f"recipe.{side}.success", success[side], "share")
+    bench.keep("recipe.vs_before", [b / n for b, n in zip(minutes["before"], minutes["now"], strict=True)], "ratio")
+
+
+PARTS: dict[str, Callable[[Bench], None]] = {
+    "e2e": e2e,
+    "generate": generate,
+    "growth": growth,
+    "profile": profile,
+    "recipe": recipe,
+}
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -220,6 +255,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--smollm2-prompts", type=int, default=2, help="prompts of an update of SmolLM2")
     parser.add_argument("--trl-batch", type=int, default=8, help="rows that TRL runs at once in learning")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--before", default="08c82e9", help="the revision that the recipe is compared with")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--write", action="store_true", help="append to results/speed.jsonl")
     options = parser.parse_args(arguments)

@@ -54,7 +54,7 @@ class Job:
     done: Callable[[list[Completion]], None]
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def decode(
     loaded: Loaded, jobs: Sequence[Job], dtype: torch.dtype, stopped: Callable[[], bool], share: bool = True
 ) -> None:
