@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,8 @@ class TorchEngine:
         # A model that is trained whole keeps float32 masters; a frozen base is held in the precision of its forward.
         held = torch.float32 if whole else self._dtype
         loras = {name: policy.lora for name, policy in policies.items() if policy.lora}
-        self._loaded = models.load(source, example, held, models.pick_device(device), loras, seed)
+        self._front = Front(self._decode)
+        self._loaded = self._front.work(models.load, source, example, held, models.pick_device(device), loras, seed)
         self._loaded.model.requires_grad_(whole is not None)
         self.tokenizer = self._loaded.tokenizer
         self._optimisers = {
@@ -75,9 +75,6 @@ class TorchEngine:
             self._loaded, self._heads, self._optimisers, self._head_optimisers, loss, critic, self._dtype, seed
         )
         self._reference: Any = None
-        self._front = Front(self._decode)
-        # The weights must not move while a batch is being decoded.
-        self._using = threading.Lock()
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -110,18 +107,16 @@ class TorchEngine:
 
     def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
         """One update of every policy that has data; figures by policy. Raises DivergedError."""
-        with self._using:
-            return self._trainer.update(data)
+        return self._front.work(self._trainer.update, data)
 
     def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
         """Log-probabilities of the masked tokens under the policies as they were before any training; T a datum.
 
         The base with its adapters off, or a frozen copy of a model that is trained whole, loaded when first asked for.
         """
-        with self._using:
-            if self._reference is None:
-                self._reference = self._loaded.model if self._loaded.adapters.pairs else self._original()
-            return self._trainer.logprobs(self._reference, data)
+        if self._reference is None:
+            self._reference = self._loaded.model if self._loaded.adapters.pairs else self._front.work(self._original)
+        return self._front.work(self._trainer.logprobs, self._reference, data)
 
     def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
         """The token ids of a conversation that the policy would answer next."""
@@ -129,8 +124,7 @@ class TorchEngine:
 
     def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
         """What the heads named in `targets` say at their places, a tuple a datum."""
-        with self._using:
-            return self._trainer.values(data)
+        return self._front.work(self._trainer.values, data)
 
     def save(self, folder: Path) -> None:
         """`folder/POLICY` for each trained policy: what `export` writes, `optimiser/`, and `heads/` if it has some."""
@@ -173,7 +167,7 @@ class TorchEngine:
             storage.save_adapter(self._parameters(policy), config, self._loaded.source, self.tokenizer, folder)
 
     def close(self) -> None:
-        """End the decode thread."""
+        """End the thread that samples and learns."""
         self._front.close()
 
     def _parameters(self, policy: str) -> dict[str, nn.Parameter]:
@@ -212,9 +206,8 @@ class TorchEngine:
 
     def _decode(self, jobs: Sequence[Job], stopped: Callable[[], bool]) -> None:
         most = CACHE_BYTES // column_bytes(self._loaded.model.config, self._dtype)
-        with self._using:
-            for batch in by_memory(jobs, lambda job: len(job.prompt_ids) + job.limit, most):
-                decode(self._loaded, batch, self._dtype, stopped)
+        for batch in by_memory(jobs, lambda job: len(job.prompt_ids) + job.limit, most):
+            decode(self._loaded, batch, self._dtype, stopped)
 
 
 def _head_learner(policy: LearnerConfig, critic: CriticConfig) -> LearnerConfig:

@@ -2,6 +2,10 @@
 
 Meanwhile the event loop goes on, so programs in the sandbox run beside the model. A request resolves as soon as its
 own siblings have stopped. Works with a new event loop each time, as several calls of `asyncio.run` make.
+
+Learning runs in the same thread. Each thread that asks for parallel products has threads of its own for them, and once
+there are more of these than cores, OpenMP puts them to sleep between any two products: on two cores a second one costs
+sampling and learning 40% of their time.
 """
 
 from __future__ import annotations
@@ -10,6 +14,9 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+import torch
 
 from cadre.engines.torch.decode import Completion, Job
 from cadre.types import Sampling
@@ -17,6 +24,8 @@ from cadre.types import Sampling
 # A batch leaves once nothing new was asked for in this time; episodes that answer at once then share a batch.
 QUIET_SECONDS = 0.002
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Decode = Callable[[Sequence[Job], Callable[[], bool]], None]
 
 
@@ -25,7 +34,9 @@ class Front:
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="decode")
+        # Said aloud, as a new thread may else take over what decoding allows itself in another one just then.
+        threads = torch.get_num_threads()
+        self._pool = ThreadPoolExecutor(1, "torch", torch.set_num_threads, (threads,))
         self._waiting: dict[Job, asyncio.Future[list[Completion]]] = {}
         self._dispatcher: asyncio.Task[None] | None = None
 
@@ -47,6 +58,10 @@ class Front:
             return await future
         finally:
             self._waiting.pop(job, None)
+
+    def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function in the worker, after the batch that it has, and wait for what it returns or raises."""
+        return self._pool.submit(function, *args, **kwargs).result()
 
     def close(self) -> None:
         """Wait for the batch in the worker, then end the worker."""
