@@ -9,7 +9,6 @@ Trains through the command line, one run a preset and seed, and leaves out runs 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,8 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from common import ROOT, record
-from plan_path import DONE, console, final, reports, tokens, trained
+from plan_path import complete, console
+from trainings import Run
 
 from cadre.config import ALGORITHMS
 from tests.coordination import experiment
@@ -30,30 +30,26 @@ NAMES = [name for name in ALGORITHMS if name != "custom"]
 PLAN_PATH_TOKENS, COORDINATION_TOKENS = 127_000, 40_000
 
 
-def plan_path(name: str, seed: int, runs: Path) -> Path:
+def plan_path(name: str, seed: int, runs: Path) -> Run:
     """A preset's own recipe, stopped by tokens and judged on tasks that no setting was chosen on."""
     recipe = "plan-path" if name == "at_grpo" else f"plan-path-{name.replace('_', '-')}"
-    stop = ["train.steps=100000", f"train.max_tokens={PLAN_PATH_TOKENS}", "evaluate.first=600"]
-    return trained(recipe, seed, runs / "presets", *stop)
+    stop = ("train.steps=100000", f"train.max_tokens={PLAN_PATH_TOKENS}")
+    return Run(runs / "presets" / f"{recipe}-{seed}", recipe, seed, stop, first=600)
 
 
-def coordination(name: str, seed: int, runs: Path) -> Path:
+def coordination(name: str, seed: int, runs: Path) -> Run:
     """The game and the settings of tests/coordination.py, played by an untrained model of a dozen tokens."""
     folder = runs / "coordination"
     folder.mkdir(parents=True, exist_ok=True)
     recipe = folder / f"{name}.yaml"
     recipe.write_text(yaml.safe_dump(experiment(name, folder / "models")))
-    return trained(str(recipe), seed, folder, "train.steps=100000", f"train.max_tokens={COORDINATION_TOKENS}")
+    stop = ("train.steps=100000", f"train.max_tokens={COORDINATION_TOKENS}")
+    return Run(folder / f"{name}-{seed}", str(recipe), seed, stop, tasks=8)
 
 
-def reward(folder: Path) -> float:
-    """What a held-out episode paid after training."""
-    return float(reports(folder)[-1]["reward"])
-
-
-ROWS: dict[str, tuple[Callable[[str, int, Path], Path], Callable[[Path], float], str, str, int]] = {
-    "plan-path": (plan_path, final, "success", "share", 200),
-    "coordination": (coordination, reward, "return", "reward", 8),
+ROWS: dict[str, tuple[Callable[[str, int, Path], Run], str, str, str]] = {
+    "plan-path": (plan_path, "success", "success", "share"),
+    "coordination": (coordination, "reward", "return", "reward"),
 }
 
 
@@ -65,14 +61,14 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "results")
     chosen = parser.parse_args()
     for game in chosen.games or ROWS:
-        train, value, figure, unit, n = ROWS[game]
+        make, value, figure, unit = ROWS[game]
         for name in chosen.only:
-            runs = [train(name, seed, chosen.runs) for seed in chosen.seeds]
-            commits = sorted({json.loads((run / DONE).read_text())["commit"] for run in runs})
-            values = [value(run) for run in runs]
+            runs = complete([make(name, seed, chosen.runs) for seed in chosen.seeds])
+            commits = ", ".join(sorted({run.done()["commit"] for run in runs}))
+            values = [run.after(value) for run in runs]
             label = f"preset.{name}.{game}.{figure}"
-            line = record("presets", label, values, unit, COMMAND, n, chosen.seeds, ", ".join(commits))
-            spent = ", ".join(f"{tokens(run):,.0f}" for run in runs)
+            line = record("presets", label, values, unit, COMMAND, runs[0].tasks, chosen.seeds, commits)
+            spent = ", ".join(f"{run.total('rollout/tokens'):,.0f}" for run in runs)
             console.print(f"{label}: {line['value']:.3f} [{line['low']:.3f}, {line['high']:.3f}], tokens {spent}")
 
 

@@ -38,6 +38,31 @@ ROWS = {
 }
 
 
+GAMES = {"plan-path": "Plan-Path", "sokoban": "Sokoban", "sudoku": "Sudoku 4x4"}
+PAPER = {
+    "single": "`single`: one agent that has the tool, untrained",
+    "single-grpo": "`single-grpo`: the same, GRPO on whole episodes",
+    "single-at-grpo": "`single-at-grpo`: the same, siblings at every decision",
+    "team-prompted": "`team-prompted`: tool and planner, untrained",
+    "team-grpo": "`team-grpo`: the team, GRPO on whole episodes",
+    "team-shared": "**`team-shared`: the team, AT-GRPO, one shared model**",
+    "team-per-role": "**`team-per-role`: the team, AT-GRPO, a model per role**",
+    "tool-alone": "`tool-alone`: the tool trained alone, its answers executed",
+    "planner-alone": "`planner-alone`: the planner trained alone, without a tool",
+    "alone-as-team": "`alone-as-team`: these two put together as a team",
+    "swapped": "`swapped`: the two models of `team-per-role` in each other's role",
+}
+ABLATIONS = {
+    "carry-sample": "carry: a sibling drawn by its reward",
+    "carry-random": "carry: any sibling",
+    "k2": "K = 2",
+    "k4": "K = 4",
+    "outcome-only": "reward by outcome only",
+    "alpha-0.25": "alpha = 0.25",
+    "alpha-4": "alpha = 4",
+}
+
+
 def shown(value: float, unit: str) -> str:
     return f"{value:.1%}" if unit == "share" else f"{value:,.3g}"
 
@@ -62,9 +87,35 @@ def presets() -> str:
     for name in ALGORITHMS:
         row = [found.get(f"preset.{name}.{figure}") for figure in ("plan-path.success", "coordination.return")]
         if any(row):
-            cells = (f"{shown(one['value'], one['unit'])} ({_spread(one)})" if one else "" for one in row)
-            lines.append(f"| `{name}` | {' | '.join(cells)} |")
+            lines.append(f"| `{name}` | {' | '.join(_cell(one) for one in row)} |")
     return "\n".join(lines)
+
+
+def paper() -> str:
+    """Markdown: the rows of the paper's tables for three games, what training them cost, and the ablations."""
+    found = latest()
+    lines = [f"| row | {' | '.join(GAMES.values())} |", "|---|---|---|---|"]
+    for row, words in PAPER.items():
+        cells = [found.get(f"table.{row}.{game}.success") for game in GAMES]
+        if any(cells):
+            lines.append(f"| {words} | {' | '.join(_cell(cell) for cell in cells)} |")
+    lines += ["", "| what training cost, median of the seeds | tokens | environment steps | episodes | minutes |"]
+    lines += ["|---|---|---|---|---|"]
+    for row in PAPER:
+        for game, name in GAMES.items():
+            cells = [found.get(f"table.{row}.{game}.{cost}") for cost in ("tokens", "env_steps", "episodes", "minutes")]
+            if all(cells):
+                values = [f"{one['value']:,.3g}" for one in cells if one]
+                lines.append(f"| `{row}`, {name} | {' | '.join(values)} |")
+    lines += ["", "| Plan-Path, one thing changed, equal tokens | held-out success |", "|---|---|"]
+    for name, words in ABLATIONS.items():
+        if one := found.get(f"ablation.{name}.plan-path.success"):
+            lines.append(f"| {words} | {_cell(one)} |")
+    return "\n".join(lines)
+
+
+def _cell(one: dict[str, Any] | None) -> str:
+    return f"{shown(one['value'], one['unit'])} ({_spread(one)})" if one else ""
 
 
 def _spread(one: dict[str, Any]) -> str:
@@ -74,7 +125,7 @@ def _spread(one: dict[str, Any]) -> str:
 def main() -> None:
     path = ROOT / "README.md"
     text = path.read_text()
-    for mark, made in (("results", table()), ("presets", presets())):
+    for mark, made in (("results", table()), ("presets", presets()), ("paper", paper())):
         fresh = f"<!-- {mark} -->\n{made}\n<!-- end of {mark} -->"
         text = re.sub(rf"<!-- {mark} -->.*<!-- end of {mark} -->", lambda _, fresh=fresh: fresh, text, flags=re.S)
     path.write_text(text)

@@ -24,7 +24,9 @@ def test_sound_environments_pass(env: type[Env]) -> None:
     assert len(asyncio.run(check_env(game_of(env)))) == 6
 
 
-@pytest.mark.parametrize("name", ["plan-path", "plan-path-alone", "plan-path-solo", "examples/taboo.py:Taboo"])
+@pytest.mark.parametrize(
+    "name", ["plan-path", "plan-path-alone", "plan-path-tool", "plan-path-solo", "examples/taboo.py:Taboo"]
+)
 def test_what_is_bundled_passes(name: str) -> None:
     assert len(asyncio.run(check_env(Game(name, {}), episodes=3))) == 6
 

@@ -5,7 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadre import noise
-from cadre.envs.plan_path import Grid, PlanPath, PlanPathAlone, PlanPathSolo, parse_grid, reachable, shortest
+from cadre.envs.plan_path import (
+    Grid,
+    PlanPath,
+    PlanPathAlone,
+    PlanPathSolo,
+    PlanPathTool,
+    parse_grid,
+    reachable,
+    shortest,
+)
 from cadre.envs.tool_planner import MOVES, extract_program, numbered, parse_moves
 from cadre.models.programs.plan_path import CORNER, SEARCH, SEARCH_MISTAKES
 from cadre.types import Task
@@ -69,6 +78,29 @@ def test_what_the_planner_sees_of_the_tool() -> None:
     shown = full.observe()["planner"].messages[0].content
     assert SEARCH.strip() in shown
     assert "printed DDRR. These moves would reach the goal" in shown
+
+
+def test_what_a_lone_tool_answers_is_executed() -> None:
+    env = PlanPathTool(Task("t", {"grid": ROWS}), turns=2)
+    (reward,) = play(env, "print('R')")
+    assert (reward.team, reward.local) == (pytest.approx(-0.01 + 0.1), {})
+    assert env.cell == (0, 1)
+    (reward,) = play(env, "print(")
+    assert reward.local == {"tool": -0.2}
+    assert env.observe() == {}
+    solver = PlanPathTool(Task("t", {"grid": ROWS}))
+    (reward,) = play(solver, SEARCH)
+    assert reward.team == pytest.approx(-0.04 + 0.4 + 1.0 + 0.5)
+    assert solver.success
+
+
+def test_by_outcome_only_the_goal_pays() -> None:
+    env = PlanPath(Task("t", {"grid": ROWS}), reward="outcome")
+    wrong, idle, right, away, last, goal = play(env, "print('R')", "", SEARCH, "RR", SEARCH, "DD")
+    assert [one.local.get("tool") for one in (wrong, right, last)] == [0.0, 1.0, 0.0]
+    assert [one.team for one in (idle, away, goal)] == [0.0, 0.0, 1.0]
+    assert idle.local == {"planner": 0.0}
+    assert env.success
 
 
 def test_a_program_that_fails_is_reported_and_the_state_stays() -> None:

@@ -23,7 +23,9 @@ from cadre.envs.tool_planner import (
     Cell,
     Outcome,
     Prompts,
+    Rewards,
     Solo,
+    Tool,
     ToolPlanner,
     in_split,
     numbered,
@@ -125,7 +127,7 @@ def drawing(size: int, free: Iterable[Cell], start: Cell, goal: Cell) -> list[st
 
 class PlanPath(ToolPlanner):
     """The team form. Settings: `turns` the team gets, `max_moves` executed of one answer, `size` and `blocked` of the
-    grid, `prompts` wording."""
+    grid, `prompts` wording, `reward` shaped or by outcome."""
 
     prelude: ClassVar[str] = PRELUDE
     titles: ClassVar[tuple[str, str]] = ("program", "moves")
@@ -138,9 +140,10 @@ class PlanPath(ToolPlanner):
         size: int = 10,
         blocked: float = 0.22,
         prompts: Prompts = "full",
+        reward: Rewards = "shaped",
     ) -> None:
         self.grid, start = parse_grid(task.data["grid"])
-        super().__init__(task, start, turns, prompts)
+        super().__init__(task, start, turns, prompts, reward)
         self.max_moves, self.optimal = max_moves, len(shortest(self.grid, start) or "")
 
     @classmethod
@@ -226,6 +229,10 @@ class PlanPath(ToolPlanner):
 
 class PlanPathAlone(Alone, PlanPath):
     """A single planner without the tool."""
+
+
+class PlanPathTool(Tool, PlanPath):
+    """A single tool whose programs' answers are executed."""
 
 
 class PlanPathSolo(Solo, PlanPath):

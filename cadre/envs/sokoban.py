@@ -28,7 +28,9 @@ from cadre.envs.tool_planner import (
     Cell,
     Outcome,
     Prompts,
+    Rewards,
     Solo,
+    Tool,
     ToolPlanner,
     in_split,
     numbered,
@@ -139,7 +141,8 @@ def solve(level: Level, state: State) -> str | None:
 
 class Sokoban(ToolPlanner):
     """The team form. Settings: `turns` the team gets, `max_moves` of the whole episode, `size` of the level, walls
-    included, and its number of `boxes`, `prompts` wording."""
+    included, and its number of `boxes`, `prompts` wording, `reward` shaped or
+    by outcome."""
 
     prelude: ClassVar[str] = PRELUDE
     titles: ClassVar[tuple[str, str]] = ("sokoban program", "sokoban moves")
@@ -152,9 +155,10 @@ class Sokoban(ToolPlanner):
         size: Annotated[int, Field(ge=5, le=20)] = 6,
         boxes: Annotated[int, Field(ge=1, le=4)] = 1,
         prompts: Prompts = "full",
+        reward: Rewards = "shaped",
     ) -> None:
         self.level, state = parse_level(task.data["grid"])
-        super().__init__(task, state, turns, prompts)
+        super().__init__(task, state, turns, prompts, reward)
         self.max_moves = max_moves
 
     @classmethod
@@ -242,6 +246,10 @@ class SokobanAlone(Alone, Sokoban):
     """A single planner without the tool."""
 
 
+class SokobanTool(Tool, Sokoban):
+    """A single tool whose programs' answers are executed."""
+
+
 class SokobanSolo(Solo, Sokoban):
     """A single agent that has the tool."""
 
@@ -257,8 +265,9 @@ class Boxoban(Sokoban):
         turns: Annotated[int, Field(ge=1)] = 4,
         max_moves: Annotated[int, Field(ge=1)] = 200,
         prompts: Prompts = "full",
+        reward: Rewards = "shaped",
     ) -> None:
-        super().__init__(task, turns, max_moves, prompts=prompts)
+        super().__init__(task, turns, max_moves, prompts=prompts, reward=reward)
 
     @classmethod
     def tasks(cls, split: Split, levels: str = "", **settings: Any) -> Sequence[Task]:  # type: ignore[override]

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from cadre import noise
 from cadre.env import GeneratedTasks, Split
-from cadre.envs.tool_planner import SPLIT_SIZES, Alone, Outcome, Prompts, Solo, ToolPlanner, in_split
+from cadre.envs.tool_planner import SPLIT_SIZES, Alone, Outcome, Prompts, Rewards, Solo, Tool, ToolPlanner, in_split
 from cadre.errors import ConfigError
 from cadre.types import Task
 
@@ -186,7 +186,8 @@ def dig(solution: Rows, clues: int, generator: random.Random) -> Rows:
 
 class Sudoku(ToolPlanner):
     """The team form. Settings: `turns` the team gets, `size` of the grid, `clues` that a puzzle keeps at the least (6
-    of 16, 36 of 81 where not given), `prompts` wording."""
+    of 16, 36 of 81 where not given), `prompts` wording, `reward` shaped or
+    by outcome."""
 
     prelude: ClassVar[str] = PRELUDE
     titles: ClassVar[tuple[str, str]] = ("sudoku program", "sudoku grid")
@@ -199,13 +200,14 @@ class Sudoku(ToolPlanner):
         size: Literal[4, 9] = 4,
         clues: Annotated[int, Field(ge=4, le=80)] | None = None,
         prompts: Prompts = "full",
+        reward: Rewards = "shaped",
     ) -> None:
         self.puzzle: Rows = tuple(task.data["grid"])
         found = solutions(self.puzzle)
         if len(found) != 1:
             raise ValueError(f"task {task.id}: expected a puzzle with one solution; got {len(found) or 'none'}.")
         (self.solution,) = found
-        super().__init__(task, self.puzzle, turns, prompts)
+        super().__init__(task, self.puzzle, turns, prompts, reward)
         self.blanks = "".join(self.puzzle).count(".")
 
     @classmethod
@@ -309,6 +311,10 @@ class Sudoku(ToolPlanner):
 
 class SudokuAlone(Alone, Sudoku):
     """A single planner without the tool."""
+
+
+class SudokuTool(Tool, Sudoku):
+    """A single tool whose programs' answers are executed."""
 
 
 class SudokuSolo(Solo, Sudoku):

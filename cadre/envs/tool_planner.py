@@ -3,8 +3,8 @@
 A turn has two steps. The role `tool` writes a Python program, which the sandbox runs and whose answer is tried on a
 copy of the state; the role `planner` sees the program, its output and what that answer would come to, and its own
 answer is the one executed. `Alone` is a planner without the tool; `Solo` is one agent that first writes the program
-and then answers. A game is a subclass of `ToolPlanner` that says what its state is, how an answer is read and what
-playing it is worth.
+and then answers; `Tool` writes programs whose answers are executed as they are. A game is a subclass of `ToolPlanner`
+that says what its state is, how an answer is read and what playing it is worth.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
 Cell = tuple[int, int]
 Prompts = Literal["compact", "full"]
+Rewards = Literal["shaped", "outcome"]
 
 
 def in_split(split: Split, *content: str) -> bool:
@@ -87,9 +88,9 @@ class ToolPlanner(Env):
     titles: ClassVar[tuple[str, str]]
     verdicts: ClassVar[tuple[str, str]] = ("goal", "short")
 
-    def __init__(self, task: Task, state: Any, turns: int, prompts: Prompts) -> None:
+    def __init__(self, task: Task, state: Any, turns: int, prompts: Prompts, reward: Rewards) -> None:
         super().__init__(task)
-        self.state, self.turns, self.words = state, turns, WORDS[prompts]
+        self.state, self.turns, self.words, self.reward = state, turns, WORDS[prompts], reward
         self.turn, self.spent, self.wrote, self.rating = 0, 0, "", 0.0
         self.run: Run | None = None
 
@@ -156,29 +157,40 @@ class ToolPlanner(Env):
     async def try_program(self, role: str, text: str) -> Reward:
         """Run the program and try its answer on a copy: a local reward, since the state does not change.
 
-        A program is rated -0.2 without an answer, else 0.1 and what its answer is worth. It is paid the difference to
-        the episode's rating before it, so that writing a right program every turn and never using it earns no more
-        than writing one. Siblings have that in common, so what they are worth to each other is their ratings.
+        A program is rated -0.2 without an answer, else 0.1 and what its answer is worth (with `reward: outcome` 1 where
+        its answer solves the task, else 0). It is paid the difference to the episode's rating before it, so that
+        writing a right program every turn and never using it earns no more than writing one. Siblings have that in
+        common, so what they are worth to each other is their ratings.
         """
         self.wrote = text
-        result = await sandbox.run(self.prelude + extract_program(text), self.stdin(), LIMITS)
-        ran = result.status == "ok"
-        answer = self.parse(result.stdout) if ran else None
-        self.run = Run(result.status, result.stdout, result.stderr, answer)
-        outcome = None if answer is None else self.outcome(answer)
+        self.run = await self.execute(text)
+        outcome = None if self.run.answer is None else self.outcome(self.run.answer)
+        solved = float(outcome is not None and outcome.solved)
         before, self.rating = self.rating, 0.1 + outcome.value if outcome else -0.2
-        parts = {"tool/ran": float(ran), "tool/goal": float(outcome is not None and outcome.solved)}
+        if self.reward == "outcome":
+            self.rating = solved
+        parts = {"tool/ran": float(self.run.status == "ok"), "tool/goal": solved}
         return Reward(local={role: self.rating - before}, parts=parts)
+
+    async def execute(self, text: str) -> Run:
+        """Run a program in the sandbox, on what it reads."""
+        result = await sandbox.run(self.prelude + extract_program(text), self.stdin(), LIMITS)
+        answer = self.parse(result.stdout) if result.status == "ok" else None
+        return Run(result.status, result.stdout, result.stderr, answer)
 
     def act(self, role: str, text: str) -> Reward:
         """Execute the answer and end the turn."""
-        answer = self.parse(text)
+        return self.play(role, self.parse(text))
+
+    def play(self, role: str, answer: str | None) -> Reward:
+        """Execute the answer, if there is one, and end the turn."""
         self.turn, self.run, self.wrote = self.turn + 1, None, ""
         if answer is None:
-            return Reward(local={role: -0.2}, parts={"format": 0.0})
+            return Reward(local={role: -0.2 if self.reward == "shaped" else 0.0}, parts={"format": 0.0})
         outcome = self.outcome(answer)
         self.state, self.spent = outcome.state, self.spent + outcome.spent
-        return Reward(team=outcome.value, parts={**outcome.parts, "format": 1.0})
+        worth = outcome.value if self.reward == "shaped" else float(outcome.solved)
+        return Reward(team=worth, parts={**outcome.parts, "format": 1.0})
 
 
 class Alone(ToolPlanner):
@@ -189,6 +201,15 @@ class Alone(ToolPlanner):
     @property
     def programming(self) -> bool:
         return False
+
+
+class Tool(ToolPlanner):
+    """A single tool without a planner: what its program answers is executed, and paid as a planner's answer is."""
+
+    roles: ClassVar[tuple[str, ...]] = ("tool",)
+
+    async def try_program(self, role: str, text: str) -> Reward:
+        return self.play(role, (await self.execute(text)).answer)
 
 
 class Solo(ToolPlanner):

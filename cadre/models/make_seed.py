@@ -124,7 +124,7 @@ def pretrain(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, steps:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the embedded seed model.")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--steps", type=int, default=1600)
     parser.add_argument("--batch", type=int, default=96)
     parser.add_argument("--rate", type=float, default=3e-3)
     chosen = parser.parse_args()
