@@ -62,6 +62,14 @@ def engine(folder: Path, packing: str, tokens: int = 4_096) -> TorchEngine:
     return TorchEngine(folder, {"p": policy}, {"p": learner}, LossConfig(), 100, 0, "cpu")
 
 
+def pair(folder: Path) -> tuple[TorchEngine, TorchEngine]:
+    """Both sides, in one thread: each pool of threads beside another would slow both down."""
+    trie, padded = engine(folder, "trie"), engine(folder, "padded")
+    padded._front.close()
+    padded._front = trie._front
+    return trie, padded
+
+
 def siblings(prompt: int, completion: int, count: int, vocabulary: int, total: int = SEQUENCES) -> list[Datum]:
     """`total` sequences of random tokens, `count` after each prompt."""
     draw = random.Random(0)
@@ -88,7 +96,7 @@ def time_ratios(folder: Path, prompt: int, count: int, clock: Callable[[], float
     completion = LENGTHS[prompt]
     data = siblings(prompt, completion, count, SMALL["vocab_size"])
     bound = (prompt + count * completion) / (count * (prompt + completion))
-    sides = [engine(folder, packing) for packing in ("trie", "padded")]
+    sides = pair(folder)
     pairs = [[seconds(lambda side=side: side.update(data), clock) for side in sides] for _ in range(REPEATS + 1)][1:]
     for side in sides:
         side.close()
@@ -115,7 +123,7 @@ def largest_difference(folder: Path) -> float:
     found = []
     for prompt, completion in LENGTHS.items():
         data = siblings(prompt, completion, 8, SMALL["vocab_size"], total=16)
-        sides = [engine(folder, packing) for packing in ("trie", "padded")]
+        sides = pair(folder)
         one, other = (gradients(side, data) for side in sides)
         found += [float((one[name] - other[name]).abs().max()) for name in one]
         for side in sides:

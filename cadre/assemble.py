@@ -130,14 +130,14 @@ def check(config: Config) -> tuple[Game, presets.Plan]:
     plan = presets.plan(config)
     _check_siblings(config.algorithm.k, game)
     _check_growth(config, game, plan)
-    _check_critic(config, game, plan)
+    _check_demands(config, game, plan)
     for name, policy in _policies(config).items():
         if policy.url is None:
             find_model(name, policy)
     return game, plan
 
 
-def _check_critic(config: Config, game: Game, plan: presets.Plan) -> None:
+def _check_demands(config: Config, game: Game, plan: presets.Plan) -> None:
     """Refuse what the environment does not have, or has too much of, for a critic or a reward model."""
     if plan.critic and plan.critic.config.privileged and game.env_class.privileged is Env.privileged:
         raise ConfigError(
