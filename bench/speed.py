@@ -92,6 +92,7 @@ class Bench:
             "adapters": False,
             "agents": 1,
             "turns": 1,
+            "continuous": False,
         } | changes
 
     def rounds(self, name: str, workers: Sequence[Worker]) -> dict[str, list[Turn]]:
@@ -136,10 +137,14 @@ def generate(bench: Bench) -> None:
     """Generation alone, tokens a second."""
     for model in bench.models():
         job = bench.job(model, GENERATED, 200, LENGTHS[200], learn=False)
-        theirs = Worker("hf", Path(sys.executable), "run_generate.py", job)
-        found = bench.rounds(f"generate.hf{model.suffix}", [ours(job), theirs])
+        theirs = [
+            Worker(name, Path(sys.executable), "run_generate.py", job | {"continuous": name != "hf"})
+            for name in ("hf", "hf-continuous")[: 1 if model.suffix else 2]
+        ]
+        found = bench.rounds(f"generate.hf{model.suffix}", [ours(job), *theirs])
         keep_generation(bench, found, model.suffix)
-        bench.keep(f"generate.vs_hf{model.suffix}", ratios(found, OURS, "hf"), "ratio")
+        for side in theirs:
+            bench.keep(f"generate.vs_{side.name}{model.suffix}", ratios(found, OURS, side.name), "ratio")
         bench.keep(f"generate.vs_hf.processor{model.suffix}", ratios(found, OURS, "hf", "processor"), "ratio")
         if model.suffix:
             against_vllm(bench, model)

@@ -1,4 +1,7 @@
-"""`model.generate` of transformers, all prompts with their siblings in one batch, a generation a turn."""
+"""`model.generate` of transformers, all prompts with their siblings in one batch, a generation a turn.
+
+With `continuous` in the job its continuous batching (`generate_batch`) instead.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,34 @@ from turns import Turns
 def main() -> None:
     turns = Turns()
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     job = turns.job
     torch.set_num_threads(job["threads"])
     model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=job["dtype"]).eval()
     tokenizer = AutoTokenizer.from_pretrained(job["model"])
     prompts = torch.tensor(tokenizer(job["prompts"], add_special_tokens=False).input_ids)
+    config = GenerationConfig(
+        do_sample=True,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
+        max_new_tokens=job["completion"],
+        eos_token_id=model.generation_config.eos_token_id,
+        pad_token_id=model.generation_config.pad_token_id,
+    )
     while turns.wait():
         with torch.inference_mode():
-            sequences = model.generate(
-                input_ids=prompts,
-                attention_mask=torch.ones_like(prompts),
-                do_sample=True,
-                temperature=1.0,
-                top_p=1.0,
-                top_k=0,
-                max_new_tokens=job["completion"],
-                num_return_sequences=job["k"],
-            )
-        sampled = sequences[:, prompts.shape[1] :].numel()
+            if job["continuous"]:
+                rows = prompts.repeat_interleave(job["k"], dim=0).tolist()
+                found = model.generate_batch(rows, generation_config=config).values()
+                sampled = sum(len(one.generated_tokens) for one in found)
+            else:
+                mask, count = torch.ones_like(prompts), job["k"]
+                sequences = model.generate(
+                    input_ids=prompts, attention_mask=mask, generation_config=config, num_return_sequences=count
+                )
+                sampled = sequences[:, prompts.shape[1] :].numel()
         turns.done(turns.elapsed(), prompts.tolist(), sampled, 0)
 
 

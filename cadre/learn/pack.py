@@ -79,7 +79,8 @@ class Reach:
 
 def reads(datum: Datum) -> int:
     """How many of its tokens the model runs: up to the last one whose state is read, by a loss or a value head."""
-    last = max((index for index, kept in enumerate(datum.mask) if kept), default=0)
+    # From the end, where it is soon found.
+    last = next((index for index in range(len(datum.mask) - 1, 0, -1) if datum.mask[index]), 0)
     return max(last, *(at + 1 for at in datum.targets.at)) if datum.targets and datum.targets.at else last
 
 

@@ -4,10 +4,13 @@ import asyncio
 import threading
 
 import pytest
+import torch
 
+from cadre.engines.torch import decode as decoding
 from cadre.engines.torch.decode import Completion
 from cadre.engines.torch.front import Front
 from cadre.types import Sampling
+from tests.engines.tiny import request, sample
 
 
 def answer(job):
@@ -129,3 +132,47 @@ def test_cancellation_stops_the_batch_and_the_next_run_works(front):
     assert left == [0]
     asyncio.run(submit(one, 1))
     assert left == [0, 1]
+
+
+def test_work_runs_in_the_thread_that_decodes(front):
+    """One pool of threads for sampling and learning, with the caller's number of them."""
+    threads = []
+
+    def decode(jobs, stopped):
+        threads.append(threading.current_thread())
+        for job in jobs:
+            answer(job)
+
+    one = front(decode)
+    asyncio.run(submit(one, 0))
+    worker = one.work(lambda wanted: (threading.current_thread(), wanted, torch.get_num_threads()), 3)
+    assert worker == (threads[0], 3, torch.get_num_threads())
+    assert threads[0] is not threading.current_thread()
+    with pytest.raises(ZeroDivisionError):
+        one.work(lambda: 1 / 0)
+    assert one.work(lambda: "still here") == "still here"
+
+
+@pytest.mark.skipif(torch.get_num_threads() < 2, reason="one thread has no fewer")
+def test_steps_of_little_work_take_one_thread_and_give_the_same(engine, monkeypatch):
+    counts = []
+
+    def counted(run):
+        counts.append(torch.get_num_threads())
+        return step(run)
+
+    step = decoding.Run.step
+    monkeypatch.setattr(decoding.Run, "step", counted)
+    mine = engine("llama")
+    asked = [request("move it", 4, key, max_tokens=12) for key in range(3)]
+    few = sample(mine, *asked)
+    assert set(counts) == {1}
+    counts.clear()
+    monkeypatch.setattr(decoding, "SERIAL_FLOPS", 0)
+    many = sample(engine("llama"), *asked)
+    assert set(counts) == {torch.get_num_threads()}
+    assert mine._front.work(torch.get_num_threads) == torch.get_num_threads()
+    for one, other in zip(few, many, strict=True):
+        assert [first.token_ids for first in one] == [second.token_ids for second in other]
+        for first, second in zip(one, other, strict=True):
+            assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5)

@@ -71,9 +71,37 @@ def read(model: Any, states: Tensor, wanted: Wanted, spread: bool) -> tuple[Tens
 def _chunk(
     model: Any, hidden: Tensor, temperature: Tensor, which: Tensor, tokens: Tensor, spread: bool
 ) -> tuple[Tensor, Tensor]:
-    scores = project(model, hidden).float() / temperature.unsqueeze(1)
-    total = scores.logsumexp(dim=-1)
-    chosen = scores[which, tokens] - total[which]
-    with torch.set_grad_enabled(spread and torch.is_grad_enabled()):
-        entropy = total - (scores.softmax(dim=-1) * scores).sum(dim=-1)
+    scores = project(model, hidden).float()
+    if not bool((temperature == 1.0).all()):
+        scores = scores / temperature.unsqueeze(1)
+    chosen, entropy = Reading.apply(scores, which, tokens, spread)  # type: ignore[no-untyped-call]
     return chosen, entropy[which]
+
+
+class Reading(torch.autograd.Function):
+    """Of scores [S, V] the log-probabilities [M] of `tokens` in the rows `which`, and the rows' entropies [S].
+
+    One tensor of probabilities serves both and the backward pass: a log-probability's gradient in the scores is the
+    token's one less the probabilities, an entropy's -p (log p + H), taken only where `spread` says so.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, which: Tensor, tokens: Tensor, spread: bool) -> tuple[Tensor, Tensor]:
+        total = scores.logsumexp(dim=-1)
+        probabilities = (scores - total.unsqueeze(1)).exp_()
+        entropy = total - torch.linalg.vecdot(probabilities, scores)
+        ctx.save_for_backward(probabilities, which, tokens, total, entropy, *([scores] if spread else []))
+        if not spread:
+            ctx.mark_non_differentiable(entropy)
+        return scores[which, tokens] - total[which], entropy
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        probabilities, which, tokens, total, entropy, *spread = ctx.saved_tensors
+        chosen, surprise = gradients
+        found = probabilities * -chosen.new_zeros(len(total)).index_add(0, which, chosen).unsqueeze(1)
+        for scores in spread:
+            logs = scores - (total - entropy).unsqueeze(1)
+            found.addcmul_(probabilities.mul(logs), surprise.unsqueeze(1), value=-1.0)
+        found.index_put_((which, tokens), chosen, accumulate=True)
+        return found, None, None, None
