@@ -99,19 +99,30 @@ def paper() -> str:
         cells = [found.get(f"table.{row}.{game}.success") for game in GAMES]
         if any(cells):
             lines.append(f"| {words} | {' | '.join(_cell(cell) for cell in cells)} |")
-    lines += ["", "| what training cost, median of the seeds | tokens | environment steps | episodes | minutes |"]
-    lines += ["|---|---|---|---|---|"]
-    for row in PAPER:
-        for game, name in GAMES.items():
-            cells = [found.get(f"table.{row}.{game}.{cost}") for cost in ("tokens", "env_steps", "episodes", "minutes")]
-            if all(cells):
-                values = [f"{one['value']:,.3g}" for one in cells if one]
-                lines.append(f"| `{row}`, {name} | {' | '.join(values)} |")
-    lines += ["", "| Plan-Path, one thing changed, equal tokens | held-out success |", "|---|---|"]
-    for name, words in ABLATIONS.items():
-        if one := found.get(f"ablation.{name}.plan-path.success"):
-            lines.append(f"| {words} | {_cell(one)} |")
+    costs = [
+        f"| `{row}`, {name} | {' | '.join(cells)} |"
+        for row in PAPER
+        for game, name in GAMES.items()
+        if (cells := _costs(found, f"table.{row}.{game}"))
+    ]
+    if costs:
+        lines += ["", "| what training cost, median of the seeds | tokens | environment steps | episodes | minutes |"]
+        lines += ["|---|---|---|---|---|", *costs]
+    changed = [
+        f"| {words} | {_cell(one)} |" for name, words in ABLATIONS.items() if (one := found.get(_ablation(name)))
+    ]
+    if changed:
+        lines += ["", "| Plan-Path, one thing changed, equal tokens | held-out success |", "|---|---|", *changed]
     return "\n".join(lines)
+
+
+def _ablation(name: str) -> str:
+    return f"ablation.{name}.plan-path.success"
+
+
+def _costs(found: dict[str, dict[str, Any]], row: str) -> list[str]:
+    cells = [found.get(f"{row}.{cost}") for cost in ("tokens", "env_steps", "episodes", "minutes")]
+    return [f"{one['value']:,.3g}" for one in cells if one]
 
 
 def _cell(one: dict[str, Any] | None) -> str:

@@ -63,8 +63,7 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.work: Path = options.work
-        folders = ["--smollm2 DIR"] if options.smollm2 else []
-        self.command = " ".join(["python bench/speed.py", *options.parts, *folders])
+        self.command = options.command
 
     def models(self) -> Iterator[Model]:
         """The small model, and SmolLM2 where a folder of it was given."""
@@ -243,6 +242,20 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 }
 
 
+def shown(arguments: Sequence[str]) -> str:
+    """The command as anybody would give it: without the folders of this machine, and where it writes."""
+    words, given = ["python bench/speed.py"], iter(arguments)
+    for word in given:
+        if word in ("--venvs", "--work"):
+            next(given, None)
+        elif word in ("--smollm2", "--vllm"):
+            words += [word, "DIR"]
+            next(given, None)
+        elif word != "--write":
+            words.append(word)
+    return " ".join(words)
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="cadre bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -267,6 +280,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     unknown = [part for part in options.parts if part not in PARTS]
     if unknown:
         parser.error(f"got {unknown[0]!r}; expected one or more of {', '.join(PARTS)}")
+    options.command = shown(arguments)
     options.parts = options.parts or list(PARTS)
     for name in ("smollm2", "vllm", "venvs", "work"):
         given = getattr(options, name)

@@ -53,7 +53,7 @@ class Optimiser:
             lr=config.learning_rate,
             betas=config.betas,
             weight_decay=config.weight_decay,
-            fused=True,
+            foreach=True,
         )
 
     @property

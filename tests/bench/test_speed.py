@@ -209,3 +209,9 @@ def test_the_command_line_hands_its_arguments_on(monkeypatch: pytest.MonkeyPatch
     assert ended.value.code == 3
     assert ran[0][1].endswith("bench/speed.py")
     assert ran[0][2:] == ["growth", "--repeats", "1"]
+
+
+def test_the_recorded_command_is_what_anybody_would_give() -> None:
+    given = ["e2e", "--smollm2", "/home/me/model", "--venvs", "/tmp/x", "--repeats", "3", "--write"]
+    assert speed.parse(given).command == "python bench/speed.py e2e --smollm2 DIR --repeats 3"
+    assert speed.parse(["growth"]).command == "python bench/speed.py growth"
