@@ -69,6 +69,7 @@ ROWS: dict[str, Row] = {
     "alone-as-team": Row("-roles-of-alone", Run.before, trained=False),
     "swapped": Row("-roles", Run.swapped, trained=False),
 }
+HEADLINES = {"team-prompted": "base", "team-shared": "team"}
 ABLATIONS: dict[str, tuple[str, ...]] = {
     "carry-sample": ("algorithm.carry=sample",),
     "carry-random": ("algorithm.carry=random",),
@@ -139,6 +140,8 @@ class Paper:
     def keep_row(self, name: str, game: str, runs: Sequence[Run]) -> None:
         row = ROWS[name]
         self.keep(f"table.{name}.{game}.success", runs, row.value)
+        if name in HEADLINES and game != "plan-path":  # bench/plan_path.py has its own
+            self.keep(f"{game}.{HEADLINES[name]}.success", runs, row.value)
         for figure, (unit, cost) in COSTS.items() if row.trained else ():
             self.keep(f"table.{name}.{game}.{figure}", runs, cost, unit)
 

@@ -4,8 +4,8 @@ Meanwhile the event loop goes on, so programs in the sandbox run beside the mode
 own siblings have stopped. Works with a new event loop each time, as several calls of `asyncio.run` make.
 
 Learning runs in the same thread. Each thread that asks for parallel products has threads of its own for them, and once
-there are more of these than cores, OpenMP puts them to sleep between any two products: on two cores a second one costs
-sampling and learning 40% of their time.
+there are more of these than cores, OpenMP puts them to sleep between any two products: on two cores a step took 1.35
+times as long with a second one.
 """
 
 from __future__ import annotations
