@@ -28,6 +28,7 @@ from common import RESULTS, ROOT, latest, record
 from trainings import Run
 
 COMMAND = "make results"
+CURVES = "curves.json"
 GAMES = ("plan-path", "sokoban", "sudoku")
 # Settings were looked at on tasks 0 to 399 and 1,000 to 1,099 of the test split; these have been looked at by none.
 FIRST, TASKS = 2000, 200
@@ -146,15 +147,15 @@ class Paper:
             self.keep(f"table.{name}.{game}.{figure}", runs, cost, unit)
 
     def curves(self, games: Sequence[str]) -> None:
-        """How rewards, success and turns went in training, for the plot: a line a game, seed and step."""
-        lines = []
+        """How rewards, success and turns went in training, for the plot: an object a game, seed and step."""
+        steps = []
         for game in games:
             for seed in self.seeds:
-                for text in (self.team(game, seed).folder / "metrics.jsonl").read_text().splitlines():
-                    step = json.loads(text)
+                for line in (self.team(game, seed).folder / "metrics.jsonl").read_text().splitlines():
+                    step = json.loads(line)
                     taken = ("step", "tool/reward", "planner/reward", "rollout/success", "rollout/decisions")
-                    lines.append(json.dumps({"game": game, "seed": seed} | {name: step[name] for name in taken}))
-        (RESULTS / "curves.jsonl").write_text("\n".join(lines) + "\n")
+                    steps.append({"game": game, "seed": seed} | {name: step[name] for name in taken})
+        (RESULTS / CURVES).write_text(json.dumps(steps, indent=0))
 
 
 def main_table(paper: Paper, games: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""How the two roles of a team improve together: `python bench/plot.py` makes results/coevolution.svg from curves.jsonl.
+"""How the two roles of a team improve together: `python bench/plot.py` makes results/coevolution.svg from curves.json.
 
 A column a game: above the reward of each role, below success and the decisions of an episode. Lines are medians over
 the seeds, bands go from the lowest to the highest. Needs matplotlib (the extra `plots`).
@@ -36,7 +36,7 @@ def curves(
 
 
 def main() -> None:
-    lines = [json.loads(line) for line in (RESULTS / "curves.jsonl").read_text().splitlines()]
+    lines = json.loads((RESULTS / "curves.json").read_text())
     games = list(dict.fromkeys(line["game"] for line in lines))
     figure, axes = pyplot.subplots(2, len(games), figsize=(4 * len(games), 5), sharex="col", squeeze=False)
     for column, game in enumerate(games):

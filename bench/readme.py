@@ -129,7 +129,7 @@ def _ablation(name: str) -> str:
 
 def _costs(found: dict[str, dict[str, Any]], row: str) -> list[str]:
     cells = [found.get(f"{row}.{cost}") for cost in ("tokens", "env_steps", "episodes", "minutes")]
-    return [f"{one['value']:,.3g}" for one in cells if one]
+    return [f"{one['value']:,.0f}" if one["value"] >= 100 else f"{one['value']:.3g}" for one in cells if one]
 
 
 def _cell(one: dict[str, Any] | None) -> str:
