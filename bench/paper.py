@@ -25,7 +25,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import RESULTS, ROOT, latest, record
-from trainings import Run
+from trainings import Run, commits, stop_at
 
 COMMAND = "make results"
 CURVES = "curves.json"
@@ -96,8 +96,7 @@ class Paper:
 
     def equal(self, game: str, ending: str, seed: int) -> Run:
         """A row's run, stopped at the tokens of the team's, which must be complete."""
-        tokens = int(self.team(game, seed).total("rollout/tokens"))
-        return self.run(game, ending, seed, "train.steps=100000", f"train.max_tokens={tokens}")
+        return self.run(game, ending, seed, *stop_at(self.team(game, seed).total("rollout/tokens")))
 
     def of_alone(self, game: str, seed: int) -> Run:
         """The two roles that were trained alone, put together. One step, since an evaluation comes with training."""
@@ -107,8 +106,7 @@ class Paper:
         return Run(self.runs / f"{game}-roles-of-alone-{seed}", f"{game}-roles", seed, policies, FIRST, TASKS)
 
     def ablated(self, name: str, seed: int) -> Run:
-        tokens = int(self.team("plan-path", seed).total("rollout/tokens"))
-        stop = ("train.steps=100000", f"train.max_tokens={tokens}")
+        stop = stop_at(self.team("plan-path", seed).total("rollout/tokens"))
         folder = self.runs / f"ablation-{name}-{seed}"
         return Run(folder, "plan-path", seed, (*ABLATIONS[name], *stop), FIRST, TASKS)
 
@@ -128,7 +126,7 @@ class Paper:
     def keep(self, name: str, runs: Sequence[Run], value: Callable[[Run], float], unit: str = "share") -> None:
         """Append a figure, unless the newest one of its name is the same."""
         values = sorted(value(run) for run in runs)
-        measured = ", ".join(sorted({run.done()["commit"] for run in runs}))
+        measured = commits(runs)
         newest = latest().get(name, {})
         same = [float(f"{values[0]:.6g}"), float(f"{values[-1]:.6g}"), measured, list(self.seeds)]
         if [newest.get(part) for part in ("low", "high", "commit", "seeds")] == same:

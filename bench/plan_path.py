@@ -18,7 +18,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import ROOT, record
-from trainings import Run
+from trainings import Run, commits, stop_at
 
 COMMAND = "make results"
 console = Console()
@@ -43,9 +43,8 @@ def main() -> None:
         return complete([Run(chosen.runs / f"{recipe}-{n}", recipe, n, first=first) for n in chosen.seeds])
 
     def keep(name: str, runs: Sequence[Run], value: Callable[[Run], float], unit: str = "share") -> None:
-        measured = ", ".join(sorted({run.done()["commit"] for run in runs}))
         values = [value(run) for run in runs]
-        line = record("plan-path", name, values, unit, COMMAND, runs[0].tasks, chosen.seeds, measured)
+        line = record("plan-path", name, values, unit, COMMAND, runs[0].tasks, chosen.seeds, commits(runs))
         console.print(f"{name}: {line['value']:.3f} [{line['low']:.3f}, {line['high']:.3f}] {unit}")
 
     team = runs("plan-path")
@@ -60,8 +59,7 @@ def main() -> None:
         keep(f"plan-path.{level}.swapped.success", trained, Run.swapped)
     keep("plan-path.swapped.success", trained, Run.swapped)
     for recipe, name in (("plan-path-alone", "single"), ("plan-path-solo", "single-with-tool")):
-        budgets = [int(run.total("rollout/tokens")) for run in team]
-        stops = [("train.steps=100000", f"train.max_tokens={budget}") for budget in budgets]
+        stops = [stop_at(run.total("rollout/tokens")) for run in team]
         single = [Run(chosen.runs / f"{recipe}-{n}", recipe, n, s) for n, s in zip(chosen.seeds, stops, strict=True)]
         keep(f"plan-path.{name}.base.success", complete(single), Run.before)
         keep(f"plan-path.{name}.success", single, Run.after)

@@ -23,9 +23,7 @@ pyplot.rcParams["svg.hashsalt"] = "cadre"
 ROLES = {"tool/reward": "tool", "planner/reward": "planner"}
 
 
-def curves(
-    lines: list[dict[str, Any]], game: str, what: str
-) -> tuple[list[int], list[float], list[float], list[float]]:
+def curves(lines: list[dict[str, Any]], game: str, what: str) -> list[list[float]]:
     """Steps from 1, and the lowest, median and highest value over the seeds at each."""
     found: dict[int, list[float]] = defaultdict(list)
     for line in lines:

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from common import ROOT, record
 from plan_path import complete, console
-from trainings import Run
+from trainings import Run, commits, stop_at
 
 from cadre.config import ALGORITHMS
 from tests.coordination import experiment
@@ -33,7 +33,7 @@ PLAN_PATH_TOKENS, COORDINATION_TOKENS = 127_000, 40_000
 def plan_path(name: str, seed: int, runs: Path) -> Run:
     """A preset's own recipe, stopped by tokens and judged on tasks that no setting was chosen on."""
     recipe = "plan-path" if name == "at_grpo" else f"plan-path-{name.replace('_', '-')}"
-    stop = ("train.steps=100000", f"train.max_tokens={PLAN_PATH_TOKENS}")
+    stop = stop_at(PLAN_PATH_TOKENS)
     return Run(runs / "presets" / f"{recipe}-{seed}", recipe, seed, stop, first=600)
 
 
@@ -43,7 +43,7 @@ def coordination(name: str, seed: int, runs: Path) -> Run:
     folder.mkdir(parents=True, exist_ok=True)
     recipe = folder / f"{name}.yaml"
     recipe.write_text(yaml.safe_dump(experiment(name, folder / "models")))
-    stop = ("train.steps=100000", f"train.max_tokens={COORDINATION_TOKENS}")
+    stop = stop_at(COORDINATION_TOKENS)
     return Run(folder / f"{name}-{seed}", str(recipe), seed, stop, tasks=8)
 
 
@@ -64,10 +64,9 @@ def main() -> None:
         make, value, figure, unit = ROWS[game]
         for name in chosen.only:
             runs = complete([make(name, seed, chosen.runs) for seed in chosen.seeds])
-            commits = ", ".join(sorted({run.done()["commit"] for run in runs}))
             values = [run.after(value) for run in runs]
             label = f"preset.{name}.{game}.{figure}"
-            line = record("presets", label, values, unit, COMMAND, runs[0].tasks, chosen.seeds, commits)
+            line = record("presets", label, values, unit, COMMAND, runs[0].tasks, chosen.seeds, commits(runs))
             spent = ", ".join(f"{run.total('rollout/tokens'):,.0f}" for run in runs)
             console.print(f"{label}: {line['value']:.3f} [{line['low']:.3f}, {line['high']:.3f}], tokens {spent}")
 

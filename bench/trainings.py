@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,16 @@ from common import ROOT, commit
 DONE = "measured.json"
 CADRE = [sys.executable, "-m", "cadre.cli"]
 SWAP = "tool=planner,planner=tool"
+
+
+def stop_at(tokens: float) -> tuple[str, str]:
+    """Overrides that end a training by sampled tokens, not by steps."""
+    return "train.steps=100000", f"train.max_tokens={int(tokens)}"
+
+
+def commits(runs: Sequence[Run]) -> str:
+    """The commits that the runs were trained at."""
+    return ", ".join(sorted({run.done()["commit"] for run in runs}))
 
 
 @dataclass(frozen=True)

@@ -354,7 +354,7 @@ def bench(context: typer.Context) -> None:
 def main() -> None:
     """Run the command line; `CadreError` is printed as one paragraph, exit code 2."""
     # Threads that spin for long while they wait make a step several times slower as soon as anything else wants a core;
-    # those that sleep at once take twice as long to wake as a small product takes. This many turns are about 30 us.
+    # those that sleep at once take twice as long to wake as a small product takes.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     try:

@@ -26,7 +26,7 @@ from cadre.types import Sampling
 
 PREFILL_TOKENS = 8192
 # Below this, on a processor, threads wait for each other longer than they work: 128 rows of a million parameters take
-# 11 ms on one thread and 11 to 24 ms on two, 64 rows of three million 21 and 16 ms.
+# 11 ms on one thread and 9 to 24 ms on two, 64 rows of three million 21 and 16 ms.
 SERIAL_FLOPS = 300_000_000
 
 Prompt = tuple[str, tuple[int, ...]]  # the policy that reads it, and its ids
