@@ -18,6 +18,7 @@ from cadre.data.tasks import Leaks, tasks_of
 from cadre.env import Env, Split
 from cadre.rewards import tester
 from cadre.rewards.code import LIMITS, all_tests, builds, cases_of, extract_code, judge, ready
+from cadre.rewards.inspect import likeness
 from cadre.sandbox.checkers import Verdict
 from cadre.types import Message, Observation, Reward, Task
 
@@ -35,8 +36,8 @@ async def untested() -> Verdict:
 
 class Code(Env):
     """The team form. Settings: the data sets `train` and `test`, where from (`source`), what to do with training items
-    that are test items (`leaks`), the `turns`, how many hidden `cases` decide (0 for all), and how many `mutants`
-    the tester's tests have to tell from a right program."""
+    that are test items (`leaks`), the `turns`, how many hidden `cases` decide (0 for all), how many `mutants`
+    the tester's tests have to tell from a right program, and whether `codebleu` is shown, which nobody is paid for."""
 
     roles: ClassVar[tuple[str, ...]] = ("coder", "tester")
 
@@ -50,9 +51,11 @@ class Code(Env):
         turns: int = 3,
         cases: int = 0,
         mutants: int = 4,
+        codebleu: bool = False,
     ) -> None:
         super().__init__(task)
         self.program, self.turns, self.mutants, self.turn = Program(**task.data), turns, mutants, 0
+        self.codebleu = codebleu and self.program.reference != ""
         kept = self.program.hidden[: cases or None]
         self.decisive = cases_of(self.program, kept) if kept else all_tests(self.program)
         self.verdict, self.checked, self.said = NONE, NONE, {}  # type: Verdict, Verdict, dict[str, str]
@@ -114,6 +117,8 @@ class Code(Env):
         self.said, self.turn = {"coder": program, "tester": tests}, self.turn + 1
         parts = {f"coder/{name}": value for name, value in coder.items()}
         parts |= {f"tester/{name}": value for name, value in worth.parts.items()}
+        if self.codebleu:
+            parts |= await likeness(self.program.reference, program)
         return Reward(local=self.gains(sum(coder.values()), sum(worth.parts.values())), parts=parts)
 
     async def coded(self, program: str) -> dict[str, float]:

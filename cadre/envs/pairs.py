@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Literal, Self
 from cadre.data.records import Program
 from cadre.data.tasks import halves_of
 from cadre.env import Env, Split
+from cadre.rewards.code import extract_code
+from cadre.rewards.inspect import likeness
 from cadre.rewards.pairs import Graded, grade
 from cadre.types import Message, Observation, Reward, Task
 
@@ -33,7 +35,7 @@ ASK_EXPERT += "change.\n\n{task}"
 
 class Pairs(Env):
     """Settings: the `data` set and where from (`source`), how many items are `held_out` of a set without a training
-    split, the `turns`, and the `feedback` between them."""
+    split, the `turns`, the `feedback` between them, and whether `codebleu` is shown, which nobody is paid for."""
 
     roles: ClassVar[tuple[str, ...]] = ("aux", "main")
 
@@ -45,9 +47,11 @@ class Pairs(Env):
         held_out: int = 32,
         turns: int = 1,
         feedback: Feedback = "none",
+        codebleu: bool = False,
     ) -> None:
         super().__init__(task)
         self.program = Program(**task.data)
+        self.codebleu = codebleu and self.program.reference != ""
         self.turns, self.feedback, self.turn = turns, feedback, 0
         self.graded, self.wrote, self.advice = Graded({}), {}, ""  # type: Graded, dict[str, str], str
 
@@ -94,7 +98,11 @@ class Pairs(Env):
         before = self.graded.value
         self.graded = await grade(self.program, actions["aux"], actions["main"])
         self.wrote, self.advice, self.turn = dict(actions), "", self.turn + 1
-        return Reward(team=self.graded.value - before, parts=self.graded.parts)
+        parts = self.graded.parts
+        if self.codebleu:
+            written = "\n\n".join(extract_code(actions[role]) for role in self.roles)
+            parts = parts | await likeness(self.program.reference, written)
+        return Reward(team=self.graded.value - before, parts=parts)
 
 
 def silent(graded: Graded) -> list[str]:

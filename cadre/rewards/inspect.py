@@ -1,4 +1,4 @@
-"""Asks `cadre.rewards.source` about Python source that a model wrote, behind the sandbox."""
+"""Asks `cadre.rewards.source` and `cadre.rewards.codebleu` about Python that a model wrote, behind the sandbox."""
 
 import json
 from pathlib import Path
@@ -8,12 +8,24 @@ from cadre.errors import SandboxError
 from cadre.sandbox import Limits, default
 
 LIMITS = Limits(wall_s=5.0, cpu_s=5.0, memory_mb=512, output_bytes=1 << 20)
-PROGRAM = (Path(__file__).parent / "source.py").read_text(encoding="utf-8")
+SOURCE = (Path(__file__).parent / "source.py").read_text(encoding="utf-8")
+CODEBLEU = (Path(__file__).parent / "codebleu.py").read_text(encoding="utf-8")
 
 
 async def ask(question: str, **request: Any) -> Any:
     """The answer to a question of `source.QUESTIONS`; None where the source does not parse."""
-    result = await default().run(PROGRAM, json.dumps({"question": question, **request}), LIMITS)
+    return await answer(SOURCE, {"question": question, **request})
+
+
+async def likeness(reference: str, candidate: str) -> dict[str, float]:
+    """CodeBLEU of a program and its parts; see `cadre.rewards.codebleu`. Zero where the program defeats the parser."""
+    found: dict[str, float] | None = await answer(CODEBLEU, {"reference": reference, "candidate": candidate})
+    return found or {"codebleu": 0.0}
+
+
+async def answer(program: str, request: dict[str, Any]) -> Any:
+    """What a program of ours says to a request; None where it fails."""
+    result = await default().run(program, json.dumps(request), LIMITS)
     if result.status == "unavailable":
         raise SandboxError("source could not be inspected: the sandbox's warm parents end. See `cadre check sandbox`.")
     return json.loads(result.stdout) if result.status == "ok" else None

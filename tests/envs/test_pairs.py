@@ -150,3 +150,14 @@ def test_references_of_the_public_sets_score_full_marks(name: str, file: str) ->
 
     low = [(one.id, found.parts) for one, found in zip(programs, asyncio.run(go()), strict=True) if found.value < BEST]
     assert low == []
+
+
+def test_codebleu_is_shown_and_not_paid() -> None:
+    task = Task("t", {**vars(PROBLEM), "reference": "def twice(number):\n    return number + number"})
+    plain, shown = (
+        asyncio.run(Pairs(task, codebleu=codebleu).step({"aux": AUX, "main": MAIN})) for codebleu in (False, True)
+    )
+    assert shown.team == plain.team
+    assert "codebleu" not in plain.parts
+    assert 0.0 < shown.parts["codebleu"] < 1.0
+    assert "codebleu" not in asyncio.run(Pairs(TASK, codebleu=True).step({"aux": AUX, "main": MAIN})).parts

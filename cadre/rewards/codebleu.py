@@ -1,0 +1,156 @@
+"""How alike two Python programs are: CodeBLEU (Ren et al. 2020, arXiv 2009.10297), of a candidate and one reference.
+
+A quarter each (equation 1): BLEU of the tokens, BLEU with Python's keywords weighted 5 times in its unigrams
+(section 3.1), the share of the reference's subtrees that the candidate has (3.2), and of its data flows (3.3). Programs
+that parse are compared without comments and docstrings. The published figures are of another tokeniser (white space)
+and other parse trees, so compare with figures made here only. Like `source.py` this is run in the sandbox.
+"""
+
+import ast
+import json
+import keyword
+import math
+import re
+import sys
+from collections import Counter
+from collections.abc import Hashable, Iterator
+
+LONGEST = 4  # n of the longest n-gram
+KEYWORD = 5.0  # the weight of a keyword where another token has 1
+SMOOTH = 0.1  # stands for a count of no match at all (Chen and Cherry 2014, method 1)
+SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
+
+
+def parsed(source: str) -> ast.Module | None:
+    """The program without docstrings; None where it does not parse."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, SCOPES) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return tree
+
+
+def tokens_of(source: str, tree: ast.Module | None) -> list[str]:
+    """Names, numbers and single signs; of a program that parses without comments and with one style of layout."""
+    return re.findall(r"\w+|[^\w\s]", ast.unparse(tree) if tree else source)
+
+
+def bleu(candidate: list[str], reference: list[str], keywords: float = 1.0) -> float:
+    """BLEU-4 with a brevity penalty; `keywords` is their weight among the unigrams."""
+    if not candidate or not reference:
+        return 0.0
+    logs = []
+    for n in range(1, LONGEST + 1):
+        ours, theirs = grams(candidate, n), grams(reference, n)
+        weight = {gram: keywords if n == 1 and keyword.iskeyword(gram[0]) else 1.0 for gram in ours}
+        common = sum(weight[gram] * min(count, theirs[gram]) for gram, count in ours.items())
+        total = sum(weight[gram] * count for gram, count in ours.items())
+        logs.append(math.log((common or SMOOTH) / (total or 1.0)))
+    penalty = min(0.0, 1.0 - len(reference) / len(candidate))
+    return math.exp(penalty + sum(logs) / LONGEST)
+
+
+def grams(tokens: list[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1))
+
+
+def subtrees(tree: ast.AST) -> Counter[Hashable]:
+    """Every subtree of more than one node, by the kinds of its nodes: names and values are left out."""
+    found: Counter[Hashable] = Counter()
+
+    def shape(node: ast.AST) -> Hashable:
+        inner = tuple(shape(child) for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr_context))
+        whole = (type(node).__name__, *inner)
+        if inner:
+            found[whole] += 1
+        return whole
+
+    shape(tree)
+    return found
+
+
+def flows(tree: ast.Module) -> Counter[Hashable]:
+    """Where values come from: `(name, names that it is computed from)` an assignment, `(name,)` a reading of a name
+    that has a value by then. Names are numbered as they turn up, so another name for a variable changes nothing."""
+    numbers: dict[str, int] = {}
+    found: Counter[Hashable] = Counter()
+    for kind, name, sources in events(tree):
+        if kind == "give":
+            known = tuple(sorted(numbers[source] for source in sources if source in numbers))
+            found[(numbers.setdefault(name, len(numbers)), known)] += 1
+        elif name in numbers:
+            found[(numbers[name],)] += 1
+    return found
+
+
+def events(node: ast.AST) -> Iterator[tuple[str, str, list[str]]]:
+    """What is read and what is given a value, in the order in which it is run."""
+    if isinstance(node, ast.Assign):
+        yield from given(node.value, node.targets)
+    elif isinstance(node, ast.AugAssign):
+        yield from given(ast.BinOp(_loaded(node.target), node.op, node.value), [node.target])
+    elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+        yield from given(node.value, [node.target])
+    elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        yield from given(node.iter, [node.target])
+        for inner in node.ifs if isinstance(node, ast.comprehension) else [*node.body, *node.orelse]:
+            yield from events(inner)
+    elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
+        for clause in node.generators:
+            yield from events(clause)
+        for part in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
+            yield from events(part)
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        yield from given(node.context_expr, [node.optional_vars])
+    elif isinstance(node, ast.arg):
+        yield "give", node.arg, []
+    elif isinstance(node, ast.Name):
+        yield ("read" if isinstance(node.ctx, ast.Load) else "give"), node.id, []
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from events(child)
+
+
+def given(value: ast.AST, targets: list[ast.expr]) -> Iterator[tuple[str, str, list[str]]]:
+    """The reading of a value, and the names that it is given to."""
+    reading = list(events(value))
+    yield from reading
+    sources = [name for kind, name, _ in reading if kind == "read"]
+    for target in targets:
+        for kind, name, _ in events(target):
+            yield kind, name, sources if kind == "give" else []
+
+
+def _loaded(target: ast.expr) -> ast.expr:
+    return ast.Name(target.id, ast.Load()) if isinstance(target, ast.Name) else target
+
+
+def share(candidate: Counter[Hashable], reference: Counter[Hashable]) -> float:
+    """What the candidate has of all that the reference has."""
+    return (candidate & reference).total() / reference.total()
+
+
+def codebleu(reference: str, candidate: str) -> dict[str, float]:
+    """`codebleu` and its parts, 0 to 1 each. A part of which the reference has nothing (a program without variables
+    has no flows) is left out of the mean. Raises SyntaxError where the reference does not parse."""
+    right, ours = parsed(reference), parsed(candidate)
+    if right is None:
+        raise SyntaxError("The reference does not parse.")
+    tokens = tokens_of(candidate, ours), tokens_of(reference, right)
+    parts = {"bleu": bleu(*tokens), "keywords": bleu(*tokens, keywords=KEYWORD)}
+    for name, facts in (("syntax", subtrees), ("flow", flows)):
+        if wanted := facts(right):
+            parts[name] = share(facts(ours), wanted) if ours else 0.0
+    return {"codebleu": sum(parts.values()) / len(parts), **parts}
+
+
+def main() -> None:
+    request = json.loads(sys.stdin.read())
+    sys.stdout.write(json.dumps(codebleu(request["reference"], request["candidate"])))
+
+
+if __name__ == "__main__":
+    main()
