@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -132,6 +133,7 @@ def evaluate(
     assign: Annotated[str, typer.Option(help="other policies for roles, such as tool=planner,planner=tool")] = "",
     base: Annotated[bool, typer.Option("--base", help="the models as they were before training")] = False,
     untrained: Annotated[str, typer.Option(help="roles, by comma, that play as before training")] = "",
+    episodes: Annotated[Path | None, typer.Option(help="a new file for all that was seen and said, JSON lines")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
     """Play held-out tasks: greedily with one sample a decision, or several times at a temperature."""
@@ -139,17 +141,22 @@ def evaluate(
 
     here = run.Run.open(folder)
     evaluation.check_sampling(samples, temperature, ks or [])
+    if episodes is not None and episodes.exists():
+        raise ConfigError(f"--episodes: {episodes} is there already and is not overwritten. Name a new file.")
     team, game = _loaded(here, assign, base)
     if untrained:
         team = assemble.beside_untrained(here.config, team, untrained)
     chosen = game.tasks("test")[first : None if whole else first + tasks]
     if temperature == 0.0:
-        report, _ = asyncio.run(evaluation.evaluate(team.greedy(), game, chosen, seed))
+        report, trees = asyncio.run(evaluation.evaluate(team.greedy(), game, chosen, seed))
         budget = {role: sampling.max_tokens for role, sampling in team.sampling.items()}
         figures = {**report.as_dict(), "temperature": 0.0, "max_tokens": budget}
     else:
         play_all = evaluation.evaluate_sampled(team, game, chosen, samples, temperature, ks or [], seed)
-        figures = asyncio.run(play_all)[0].as_dict()
+        sampled, trees = asyncio.run(play_all)
+        figures = sampled.as_dict()
+    if episodes is not None:
+        episodes.write_text("".join(json.dumps(asdict(tree)) + "\n" for tree in trees))
     if as_json:
         sys.stdout.write(json.dumps(figures) + "\n")
         return

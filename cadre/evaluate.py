@@ -92,6 +92,7 @@ class SampledReport:
     max_tokens   the most tokens of one answer, by role
     average      avg@samples: the share of all episodes that succeeded
     passing      pass@k by k: the chance that one of k episodes succeeds
+    reward, tokens, parts   means an episode, as in `Report`
     """
 
     tasks: int
@@ -103,6 +104,7 @@ class SampledReport:
     passing: dict[int, Interval]
     reward: float
     tokens: float
+    parts: dict[str, float]
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -136,6 +138,7 @@ async def evaluate_sampled(
         passing={k: over_tasks([pass_at_k(samples, count, k) for count in wins]) for k in ks},
         reward=fmean(sum(rollout.score(branch.reward, 1.0) for _, branch in path) for path in paths),
         tokens=fmean(sum(len(s.token_ids) for s in walk.samples(tree.root)) for tree in trees) / samples,
+        parts=mean_parts([branch.reward.parts for path in paths for _, branch in path]),
     )
     return report, trees
 

@@ -80,6 +80,7 @@ def test_several_episodes_a_task() -> None:
     assert list(report.passing) == [1, 2, 4]
     assert report.reward == pytest.approx(6 / 16)
     assert report.tokens == 1.0
+    assert report.parts == {}
 
 
 def test_options_that_make_no_sense_are_refused() -> None:

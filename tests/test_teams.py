@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from rich.console import Console
@@ -98,7 +99,14 @@ def test_a_role_evaluated_beside_the_untrained_partner(speaker: Path, tmp_path: 
     assert 0.0 <= report["success"] <= 1.0
     assert (report["temperature"], report["max_tokens"]) == (0.0, dict.fromkeys(("left", "right"), 2))
     often = ["eval", str(tmp_path / "run"), "--all", "--samples", "4", "--temperature", "0.6", "--k", "2", "--json"]
-    sampled = json.loads(CliRunner().invoke(app, often).output)
+    kept = tmp_path / "episodes.jsonl"
+    sampled = json.loads(CliRunner().invoke(app, [*often, "--episodes", str(kept)]).output)
+    trees = [json.loads(line) for line in kept.read_text().splitlines()]
+    rewards = [branch["reward"] for tree in trees for branch in tree["root"]["branches"]]
+    assert (len(trees), len(rewards)) == (4, 16)
+    mixed = [reward["team"] + sum(reward["local"].values()) for reward in rewards]
+    assert fmean(mixed) == pytest.approx(sampled["reward"])
+    assert "overwritten" in str(CliRunner().invoke(app, [*often, "--episodes", str(kept)]).exception)
     assert (sampled["tasks"], sampled["samples"], sampled["temperature"]) == (4, 4, 0.6)
     assert list(sampled["passing"]) == ["2"]
     assert "--temperature 0.6" in str(CliRunner().invoke(app, [*often[:5], "--json"]).exception)
