@@ -89,7 +89,8 @@ def _train(here: run.Run, resume: bool) -> None:
     if resume:
         start = checkpoint.load(checkpoint.latest(here.folder / "checkpoints"), team)
         here.rewind(start.step)
-    with Progress(console, here.config.train.steps, start.step) as progress:
+    goal, spent = here.config.train, here.total("rollout/tokens")
+    with Progress(console, goal.steps, start.step, goal.max_tokens, spent) as progress:
         done = asyncio.run(loop(here.config, here, game, plan, team, progress, start))
     here.close()
     _after(here, done)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 
 from rich.console import Console
@@ -13,11 +12,12 @@ from cadre.evaluate import Report
 
 
 class Progress:
-    """One run's display. `steps` is where it ends, `start` where it begins."""
+    """One run's display. It begins at `start` and ends at `steps`, or sooner at `most` tokens, of which it has `spent`
+    some already; 0 is no limit."""
 
-    def __init__(self, console: Console, steps: int, start: int = 0) -> None:
-        self.console, self.steps, self.start = console, steps, start
-        self.began = time.monotonic()
+    def __init__(self, console: Console, steps: int, start: int = 0, most: int = 0, spent: float = 0.0) -> None:
+        self.console, self.steps, self.most, self.spent = console, steps, most, spent
+        self.made, self.seconds, self.tokens = 0, 0.0, 0.0
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -53,13 +53,21 @@ class Progress:
         seconds = figures["time/sample_s"] + figures["time/learn_s"]
         rate = figures["rollout/tokens"] / seconds
         done = step + 1
-        left = (time.monotonic() - self.began) / (done - self.start) * (self.steps - done)
+        left = self.left(done, figures["rollout/tokens"], seconds)
         self.bars.update(self.total, completed=done, note=f"success {figures['rollout/success']:.0%}")
         self.console.print(
             f"step {done}/{self.steps}  reward {rewards}  success {figures['rollout/success']:.0%}  "
             f"{rate:,.0f} tokens/s  {seconds:.1f} s  left {left:.0f} s",
             highlight=False,
         )
+
+    def left(self, done: int, tokens: float, seconds: float) -> float:
+        """Seconds to the end by the mean of the steps so far, this one included; evaluations are not foreseen."""
+        self.made, self.seconds, self.tokens = self.made + 1, self.seconds + seconds, self.tokens + tokens
+        steps = float(self.steps - done)
+        if self.most and self.tokens:
+            steps = min(steps, max(0.0, self.most - self.spent - self.tokens) / (self.tokens / self.made))
+        return steps * self.seconds / self.made
 
     def evaluated(self, step: int, report: Report) -> None:
         self.console.print(
