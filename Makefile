@@ -29,7 +29,6 @@ $(READY): pyproject.toml requirements.txt
 # Slow evidence: both append what they measured to results/*.jsonl and renew the tables of the README.
 results: $(READY)
 	$(BIN)/pip install --quiet matplotlib==3.11.2
-	$(BIN)/python bench/plan_path.py
 	$(BIN)/python bench/paper.py
 	$(BIN)/python bench/plot.py
 	$(BIN)/python bench/readme.py

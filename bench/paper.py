@@ -1,11 +1,12 @@
 """The table of "Stronger Together" (arXiv 2510.11062) in miniature: three games, eleven rows, and ablations.
 
-    python bench/paper.py [main ablation] [--games plan-path sokoban sudoku] [--seeds 0 1 2] [--jobs 2]
+    python bench/paper.py [main adapters ablation] [--games plan-path sokoban sudoku] [--seeds 0 1 2] [--jobs 2]
 
 Trains through the command line, a run a row and seed, `--jobs` of them at once with the cores shared out. Runs that are
 complete are kept, so the command goes on where it stopped. What a row costs is held equal: every row of a game and
-seed stops at the tokens that the team's own run sampled. Appends `table.ROW.GAME.*` and `ablation.NAME.plan-path.*` to
-results/paper.jsonl, a row as soon as all its seeds are there. `python bench/readme.py` makes the tables and the plot.
+seed stops at the tokens that the team's own run sampled. Appends `table.ROW.GAME.*`, `ablation.NAME.plan-path.*` and,
+for what has a name outside the table, `GAME.*` to results/paper.jsonl and plan-path.jsonl, a row as soon as all its
+seeds are there. `python bench/readme.py` makes the tables and the plot.
 """
 
 from __future__ import annotations
@@ -21,20 +22,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-
 sys.path.insert(0, str(Path(__file__).parent))
 from common import RESULTS, ROOT, latest, record
-from trainings import Run, commits, stop_at
+from trainings import Run, commits, console, stop_at
 
 COMMAND = "make results"
 CURVES = "curves.json"
 GAMES = ("plan-path", "sokoban", "sudoku")
 # Settings were looked at on tasks 0 to 399 and 1,000 to 1,099 of the test split; these have been looked at by none.
 FIRST, TASKS = 2000, 200
-
-console = Console(soft_wrap=True)
-
 
 # What training cost, by figure: its unit, and how it is read off a run.
 COSTS: dict[str, tuple[str, Callable[[Run], float]]] = {
@@ -70,7 +66,16 @@ ROWS: dict[str, Row] = {
     "alone-as-team": Row("-roles-of-alone", Run.before, trained=False),
     "swapped": Row("-roles", Run.swapped, trained=False),
 }
-HEADLINES = {"team-prompted": "base", "team-shared": "team"}
+# Rows that have a name outside the table too.
+HEADLINES = {"team-prompted": ("base.success",), "team-shared": ("team.success",)}
+PLAN_PATH = {
+    "team-prompted": ("base.success",),
+    "team-shared": ("team.success", "L0.success"),
+    "team-per-role": ("L2.success",),
+    "swapped": ("swapped.success", "L2.swapped.success"),
+    "planner-alone": ("single.success",),
+    "single-at-grpo": ("single-with-tool.success",),
+}
 ABLATIONS: dict[str, tuple[str, ...]] = {
     "carry-sample": ("algorithm.carry=sample",),
     "carry-random": ("algorithm.carry=random",),
@@ -131,7 +136,16 @@ class Paper:
         same = [float(f"{values[0]:.6g}"), float(f"{values[-1]:.6g}"), measured, list(self.seeds)]
         if [newest.get(part) for part in ("low", "high", "commit", "seeds")] == same:
             return
-        line = record("paper", name, values, unit, COMMAND, TASKS, self.seeds, measured)
+        line = record(
+            "plan-path" if name.startswith("plan-path.") else "paper",
+            name,
+            values,
+            unit,
+            COMMAND,
+            TASKS,
+            self.seeds,
+            measured,
+        )
         console.print(
             f"  {name}: {line['value']:.4g} ({line['low']:.4g} to {line['high']:.4g}) {unit}", highlight=False
         )
@@ -139,8 +153,8 @@ class Paper:
     def keep_row(self, name: str, game: str, runs: Sequence[Run]) -> None:
         row = ROWS[name]
         self.keep(f"table.{name}.{game}.success", runs, row.value)
-        if name in HEADLINES and game != "plan-path":  # bench/plan_path.py has its own
-            self.keep(f"{game}.{HEADLINES[name]}.success", runs, row.value)
+        for figure in (PLAN_PATH if game == "plan-path" else HEADLINES).get(name, ()):
+            self.keep(f"{game}.{figure}", runs, row.value)
         for figure, (unit, cost) in COSTS.items() if row.trained else ():
             self.keep(f"table.{name}.{game}.{figure}", runs, cost, unit)
 
@@ -177,6 +191,19 @@ def main_table(paper: Paper, games: Sequence[str]) -> None:
     paper.curves(games)
 
 
+def adapters(paper: Paper, games: Sequence[str]) -> None:
+    """A LoRA per role on one frozen base, on Plan-Path, by its own recipe to its end."""
+    runs = [paper.run("plan-path", "-lora", seed) for seed in paper.seeds]
+
+    def keep() -> None:
+        if all(run.complete for run in runs):
+            paper.keep("plan-path.L1.success", runs, Run.after)
+            paper.keep("plan-path.L1.swapped.success", runs, Run.swapped)
+            paper.keep("plan-path.L1.tokens", runs, partial(Run.total, what="rollout/tokens"), "tokens")
+
+    paper.train(runs, keep)
+
+
 def ablations(paper: Paper, games: Sequence[str]) -> None:
     """One thing changed in the Plan-Path team at a time, with its tokens."""
 
@@ -190,7 +217,11 @@ def ablations(paper: Paper, games: Sequence[str]) -> None:
     paper.train([run for runs in changed.values() for run in runs], keep)
 
 
-PARTS: dict[str, Callable[[Paper, Sequence[str]], None]] = {"main": main_table, "ablation": ablations}
+PARTS: dict[str, Callable[[Paper, Sequence[str]], None]] = {
+    "main": main_table,
+    "adapters": adapters,
+    "ablation": ablations,
+}
 
 
 def main() -> None:
@@ -203,7 +234,7 @@ def main() -> None:
     chosen = parser.parse_args()
     unknown = [part for part in chosen.parts if part not in PARTS]
     if unknown:
-        parser.error(f"got {unknown[0]!r}; expected one or both of {', '.join(PARTS)}")
+        parser.error(f"got {unknown[0]!r}; expected some of {', '.join(PARTS)}")
     paper = Paper(chosen.runs.absolute(), chosen.seeds, chosen.jobs)
     for part in chosen.parts or PARTS:
         PARTS[part](paper, chosen.games)

@@ -18,15 +18,14 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from common import ROOT, record
-from plan_path import complete, console
-from trainings import Run, commits, stop_at
+from trainings import Run, commits, console, stop_at
 
 from cadre.config import ALGORITHMS
 from tests.coordination import experiment
 
 COMMAND = "python bench/presets.py"
 NAMES = [name for name in ALGORITHMS if name != "custom"]
-# What the plan-path recipe samples in its thirty steps (plan-path.team.tokens), and what the game is given.
+# What the plan-path recipe samples in thirty steps (table.team-shared.plan-path.tokens), and what the game is given.
 PLAN_PATH_TOKENS, COORDINATION_TOKENS = 127_000, 40_000
 
 
@@ -63,7 +62,11 @@ def main() -> None:
     for game in chosen.games or ROWS:
         make, value, figure, unit = ROWS[game]
         for name in chosen.only:
-            runs = complete([make(name, seed, chosen.runs) for seed in chosen.seeds])
+            runs = [make(name, seed, chosen.runs) for seed in chosen.seeds]
+            for run in runs:
+                if not run.complete:
+                    console.print(f"training {run.folder.name}")
+                    run.train()
             values = [run.after(value) for run in runs]
             label = f"preset.{name}.{game}.{figure}"
             line = record("presets", label, values, unit, COMMAND, runs[0].tasks, chosen.seeds, commits(runs))

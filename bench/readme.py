@@ -14,14 +14,10 @@ from cadre.config import ALGORITHMS
 
 ROWS = {
     "plan-path.base.success": "Plan-Path, the team before training",
-    "plan-path.single.success": "Plan-Path, one agent, trained on the same tokens",
-    "plan-path.single-with-tool.success": "Plan-Path, one agent that has the tool, trained on the same tokens",
     "plan-path.team.success": "**Plan-Path, team of two, AT-GRPO, one shared model**",
     "plan-path.L1.success": "**Plan-Path, team of two, AT-GRPO, a LoRA per role**",
     "plan-path.L1.swapped.success": "Plan-Path, the same two adapters in each other's role",
-    "plan-path.L2.success": "**Plan-Path, team of two, AT-GRPO, a model per role**",
-    "plan-path.swapped.success": "Plan-Path, the same two models in each other's role",
-    "plan-path.team.minutes": "minutes to train the team, evaluations included",
+    "table.team-shared.plan-path.minutes": "minutes to train the team, evaluations included",
     "sokoban.base.success": "Sokoban, the team before training",
     "sokoban.team.success": "**Sokoban, team of two, AT-GRPO, one shared model**",
     "sudoku.base.success": "Sudoku 4x4, the team before training",

@@ -12,12 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 sys.path.insert(0, str(Path(__file__).parent))
 from common import ROOT, commit
 
 DONE = "measured.json"
 CADRE = [sys.executable, "-m", "cadre.cli"]
 SWAP = "tool=planner,planner=tool"
+
+
+console = Console(soft_wrap=True)
 
 
 def stop_at(tokens: float) -> tuple[str, str]:

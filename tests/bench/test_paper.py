@@ -59,6 +59,8 @@ def test_figures_of_a_row_and_that_they_are_kept_once(tmp_path: Path, monkeypatc
     assert found["table.team-shared.plan-path.tokens"]["value"] == 200
     assert found["table.team-shared.plan-path.minutes"]["commit"] == "abc"
     assert "table.team-prompted.plan-path.tokens" not in found
+    assert found["plan-path.L0.success"]["value"] == found["plan-path.team.success"]["value"] == 0.9
+    assert found["plan-path.base.success"]["value"] == 0.1
     before = (tmp_path / "results" / "paper.jsonl").read_text()
     bench.keep_row("team-shared", "plan-path", complete)
     assert (tmp_path / "results" / "paper.jsonl").read_text() == before
