@@ -22,12 +22,12 @@ from peft import PeftModel
 from safetensors.torch import load
 
 from cadre import credit
-from cadre.config import LearnerConfig, LoraConfig, LossConfig, PolicyConfig
 from cadre.engines.torch import TorchEngine
 from cadre.engines.torch.adapters import segments
 from cadre.engines.torch.learner import score
 from cadre.engines.torch.model import load_weights, locate, projecting
 from cadre.learn.batch import collate
+from cadre.sections import LearnerConfig, LoraConfig, LossConfig, PolicyConfig
 from cadre.types import Datum, Message, Request, Sample, Sampling
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from common import record
 
-from cadre.config import LearnerConfig, LossConfig, PolicyConfig
 from cadre.engines.torch import TorchEngine, readout
+from cadre.sections import LearnerConfig, LossConfig, PolicyConfig
 from cadre.types import Datum
 from tests.engines.tiny import byte_tokenizer
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from common import ROOT, record
 from trainings import Run, commits, console, stop_at
 
-from cadre.config import ALGORITHMS
+from cadre.algorithms import ALGORITHMS
 from tests.coordination import experiment
 
 COMMAND = "python bench/presets.py"

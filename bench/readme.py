@@ -10,7 +10,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from common import ROOT, latest
 
-from cadre.config import ALGORITHMS
+from cadre.algorithms import ALGORITHMS
 
 ROWS = {
     "plan-path.base.success": "Plan-Path, the team before training",

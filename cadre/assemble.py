@@ -15,11 +15,13 @@ from typing import Any
 import pydantic
 
 from cadre import presets, reward_model, shape
+from cadre.algorithms import MagrpoCentral, Rlhf
 from cadre.central import centralised
-from cadre.config import Config, MagrpoCentral, PolicyConfig, Rlhf, nearest
+from cadre.config import Config, nearest
 from cadre.env import Env, Split
 from cadre.envs import ENVS
 from cadre.errors import ConfigError
+from cadre.sections import PolicyConfig
 from cadre.shape import Siblings
 from cadre.team import Learner, Sampler, Team
 from cadre.types import Request, Sample, Sampling, Task

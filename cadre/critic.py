@@ -15,9 +15,9 @@ from statistics import fmean, pstdev, pvariance
 from typing import Literal
 
 from cadre import credit as credits
-from cadre.config import CriticConfig
 from cadre.credit import NO_SPREAD, Credit, Scored, holding, places, role_reward
 from cadre.errors import ConfigError
+from cadre.sections import CriticConfig
 from cadre.team import Metrics, Team
 from cadre.types import Branch, Datum, Message, Node, Said, Sample, Targets, Tree
 

@@ -7,33 +7,30 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cadre import shape as shapes
-from cadre.config import (
+from cadre.algorithms import (
     ActorCritic,
     Algorithm,
     AtGrpo,
-    Config,
-    CreditConfig,
     Custom,
     DrMas,
     Grpo,
     Ippo,
     Joint,
-    LossConfig,
     Magrpo,
     MagrpoCentral,
     Mappo,
     MaReinforce,
     MaRemax,
     MaRloo,
-    PolicyConfig,
     Rlhf,
     Spiral,
-    nearest,
 )
-from cadre.config import Tree as Family
+from cadre.algorithms import Tree as Family
+from cadre.config import Config, nearest
 from cadre.credit import Baseline, Credit
 from cadre.critic import Critic, Reads, heads
 from cadre.errors import ConfigError
+from cadre.sections import CreditConfig, LossConfig, PolicyConfig
 from cadre.shape import Shape
 
 # PPO's clipped ratio over the tokens of the whole batch.

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cadre import walk
-from cadre.config import CreditConfig
 from cadre.credit import NO_SPREAD, Group
+from cadre.sections import CreditConfig
 from cadre.types import Datum, Sample, Sampling, Tree
 
 

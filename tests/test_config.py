@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from cadre import assemble, config, presets
+from cadre.algorithms import ALGORITHMS
 from cadre.errors import ConfigError
 from tests.data.invented import folder
 
@@ -36,7 +37,7 @@ def test_short_forms_and_overrides() -> None:
 
 
 def test_a_run_of_any_algorithm_reads_back_what_it_wrote(tmp_path: Path) -> None:
-    for name in config.ALGORITHMS.keys() - {"custom"}:
+    for name in ALGORITHMS.keys() - {"custom"}:
         chosen = config.load("plan-path", [f"algorithm={name}", "algorithm.k=2", "loss.aggregate=sequence_mean"])
         (tmp_path / "config.yaml").write_text(config.dump(chosen))
         assert presets.plan(config.load(str(tmp_path / "config.yaml"))).loss == presets.plan(chosen).loss

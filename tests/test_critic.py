@@ -8,12 +8,13 @@ import pytest
 from pydantic import TypeAdapter
 
 from cadre import critic, presets, shape, walk
-from cadre.config import Algorithm, CreditConfig, CriticConfig, LossConfig, PolicyConfig
+from cadre.algorithms import Algorithm
 from cadre.credit import Credit, reward_to_go
 from cadre.critic import Critic, explained_variance, heads
 from cadre.errors import ConfigError
 from cadre.lesson import prepare
 from cadre.rollout import grow
+from cadre.sections import CreditConfig, CriticConfig, LossConfig, PolicyConfig
 from cadre.team import Team
 from cadre.types import Branch, Datum, Message, Node, Observation, Sample, Sampling, Task, Tree
 from tests.games import Relay, Scripted

@@ -5,9 +5,9 @@ from typer.testing import CliRunner
 
 from cadre import config, dry_run
 from cadre.cli import app
-from cadre.config import LoraConfig, PolicyConfig
 from cadre.engines.torch import meta
 from cadre.errors import DataError, EngineError
+from cadre.sections import LoraConfig, PolicyConfig
 from tests.envs.playing import source
 
 LARGE = [name for name in config.recipes() if "qwen" in name]

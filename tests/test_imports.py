@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "cadre"
 # A module may import modules of its own layer's number or a lower one.
 LAYERS = [
-    {"types", "errors", "noise", "config"},
+    {"types", "errors", "noise", "sections", "algorithms", "config"},
     {"env", "shape", "learn", "sandbox"},
     {"central", "rewards", "data", "envs", "team", "walk"},
     {"rollout", "credit", "critic", "selection", "reward_model", "engines"},

@@ -6,7 +6,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from cadre import walk
-from cadre.config import ALGORITHMS, Algorithm
+from cadre.algorithms import ALGORITHMS, Algorithm
 from cadre.credit import assign, data
 from cadre.lesson import prepare
 from cadre.presets import preset

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from cadre import refill, shape
 from cadre.assemble import Game
-from cadre.config import CreditConfig
 from cadre.credit import Credit
 from cadre.env import Env
 from cadre.presets import Plan
+from cadre.sections import CreditConfig
 from cadre.team import Team
 from cadre.types import Request, Reward, Task
 from tests.games import Digit, scripted_team

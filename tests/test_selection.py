@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import pytest
 
 from cadre import selection
-from cadre.config import CreditConfig, LossConfig
 from cadre.credit import Credit, Group, assign, data, share_without_spread
 from cadre.learn.batch import sequence_weights
+from cadre.sections import CreditConfig, LossConfig
 from cadre.types import Datum, Node, Sample, Sampling, Task, Tree
 from tests.test_credit import leaf, node
 

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from cadre import assemble, checkpoint, config
+from cadre.algorithms import ALGORITHMS
 from cadre.errors import RunError
 from cadre.progress import Progress
 from cadre.run import Run, new_folder
@@ -60,7 +61,7 @@ def weights(folder: Path, policy: str) -> bytes:
     return (checkpoint.latest(folder / "checkpoints") / policy / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("preset", [name for name in config.ALGORITHMS if name != "custom"])
+@pytest.mark.parametrize("preset", [name for name in ALGORITHMS if name != "custom"])
 def test_two_roles_learn_to_agree(preset: str, tmp_path: Path, quiet: Console) -> None:
     _, run = play(config.parse(experiment(preset, tmp_path)), tmp_path / "run", quiet)
     before, after = run.evaluations()

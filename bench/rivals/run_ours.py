@@ -15,8 +15,8 @@ import torch
 from turns import Turns, reward
 
 from cadre import credit, noise
-from cadre.config import LearnerConfig, LoraConfig, LossConfig, PolicyConfig
 from cadre.engines.torch import TorchEngine
+from cadre.sections import LearnerConfig, LoraConfig, LossConfig, PolicyConfig
 from cadre.types import Branch, Message, Node, Observation, Request, Reward, Said, Sample, Sampling, Task, Tree
 
 CREDIT = credit.Credit(returns="step", group="node", baseline="mean", scale="std")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cadre.config import LossConfig
 from cadre.learn.pack import Trie
+from cadre.sections import LossConfig
 from cadre.types import Datum
 
 

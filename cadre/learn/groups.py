@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cadre.config import Packing
 from cadre.learn.batch import microbatches
 from cadre.learn.pack import Trie, common, cover, path, reads, trie
+from cadre.sections import Packing
 from cadre.types import Datum
 
 # Costs in query-key pairs of attention, found by measuring: of a token apart from attention, for each unit of the

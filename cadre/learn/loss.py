@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cadre.config import LossConfig, Ratio
+from cadre.sections import LossConfig, Ratio
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from cadre.config import LearnerConfig
 from cadre.errors import EngineError
+from cadre.sections import LearnerConfig
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

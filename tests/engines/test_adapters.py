@@ -7,9 +7,9 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cadre.config import LearnerConfig, LoraConfig, LossConfig, PolicyConfig
 from cadre.engines.torch import TorchEngine
 from cadre.errors import EngineError
+from cadre.sections import LearnerConfig, LoraConfig, LossConfig, PolicyConfig
 from tests.engines import tiny
 from tests.engines.test_decode import plain_logprobs
 from tests.engines.test_learner import weights

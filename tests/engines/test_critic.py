@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from cadre.config import CriticConfig, LearnerConfig, LoraConfig, LossConfig, PolicyConfig
 from cadre.engines.torch import TorchEngine
+from cadre.sections import CriticConfig, LearnerConfig, LoraConfig, LossConfig, PolicyConfig
 from cadre.types import Datum, Message, Targets
 from tests.engines.tiny import datum, request, sample
 

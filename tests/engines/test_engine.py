@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cadre.config import LossConfig, PolicyConfig
 from cadre.engines.torch import TorchEngine
 from cadre.errors import EngineError
+from cadre.sections import LossConfig, PolicyConfig
 from tests.engines import tiny
 from tests.engines.test_learner import rollouts, weights
 from tests.engines.tiny import request, sample

@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from cadre.config import LearnerConfig, LossConfig, PolicyConfig
 from cadre.engines.torch import TorchEngine, readout
 from cadre.engines.torch.learner import score
 from cadre.errors import EngineError
 from cadre.learn import pack, tree_attention
 from cadre.learn.batch import collate
 from cadre.learn.groups import groups
+from cadre.sections import LearnerConfig, LossConfig, PolicyConfig
 from cadre.types import Datum, Targets
 from tests.engines import tiny
 from tests.engines.test_adapters import team  # noqa: F401

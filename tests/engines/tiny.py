@@ -28,8 +28,8 @@ from transformers import (
 )
 
 from cadre import credit
-from cadre.config import LearnerConfig, LoraConfig, LossConfig, PolicyConfig
 from cadre.engines.torch import TorchEngine
+from cadre.sections import LearnerConfig, LoraConfig, LossConfig, PolicyConfig
 from cadre.types import Datum, Message, Request, Sample, Sampling
 
 SPECIALS = ("<pad>", "<eos>", "<|im_start|>", "<|im_end|>")

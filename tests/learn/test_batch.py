@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadre.config import LossConfig
 from cadre.learn.batch import collate, has_gradient, microbatches, minibatches, sequence_weights, trained_tokens
+from cadre.sections import LossConfig
 from cadre.types import Datum, Targets
 
 

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from cadre.config import LossConfig
 from cadre.learn.critic import ValueHeads, value_loss
 from cadre.learn.loss import Tokens, importance, policy_loss
+from cadre.sections import LossConfig
 
 CONFIG = LossConfig(clip_low=0.2, clip_high=0.3)
 

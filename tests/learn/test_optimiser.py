@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from cadre.config import LearnerConfig
 from cadre.errors import EngineError
 from cadre.learn.optimiser import Optimiser, learning_rate
+from cadre.sections import LearnerConfig
 
 
 def test_warmup_then_constant():

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from cadre.config import LossConfig
 from cadre.learn.batch import sequence_weights
 from cadre.learn.loss import Tokens, policy_loss
+from cadre.sections import LossConfig
 from cadre.types import Datum
 
 LENGTHS = (3, 5, 1, 4)

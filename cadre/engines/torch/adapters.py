@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from cadre import noise
-from cadre.config import LoraConfig
 from cadre.errors import EngineError
+from cadre.sections import LoraConfig
 
 Segments = Sequence[tuple[str, int]]  # a policy and how many rows in a row are its
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from cadre.config import CriticConfig, LearnerConfig, LossConfig, PolicyConfig
 from cadre.engines.torch import model as models
 from cadre.engines.torch import storage
 from cadre.engines.torch.decode import Completion, Job, by_memory, column_bytes, decode
@@ -18,6 +17,7 @@ from cadre.engines.torch.learner import Trainer
 from cadre.errors import EngineError
 from cadre.learn.critic import ValueHeads
 from cadre.learn.optimiser import Optimiser
+from cadre.sections import CriticConfig, LearnerConfig, LossConfig, PolicyConfig
 from cadre.team import Metrics
 from cadre.types import Datum, Message, Request, Sample
 

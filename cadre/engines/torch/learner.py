@@ -23,7 +23,6 @@ from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from cadre import noise
-from cadre.config import CriticConfig, LossConfig
 from cadre.engines.torch.adapters import Segments, segments
 from cadre.engines.torch.model import Loaded, autocast
 from cadre.engines.torch.packed import packing, recomputing, trie_states
@@ -41,6 +40,7 @@ from cadre.learn.critic import ValueHeads, value_loss
 from cadre.learn.groups import Group, groups
 from cadre.learn.loss import Tokens, policy_loss
 from cadre.learn.optimiser import Optimiser
+from cadre.sections import CriticConfig, LossConfig
 from cadre.types import Datum
 
 PATIENCE = 3

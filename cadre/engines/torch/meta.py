@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from cadre.config import PolicyConfig
 from cadre.engines.torch.adapters import _chosen, _linears
 from cadre.engines.torch.model import DTYPES, locate
 from cadre.errors import EngineError
+from cadre.sections import PolicyConfig
 
 # The shapes of the models that the bundled recipes name, so that a dry run of them needs no network.
 QWEN3 = {"model_type": "qwen3", "vocab_size": 151_936, "head_dim": 128, "num_key_value_heads": 8}

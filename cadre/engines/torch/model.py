@@ -17,11 +17,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 import cadre
-from cadre.config import LoraConfig, PolicyConfig
 from cadre.engines.torch import chat
 from cadre.engines.torch.adapters import Adapters
 from cadre.engines.torch.attention import Pattern
 from cadre.errors import EngineError
+from cadre.sections import LoraConfig, PolicyConfig
 
 WIDE = 8192  # rows of a vocabulary projection that is worth turning round
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -16,11 +16,11 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from cadre.config import Packing
 from cadre.engines.torch.model import attending
 from cadre.errors import EngineError
 from cadre.learn.pack import Trie
 from cadre.learn.tree_attention import Layout, attention
+from cadre.sections import Packing
 
 NAME = "cadre_trie"
 

@@ -22,12 +22,12 @@ from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
 from cadre import noise
-from cadre.config import LearnerConfig
 from cadre.engines.torch import chat
 from cadre.engines.torch.model import locate, pick_device
 from cadre.errors import ConfigError, DivergedError, EngineError, RunError
 from cadre.learn.optimiser import Optimiser
 from cadre.reward_model import Pair
+from cadre.sections import LearnerConfig
 from cadre.types import Message
 
 PATIENCE = 3

@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from cadre.config import LoraConfig
 from cadre.engines.torch.adapters import Pair
 from cadre.errors import EngineError
+from cadre.sections import LoraConfig
 
 PREFIX = "base_model.model."
 
