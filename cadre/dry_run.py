@@ -96,11 +96,7 @@ def lines(config: Config, found: Outlook) -> Iterator[str]:
             f"{name} ({config.team.policies[name].model}): {sizes.parameters:,} parameters, {sizes.trained:,} trained; "
             f"weights {sizes.base / GIB:.1f} GiB, training {sizes.training / GIB:.1f} GiB"
         )
-        rows = config.learner_of(name).tokens_per_microbatch
-        yield (
-            f"  keys and values {sizes.key_values / 1024:,.0f} KiB a token in sampling; logits of a micro-batch "
-            f"{rows * sizes.logits / GIB:.1f} GiB; activations come on top"
-        )
+        yield f"  keys and values {sizes.key_values / 1024:,.0f} KiB a token in sampling; activations come on top"
     yield f"in all {total(config, found) / GIB:.1f} GiB of weights, gradients and moments"
 
 

@@ -11,6 +11,7 @@ from cadre.sections import LoraConfig, PolicyConfig
 from tests.envs.playing import source
 
 LARGE = [name for name in config.recipes() if "qwen" in name]
+ADAPTED = {name for name in LARGE if name.endswith("-0.5b")}
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,11 @@ LARGE = [name for name in config.recipes() if "qwen" in name]
         (
             "Qwen/Qwen2.5-Coder-3B",
             151936 * 2048 + 36 * (2048 * 36 * 128 + 20 * 128 + 3 * 2048 * 11008 + 4096) + 2048,
+        ),
+        # 14 heads of 64, of keys and values 2 each
+        (
+            "Qwen/Qwen2.5-Coder-0.5B-Instruct",
+            151936 * 896 + 24 * (896 * 32 * 64 + 18 * 64 + 3 * 896 * 4864 + 2 * 896) + 896,
         ),
     ],
 )
@@ -60,8 +66,9 @@ def test_every_large_recipe(recipe: str) -> None:
     assert min(found.tasks) >= 1
     told = "\n".join(dry_run.lines(chosen, found))
     assert f"a step: {sum(found.samples.values()):,} samples" in told
-    size = next(iter(found.sizes.values())).parameters
-    assert dry_run.total(chosen, found) == 2 * size * 16  # two models, trained whole
+    size = next(iter(found.sizes.values()))
+    two_whole, two_adapters = 2 * size.parameters * 16, size.parameters * 2 + 2 * size.trained * 16
+    assert dry_run.total(chosen, found) == (two_adapters if recipe in ADAPTED else two_whole)
 
 
 def test_samples_of_a_step_by_hand() -> None:

@@ -43,6 +43,16 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 2,
         "tie_word_embeddings": True,
     },
+    "Qwen/Qwen2.5-Coder-0.5B-Instruct": {
+        "model_type": "qwen2",
+        "vocab_size": 151_936,
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+    },
 }
 
 
@@ -55,7 +65,6 @@ class Sizes:
     base         the weights that it is sampled from: float32 masters, or a base in the precision of its forward
     training     gradients and AdamW's two moments, and the adapter itself where there is one
     key_values   keys and values of one token in sampling
-    logits       a token's logits in float32, and their gradient
     """
 
     parameters: int
@@ -63,7 +72,6 @@ class Sizes:
     base: int
     training: int
     key_values: int
-    logits: int
 
 
 def measure(name: str, policy: PolicyConfig) -> Sizes:
@@ -83,7 +91,6 @@ def measure(name: str, policy: PolicyConfig) -> Sizes:
         base=parameters * (4 if whole else width),
         training=trained * (12 if whole else 16),
         key_values=2 * config.num_hidden_layers * heads * head * width,
-        logits=config.vocab_size * 8,
     )
 
 
