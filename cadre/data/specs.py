@@ -100,7 +100,12 @@ SPECS: dict[str, Spec] = {
         "Abstract",
     ),
     "tldr": Spec("article", "trl-lib/tldr", {"train": ("train", (116_722,)), "test": ("test", (6_553,))}, parse.tldr),
-    "arxiv": Spec("article", "OpenMLRL/arXiv_abstract", {"train": ("train", ()), "test": ("val", ())}, parse.arxiv),
+    "arxiv": Spec(
+        "article",
+        "OpenMLRL/arXiv_abstract",
+        {"train": ("train", (140_313,)), "test": ("val", (5_383,))},
+        parse.arxiv,
+    ),
     "stories": Spec(
         "article",
         "euclaise/writingprompts",
