@@ -1,13 +1,15 @@
 """The data sets in figures: counts and leaks, references and known cheats on code, gold answers on mathematics.
 
-    python bench/tasks.py [data references cheats golds]
+    python bench/tasks.py [data references cheats golds] [--sets humaneval math500] [--every 10]
 
-Appends `data.*`, `code.*` and `maths.*` to results/tasks.jsonl, for the sets that are at hand in $CADRE_DATA, or in
-shared/data beside the project's folder.
+`--every 10` takes a tenth of the problems for cheats and golds, which are slow on all of them. Appends `data.*`,
+`code.*` and `maths.*` to results/tasks.jsonl, for the sets that are at hand in $CADRE_DATA, or in shared/data beside
+the project's folder.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import sys
@@ -29,8 +31,11 @@ from cadre.sandbox.attacks.cheats import CHEATS
 
 console = Console(soft_wrap=True)
 DATA = str(os.environ.get("CADRE_DATA", ROOT.parent / "shared" / "data"))
-COMMAND = "python bench/tasks.py"
+COMMAND = " ".join(["python bench/tasks.py", *sys.argv[1:]])
 QUICK = Limits(wall_s=2.0, cpu_s=2.0)
+
+
+options = argparse.Namespace(sets=list(SPECS), every=1)
 
 
 def keep(name: str, value: float, unit: str, n: int) -> None:
@@ -41,7 +46,7 @@ def keep(name: str, value: float, unit: str, n: int) -> None:
 def at_hand(kind: str) -> Iterator[tuple[str, str, list]]:
     """(name, split, records) of every split of that kind which is there."""
     for name, spec in SPECS.items():
-        for split in spec.splits if spec.kind == kind else ():
+        for split in spec.splits if spec.kind == kind and name in options.sets else ():
             try:
                 yield name, split, list(load(name, split, DATA))
             except DataError:
@@ -50,7 +55,7 @@ def at_hand(kind: str) -> Iterator[tuple[str, str, list]]:
 
 async def data() -> None:
     """How many rows, and how many training items are test items of any set of the kind."""
-    for name in SPECS:
+    for name in options.sets:
         try:
             found = examine(name, DATA)
         except DataError:
@@ -78,9 +83,9 @@ async def references() -> None:
 
 
 async def cheats() -> None:
-    """Every cheat on a tenth of every set, and on scripts a program that prints the first output shown."""
+    """Every cheat on every problem, and on scripts a program that prints the first output shown."""
     for name, split, programs in at_hand("program"):
-        some = [one for one in programs if isinstance(one, Program)][::10]
+        some = [one for one in programs if isinstance(one, Program)][:: options.every]
         tries = [(one, cheat.replace("@ENTRY@", one.entry)) for one in some for cheat in CHEATS.values()]
         tests = {one.id: all_tests(one) for one in some}
         for one in some:
@@ -101,7 +106,7 @@ async def cheats() -> None:
 async def golds() -> None:
     """The gold answer of every problem, boxed, against itself."""
     for name, split, problems in at_hand("problem"):
-        golds = [one for one in problems if isinstance(one, Problem)]
+        golds = [one for one in problems if isinstance(one, Problem)][:: options.every]
         right = []
         for start in range(0, len(golds), 20):
             part = golds[start : start + 20]
@@ -120,4 +125,9 @@ async def main(parts: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all unless named")
+    parser.add_argument("--sets", nargs="+", choices=list(SPECS), default=list(SPECS))
+    parser.add_argument("--every", type=int, default=1, help="take every so manyth problem for cheats and golds")
+    parser.parse_args(namespace=options)
+    asyncio.run(main(options.parts))
