@@ -150,7 +150,7 @@ def generate(bench: Bench) -> None:
 
 
 def against_vllm(bench: Bench, model: Model) -> None:
-    """vLLM in bfloat16, its own choice for this model, against ours in bfloat16 and in float32."""
+    """vLLM in bfloat16, its own choice for this model, against ours in float32, our default, and in bfloat16."""
     if bench.options.vllm is None:
         console.print("vLLM is left out: name a virtual environment that has its CPU build with --vllm VENV.")
         return
@@ -163,8 +163,8 @@ def against_vllm(bench: Bench, model: Model) -> None:
     sides = [ours(job, f"ours-{dtype}") for dtype, job in jobs.items()]
     found = bench.rounds("generate.vllm", [*sides, theirs])
     keep_generation(bench, found, model.suffix)
-    bench.keep("generate.vs_vllm", ratios(found, "ours-bfloat16", "vllm"), "ratio")
-    bench.keep("generate.vs_vllm.ours-float32", ratios(found, "ours-float32", "vllm"), "ratio")
+    bench.keep("generate.vs_vllm", ratios(found, "ours-float32", "vllm"), "ratio")
+    bench.keep("generate.vs_vllm.ours-bfloat16", ratios(found, "ours-bfloat16", "vllm"), "ratio")
 
 
 def vllm_environment(home: Path, threads: int) -> dict[str, str]:
