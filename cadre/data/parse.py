@@ -36,11 +36,11 @@ def deepmath(row: Row, index: int) -> Problem:
 
 
 def math_train(row: Row, index: int) -> Problem | None:
-    """MATH: the answer is what the worked solution boxes last. None where it boxes nothing."""
+    """MATH: the answer is what the worked solution boxes last. None where it boxes nothing, or an empty text."""
     if "answer" in row:
-        return problem(row, index)
+        return problem(row, index) if row["answer"] else None
     answer = last_boxed(row["solution"])
-    return None if answer is None else Problem(str(index), row["problem"], answer)
+    return Problem(str(index), row["problem"], answer) if answer else None
 
 
 def gsm8k(row: Row, index: int) -> Problem:

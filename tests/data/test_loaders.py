@@ -191,3 +191,10 @@ def test_files_by_other_names(tmp_path: Path) -> None:
     assert [one.id for one in load("mbpp", "test", str(tmp_path))] == ["mbpp-11", "mbpp-12"]
     (tmp_path / "train_first2.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS["gsm8k"]["train"]))
     assert len(load("gsm8k", "train", str(tmp_path))) == 2
+
+
+def test_a_problem_with_an_empty_answer_is_left_out() -> None:
+    row = {"problem": "What is $n$?", "solution": "It is $\\boxed{}$."}
+    assert parse.math_train(row, 0) is None
+    assert parse.math_train({**row, "answer": ""}, 0) is None
+    assert parse.math_train({**row, "answer": "7"}, 3) == Problem("3", "What is $n$?", "7")
