@@ -136,16 +136,8 @@ class Paper:
         same = [float(f"{values[0]:.6g}"), float(f"{values[-1]:.6g}"), measured, list(self.seeds)]
         if [newest.get(part) for part in ("low", "high", "commit", "seeds")] == same:
             return
-        line = record(
-            "plan-path" if name.startswith("plan-path.") else "paper",
-            name,
-            values,
-            unit,
-            COMMAND,
-            TASKS,
-            self.seeds,
-            measured,
-        )
+        file = "plan-path" if name.startswith("plan-path.") else "paper"
+        line = record(file, name, values, unit, COMMAND, TASKS, self.seeds, measured)
         console.print(
             f"  {name}: {line['value']:.4g} ({line['low']:.4g} to {line['high']:.4g}) {unit}", highlight=False
         )

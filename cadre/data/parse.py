@@ -22,13 +22,16 @@ Row = Mapping[str, Any]
 PYTHON3 = 3  # among the languages that CodeContests numbers
 
 
-def problem(row: Row, index: int) -> Problem:
-    """`problem` and `answer`, as most sets of mathematics have them. The identifier goes by many names."""
+def problem(row: Row, index: int) -> Problem | None:
+    """`problem` and `answer`, as most sets of mathematics have them; None without an answer. The identifier goes by
+    many names."""
+    if row["answer"] in (None, ""):
+        return None
     name = next((row[key] for key in ("id", "unique_id", "ID") if key in row), index)
     return Problem(str(name), row["problem"], str(row["answer"]))
 
 
-def deepmath(row: Row, index: int) -> Problem:
+def deepmath(row: Row, index: int) -> Problem | None:
     """The hub's `question` and `final_answer`, or `problem` and `answer` as trainers repack them."""
     if "final_answer" in row:
         return Problem(str(index), row["question"], str(row["final_answer"]))
@@ -38,7 +41,7 @@ def deepmath(row: Row, index: int) -> Problem:
 def math_train(row: Row, index: int) -> Problem | None:
     """MATH: the answer is what the worked solution boxes last. None where it boxes nothing, or an empty text."""
     if "answer" in row:
-        return problem(row, index) if row["answer"] else None
+        return problem(row, index)
     answer = last_boxed(row["solution"])
     return Problem(str(index), row["problem"], answer) if answer else None
 

@@ -197,4 +197,6 @@ def test_a_problem_with_an_empty_answer_is_left_out() -> None:
     row = {"problem": "What is $n$?", "solution": "It is $\\boxed{}$."}
     assert parse.math_train(row, 0) is None
     assert parse.math_train({**row, "answer": ""}, 0) is None
+    assert parse.problem({**row, "answer": None}, 0) is None
+    assert parse.problem({**row, "answer": 0}, 0) == Problem("0", "What is $n$?", "0")
     assert parse.math_train({**row, "answer": "7"}, 3) == Problem("3", "What is $n$?", "7")
