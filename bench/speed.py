@@ -1,9 +1,10 @@
 """Speed against others on this machine, in one process tree, all sides in turn: steps, generation, growth, a profile.
 
-    python bench/speed.py [e2e generate growth profile recipe] [--smollm2 DIR] [--vllm VENV] [--venvs DIR] [--write]
+    python bench/speed.py [PART ...] [--smollm2 DIR] [--vllm VENV] [--venvs DIR] [--write]
 
 e2e       one update over prompts x 8 completions: ours, TRL's GRPOTrainer and CoMLRL's MAGRPOTrainer, same tokens
-generate  8 prompts x 8: ours, `model.generate`, and vLLM's CPU build where --vllm names an environment that has it
+generate  8 prompts x 8: ours and `model.generate`
+vllm      the same on SmolLM2 against vLLM's CPU build, where --vllm names an environment that has it
 growth    how our time grows with siblings, prompt length, agents and turns
 profile   where one step of the plan-path recipe spends its time, as text
 recipe    `cadre train plan-path` as it is against an earlier revision (--before), from a clone
@@ -145,14 +146,15 @@ def generate(bench: Bench) -> None:
         for side in theirs:
             bench.keep(f"generate.vs_{side.name}{model.suffix}", ratios(found, OURS, side.name), "ratio")
         bench.keep(f"generate.vs_hf.processor{model.suffix}", ratios(found, OURS, "hf", "processor"), "ratio")
-        if model.suffix:
-            against_vllm(bench, model)
 
 
-def against_vllm(bench: Bench, model: Model) -> None:
-    """vLLM in bfloat16, its own choice for this model, against ours in float32, our default, and in bfloat16."""
+def vllm(bench: Bench) -> None:
+    """vLLM in bfloat16, its own choice for SmolLM2, against ours in float32, our default, and in bfloat16."""
     if bench.options.vllm is None:
         console.print("vLLM is left out: name a virtual environment that has its CPU build with --vllm VENV.")
+        return
+    model = next((model for model in bench.models() if model.suffix), None)
+    if model is None:
         return
     jobs = {
         dtype: bench.job(model, GENERATED, 200, LENGTHS[200], learn=False, dtype=dtype)
@@ -236,6 +238,7 @@ def recipe(bench: Bench) -> None:
 PARTS: dict[str, Callable[[Bench], None]] = {
     "e2e": e2e,
     "generate": generate,
+    "vllm": vllm,
     "growth": growth,
     "profile": profile,
     "recipe": recipe,
