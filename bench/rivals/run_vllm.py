@@ -22,7 +22,7 @@ def main() -> None:
         block_size=32,
         enforce_eager=True,
         enable_prefix_caching=True,
-        gpu_memory_utilization=0.5,  # of the processor's memory, in this build; the sides beside it hold some too
+        gpu_memory_utilization=0.2,  # of the processor's memory, in this build, which the sides share
     )
     settings = SamplingParams(n=job["k"], temperature=1.0, max_tokens=job["completion"], ignore_eos=True, logprobs=0)
     prompts = [{"prompt_token_ids": list(one)} for one in ids]
