@@ -142,8 +142,10 @@ def evaluate(
 
     here = run.Run.open(folder)
     evaluation.check_sampling(samples, temperature, ks or [])
-    if episodes is not None and episodes.exists():
-        raise ConfigError(f"--episodes: {episodes} is there already and is not overwritten. Name a new file.")
+    if episodes is not None:
+        if episodes.exists():
+            raise ConfigError(f"--episodes: {episodes} is there already and is not overwritten. Name a new file.")
+        episodes.parent.mkdir(parents=True, exist_ok=True)
     team, game = _loaded(here, assign, base)
     if untrained:
         team = assemble.beside_untrained(here.config, team, untrained)

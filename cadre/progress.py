@@ -53,7 +53,8 @@ class Progress:
         seconds = figures["time/sample_s"] + figures["time/learn_s"]
         rate = figures["rollout/tokens"] / seconds
         done = step + 1
-        left = self.left(done, figures["rollout/tokens"], seconds)
+        self.took(figures["rollout/tokens"], seconds)
+        left = self.left(done)
         self.bars.update(self.total, completed=done, note=f"success {figures['rollout/success']:.0%}")
         self.console.print(
             f"step {done}/{self.steps}  reward {rewards}  success {figures['rollout/success']:.0%}  "
@@ -61,9 +62,12 @@ class Progress:
             highlight=False,
         )
 
-    def left(self, done: int, tokens: float, seconds: float) -> float:
-        """Seconds to the end by the mean of the steps so far, this one included; evaluations are not foreseen."""
+    def took(self, tokens: float, seconds: float) -> None:
+        """Count a step."""
         self.made, self.seconds, self.tokens = self.made + 1, self.seconds + seconds, self.tokens + tokens
+
+    def left(self, done: int) -> float:
+        """Seconds to the end after `done` steps, by the mean of those seen; evaluations are not foreseen."""
         steps = float(self.steps - done)
         if self.most and self.tokens:
             steps = min(steps, max(0.0, self.most - self.spent - self.tokens) / (self.tokens / self.made))
