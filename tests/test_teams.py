@@ -99,7 +99,7 @@ def test_a_role_evaluated_beside_the_untrained_partner(speaker: Path, tmp_path: 
     assert 0.0 <= report["success"] <= 1.0
     assert (report["temperature"], report["max_tokens"]) == (0.0, dict.fromkeys(("left", "right"), 2))
     often = ["eval", str(tmp_path / "run"), "--all", "--samples", "4", "--temperature", "0.6", "--k", "2", "--json"]
-    kept = tmp_path / "episodes.jsonl"
+    kept = tmp_path / "new folder" / "episodes.jsonl"
     sampled = json.loads(CliRunner().invoke(app, [*often, "--episodes", str(kept)]).output)
     trees = [json.loads(line) for line in kept.read_text().splitlines()]
     rewards = [branch["reward"] for tree in trees for branch in tree["root"]["branches"]]
