@@ -68,8 +68,7 @@ ROWS: dict[str, Row] = {
 }
 # Rows that have a name outside the table too.
 HEADLINES = {"team-prompted": ("base.success",), "team-shared": ("team.success",)}
-PLAN_PATH = {
-    "team-prompted": ("base.success",),
+PLAN_PATH = HEADLINES | {
     "team-shared": ("team.success", "L0.success"),
     "team-per-role": ("L2.success",),
     "swapped": ("swapped.success", "L2.swapped.success"),
