@@ -74,17 +74,19 @@ def test_prompts_held_once_give_what_a_copy_a_row_gives(engine, architecture, mo
 
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
-def test_a_wide_head_turned_round_gives_the_same(engine, architecture, monkeypatch):
+@pytest.mark.parametrize("limits", [{"WIDE": 1}, {"LARGE": 1, "TURNED": range(4, 9)}], ids=["head", "layers"])
+def test_products_turned_round_give_the_same(engine, architecture, limits, monkeypatch):
     asked = [request(text, count, key, max_tokens=limit) for key, (text, count, limit) in enumerate(MANY)]
     plain = sample(engine(architecture), *asked)
-    monkeypatch.setattr(model, "WIDE", 1)
+    for name, value in limits.items():
+        monkeypatch.setattr(model, name, value)
     mine = engine(architecture)
     turned = sample(mine, *asked)
     for one, other in zip(plain, turned, strict=True):
         assert [first.token_ids for first in one] == [second.token_ids for second in other]
         for first, second in zip(one, other, strict=True):
             assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5)
-    assert "forward" not in mine._loaded.model.get_output_embeddings().__dict__
+    assert not any("forward" in module.__dict__ for module in mine._loaded.model.modules())
 
 
 def test_a_row_is_the_same_alone_and_in_any_batch(engine):

@@ -20,7 +20,7 @@ from cadre.engines.torch.adapters import segments
 from cadre.engines.torch.attention import RowKeys
 from cadre.engines.torch.cache import GROWTH, KeyValues
 from cadre.engines.torch.draw import Settings, draw, uniform
-from cadre.engines.torch.model import Loaded, autocast, projecting, quick_head
+from cadre.engines.torch.model import Loaded, autocast, projecting, turned
 from cadre.engines.torch.shared import SharedKeys
 from cadre.types import Sampling
 
@@ -62,7 +62,7 @@ def decode(
 
     With `share`, where the model can, a prompt's keys are held once for all its siblings; else every row has its own.
     """
-    with autocast(loaded.model, dtype), quick_head(loaded.model):
+    with autocast(loaded.model, dtype), turned(loaded.model):
         run = Run(loaded, jobs, dtype, share and shared.serves(loaded.model))
         while run.rows and not stopped():
             with threads(1 if run.small else torch.get_num_threads()):
