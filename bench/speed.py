@@ -87,7 +87,8 @@ class Bench:
             "completion": completion,
             "threads": self.options.threads,
             "dtype": "float32",
-            "batch": self.options.trl_batch,
+            # Eight rows of 1,088 tokens of SmolLM2 take TRL 19.5 GB.
+            "batch": self.options.trl_batch // (2 if model.suffix and length > 200 else 1),
             "learn": True,
             "adapters": False,
             "agents": 1,
@@ -124,7 +125,7 @@ def e2e(bench: Bench) -> None:
         for length in bench.options.lengths:
             job, end = bench.job(model, model.prompts, length, LENGTHS[length]), f"p{length}{model.suffix}"
             rivals = [Worker(name, python, f"run_{name}.py", job) for name, python in pythons.items()]
-            # Where one of them alone takes 13 GB, they are not loaded beside each other.
+            # Of SmolLM2 each of them takes 15 GB and more, so they are not loaded beside each other.
             for beside in [[rival] for rival in rivals] if model.suffix else [rivals]:
                 found = bench.rounds(f"e2e.{end}", [ours(job), *beside])
                 for side, turns in found.items():
@@ -279,7 +280,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--lengths", type=int, nargs="+", choices=list(LENGTHS), default=list(LENGTHS))
     parser.add_argument("--prompts", type=int, default=8, help="prompts of an update of the small model")
     parser.add_argument("--smollm2-prompts", type=int, default=2, help="prompts of an update of SmolLM2")
-    parser.add_argument("--trl-batch", type=int, default=8, help="rows that TRL runs at once in learning")
+    parser.add_argument(
+        "--trl-batch", type=int, default=8, help="rows that TRL learns at once; half with long prompts of SmolLM2"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--before", default="08c82e9", help="the revision that the recipe is compared with")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
