@@ -99,7 +99,8 @@ def rounds(workers: Sequence[Worker], repeats: int, folder: Path) -> dict[str, l
             first = number % len(sides)
             for side in sides[first:] + sides[:first]:
                 found[side.name].append(side.turn())
-    same_work(found)
+    if len(sides) > 1:  # Alone, a side's later prompts hold what it said itself, and differ from round to round.
+        same_work(found)
     return found
 
 
