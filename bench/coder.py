@@ -13,31 +13,22 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import RESULTS, ROOT, record
-from trainings import Run
+from trainings import Run, console
 
 COMMAND = "python bench/coder.py --coder DIR"
 STEPS = 10
 ROLES = {"pairs-mbpp": ("aux", "main"), "plan-path": ("tool", "planner")}
 # A decision after another takes minutes, so one turn.
 SMALL = ("algorithm.k=2", "settings.turns=1", f"train.steps={STEPS}", "train.tasks_per_step=1", "evaluate.every=0")
-console = Console(soft_wrap=True)
 
 
 def overrides(roles: tuple[str, ...], coder: Path) -> tuple[str, ...]:
     """What turns the recipe of a graphics card into one of a processor."""
     policies = [f"team.policies.{role}.{change}" for role in roles for change in (f"model={coder}", "dtype=float32")]
     return (*SMALL, *policies)
-
-
-def steps(run: Run) -> list[dict[str, Any]]:
-    """The figures of every step."""
-    return [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def main() -> None:
@@ -51,7 +42,7 @@ def main() -> None:
         run = Run(chosen.runs.absolute() / name, f"{name}-qwen2.5-coder-0.5b", 0, changes, tasks=0)
         if not run.complete:
             run.train()
-        found[name] = steps(run)
+        found[name] = run.steps()
 
         def keep(what: str, value: float, unit: str, name: str = name, run: Run = run) -> None:
             record("tasks", f"coder.{name}.{what}", [value], unit, COMMAND, STEPS, [0], run.done()["commit"])

@@ -154,8 +154,7 @@ class Paper:
         steps = []
         for game in games:
             for seed in self.seeds:
-                for line in (self.team(game, seed).folder / "metrics.jsonl").read_text().splitlines():
-                    step = json.loads(line)
+                for step in self.team(game, seed).steps():
                     taken = ("step", "tool/reward", "planner/reward", "rollout/success", "rollout/decisions")
                     steps.append({"game": game, "seed": seed} | {name: step[name] for name in taken})
         (RESULTS / CURVES).write_text(json.dumps(steps, indent=0))

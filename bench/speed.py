@@ -125,7 +125,7 @@ def e2e(bench: Bench) -> None:
         for length in bench.options.lengths:
             job, end = bench.job(model, model.prompts, length, LENGTHS[length]), f"p{length}{model.suffix}"
             rivals = [Worker(name, python, f"run_{name}.py", job) for name, python in pythons.items()]
-            # Of SmolLM2 each of them takes 15 GB and more, so they are not loaded beside each other.
+            # Of SmolLM2 each takes 15 GB and more with long prompts, so they are not loaded beside each other.
             for beside in [[rival] for rival in rivals] if model.suffix else [rivals]:
                 found = bench.rounds(f"e2e.{end}", [ours(job), *beside])
                 for side, turns in found.items():

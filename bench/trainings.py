@@ -90,8 +90,11 @@ class Run:
 
     def total(self, what: str) -> float:
         """The sum of a metric over the steps of training."""
-        lines = (self.folder / "metrics.jsonl").read_text().splitlines()
-        return float(sum(json.loads(line)[what] for line in lines))
+        return float(sum(step[what] for step in self.steps()))
+
+    def steps(self) -> list[dict[str, Any]]:
+        """The metrics of every step of training."""
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
 
     def model(self, policy: str) -> Path:
         """The folder of a trained policy."""

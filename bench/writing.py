@@ -17,15 +17,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 sys.path.insert(0, str(Path(__file__).parent))
 from common import RESULTS, ROOT, record
-from trainings import CADRE, Run
+from trainings import CADRE, Run, console
 
 COMMAND = "python bench/writing.py --smollm2 DIR"
 TASKS, SHOWN = 50, 3
-console = Console(soft_wrap=True)
 
 
 def sampled(run: Run, episodes: Path, *options: str) -> dict[str, Any]:

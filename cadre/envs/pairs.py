@@ -21,14 +21,14 @@ from cadre.types import Message, Observation, Reward, Task
 
 Feedback = Literal["none", "passed", "levels", "failures", "expert"]
 EXPERT = "expert"
+# Without it an instructed model spends its tokens on words before the code and on examples after it.
+ONLY = "Answer with the code of your function alone: no explanation, no tests, no examples.\n\n{task}"
 ASK = {
     "aux": "Write one Python function named `aux` that helps to solve the task below. A team mate writes `{entry}` "
-    "itself at the same time, cannot see your code, and will call `aux`: leave `{entry}` to them. {only}\n\n{task}",
+    "itself at the same time, cannot see your code, and will call `aux`: leave `{entry}` to them. " + ONLY,
     "main": "Write the Python function `{entry}` for the task below. A team mate writes a helper function `aux` at the "
-    "same time; you cannot see it, and should call it and use what it returns. {only}\n\n{task}",
+    "same time; you cannot see it, and should call it and use what it returns. " + ONLY,
 }
-# Without it an instructed model spends its tokens on words before the code and on examples after it.
-ONLY = "Answer with the code of your function alone: no explanation, no tests, no examples."
 ASK_EXPERT = (
     "Two team mates solve the task below, one with a helper `aux`, one with `{entry}`. Say briefly what each should "
     "change.\n\n{task}"
@@ -79,7 +79,7 @@ class Pairs(Env):
     def observe(self) -> dict[str, Observation]:
         if self.success or self.turn >= self.turns:
             return {}
-        words = {"entry": self.program.entry, "task": self.program.statement + self.program.starter, "only": ONLY}
+        words = {"entry": self.program.entry, "task": self.program.statement + self.program.starter}
         if self.turn and self.feedback == EXPERT and not self.advice:
             text = ASK_EXPERT.format(**words) + "".join(f"\n\n{role} wrote:\n{self.wrote[role]}" for role in self.roles)
             return {EXPERT: Observation(EXPERT, (Message("user", text + "\n\n" + "\n".join(failures(self.graded))),))}

@@ -171,7 +171,7 @@ def turned(model: Any) -> Iterator[None]:
     if model.device.type == "cpu":
         modules = [module for module in model.modules() if type(module) is nn.Linear and _fewest(module)]
     for module in modules:
-        module.forward = partial(_turned, module)
+        module.forward = partial(_turned, module, range(_fewest(module), TURNED.stop))
     try:
         yield
     finally:
@@ -186,8 +186,8 @@ def _fewest(module: nn.Linear) -> int:
     return TURNED.start if module.weight.numel() >= LARGE else 0
 
 
-def _turned(module: nn.Linear, inputs: Tensor) -> Tensor:
-    if not _fewest(module) <= inputs.numel() // module.in_features < TURNED.stop:
+def _turned(module: nn.Linear, rows: range, inputs: Tensor) -> Tensor:
+    if inputs.numel() // module.in_features not in rows:
         return nn.functional.linear(inputs, module.weight, module.bias)
     product = nn.functional.linear(module.weight, inputs.flatten(0, -2)).T.contiguous()
     product = product.reshape(*inputs.shape[:-1], module.out_features)
