@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from cadre.engines.torch import model as models
-from cadre.engines.torch import storage
+from cadre.engines.torch import memory, storage
 from cadre.engines.torch.decode import Completion, Job, by_memory, column_bytes, decode
 from cadre.engines.torch.front import Front
 from cadre.engines.torch.learner import Trainer
@@ -47,6 +47,9 @@ class TorchEngine:
     ) -> None:
         source = models.locate(model)
         whole = _check(policies)
+        target = models.pick_device(device)
+        if target.type == "cpu":
+            memory.keep_freed()
         example = next(iter(policies.values()))
         self._policies = dict(policies)
         self._dtype = models.DTYPES[example.dtype]
@@ -54,7 +57,7 @@ class TorchEngine:
         held = torch.float32 if whole else self._dtype
         loras = {name: policy.lora for name, policy in policies.items() if policy.lora}
         self._front = Front(self._decode)
-        self._loaded = self._front.work(models.load, source, example, held, models.pick_device(device), loras, seed)
+        self._loaded = self._front.work(models.load, source, example, held, target, loras, seed)
         self._loaded.model.requires_grad_(whole is not None)
         self.tokenizer = self._loaded.tokenizer
         self._optimisers = {
@@ -167,8 +170,9 @@ class TorchEngine:
             storage.save_adapter(self._parameters(policy), config, self._loaded.source, self.tokenizer, folder)
 
     def close(self) -> None:
-        """End the thread that samples and learns."""
+        """End the thread that samples and learns, and give the memory that is free now back to the system."""
         self._front.close()
+        memory.give_back()
 
     def _parameters(self, policy: str) -> dict[str, nn.Parameter]:
         """What training the policy changes."""

@@ -15,8 +15,10 @@ from torch.utils.checkpoint import checkpoint
 
 from cadre.engines.torch.packed import project
 
-# Scores that are held at once; a backward pass holds four or five tensors of this size.
-CHUNK = 1 << 24
+# Scores that are computed at once; each pass over them holds three or four tensors of this size.
+CHUNK = 1 << 22
+# Scores whose probabilities are kept for the backward pass; those beyond are computed again there.
+KEPT = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ def read(model: Any, states: Tensor, wanted: Wanted, spread: bool) -> tuple[Tens
 
     `states` [N, H]. Entropies carry a gradient where `spread` says so.
     """
-    count, size = len(wanted.states), max(1, CHUNK // model.config.get_text_config().vocab_size)
+    vocabulary = model.config.get_text_config().vocab_size
+    count, size = len(wanted.states), max(1, CHUNK // vocabulary)
     parts = []
     for start in range(0, count, size):
         first, last = torch.searchsorted(
@@ -57,7 +60,7 @@ def read(model: Any, states: Tensor, wanted: Wanted, spread: bool) -> tuple[Tens
         own = slice(first, last)
         hidden = states[wanted.states[start : start + size]]
         rest = (wanted.temperatures[start : start + size], wanted.which[own] - start, wanted.tokens[own], spread)
-        if count > size:
+        if (start + size) * vocabulary > KEPT:
             parts.append(checkpoint(_chunk, model, hidden, *rest, use_reentrant=False))
         else:
             parts.append(_chunk(model, hidden, *rest))
