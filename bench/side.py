@@ -13,6 +13,8 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 WORKERS = Path(__file__).parent / "rivals"
+# The optimiser's moments come with the first update, so a side has all of its memory in the second turn only.
+WARMING = 2
 
 Turn = dict[str, Any]  # what turns.py says of one turn
 
@@ -89,11 +91,12 @@ def common_environment(threads: int) -> dict[str, str]:
 
 
 def rounds(workers: Sequence[Worker], repeats: int, folder: Path) -> dict[str, list[Turn]]:
-    """`repeats` turns of every side, all sides in turn, each round begun by another; a turn to warm up is left out."""
+    """`repeats` turns of every side, all sides in turn, each round begun by another; `WARMING` turns are left out."""
     with ExitStack() as stack:
         sides = [stack.enter_context(Side(worker, folder)) for worker in workers]
-        for side in sides:
-            side.turn()
+        for _ in range(WARMING):
+            for side in sides:
+                side.turn()
         found: dict[str, list[Turn]] = {side.name: [] for side in sides}
         for number in range(repeats):
             first = number % len(sides)

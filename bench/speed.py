@@ -10,7 +10,7 @@ profile   where one step of the plan-path recipe spends its time, as text
 recipe    `cadre train plan-path` as it is against an earlier revision (--before), from a clone
 
 `--write` appends the figures to results/speed.jsonl and puts the profile into results/; else they are printed only.
-All sides run in float32 with the same threads, weights and prompts; loading and the first turn do not count.
+All sides run in float32 with the same threads, weights and prompts; loading and the first two turns do not count.
 """
 
 from __future__ import annotations

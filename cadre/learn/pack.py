@@ -40,7 +40,8 @@ class Trie:
     """What is run for some sequences. `token_ids`, `depths` and `ends` are int64 [N].
 
     `ends[j]` is one past the last node of j's subtree. `paths` has for every sequence the nodes of its tokens, as far
-    as they are read, int64. `policies` are (policy, how many nodes), in order.
+    as they are read, int64. `policies` are (policy, how many nodes), in order. `read` int64 [R], ascending, are the
+    nodes whose last states a loss or a value head reads.
     """
 
     token_ids: Tensor
@@ -49,6 +50,14 @@ class Trie:
     paths: tuple[Tensor, ...]
     policies: tuple[tuple[str, int], ...]
     chains: tuple[Chain, ...]
+    read: Tensor
+
+    @property
+    def readers(self) -> tuple[tuple[str, int], ...]:
+        """The policies of the nodes that are read, with how many of these each has, in order."""
+        parts = self.read.new_tensor([size for _, size in self.policies]).cumsum(0)
+        counts = torch.searchsorted(self.read, parts).diff(prepend=parts.new_zeros(1)).tolist()
+        return tuple((name, count) for (name, _), count in zip(self.policies, counts, strict=True) if count)
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,7 @@ def trie(data: Sequence[Datum]) -> Trie:
     chains: list[Chain] = []
     sizes: dict[str, int] = {}
     paths: list[Tensor] = []
+    read: list[Tensor] = []
     for before, datum in zip([None, *data], data, strict=False):
         length, start = reads(datum), len(ids)
         same = common(before, datum) if before else 0
@@ -119,9 +129,17 @@ def trie(data: Sequence[Datum]) -> Trie:
         _hang(chains, Chain(start, len(ids), int(nodes[same - 1]) if same else -1))
         sizes[datum.policy] = sizes.get(datum.policy, 0) + length - same
         paths.append(nodes)
+        read.append(nodes[_read_at(datum)])
     policies = tuple((name, size) for name, size in sizes.items() if size)
     tokens = torch.tensor(ids, dtype=torch.int64)
-    return Trie(tokens, torch.cat(depths), _ends(chains, len(ids)), tuple(paths), policies, tuple(chains))
+    ends = _ends(chains, len(ids))
+    return Trie(tokens, torch.cat(depths), ends, tuple(paths), policies, tuple(chains), torch.unique(torch.cat(read)))
+
+
+def _read_at(datum: Datum) -> list[int]:
+    """The places of a sequence whose states are read: before each trained token, and where values are."""
+    before = [index - 1 for index, kept in enumerate(datum.mask) if kept and index]
+    return before + list(datum.targets.at if datum.targets else ())
 
 
 def _hang(chains: list[Chain], chain: Chain) -> None:

@@ -8,6 +8,7 @@ where scores are soft-capped, by a dense mask for each tree. Letters: N nodes, H
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +71,21 @@ class Layout:
         small = [block for block in blocks if block.size < ALONE or block.near]
         alone = tuple(Span(slice(one.start, one.end), one.start, one.end, causal=True) for one in large)
         return Layout(_batched(small), alone, tuple(_span(reach) for reach in reaches), trees, depths, ends)
+
+    def asked_by(self, nodes: Tensor) -> Layout:
+        """The same without most of what other nodes attend to; `nodes` int64, ascending, on the processor.
+
+        The results of the others are then anything, and must not be used.
+        """
+        alone = tuple(span for span in self.alone if _first(nodes, span) < span.end)
+        spans = [dataclasses.replace(span, start=_first(nodes, span)) for span in self.spans]
+        return dataclasses.replace(self, alone=alone, spans=tuple(span for span in spans if span.start < span.end))
+
+
+def _first(nodes: Tensor, span: Span) -> int:
+    """The first of the ascending `nodes` from the start of a span on; the span's end where it has none."""
+    place = int(torch.searchsorted(nodes, span.start))
+    return min(int(nodes[place]), span.end) if place < len(nodes) else span.end
 
 
 def _batched(blocks: Sequence[Block]) -> tuple[Blocks, ...]:
@@ -154,8 +170,9 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float, window: int | None
     ) -> Tensor:
-        merged = torch.empty(query.shape)
-        norm = torch.empty(query.shape[:2])
+        # A node that nothing is computed for has an endless denominator, so that it has no part in any gradient.
+        merged = torch.zeros(query.shape)
+        norm = torch.full(query.shape[:2], ENDLESS)
         for blocks in layout.blocks:
             parts = [_gathered(part, blocks) for part in (query, key, value)]
             mask = _block_mask(blocks, window, query.dtype)

@@ -125,9 +125,9 @@ def worker(name: str, sampled: int = 8) -> side.Worker:
     return side.Worker(name, Path(sys.executable), "echo.py", {"name": name, "threads": 1, "sampled": sampled})
 
 
-def test_sides_take_turns_after_one_to_warm_up(echo: Path, tmp_path: Path) -> None:
+def test_sides_take_turns_after_two_to_warm_up(echo: Path, tmp_path: Path) -> None:
     found = side.rounds([worker("a"), worker("b")], 3, tmp_path / "logs")
-    assert echo.read_text() == "ab" + "ab" + "ba" + "ab"
+    assert echo.read_text() == "abab" + "ab" + "ba" + "ab"
     assert [len(found[name]) for name in "ab"] == [3, 3]
     assert found["a"][0]["prompt_tokens"] == 3
     assert found["a"][0]["peak_mb"] > 1.0

@@ -286,6 +286,22 @@ def test_chunks_of_the_vocabulary_change_nothing(engine, architecture, spread, m
     assert apart(gradients, again) < TOLERANCE * max(1.0, max(float(value.abs().max()) for value in gradients.values()))
 
 
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_last_layer_goes_on_with_what_is_read(engine, checkpointing):
+    ids = (*range(60), *range(70, 79))
+    data = [sequence((*ids, 80 + k), (False,) * 60 + (True,) * 10) for k in range(4)]
+    mine = engine(pack="trie", gradient_checkpointing=checkpointing)
+    seen = {}
+    for number, layer in enumerate(mine._loaded.model.base_model.layers):
+        for name, module in (("query", layer.self_attn.q_proj), ("output", layer.self_attn.o_proj), ("mlp", layer.mlp)):
+            module.register_forward_hook(lambda _, inputs, __, key=(number, name): seen.update({key: len(inputs[0])}))
+    mine.update(data)
+    last = len(mine._loaded.model.base_model.layers) - 1
+    # 69 nodes, as the siblings part with their last token alone; from the prompt's last on, ten are read.
+    less = {(last, "output"), (last, "mlp")} if not checkpointing else set()
+    assert seen == {key: 10 if key in less else 69 for key in seen}
+
+
 def test_bfloat16_is_as_close_as_padding(engine):
     data = [sequence((*range(60), *range(70 + 9 * k, 79 + 9 * k)), (False,) * 60 + (True,) * 9) for k in range(4)]
     exact = torch.tensor(engine(pack="padded").reference_logprobs(data))

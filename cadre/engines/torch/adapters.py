@@ -57,6 +57,7 @@ class Adapters:
         self.configs = dict(configs)
         self.pairs: dict[str, dict[str, Pair]] = {}
         self._segments: Segments = ()
+        self._fewer: Segments = ()
         linears = _linears(model)
         for policy, config in configs.items():
             chosen = _chosen(linears, config, policy)
@@ -71,16 +72,17 @@ class Adapters:
         return downs | {f"{name}.lora_B.weight": pair.up for name, pair in named}
 
     @contextmanager
-    def rows(self, segments: Segments) -> Iterator[None]:
+    def rows(self, segments: Segments = (), fewer: Segments = ()) -> Iterator[None]:
         """Within it, the rows of every batch belong to the policies as `segments` says.
 
-        A backward pass that recomputes activations needs the same context as its forward.
+        A layer that goes on with some of the rows has them as `fewer` says, and is known by their number. A backward
+        pass that recomputes activations needs the same context as its forward.
         """
-        before, self._segments = self._segments, segments
+        before, self._segments, self._fewer = (self._segments, self._fewer), segments, fewer
         try:
             yield
         finally:
-            self._segments = before
+            self._segments, self._fewer = before
 
     def _hook(self, name: str) -> Any:
         def adapt(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -90,8 +92,10 @@ class Adapters:
 
     def _adapted(self, name: str, inputs: Tensor, output: Tensor) -> Tensor:
         """The layer's output with every segment's adapter added."""
-        sizes = [count for _, count in self._segments]
-        own = [self.pairs.get(policy, {}).get(name) for policy, _ in self._segments]
+        fewer = bool(self._fewer) and inputs.shape[0] == sum(count for _, count in self._fewer)
+        rows = self._fewer if fewer else self._segments
+        sizes = [count for _, count in rows]
+        own = [self.pairs.get(policy, {}).get(name) for policy, _ in rows]
         if not any(own):
             return output
         if sum(sizes) != inputs.shape[0]:
@@ -101,7 +105,7 @@ class Adapters:
             )
         split = zip(own, torch.split(inputs, sizes), torch.split(output, sizes), strict=True)
         # Split and concatenate, as writing into slices would cost the backward a full-size copy a segment.
-        parts = [plain if pair is None else plain + pair.delta(rows).to(plain.dtype) for pair, rows, plain in split]
+        parts = [plain if pair is None else plain + pair.delta(part).to(plain.dtype) for pair, part, plain in split]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from cadre.engines.torch import model as models
 from cadre.engines.torch import memory, storage
+from cadre.engines.torch import model as models
 from cadre.engines.torch.decode import Completion, Job, by_memory, column_bytes, decode
 from cadre.engines.torch.front import Front
 from cadre.engines.torch.learner import Trainer

@@ -138,18 +138,21 @@ def score(
 
 
 def _states(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The last hidden states [N, H] of what is run, and for each token of the batch which of them is its own."""
+    """The last hidden states [N, H] of what is run, and for each token that is read which of them is its own [B, T]."""
     if batch.trie is not None:
         paths = torch.nn.utils.rnn.pad_sequence(list(batch.trie.paths), batch_first=True)
-        return trie_states(model, batch.trie), paths.to(batch.token_ids.device)
+        states, places = trie_states(model, batch.trie)
+        return states, places[paths.to(states.device)]
     states = model.base_model(input_ids=batch.token_ids, use_cache=False).last_hidden_state
     nodes = torch.arange(batch.token_ids.numel(), device=states.device)
     return states.flatten(0, 1), nodes.view_as(batch.token_ids)
 
 
-def rows_of(batch: Batch) -> Segments:
-    """Whose the rows are that a forward of the batch sees."""
-    return segments(batch.policies) if batch.trie is None else batch.trie.policies
+def rows_of(batch: Batch) -> tuple[Segments, Segments]:
+    """Whose the rows are that a forward of the batch sees, and those that its last layer may go on with."""
+    if batch.trie is None:
+        return segments(batch.policies), ()
+    return batch.trie.policies, batch.trie.readers
 
 
 class Trainer:
@@ -208,7 +211,7 @@ class Trainer:
         found: dict[int, tuple[float, ...]] = {}
         for group in self._groups(data):
             batch = collate(group.data, model.device, trie=group.trie)
-            with self._adapters.rows(rows_of(batch) if adapted else ()):
+            with self._adapters.rows(*(rows_of(batch) if adapted else ())):
                 values = score(model, batch, self._dtype).logprobs
             rows = [row[: len(datum.token_ids)] for row, datum in zip(values.tolist(), group.data, strict=True)]
             found |= {id(datum): tuple(row) for datum, row in zip(group.data, rows, strict=True)}
@@ -220,7 +223,7 @@ class Trainer:
         found: dict[int, tuple[float, ...]] = {}
         for group in self._groups(data):
             batch = collate(group.data, self._model.device, trie=group.trie)
-            with self._adapters.rows(rows_of(batch)):
+            with self._adapters.rows(*rows_of(batch)):
                 values = iter(score(self._model, batch, self._dtype, self._heads).values.tolist())
             found |= {id(datum): tuple(islice(values, len(datum.targets.at))) for datum in group.data if datum.targets}
         return [found.get(id(datum), ()) for datum in data]
@@ -278,7 +281,7 @@ class Trainer:
     ) -> None:
         """Gradients of one micro-batch, added to those that are there; no policy's reaches another's weights."""
         batch = collate(group.data, self._model.device, old, group.trie)
-        with self._adapters.rows(rows_of(batch)):
+        with self._adapters.rows(*rows_of(batch)):
             scores = score(self._model, batch, self._dtype, self._heads, spread=self._loss.entropy > 0.0)
             total = scores.logprobs.new_zeros(())
             for name in dict.fromkeys(batch.policies):

@@ -1,7 +1,8 @@
 """Running a token trie through a transformers model as it is: one row a node, positions by depth, own attention.
 
 A node is a row of one token, so that adapters, which split a batch by rows, find each policy's nodes without padding.
-transformers hands its attention to a registered function; the layout reaches it as a keyword of the forward.
+transformers hands its attention to a registered function; the layout reaches it as a keyword of the forward. What the
+last layer makes of a node counts only where a loss reads it, so of most of a prompt it computes keys and values alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
@@ -44,18 +45,53 @@ def packing(model: Any, asked: Collection[Packing]) -> Packing:
     return next(iter(asked), "auto") if kind in PACKABLE else "padded"
 
 
-def trie_states(model: Any, trie: Trie) -> Tensor:
-    """The last hidden states [N, width] of the nodes."""
+def trie_states(model: Any, trie: Trie) -> tuple[Tensor, Tensor]:
+    """Last hidden states [M, width], and for each of the N nodes which of them is its own, int64 [N].
+
+    A node that nothing reads may have none.
+    """
     device = model.device
     layout = Layout.of(trie, device)
-    with attending(model, NAME):
+    layer = model.base_model.layers[-1]
+    # A layer that is computed again in the backward pass would be without what narrows it.
+    read = None if layer.gradient_checkpointing and layer.training else trie.read.to(device)
+    with attending(model, NAME), nullcontext() if read is None else _narrowed(layer, read):
         states = model.base_model(
             input_ids=trie.token_ids.to(device).unsqueeze(1),
             position_ids=trie.depths.to(device).unsqueeze(1),
             use_cache=False,
             layout=layout,
+            last=layout if read is None else layout.asked_by(trie.read),
         )
-    return states.last_hidden_state.squeeze(1)
+    places = torch.arange(len(trie.token_ids), device=device)
+    if read is not None:
+        places = torch.full_like(places, -1).index_put((read,), torch.arange(len(read), device=device))
+    return states.last_hidden_state.squeeze(1), places
+
+
+@contextmanager
+def _narrowed(layer: Any, read: Tensor) -> Iterator[None]:
+    """Within it a layer takes all rows for its queries, keys and values, and goes on with the rows `read`."""
+    whole: list[Tensor] = []
+
+    def enter(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        whole.append(inputs[0])
+        return (inputs[0].index_select(0, read), *inputs[1:])
+
+    def widen(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (whole.pop(),)
+
+    def narrow(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (inputs[0].index_select(0, read),)
+
+    # The residual is what the layer was given, so that is narrow from the first; attention alone sees the whole.
+    hooks = {layer: enter, layer.input_layernorm: widen, layer.self_attn.o_proj: narrow}
+    handles = [module.register_forward_pre_hook(hook) for module, hook in hooks.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _attend(
@@ -66,12 +102,14 @@ def _attend(
     mask: None,
     *,
     layout: Layout,
+    last: Layout,
     scaling: float,
     sliding_window: int | None = None,
     softcap: float | None = None,
     **rest: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls for attention: `query` [N, H, 1, D] in, [N, 1, H, D] out."""
+    layout = last if module.layer_idx + 1 == module.config.num_hidden_layers else layout
     query, key, value = query.squeeze(2), key.squeeze(2), value.squeeze(2)
     return attention(query, key, value, layout, scaling, sliding_window, softcap).unsqueeze(1), None
 
