@@ -67,16 +67,22 @@ class Bench:
         self.command = options.command
 
     def models(self) -> Iterator[Model]:
-        """The small model, and SmolLM2 where a folder of it was given."""
+        """Those that were asked for, SmolLM2 where a folder of it was given."""
         if "small" in self.options.models:
-            yield Model(material.small_model(self.work / "small"), "", self.options.prompts)
-        if "smollm2" not in self.options.models:
-            return
+            yield self.small()
+        if "smollm2" in self.options.models and (model := self.smollm2()):
+            yield model
+
+    def small(self) -> Model:
+        return Model(material.small_model(self.work / "small"), "", self.options.prompts)
+
+    def smollm2(self) -> Model | None:
+        """SmolLM2, or None, said aloud, where no folder of it was given."""
         if self.options.smollm2 is None:
             console.print("SmolLM2 is left out: name a folder of SmolLM2-135M-Instruct with --smollm2 DIR.")
-            return
+            return None
         folder = material.endless_copy(self.options.smollm2, self.work / "smollm2")
-        yield Model(folder, ".smollm2", self.options.smollm2_prompts)
+        return Model(folder, ".smollm2", self.options.smollm2_prompts)
 
     def job(self, model: Model, count: int, length: int, completion: int, **changes: Any) -> dict[str, Any]:
         """What a worker is told; `changes` are for some sides only."""
@@ -157,7 +163,7 @@ def vllm(bench: Bench) -> None:
     if bench.options.vllm is None:
         console.print("vLLM is left out: name a virtual environment that has its CPU build with --vllm VENV.")
         return
-    model = next((model for model in bench.models() if model.suffix), None)
+    model = bench.smollm2()
     if model is None:
         return
     job = bench.job(model, GENERATED, 200, LENGTHS[200], learn=False)
@@ -193,7 +199,7 @@ def keep_generation(bench: Bench, found: Mapping[str, Sequence[Turn]], suffix: s
 
 def growth(bench: Bench) -> None:
     """Seconds of our two halves along one axis at a time, from 4 prompts of 200 tokens, 8 siblings, 32 tokens each."""
-    (model,) = [model for model in bench.models() if not model.suffix]
+    model = bench.small()
     for axis, points in GROWTH.items():
         for point in points:
             changes = {name: value for name, value in point.items() if name != "length"}
