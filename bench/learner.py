@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from common import record
 
 from cadre.engines.torch import TorchEngine, readout
+from cadre.engines.torch.memory import give_back
 from cadre.sections import LearnerConfig, LossConfig, PolicyConfig
 from cadre.types import Datum
 from tests.engines.tiny import byte_tokenizer
@@ -142,7 +143,8 @@ def memory(folder: Path, packing: str) -> int:
     side = engine(folder, packing, tokens=4_096)
     if packing == "padded":
         readout.CHUNK = readout.KEPT = sys.maxsize
-    # Loading a model may take more than an update, so the peak so far is forgotten.
+    # Loading a model may take more than an update: what it left free goes back, and the peak so far is forgotten.
+    give_back()
     Path("/proc/self/clear_refs").write_text("5")
     before = resident("VmRSS")
     side.update(data)

@@ -17,7 +17,8 @@ from cadre.engines.torch.packed import project
 
 # Scores that are computed at once; each pass over them holds three or four tensors of this size.
 CHUNK = 1 << 22
-# Scores whose probabilities are kept for the backward pass; those beyond are computed again there.
+# Scores whose probabilities are kept for the backward pass, and they themselves where the entropy has a gradient; those
+# beyond are computed again there.
 KEPT = 1 << 27
 
 
