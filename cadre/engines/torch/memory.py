@@ -6,20 +6,22 @@ import ctypes
 import sys
 from collections.abc import Callable
 
-# Of glibc's malloc.h, by its manual (mallopt(3)).
-_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+# Of glibc's malloc.h, by its manual (mallopt(3)); the largest threshold that it takes.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_LARGEST = 32 << 20
 
 
 def keep_freed() -> bool:
     """Let what this process frees serve its next allocations; False where the C library cannot be told so.
 
     An update allocates the same gigabytes each time. glibc gives large blocks back to the system at once, which has to
-    clear every page anew: on two cores that was a tenth to a fifth of an update. At its peak it holds a twentieth more.
+    clear every page anew: on two cores that was a tenth to a fifth of an update. Blocks beyond 32 MB still go back, as
+    freed ones of that size would leave holes that the next, a few bytes longer with its alignment, does not fit into.
     """
     tell = _libc("mallopt")
     if tell is None:
         return False
-    settings = {_M_TRIM_THRESHOLD: -1, _M_MMAP_MAX: 0, _M_ARENA_MAX: 1}
+    settings = {_M_TRIM_THRESHOLD: -1, _M_MMAP_THRESHOLD: _LARGEST, _M_ARENA_MAX: 1}
     return all([tell(name, value) for name, value in settings.items()])
 
 

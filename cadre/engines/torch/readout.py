@@ -15,8 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 from cadre.engines.torch.packed import project
 
-# Scores that are computed at once; each pass over them holds three or four tensors of this size.
-CHUNK = 1 << 22
+# Scores that are computed at once; each pass over them holds two or three tensors of this size. Smaller ones would be
+# taken from the memory that is kept (see memory.py), where blocks as alike as these leave holes: gigabytes of them.
+CHUNK = 1 << 24
 # Scores whose probabilities are kept for the backward pass, and they themselves where the entropy has a gradient; those
 # beyond are computed again there.
 KEPT = 1 << 27
@@ -91,8 +92,10 @@ class Reading(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, which: Tensor, tokens: Tensor, spread: bool) -> tuple[Tensor, Tensor]:
-        total = scores.logsumexp(dim=-1)
-        probabilities = (scores - total.unsqueeze(1)).exp_()
+        probabilities = scores.softmax(dim=-1)
+        # The denominators' logarithms, read off the likeliest tokens: logsumexp would hold one more tensor of this size.
+        highest, likeliest = scores.max(dim=-1)
+        total = highest - probabilities.gather(1, likeliest.unsqueeze(1)).squeeze(1).log()
         entropy = total - torch.linalg.vecdot(probabilities, scores)
         ctx.save_for_backward(probabilities, which, tokens, total, entropy, *([scores] if spread else []))
         if not spread:
