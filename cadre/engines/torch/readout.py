@@ -93,7 +93,7 @@ class Reading(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, which: Tensor, tokens: Tensor, spread: bool) -> tuple[Tensor, Tensor]:
         probabilities = scores.softmax(dim=-1)
-        # The denominators' logarithms, read off the likeliest tokens: logsumexp would hold one more tensor of this size.
+        # The denominators' logarithms, read off the likeliest tokens, as logsumexp holds one more tensor of this size.
         highest, likeliest = scores.max(dim=-1)
         total = highest - probabilities.gather(1, likeliest.unsqueeze(1)).squeeze(1).log()
         entropy = total - torch.linalg.vecdot(probabilities, scores)
