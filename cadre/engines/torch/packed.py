@@ -54,18 +54,19 @@ def trie_states(model: Any, trie: Trie) -> tuple[Tensor, Tensor]:
     layout = Layout.of(trie, device)
     layer = model.base_model.layers[-1]
     # A layer that is computed again in the backward pass would be without what narrows it.
-    read = None if layer.gradient_checkpointing and layer.training else trie.read.to(device)
-    with attending(model, NAME), nullcontext() if read is None else _narrowed(layer, read):
+    narrow = not (layer.gradient_checkpointing and layer.training)
+    kept = trie.read if narrow else torch.arange(len(trie.token_ids))
+    read = kept.to(device)
+    with attending(model, NAME), _narrowed(layer, read) if narrow else nullcontext():
         states = model.base_model(
             input_ids=trie.token_ids.to(device).unsqueeze(1),
             position_ids=trie.depths.to(device).unsqueeze(1),
             use_cache=False,
             layout=layout,
-            last=layout if read is None else layout.asked_by(trie.read),
+            last=layout.asked_by(kept),
         )
-    places = torch.arange(len(trie.token_ids), device=device)
-    if read is not None:
-        places = torch.full_like(places, -1).index_put((read,), torch.arange(len(read), device=device))
+    places = torch.full_like(trie.token_ids, -1, device=device)
+    places[read] = torch.arange(len(read), device=device)
     return states.last_hidden_state.squeeze(1), places
 
 
