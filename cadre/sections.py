@@ -63,6 +63,7 @@ class LearnerConfig(Section):
     tokens_per_microbatch: Positive = Field(4_096, description="padded tokens in one forward; bounds memory")
     pack: Packing = Field("auto", description="trie runs a token that sequences share once; auto where it is cheaper")
     gradient_checkpointing: bool = Field(False, description="recompute activations: less memory, more time")
+    flex_attention: bool = Field(False, description="on a GPU, a trie's attention by a kernel that is compiled for it")
 
 
 class LoraConfig(Section):

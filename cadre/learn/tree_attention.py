@@ -3,7 +3,8 @@
 On a processor by torch's own flash kernel, called for the blocks and reaches of `pack.cover`. Each call returns the
 logarithm of its softmax's denominator, by which partial results are merged; given the merged result instead of its own,
 the kernel's backward yields each part's share of the gradients (as in ring attention, arXiv 2310.01889). Elsewhere, and
-where scores are soft-capped, by a dense mask for each tree. Letters: N nodes, H heads, D head size.
+where scores are soft-capped, by a dense mask for each tree, or by FlexAttention where that is asked for. Letters: N
+nodes, H heads, D head size.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cadre.learn.flex_attention import Fused
 from cadre.learn.pack import Block, Reach, Trie, cover
 
 # Blocks are computed together while the shortest has at least this share of the longest's nodes; from this many nodes
@@ -52,7 +54,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the attention of a trie is computed, the same in every layer. `trees` are the runs of nodes with one root."""
+    """How the attention of a trie is computed, the same in every layer. `trees` are the runs of nodes with one root.
+
+    `deepest` is the largest of `depths`, which are int64 [N] as `ends`. Blocks and spans are for processors only;
+    `fused`, where it is there, computes all of it.
+    """
 
     blocks: tuple[Blocks, ...]
     alone: tuple[Span, ...]
@@ -60,17 +66,28 @@ class Layout:
     trees: tuple[tuple[int, int], ...]
     depths: Tensor
     ends: Tensor
+    deepest: int
+    fused: Fused | None
 
     @staticmethod
-    def of(trie: Trie, device: torch.device) -> Layout:
-        """The layout of a trie for tensors on `device`."""
-        blocks, reaches = cover(trie)
+    def of(trie: Trie, device: torch.device, flex: bool = False) -> Layout:
+        """The layout of a trie for tensors on `device`; `flex` for FlexAttention."""
+        blocks, reaches = cover(trie) if device.type == "cpu" and not flex else ([], [])
         trees = tuple((chain.start, int(trie.ends[chain.start])) for chain in trie.chains if chain.parent < 0)
         depths, ends = trie.depths.to(device), trie.ends.to(device)
         large = [block for block in blocks if block.size >= ALONE and not block.near]
         small = [block for block in blocks if block.size < ALONE or block.near]
         alone = tuple(Span(slice(one.start, one.end), one.start, one.end, causal=True) for one in large)
-        return Layout(_batched(small), alone, tuple(_span(reach) for reach in reaches), trees, depths, ends)
+        return Layout(
+            blocks=_batched(small),
+            alone=alone,
+            spans=tuple(_span(reach) for reach in reaches),
+            trees=trees,
+            depths=depths,
+            ends=ends,
+            deepest=int(trie.depths.max()),
+            fused=Fused(depths, ends) if flex else None,
+        )
 
     def asked_by(self, nodes: Tensor) -> Layout:
         """The same without most of what other nodes attend to; `nodes` int64, ascending, on the processor.
@@ -127,11 +144,13 @@ def attention(
     """
     # Under autocast, rotated queries and keys come in float32; the projections have the precision that is meant.
     query, key = query.to(value.dtype), key.to(value.dtype)
+    if window is not None and window > layout.deepest:
+        window = None
+    if layout.fused is not None:
+        return layout.fused.attention(query, key, value, scale, window, softcap)
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    if window is not None and window > int(layout.depths.max()):
-        window = None
     if query.device.type != "cpu" or softcap is not None:
         return dense(query, key, value, layout, scale, window, softcap)
     attended: Tensor = _Attention.apply(query, key, value, layout, scale, window)  # type: ignore[no-untyped-call]

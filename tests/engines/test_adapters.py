@@ -8,6 +8,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cadre.engines.torch import TorchEngine
+from cadre.engines.torch.step import Step
 from cadre.errors import EngineError
 from cadre.sections import LearnerConfig, LoraConfig, LossConfig, PolicyConfig
 from tests.engines import tiny
@@ -85,6 +86,8 @@ def test_all_adapters_share_one_forward(team, monkeypatch):
     model = type(mine._loaded.model)
     forward = model.forward
     monkeypatch.setattr(model, "forward", lambda self, **options: calls.append(1) or forward(self, **options))
+    step = Step.__call__
+    monkeypatch.setattr(Step, "__call__", lambda self, *what: calls.append(1) or step(self, *what))
     asked = [request("go", 2, 1, name, max_tokens=3) for name in (*RANKS, "judge")]
     drawn = sample(mine, *asked)
     assert len(calls) == 3  # one prefill, two steps

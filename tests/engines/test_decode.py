@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from cadre.engines.torch import decode, model, shared
+from cadre.engines.torch.step import KINDS, Step
 from tests.engines import tiny
 from tests.engines.tiny import datum, request, sample
 
@@ -71,6 +72,42 @@ def test_prompts_held_once_give_what_a_copy_a_row_gives(engine, architecture, mo
         assert [first.token_ids for first in one] == [second.token_ids for second in other]
         for first, second in zip(one, other, strict=True):
             assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{}, {"attention_bias": True, "mlp_bias": True, "rope_parameters": "llama3"}])
+@pytest.mark.parametrize("architecture", KINDS)
+def test_a_step_gives_what_the_model_s_own_forward_gives(engine, tmp_path, architecture, changes, monkeypatch):
+    """Norms and biases that are not those of a new model, and angles that are scaled."""
+    if changes:
+        scaled = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        rope = scaled | {"rope_theta": 1e4, "original_max_position_embeddings": 32}
+        changes = {**changes, "rope_parameters": rope}
+    folder = tiny.build(tmp_path, architecture, **changes)
+    drawn, taken = [], []
+    call = Step.__call__
+    monkeypatch.setattr(Step, "__call__", lambda self, *what: taken.append(1) or call(self, *what))
+    for _ in range(2):
+        mine = engine(folder)
+        noise = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for weight in mine._loaded.model.parameters():
+                if weight.dim() == 1:
+                    weight.uniform_(-1.5, 1.5, generator=noise)
+        drawn.append(sample(mine, *(request(text, 2, key) for key, text in enumerate(TEXTS))))
+        steps = len(taken)
+        monkeypatch.setattr(Step, "of", lambda model, dtype: None)
+    assert len(taken) == steps > 10
+    for one, other in zip(*drawn, strict=True):
+        assert [first.token_ids for first in one] == [second.token_ids for second in other]
+        for first, second in zip(one, other, strict=True):
+            assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5)
+
+
+def test_who_takes_a_step(engine):
+    for architecture in tiny.ARCHITECTURES:
+        own = engine(architecture)._loaded.model
+        assert (Step.of(own, torch.float32) is not None) == (architecture in KINDS)
+        assert Step.of(own, torch.bfloat16) is None
 
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)

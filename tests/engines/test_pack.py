@@ -8,12 +8,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.nn.attention import flex_attention as torch_flex_attention
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from cadre.engines.torch import TorchEngine, readout
 from cadre.engines.torch.learner import score
 from cadre.errors import EngineError
-from cadre.learn import pack, tree_attention
+from cadre.learn import flex_attention, pack, tree_attention
 from cadre.learn.batch import collate
 from cadre.learn.groups import groups
 from cadre.sections import LearnerConfig, LossConfig, PolicyConfig
@@ -313,6 +314,34 @@ def test_bfloat16_is_as_close_as_padding(engine):
     one, other = (caught(engine(pack=packing, dtype="bfloat16"), data) for packing in ("trie", "padded"))
     whole = caught(engine(pack="padded"), data)
     assert 0.0 < apart(one, whole) < 2.0 * apart(other, whole)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma2", "gemma3"])
+def test_flex_attention(engine, architecture, monkeypatch):
+    # Its plain form, whose backward pass PyTorch refuses on a processor although it is there.
+    monkeypatch.setattr(torch_flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    monkeypatch.setattr(torch_flex_attention, "_validate_device", lambda *_: None)
+    windows, mask = [], flex_attention.Fused._mask
+    monkeypatch.setattr(flex_attention.Fused, "_mask", lambda self, one: windows.append(one) or mask(self, one))
+    shared = engine(architecture, pack="trie")
+    shared._trainer._flex = True
+    check_equal(shared, engine(architecture, pack="padded"), examples=6)
+    assert set(windows) == ({None, tiny.WINDOW} if architecture.startswith("gemma") else {None})
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a graphics card")
+@pytest.mark.parametrize(("architecture", "shape"), [("llama", {"hidden_size": 64}), ("gemma2", {"head_dim": 16})])
+def test_compiled_flex_attention(engine, tmp_path, architecture, shape):
+    folder = tiny.build(tmp_path, architecture, **shape)  # The kernels are for heads of 16 and more.
+    shared = engine(folder, pack="trie", flex_attention=True, device="cuda")
+    check_equal(shared, engine(folder, pack="padded", device="cuda"), examples=6)
+
+
+def test_flex_attention_that_cannot_be(engine):
+    with pytest.raises(EngineError, match=r"is on the processor.*Leave it off"):
+        engine(flex_attention=True, device="cpu")
+    with pytest.raises(EngineError, match=r"which is for tries, but learner\.pack is padded"):
+        engine(flex_attention=True, pack="padded", device="cuda")
 
 
 def test_packing_that_cannot_be(engine, team, folders, tmp_path):  # noqa: F811

@@ -37,23 +37,24 @@ CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+WINDOW = 12
 ARCHITECTURES = {
     "llama": (LlamaForCausalLM, LlamaConfig, {}),
-    "mistral": (MistralForCausalLM, MistralConfig, {"sliding_window": 12}),
+    "mistral": (MistralForCausalLM, MistralConfig, {"sliding_window": WINDOW}),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config, {}),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config, {"head_dim": 8}),
     "gemma": (GemmaForCausalLM, GemmaConfig, {"head_dim": 8}),
     "gemma2": (
         Gemma2ForCausalLM,
         Gemma2Config,
-        {"head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 5.0},
+        {"head_dim": 8, "sliding_window": WINDOW, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 5.0},
     ),
     "gemma3": (
         Gemma3ForCausalLM,
         Gemma3TextConfig,
         {
             "head_dim": 8,
-            "sliding_window": 12,
+            "sliding_window": WINDOW,
             "query_pre_attn_scalar": 8,
             "layer_types": ["sliding_attention", "full_attention"],
         },
@@ -106,10 +107,12 @@ def build(folder: Path, architecture: str = "llama", template: str | None = CHAT
     return folder
 
 
-def engine(folder: Path, seed: int = 0, total: int = 100, dtype: str = "float32", **learner: object) -> TorchEngine:
+def engine(
+    folder: Path, seed: int = 0, total: int = 100, dtype: str = "float32", device: str = "cpu", **learner: object
+) -> TorchEngine:
     """An engine with one full policy named `p`."""
     policy = PolicyConfig(model=str(folder), dtype=dtype)
-    return TorchEngine(folder, {"p": policy}, {"p": LearnerConfig(**learner)}, LossConfig(), total, seed, "cpu")
+    return TorchEngine(folder, {"p": policy}, {"p": LearnerConfig(**learner)}, LossConfig(), total, seed, device)
 
 
 def team(

@@ -22,6 +22,7 @@ from cadre.engines.torch.cache import GROWTH, KeyValues
 from cadre.engines.torch.draw import Settings, draw, uniform
 from cadre.engines.torch.model import Loaded, autocast, projecting, turned
 from cadre.engines.torch.shared import SharedKeys
+from cadre.engines.torch.step import Step
 from cadre.types import Sampling
 
 PREFILL_TOKENS = 8192
@@ -113,6 +114,7 @@ class Run:
         self._tokens = torch.zeros(self.rows, GROWTH, dtype=torch.int64, device=self._device)
         self._logprobs = torch.zeros(self.rows, GROWTH, device=self._device)
         self._keys = self._prefill(loaded, share)
+        self._model_step = Step.of(loaded.model, dtype)
 
     @property
     def small(self) -> bool:
@@ -160,9 +162,14 @@ class Run:
         return cache, output.logits[0].float()
 
     def _forward(self, token: Tensor) -> None:
-        with self._adapters.rows(self._segments), self._keys.reading(self._model, self._position) as keys:
-            output = self._model(input_ids=token.unsqueeze(1), position_ids=self._position.unsqueeze(1), **keys)
-        self._logits = output.logits[:, -1].float()
+        with self._adapters.rows(self._segments):
+            if self._model_step is not None and isinstance(self._keys, SharedKeys):
+                self._keys.advance()
+                self._logits = self._model_step(token, self._position, self._keys).float()
+            else:
+                with self._keys.reading(self._model, self._position) as keys:
+                    output = self._model(input_ids=token.unsqueeze(1), position_ids=self._position.unsqueeze(1), **keys)
+                self._logits = output.logits[:, -1].float()
         self._position = self._position + 1
 
     def _write(self, token: Tensor, logprob: Tensor) -> None:

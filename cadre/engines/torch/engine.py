@@ -48,6 +48,7 @@ class TorchEngine:
         source = models.locate(model)
         whole = _check(policies)
         target = models.pick_device(device)
+        _check_flex(learners, target)
         if target.type == "cpu":
             memory.keep_freed()
         example = next(iter(policies.values()))
@@ -217,6 +218,21 @@ class TorchEngine:
 def _head_learner(policy: LearnerConfig, critic: CriticConfig) -> LearnerConfig:
     """How heads learn: as their policy does, with the critic's own changes."""
     return LearnerConfig.model_validate({**policy.model_dump(), **critic.learner})
+
+
+def _check_flex(learners: Mapping[str, LearnerConfig], device: torch.device) -> None:
+    """Raise EngineError where FlexAttention is asked for and cannot be, or would not be used."""
+    for name, learner in learners.items():
+        if learner.flex_attention and device.type == "cpu":
+            raise EngineError(
+                f"Policy {name!r} has learner.flex_attention on, but its model is on the processor, where that has no "
+                "backward pass; expected a graphics card. Leave it off here."
+            )
+        if learner.flex_attention and learner.pack == "padded":
+            raise EngineError(
+                f"Policy {name!r} has learner.flex_attention on, which is for tries, but learner.pack is padded; "
+                "expected trie or auto. Change one of the two."
+            )
 
 
 def _check(policies: Mapping[str, PolicyConfig]) -> str | None:

@@ -117,15 +117,21 @@ class Scores:
 
 
 def score(
-    model: Any, batch: Batch, dtype: torch.dtype, heads: ValueHeads | None = None, spread: bool = False
+    model: Any,
+    batch: Batch,
+    dtype: torch.dtype,
+    heads: ValueHeads | None = None,
+    spread: bool = False,
+    flex: bool = False,
 ) -> Scores:
     """Log-probabilities and entropies of the masked tokens, as sampled at each row's temperature, and values.
 
     Only masked positions go through the vocabulary projection. Entropy carries a gradient where `spread` says so.
+    `flex` computes the attention of a trie by FlexAttention.
     """
     rows, columns = batch.mask.nonzero(as_tuple=True)
     with autocast(model, dtype):
-        states, nodes = _states(model, batch)
+        states, nodes = _states(model, batch, flex)
         wanted = Wanted.of(nodes[rows, columns - 1], batch.temperature[rows], batch.token_ids[rows, columns])
         logprobs, entropy = read(model, states, wanted, spread)
     blank = torch.zeros(batch.mask.shape, device=states.device)
@@ -137,11 +143,11 @@ def score(
     )
 
 
-def _states(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def _states(model: Any, batch: Batch, flex: bool) -> tuple[Tensor, Tensor]:
     """The last hidden states [N, H] of what is run, and for each token that is read which of them is its own [B, T]."""
     if batch.trie is not None:
         paths = torch.nn.utils.rnn.pad_sequence(list(batch.trie.paths), batch_first=True)
-        states, places = trie_states(model, batch.trie)
+        states, places = trie_states(model, batch.trie, flex)
         return states, places[paths.to(states.device)]
     states = model.base_model(input_ids=batch.token_ids, use_cache=False).last_hidden_state
     nodes = torch.arange(batch.token_ids.numel(), device=states.device)
@@ -184,7 +190,8 @@ class Trainer:
         self.diverged_folder: Path | None = None
         configs = [optimiser.config for optimiser in optimisers.values()]
         self._tokens = min((config.tokens_per_microbatch for config in configs), default=0)
-        self._packing = packing(self._model, {config.pack for config in configs})
+        self._packing = packing(self._model, configs)
+        self._flex = any(config.flex_attention for config in configs)
         self._checkpointing = any(config.gradient_checkpointing for config in configs)
         if self._checkpointing:
             self._model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": recomputing(self._model)})
@@ -212,7 +219,7 @@ class Trainer:
         for group in self._groups(data):
             batch = collate(group.data, model.device, trie=group.trie)
             with self._adapters.rows(*(rows_of(batch) if adapted else ())):
-                values = score(model, batch, self._dtype).logprobs
+                values = score(model, batch, self._dtype, flex=self._flex).logprobs
             rows = [row[: len(datum.token_ids)] for row, datum in zip(values.tolist(), group.data, strict=True)]
             found |= {id(datum): tuple(row) for datum, row in zip(group.data, rows, strict=True)}
         return [found[id(datum)] for datum in data]
@@ -224,7 +231,8 @@ class Trainer:
         for group in self._groups(data):
             batch = collate(group.data, self._model.device, trie=group.trie)
             with self._adapters.rows(*rows_of(batch)):
-                values = iter(score(self._model, batch, self._dtype, self._heads).values.tolist())
+                scores = score(self._model, batch, self._dtype, self._heads, flex=self._flex)
+            values = iter(scores.values.tolist())
             found |= {id(datum): tuple(islice(values, len(datum.targets.at))) for datum in group.data if datum.targets}
         return [found.get(id(datum), ()) for datum in data]
 
@@ -282,7 +290,8 @@ class Trainer:
         """Gradients of one micro-batch, added to those that are there; no policy's reaches another's weights."""
         batch = collate(group.data, self._model.device, old, group.trie)
         with self._adapters.rows(*rows_of(batch)):
-            scores = score(self._model, batch, self._dtype, self._heads, spread=self._loss.entropy > 0.0)
+            spread = self._loss.entropy > 0.0
+            scores = score(self._model, batch, self._dtype, self._heads, spread, self._flex)
             total = scores.logprobs.new_zeros(())
             for name in dict.fromkeys(batch.policies):
                 own = [weights[name].tokens[id(datum)] if datum.policy == name else 0.0 for datum in group.data]

@@ -21,7 +21,7 @@ from cadre.engines.torch.model import attending
 from cadre.errors import EngineError
 from cadre.learn.pack import Trie
 from cadre.learn.tree_attention import Layout, attention
-from cadre.sections import Packing
+from cadre.sections import LearnerConfig, Packing
 
 NAME = "cadre_trie"
 
@@ -29,29 +29,32 @@ NAME = "cadre_trie"
 PACKABLE = ("gemma", "gemma2", "gemma3_text", "llama", "mistral", "qwen2", "qwen3")
 
 
-def packing(model: Any, asked: Collection[Packing]) -> Packing:
+def packing(model: Any, configs: Collection[LearnerConfig]) -> Packing:
     """How a model's updates are packed, out of what its policies ask for. Raises EngineError where that cannot be."""
-    if len(set(asked)) > 1:
+    asked = {config.pack for config in configs}
+    flex = any(config.flex_attention for config in configs)
+    if len(asked) > 1:
         raise EngineError(
             f"Policies on one model ask for learner.pack {' and '.join(sorted(asked))}; they are trained in one "
             "forward. Set the same for all of them."
         )
     kind = model.config.model_type
-    if "trie" in asked and kind not in PACKABLE:
+    if ("trie" in asked or flex) and kind not in PACKABLE:
+        named = "learner.flex_attention is on" if flex else "learner.pack is trie"
         raise EngineError(
-            f"learner.pack is trie, but models of type {kind!r} are not known to compute a trie as they compute "
-            f"sequences; expected one of {', '.join(PACKABLE)}. Set learner.pack to auto."
+            f"{named}, but models of type {kind!r} are not known to compute a trie as they compute sequences; expected "
+            f"one of {', '.join(PACKABLE)}. Set learner.pack to auto and leave flex_attention off."
         )
     return next(iter(asked), "auto") if kind in PACKABLE else "padded"
 
 
-def trie_states(model: Any, trie: Trie) -> tuple[Tensor, Tensor]:
+def trie_states(model: Any, trie: Trie, flex: bool) -> tuple[Tensor, Tensor]:
     """Last hidden states [M, width], and for each of the N nodes which of them is its own, int64 [N].
 
-    A node that nothing reads may have none.
+    A node that nothing reads may have none. `flex` computes attention by FlexAttention.
     """
     device = model.device
-    layout = Layout.of(trie, device)
+    layout = Layout.of(trie, device, flex)
     layer = model.base_model.layers[-1]
     # A layer that is computed again in the backward pass would be without what narrows it.
     narrow = not (layer.gradient_checkpointing and layer.training)

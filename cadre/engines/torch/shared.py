@@ -38,7 +38,8 @@ def serves(model: Any) -> bool:
 class Group:
     """P prompts: `keys` and `values` by layer [P, G, C, D], their `lengths` int64 [P], and the rows that read them.
 
-    `slots` int64 [P, S] are rows, padded with any; its entries `places` (flattened) are the rows `rows` int64.
+    `slots` int64 [P, S] are rows, padded with any; its entries `places` (flattened) are the rows `rows` int64, which
+    ascend.
     """
 
     keys: list[Tensor]
@@ -86,16 +87,21 @@ class SharedKeys:
                 slot = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[prompt]
                 slots = rows.new_zeros(len(lengths), int(counts.max()))
                 slots[prompt, slot] = rows
-                found.append(Group(keys, values, lengths, slots, prompt * slots.shape[1] + slot, rows))
+                rows, back = rows.sort()
+                found.append(Group(keys, values, lengths, slots, (prompt * slots.shape[1] + slot)[back], rows))
         return found
 
     @contextmanager
     def reading(self, model: Any, position: Tensor) -> Iterator[dict[str, Any]]:
         """Within it the model attends to these keys, each layer taking in those of one more token a row."""
-        self._length += 1
-        self._masks.clear()
+        self.advance()
         with attending(model, NAME):
             yield {"shared": self, "use_cache": False}
+
+    def advance(self) -> None:
+        """Make room for one more token a row, which each layer takes in as it attends."""
+        self._length += 1
+        self._masks.clear()
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order. Prompts that nobody reads any more go once they are half of a group."""
@@ -138,6 +144,9 @@ class SharedKeys:
         for number, group in enumerate(self._groups):
             result, own = self._prompt_part(number, group, layer, query, scale, window)
             rows = group.rows
+            if len(rows) == count:
+                merge(merged, norm, result, own)
+                continue
             so_far, denominators = merged[rows], norm[rows]
             merge(so_far, denominators, result, own)
             merged[rows], norm[rows] = so_far, denominators

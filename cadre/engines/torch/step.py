@@ -1,0 +1,126 @@
+"""One decoding step of a model that is built like Llama, with a token a row and no more work than that takes.
+
+transformers' own forward prepares masks, caches and outputs for everything that may be asked of it; with one token for
+each of a few rows of a small model that takes three times as long as the arithmetic. This runs the same modules in the
+same order. The simple form is the model's own forward (`decode` with `share=False`). Letters: B rows, H heads, G
+key/value heads, D head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from cadre.engines.torch.shared import SharedKeys
+
+# What these models' layers do is what `Step` does; tests run them all.
+KINDS = ("llama", "mistral", "qwen2", "qwen3")
+
+Linear = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one layer is made of. `norms` are before attention and before the MLP, `own` those of queries and keys."""
+
+    norms: tuple[Linear, Linear]
+    own: tuple[Linear, Linear] | None
+    asked: tuple[Linear, Linear, Linear]
+    output: Linear
+    gate: Linear
+    up: Linear
+    down: Linear
+    activation: Linear
+    scale: float
+    window: int | None
+    size: int
+
+
+class Step:
+    """A model's next logits. Made for each batch anew, as it holds on to how the modules are run at the time."""
+
+    def __init__(self, model: Any) -> None:
+        body = model.base_model
+        self._embedding: Tensor = body.embed_tokens.weight
+        self._angles = body.rotary_emb.forward
+        self._layers = [_layer(layer, model.config) for layer in body.layers]
+        self._norm, self._head = _norm(body.norm), _linear(model.get_output_embeddings())
+
+    @classmethod
+    def of(cls, model: Any, dtype: torch.dtype) -> Self | None:
+        """The step of a model in float32 that is built like these; else None."""
+        known = model.config.model_type in KINDS and type(model).__module__.startswith("transformers.models.")
+        return cls(model) if known and model.dtype == dtype == torch.float32 else None
+
+    def __call__(self, token: Tensor, position: Tensor, keys: SharedKeys) -> Tensor:
+        """The logits [B, V] that follow `token` int64 [B], which stands at `position` int64 [B]."""
+        states = nn.functional.embedding(token, self._embedding)
+        cos, sin = (part[0].unsqueeze(1) for part in self._angles(states, position.unsqueeze(0)))
+        half = sin.shape[-1] // 2
+        sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
+        for number, layer in enumerate(self._layers):
+            states = states + layer.output(self._attended(number, layer, layer.norms[0](states), cos, sin, keys))
+            inputs = layer.norms[1](states)
+            states = states + layer.down(layer.activation(layer.gate(inputs)) * layer.up(inputs))
+        return self._head(self._norm(states))
+
+    def _attended(
+        self, number: int, layer: Layer, states: Tensor, cos: Tensor, sin: Tensor, keys: SharedKeys
+    ) -> Tensor:
+        """What the rows read of the keys so far and their own, [B, H * D]."""
+        query, key, value = (ask(states).view(len(states), -1, layer.size) for ask in layer.asked)
+        if layer.own is not None:
+            query, key = layer.own[0](query), layer.own[1](key)
+        # Rotated together: a head is turned by its angles whether it asks or answers.
+        heads = torch.cat((query, key), dim=1)
+        first, second = heads.chunk(2, dim=-1)
+        turned = (heads * cos + torch.cat((second, first), dim=-1) * sin).unsqueeze(2)
+        query, key = turned[:, : query.shape[1]], turned[:, query.shape[1] :]
+        return keys.attend(number, query, key, value.unsqueeze(2), layer.scale, layer.window).flatten(1)
+
+
+def _layer(layer: Any, config: Any) -> Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    normed = hasattr(attention, "q_norm")
+    return Layer(
+        norms=(_norm(layer.input_layernorm), _norm(layer.post_attention_layernorm)),
+        own=(_norm(attention.q_norm), _norm(attention.k_norm)) if normed else None,
+        asked=(_linear(attention.q_proj), _linear(attention.k_proj), _linear(attention.v_proj)),
+        output=_linear(attention.o_proj),
+        gate=_linear(mlp.gate_proj),
+        up=_linear(mlp.up_proj),
+        down=_linear(mlp.down_proj),
+        activation=mlp.act_fn.forward,
+        scale=attention.scaling,
+        # Mistral's layers are all alike, and have it of the configuration.
+        window=getattr(attention, "sliding_window", getattr(config, "sliding_window", None)),
+        size=attention.head_dim,
+    )
+
+
+def _norm(module: Any) -> Linear:
+    """The root mean square norm as one operation."""
+    weight, shape, epsilon = module.weight, module.weight.shape, module.variance_epsilon
+
+    def norm(states: Tensor) -> Tensor:
+        return nn.functional.rms_norm(states, shape, weight, epsilon)
+
+    return norm
+
+
+def _linear(module: nn.Module) -> Linear:
+    """The module as it is run now: as plain as it can be where nothing hangs on it."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        return module
+    if type(module) is not nn.Linear or "forward" in module.__dict__:
+        return module.forward
+    weight, bias = module.weight, module.bias
+
+    def linear(states: Tensor) -> Tensor:
+        return nn.functional.linear(states, weight, bias)
+
+    return linear

@@ -1,0 +1,69 @@
+"""Attention in a token trie by PyTorch's FlexAttention (arXiv 2412.05496), for graphics cards.
+
+A fused kernel that skips the blocks of scores in which no node sees another, all trees at once, without a mask of every
+pair in memory. It is compiled by the first update. Letters: N nodes, H heads, G key-value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.functional import pad
+
+BLOCK = 128
+
+
+class Fused:
+    """The masks of one trie by window, made when first asked for; `ends` and `depths` are int64 [N]."""
+
+    def __init__(self, depths: Tensor, ends: Tensor) -> None:
+        # Whole blocks only: nodes that see nothing but themselves fill the last one.
+        self._rest = -len(ends) % BLOCK
+        self._depths = pad(depths, (0, self._rest))
+        filled = torch.arange(len(ends), len(ends) + self._rest, device=ends.device) + 1
+        self._ends = torch.cat([ends, filled])
+        self._masks: dict[int | None, BlockMask] = {}
+
+    def attention(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None, softcap: float | None
+    ) -> Tensor:
+        """The attended values [N, H, D] of `query` [N, H, D], `key` and `value` [N, G, D]."""
+        if window not in self._masks:
+            self._masks[window] = self._mask(window)
+        parts = [pad(part, (0, 0, 0, 0, 0, self._rest)).transpose(0, 1).unsqueeze(0) for part in (query, key, value)]
+        found = _kernel(query.device.type)(
+            *parts,
+            score_mod=None if softcap is None else _capped(softcap),
+            block_mask=self._masks[window],
+            scale=scale,
+            enable_gqa=True,
+        )
+        return found[0].transpose(0, 1)[: len(query)]
+
+    def _mask(self, window: int | None) -> BlockMask:
+        depths, ends = self._depths, self._ends
+
+        def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            under = (key <= query) & (query < ends[key])
+            return under if window is None else under & (depths[query] - depths[key] < window)
+
+        return create_block_mask(seen, None, None, len(ends), len(ends), device=ends.device, BLOCK_SIZE=BLOCK)
+
+
+def _capped(softcap: float) -> Callable[..., Tensor]:
+    def score(found: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return softcap * torch.tanh(found / softcap)
+
+    return score
+
+
+@cache
+def _kernel(device: str) -> Callable[..., Tensor]:
+    # On a processor there is no backward pass, and the plain form is for comparing results only.
+    if device == "cpu":
+        return flex_attention  # type: ignore[return-value]
+    return torch.compile(flex_attention, dynamic=True)
