@@ -40,7 +40,12 @@ ROWS = {
     "e2e.vs_comlrl.p1024.smollm2": "a step, times faster than CoMLRL, SmolLM2-135M, prompt 1,024, completion 64",
     "generate.vs_hf": "sampling, times faster than `model.generate`, 3M model, 8 prompts x 8",
     "generate.vs_hf.smollm2": "sampling, times faster than `model.generate`, SmolLM2-135M, 8 prompts x 8",
+    "generate.vs_hf-continuous": "sampling, times faster than transformers' continuous batching, 3M model",
     "generate.vs_vllm": "sampling, times faster than vLLM's CPU build, SmolLM2-135M, 8 prompts x 8",
+    "learner.vs_bound.p200.k4": "an update's time over padding's, over the share of distinct tokens: prompt 200, K = 4",
+    "learner.vs_bound.p200.k8": "the same with K = 8",
+    "learner.vs_bound.p1024.k4": "with prompt 1,024, K = 4",
+    "learner.vs_bound.p1024.k8": "with prompt 1,024, K = 8",
     "sandbox.attacks_tried": "attacks tried on the sandbox, at two levels and as two users",
     "sandbox.attacks_through": "attacks on the sandbox that got through",
 }
