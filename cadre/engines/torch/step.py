@@ -20,21 +20,21 @@ from cadre.engines.torch.shared import SharedKeys
 # What these models' layers do is what `Step` does; tests run them all.
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 
-Linear = Callable[[Tensor], Tensor]
+Part = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Layer:
     """What one layer is made of. `norms` are before attention and before the MLP, `own` those of queries and keys."""
 
-    norms: tuple[Linear, Linear]
-    own: tuple[Linear, Linear] | None
-    asked: tuple[Linear, Linear, Linear]
-    output: Linear
-    gate: Linear
-    up: Linear
-    down: Linear
-    activation: Linear
+    norms: tuple[Part, Part]
+    own: tuple[Part, Part] | None
+    asked: tuple[Part, Part, Part]
+    output: Part
+    gate: Part
+    up: Part
+    down: Part
+    activation: Part
     scale: float
     window: int | None
     size: int
@@ -102,7 +102,7 @@ def _layer(layer: Any, config: Any) -> Layer:
     )
 
 
-def _norm(module: Any) -> Linear:
+def _norm(module: Any) -> Part:
     """The root mean square norm as one operation."""
     weight, shape, epsilon = module.weight, module.weight.shape, module.variance_epsilon
 
@@ -112,7 +112,7 @@ def _norm(module: Any) -> Linear:
     return norm
 
 
-def _linear(module: nn.Module) -> Linear:
+def _linear(module: nn.Module) -> Part:
     """The module as it is run now: as plain as it can be where nothing hangs on it."""
     if module._forward_hooks or module._forward_pre_hooks:
         return module
