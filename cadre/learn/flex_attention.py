@@ -66,4 +66,5 @@ def _kernel(device: str) -> Callable[..., Tensor]:
     # On a processor there is no backward pass, and the plain form is for comparing results only.
     if device == "cpu":
         return flex_attention  # type: ignore[return-value]
-    return torch.compile(flex_attention, dynamic=True)
+    # A second length makes one kernel for all lengths; asked for at once (`dynamic=True`), soft caps do not compile.
+    return torch.compile(flex_attention)
