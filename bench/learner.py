@@ -27,6 +27,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from common import record
+from side import WARMING
 
 from cadre.engines.torch import TorchEngine, readout
 from cadre.engines.torch.memory import give_back
@@ -36,7 +37,6 @@ from tests.engines.tiny import byte_tokenizer
 
 COMMAND = "python bench/learner.py --write"
 REPEATS = 5
-WARMING = 2  # Updates that do not count: the moments come with the first, so memory is whole in the second only.
 SEQUENCES = 64
 LENGTHS = {200: 32, 1024: 64}  # completion by prompt, tokens
 SIBLINGS = (4, 8)

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import pad
 
+from cadre.learn.pack import sees
+
 BLOCK = 128
 
 
@@ -48,8 +50,7 @@ class Fused:
         depths, ends = self._depths, self._ends
 
         def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            under = (key <= query) & (query < ends[key])
-            return under if window is None else under & (depths[query] - depths[key] < window)
+            return sees(query, key, depths, ends, window)
 
         return create_block_mask(seen, None, None, len(ends), len(ends), device=ends.device, BLOCK_SIZE=BLOCK)
 

@@ -167,6 +167,12 @@ def _ends(chains: Sequence[Chain], size: int) -> Tensor:
     return ends
 
 
+def sees(query: Tensor, key: Tensor, depths: Tensor, ends: Tensor, window: int | None) -> Tensor:
+    """Whether nodes see others, by number: themselves and their ancestors, at most `window` tokens in all."""
+    under = (key <= query) & (query < ends[key])
+    return under if window is None else under & (depths[query] - depths[key] < window)
+
+
 def cover(trie: Trie) -> tuple[list[Block], list[Reach]]:
     """All that attends: every node with every ancestor once, in the block that has the node or in one reach.
 

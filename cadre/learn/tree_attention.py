@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from cadre.learn.flex_attention import Fused
-from cadre.learn.pack import Block, Reach, Trie, cover
+from cadre.learn.pack import Block, Reach, Trie, cover, sees
 
 # Blocks are computed together while the shortest has at least this share of the longest's nodes; from this many nodes
 # on they are computed alone, where they lie, which costs less than copying them together.
@@ -163,10 +163,8 @@ def dense(
     """The same with a mask [n, n] for each tree of n nodes, most of which is computed for nothing."""
     parts = []
     for start, end in layout.trees:
-        numbers, depths = torch.arange(start, end, device=query.device), layout.depths[start:end]
-        seen = (numbers <= numbers[:, None]) & (numbers[:, None] < layout.ends[start:end])
-        if window is not None:
-            seen &= depths[:, None] - depths < window
+        numbers = torch.arange(start, end, device=query.device)
+        seen = sees(numbers[:, None], numbers, layout.depths, layout.ends, window)
         own = [_heads(part[start:end]) for part in (query, key, value)]
         parts.append(_masked(own, seen, scale, softcap)[0].transpose(0, 1))
     return torch.cat(parts)

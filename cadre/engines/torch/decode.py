@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import torch
@@ -113,8 +114,10 @@ class Run:
         self._settings = Settings.of([job.sampling for job in self._owner], self._vocabulary, self._device)
         self._tokens = torch.zeros(self.rows, GROWTH, dtype=torch.int64, device=self._device)
         self._logprobs = torch.zeros(self.rows, GROWTH, device=self._device)
-        self._keys = self._prefill(loaded, share)
-        self._model_step = Step.of(loaded.model, dtype)
+        self._keys = keys = self._prefill(loaded, share)
+        self._next: Callable[[Tensor, Tensor], Tensor] = self._by_the_model
+        if isinstance(keys, SharedKeys) and (step := Step.of(loaded.model, dtype)):
+            self._next = partial(step, keys)
 
     @property
     def small(self) -> bool:
@@ -163,14 +166,15 @@ class Run:
 
     def _forward(self, token: Tensor) -> None:
         with self._adapters.rows(self._segments):
-            if self._model_step is not None and isinstance(self._keys, SharedKeys):
-                self._keys.advance()
-                self._logits = self._model_step(token, self._position, self._keys).float()
-            else:
-                with self._keys.reading(self._model, self._position) as keys:
-                    output = self._model(input_ids=token.unsqueeze(1), position_ids=self._position.unsqueeze(1), **keys)
-                self._logits = output.logits[:, -1].float()
+            self._logits = self._next(token, self._position).float()
         self._position = self._position + 1
+
+    def _by_the_model(self, token: Tensor, position: Tensor) -> Tensor:
+        """The next logits [B, V] by the model's own forward."""
+        with self._keys.reading(self._model, position) as keys:
+            output = self._model(input_ids=token.unsqueeze(1), position_ids=position.unsqueeze(1), **keys)
+        logits: Tensor = output.logits[:, -1]
+        return logits
 
     def _write(self, token: Tensor, logprob: Tensor) -> None:
         if self._step == self._tokens.shape[1]:

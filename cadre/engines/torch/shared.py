@@ -82,13 +82,12 @@ class SharedKeys:
             first += len(lengths)
             if len(rows):
                 order = prompt.argsort(stable=True)
-                rows, prompt = rows[order], prompt[order]
                 counts = prompt.bincount(minlength=len(lengths))
-                slot = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[prompt]
+                slot = torch.empty_like(prompt)
+                slot[order] = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[prompt[order]]
                 slots = rows.new_zeros(len(lengths), int(counts.max()))
                 slots[prompt, slot] = rows
-                rows, back = rows.sort()
-                found.append(Group(keys, values, lengths, slots, (prompt * slots.shape[1] + slot)[back], rows))
+                found.append(Group(keys, values, lengths, slots, prompt * slots.shape[1] + slot, rows))
         return found
 
     @contextmanager

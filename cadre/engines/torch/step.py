@@ -56,8 +56,9 @@ class Step:
         known = model.config.model_type in KINDS and type(model).__module__.startswith("transformers.models.")
         return cls(model) if known and model.dtype == dtype == torch.float32 else None
 
-    def __call__(self, token: Tensor, position: Tensor, keys: SharedKeys) -> Tensor:
-        """The logits [B, V] that follow `token` int64 [B], which stands at `position` int64 [B]."""
+    def __call__(self, keys: SharedKeys, token: Tensor, position: Tensor) -> Tensor:
+        """The logits [B, V] that follow `token` int64 [B], which stands at `position` int64 [B]; `keys` take it in."""
+        keys.advance()
         states = nn.functional.embedding(token, self._embedding)
         cos, sin = (part[0].unsqueeze(1) for part in self._angles(states, position.unsqueeze(0)))
         half = sin.shape[-1] // 2
