@@ -17,6 +17,7 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/vulture
 	$(BIN)/pytest
 
 $(READY): pyproject.toml requirements.txt
@@ -26,7 +27,7 @@ $(READY): pyproject.toml requirements.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(READY)
 
-# Slow evidence: both append what they measured to results/*.jsonl and renew the tables of the README.
+# Slow evidence: both append what they measured to results/*.jsonl and renew the tables of README.md and docs/results.md.
 results: $(READY)
 	$(BIN)/pip install --quiet matplotlib==3.11.2
 	$(BIN)/python bench/paper.py
@@ -36,6 +37,7 @@ results: $(READY)
 # With SMOLLM2 (a folder of SmolLM2-135M-Instruct) and VLLM (an environment with its CPU build) the speed of those too.
 bench: $(READY)
 	$(BIN)/python bench/sandbox.py
+	$(BIN)/python bench/bad_calls.py --write
 	$(BIN)/python bench/adapters.py --write
 	$(BIN)/python bench/speed.py --write $(if $(SMOLLM2),--smollm2 $(SMOLLM2)) $(if $(VLLM),--vllm $(VLLM))
 	$(BIN)/python bench/readme.py

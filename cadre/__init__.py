@@ -1,3 +1,51 @@
-"""Cadre trains teams of LLM agents with reinforcement learning."""
+"""Cadre trains teams of LLM agents with reinforcement learning.
+
+    from cadre import Env, GeneratedTasks, Message, Observation, Reward, Task    what a task of your own is written with
+    cadre.train(...), cadre.evaluate(...), cadre.load(...)                       what the commands of those names do
+
+Nothing is imported before it is used, and torch only where a model is.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cadre.env import Env, GeneratedTasks
+    from cadre.experiment.api import evaluate, load, train
+    from cadre.types import Message, Observation, Reward, Task
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Env",
+    "GeneratedTasks",
+    "Message",
+    "Observation",
+    "Reward",
+    "Task",
+    "evaluate",
+    "load",
+    "train",
+]
+
+HOMES = {
+    "Env": "cadre.env",
+    "GeneratedTasks": "cadre.env",
+    "Message": "cadre.types",
+    "Observation": "cadre.types",
+    "Reward": "cadre.types",
+    "Task": "cadre.types",
+    "evaluate": "cadre.experiment.api",
+    "load": "cadre.experiment.api",
+    "train": "cadre.experiment.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module 'cadre' has no attribute {name!r}")
+    return getattr(import_module(HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOMES})

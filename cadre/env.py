@@ -1,4 +1,4 @@
-"""The environment contract, all that a user writes. `cadre.check.check_env` tests an environment against it.
+"""The environment contract, all that a user writes. `cadre.envs.check.check_env` tests an environment against it.
 
 An environment is a Markov game in which the state lives in one object. `observe` says who acts now and what each of
 them sees; `step` takes one text from each of them; `fork` makes an independent copy, so that K candidate actions can

@@ -6,9 +6,13 @@ CadreError               one paragraph: what, got, expected, what to do
 |-- ContractError        an environment that breaks the contract of `cadre.env.Env`
 |-- EngineError          a model that cannot be loaded, sampled from or trained as asked
 |-- SandboxError         this machine cannot confine programs as strictly as the run asks
+|   `-- SandboxUnavailable   a program could not be run or judged, which says nothing about the program
 |-- RunError             a run directory that would be overwritten, or cannot be resumed
 `-- DivergedError        training met non-finite numbers three times in a row
 """
+
+import difflib
+from collections.abc import Iterable
 
 
 class CadreError(Exception):
@@ -35,9 +39,19 @@ class SandboxError(CadreError):
     """The machine lacks a layer of confinement that the run asks for."""
 
 
+class SandboxUnavailable(SandboxError):
+    """A program could not be run, on one new warm parent after another. It is no verdict: nobody may be paid for it."""
+
+
 class RunError(CadreError):
     """A run directory exists already, is missing, or was made by another configuration."""
 
 
 class DivergedError(CadreError):
     """Three updates in a row met a non-finite loss or gradient."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A sentence with the nearest known name, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]}?" if close else ""

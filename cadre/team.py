@@ -1,26 +1,57 @@
-"""Who plays which role: the map from roles to policies, and the two protocols behind which every engine stands.
+"""Who plays which role: the map from roles to policies, and the protocols behind which every engine stands.
 
 A policy is a named set of trained weights. Several policies may live in one engine (adapters of one base, say), which
-then samples and trains them in one batch. Nothing here knows how.
+then samples and trains them in one batch. Learners hand weights to samplers as `Weights`, each with its version: in one
+process that moves nothing, between machines it is all that crosses. Nothing here knows how.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
-from cadre.types import Datum, Message, Observation, Request, Said, Sample, Sampling
+from cadre.types import Datum, Message, Observation, PreviousTurn, Request, Sample, Sampling
 
 Metrics = dict[str, float]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A policy's weights after `version` updates of it, as a learner hands them to samplers.
+
+    They are `tensors` by name, those that the learner itself works on, or a `folder` that `Learner.export` or
+    `Learner.save` wrote. Pickling keeps all but the tensors, which belong to this process: `Weights("planner", 3)`.
+    """
+
+    policy: str
+    version: int
+    folder: Path | None = None
+    tensors: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[type[Weights], tuple[str, int, Path | None]]:
+        return Weights, (self.policy, self.version, self.folder)
 
 
 class Sampler(Protocol):
     """Draws completions. An engine batches what all running episodes ask for."""
 
     async def sample(self, request: Request) -> list[Sample]:
-        """`request.count` siblings; sibling k depends on the weights, the prompt and `fold(request.key, k)` alone."""
+        """`request.count` siblings; sibling k depends on the weights, the prompt and `fold(request.key, k)` alone.
+
+        Each carries the version of the weights that the policy had when sampling began.
+        """
+        ...
+
+    async def load(self, weights: Weights) -> None:
+        """Sample the policy from these weights from now on. Raises EngineError where that cannot be."""
+        ...
+
+    def close(self) -> None:
+        """Give back threads, connections and memory. May be called more than once."""
         ...
 
 
@@ -30,8 +61,12 @@ class Learner(Protocol):
     @property
     def policies(self) -> tuple[str, ...]: ...
 
-    def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
-        """One update of every policy that has data; returns figures by policy."""
+    async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+        """One update of every policy that has data, in however many optimiser steps; metrics by policy."""
+        ...
+
+    async def publish(self, policy: str) -> Weights:
+        """The policy's weights as they are, for a sampler to load. Their version counts the policy's updates."""
         ...
 
     def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -58,6 +93,10 @@ class Learner(Protocol):
         """Write one policy in the field's own format, for use without Cadre; `merge` adds an adapter to its base."""
         ...
 
+    def close(self) -> None:
+        """Give back threads, processes and memory. May be called more than once."""
+        ...
+
 
 class RewardModel(Protocol):
     """Says how good answers are, on a scale of its own."""
@@ -71,7 +110,7 @@ class RewardModel(Protocol):
 class Team:
     """`assignment` maps role to policy, `samplers` policy to engine, `sampling` role to its distribution.
 
-    `reward_model` scores what the team says where the algorithm asks for that.
+    A team without `learners` plays only. `reward_model` scores what the team says where the algorithm asks for that.
     """
 
     assignment: Mapping[str, str]
@@ -80,11 +119,13 @@ class Team:
     learners: Sequence[Learner] = field(default=())
     reward_model: RewardModel | None = None
 
-    async def sample(self, observation: Observation, count: int, key: int, said: Said | None) -> list[Sample]:
+    async def sample(
+        self, observation: Observation, count: int, key: int, previous: PreviousTurn | None
+    ) -> list[Sample]:
         """`count` siblings from the policy that plays the observation's role."""
         role = observation.role
         policy = self.assignment[role]
-        request = Request(role, policy, observation.messages, count, self.sampling[role], key, said)
+        request = Request(role, policy, observation.messages, count, self.sampling[role], key, previous)
         return await self.samplers[policy].sample(request)
 
     def greedy(self) -> Team:
@@ -93,21 +134,36 @@ class Team:
 
     def tempered(self, temperature: float) -> Team:
         """The same team at a temperature, without top-p and top-k, as benchmarks sample."""
-        plain = {role: Sampling(temperature, 1.0, 0, sampling.max_tokens) for role, sampling in self.sampling.items()}
+        plain = {
+            role: replace(sampling, temperature=temperature, top_p=1.0, top_k=0)
+            for role, sampling in self.sampling.items()
+        }
         return replace(self, sampling=plain)
 
     def assigned(self, changes: Mapping[str, str]) -> Team:
         """The same policies with other roles, `{"tool": "planner", "planner": "tool"}` to swap two of them."""
         return replace(self, assignment={**self.assignment, **changes})
 
-    def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
-        """Send every datum to the engine that owns its policy."""
-        figures: dict[str, Metrics] = {}
-        for learner in self.learners:
-            own = [datum for datum in data if datum.policy in learner.policies]
-            if own:
-                figures |= learner.update(own)
-        return figures
+    async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+        """Send every datum to the engine that owns its policy; all engines update at the same time.
+
+        Metrics by policy. Raises what an engine raised once every engine has ended.
+        """
+        parts = [(learner, [datum for datum in data if datum.policy in learner.policies]) for learner in self.learners]
+        updates = await _together(learner.update(part) for learner, part in parts if part)
+        return {policy: metrics for update in updates for policy, metrics in update.items()}
+
+    async def publish(self) -> None:
+        """Hand the weights of every trained policy to the sampler that plays it."""
+        await _together(self._hand_over(learner, policy) for learner in self.learners for policy in learner.policies)
+
+    async def load(self, weights: Iterable[Weights]) -> None:
+        """Let the samplers of these policies take these weights."""
+        await _together(self.samplers[part.policy].load(part) for part in weights)
+
+    async def _hand_over(self, learner: Learner, policy: str) -> None:
+        if policy in self.samplers:
+            await self.samplers[policy].load(await learner.publish(policy))
 
     def trains(self, policy: str) -> bool:
         """Whether one of the engines trains the policy; frozen and remote ones are not trained."""
@@ -120,11 +176,17 @@ class Team:
 
     def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
         """What the heads named in `targets` say at their places, in the order of the data."""
-        return self._ask(data, lambda learner, own: learner.values(own))
+        return self._ask(data, lambda learner, part: learner.values(part))
 
     def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
         """Log-probabilities [T] a datum under the policies as they were before any training, zero outside the mask."""
-        return self._ask(data, lambda learner, own: learner.reference_logprobs(own))
+        return self._ask(data, lambda learner, part: learner.reference_logprobs(part))
+
+    def close(self) -> None:
+        """Close every engine."""
+        engines: list[Sampler | Learner] = [*self.learners, *self.samplers.values()]
+        for engine in engines:
+            engine.close()
 
     def _ask(
         self, data: Sequence[Datum], ask: Callable[[Learner, Sequence[Datum]], list[tuple[float, ...]]]
@@ -132,7 +194,16 @@ class Team:
         """The answers of the engines that own the data's policies, in the order of the data."""
         answers: dict[int, tuple[float, ...]] = {}
         for learner in self.learners:
-            own = [index for index, datum in enumerate(data) if datum.policy in learner.policies]
-            if own:
-                answers |= dict(zip(own, ask(learner, [data[index] for index in own]), strict=True))
+            part = [index for index, datum in enumerate(data) if datum.policy in learner.policies]
+            if part:
+                answers |= dict(zip(part, ask(learner, [data[index] for index in part]), strict=True))
         return [answers[index] for index in range(len(data))]
+
+
+async def _together(works: Iterable[Awaitable[T]]) -> list[T]:
+    """What they return, in order, once all have ended. Raises the first error in that order."""
+    results = await asyncio.gather(*works, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]

@@ -40,8 +40,9 @@ class Observation:
 class Reward:
     """What one step paid: `Reward(team=1.0, local={"planner": -0.1}, parts={"goal": 1.0, "moves": -0.08})`.
 
-    A role's scalar is `alpha * team + local[role]`, formed in `cadre.credit`. `parts` explain the reward in the logs
-    and are never trained on.
+    A role's scalar is `alpha * team + local[role]`, formed in `cadre.advantages`. A role that the step judged is in
+    `local`, be it with 0.0; `Reward()` judges nobody yet, and a search then looks at what follows. `parts` explain the
+    reward in the logs and are never trained on.
     """
 
     team: float = 0.0
@@ -53,13 +54,15 @@ class Reward:
 class Sampling:
     """The distribution that a role samples from. `temperature` 0 is greedy; `top_p` 1 and `top_k` 0 are off.
 
-    `max_tokens` bounds the completion, its end-of-turn token included.
+    `max_tokens` bounds the completion, its end-of-turn token included. A completion ends where its text has one of the
+    strings `stop`; the text is without it, the ids are not.
     """
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     max_tokens: int = 512
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class PreviousTurn:
     """What a role saw and said last: a later prompt that extends `messages` keeps the ids of `sample`."""
 
     messages: tuple[Message, ...]
@@ -99,7 +102,7 @@ class Request:
     count: int
     sampling: Sampling
     key: int
-    said: Said | None = None
+    previous: PreviousTurn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,8 @@ class Branch:
     """One joint action and what followed: `choice` names the sibling of each acting role, as in `{"planner": 2}`.
 
     `over` and `success` are the environment's state after the step. `carried` says that the shape went on from here:
-    then `child` is the next decision, or None because the episode is over.
+    then `child` is the next decision, or None because the episode is over. A branch that was not carried may have a
+    child too, where the shape looked at what follows before it chose.
     """
 
     choice: Mapping[str, int]
@@ -123,7 +127,8 @@ class Node:
     """One decision point: who saw what, the K siblings of each acting role, and the branches that were tried.
 
     `turn` counts, from 0, how often the acting roles had acted before on this path. `privileged` is what the
-    environment shows to critics only.
+    environment shows to critics only. `share` is what the decision counts beside those that its shape played side by
+    side: 1/n where it is one of n.
     """
 
     turn: int
@@ -131,6 +136,7 @@ class Node:
     samples: Mapping[str, tuple[Sample, ...]]
     branches: tuple[Branch, ...]
     privileged: str = ""
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +166,9 @@ class Datum:
 
     `mask[t]` is True where token t was sampled by the policy and is trained on; `logprobs` and `advantages` have T
     entries, zero where the mask is False. `temperature` is the one it was sampled at. `reference` has T
-    log-probabilities under the reference model, or none where no loss asks for them. `targets` train a critic's head
-    on the sequence; a sequence for a critic alone has nothing in its mask.
+    log-probabilities under the reference model, or none where no loss asks for them; `old` those of the policy at the
+    start of the update, or none where they are taken to be the sampler's. `targets` train a critic's head on the
+    sequence; a sequence for a critic alone has nothing in its mask.
     """
 
     policy: str
@@ -173,4 +180,5 @@ class Datum:
     version: int
     temperature: float = 1.0
     reference: tuple[float, ...] = ()
+    old: tuple[float, ...] = ()
     targets: Targets | None = None

@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from cadre.env import Env, Split
-from cadre.types import Message, Observation, Reward, Task
+from cadre import Env, Message, Observation, Reward, Task
+from cadre.env import Split
 
 WORDS = (
     "river mountain bridge candle teacher doctor kitchen garden winter summer music dance piano guitar bread "

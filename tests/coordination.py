@@ -51,7 +51,7 @@ class Setting:
 # where half of the digits are never found without a bonus for entropy. The central model has the form of an answer to
 # learn too.
 SCALED = Setting(steps=30)
-CRITIC = Setting(steps=100, pays="both", entropy=0.1)
+CRITIC = Setting(steps=100, pays="both", entropy=0.2)
 SETTINGS = {
     "at_grpo": SCALED,
     "grpo": SCALED,
@@ -60,11 +60,11 @@ SETTINGS = {
     "ma_reinforce": Setting(),
     "ma_rloo": Setting(),
     "ma_remax": Setting(),
-    "magrpo_central": Setting(5e-3, 120, 32, max_tokens=5, roles=("team",), marks=MARKS),
+    "magrpo_central": Setting(5e-3, 120, 48, max_tokens=5, roles=("team",), marks=MARKS),
     "spiral": Setting(),
     "ippo": CRITIC,
     "mappo": CRITIC,
-    "rlhf": Setting(steps=80, max_tokens=2, game="HandshakeAlone", roles=("both",), entropy=0.1),
+    "rlhf": Setting(steps=100, max_tokens=2, game="HandshakeAlone", roles=("both",), entropy=0.2),
 }
 
 

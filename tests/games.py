@@ -149,6 +149,39 @@ class HandshakeAlone(Handshake):
         return await super().step({"left": text[:1], "right": text[1:]})
 
 
+class Whisper(Env):
+    """`teller` sees a digit and says one, which pays nobody; then `echo` sees it and says it. Half a point each, paid
+    to the team when both have spoken."""
+
+    roles: ClassVar[tuple[str, ...]] = ("teller", "echo")
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.said: list[str] = []
+
+    def observe(self) -> dict[str, Observation]:
+        if len(self.said) == len(self.roles):
+            return {}
+        role = self.roles[len(self.said)]
+        return {role: Observation(role, (Message("user", str(self.task.data["digit"])),))}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        self.said += actions.values()
+        return Reward() if len(self.said) == 1 else Reward(team=self.right / 2)
+
+    @property
+    def right(self) -> int:
+        return self.said.count(str(self.task.data["digit"]))
+
+    @property
+    def success(self) -> bool:
+        return self.right == 2
+
+    @classmethod
+    def tasks(cls, split: Split, **settings: Any) -> Sequence[Task]:
+        return GeneratedTasks(8, lambda index: {"digit": index % 4, "split": split}, split)
+
+
 class Trio(Env):
     """A writer says a digit, an editor another, and a judge anything; high digits pay the role that said them."""
 

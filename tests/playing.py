@@ -20,12 +20,12 @@ def play(env: ToolPlanner, *texts: str) -> list[Reward]:
     return asyncio.run(episode())
 
 
-def play_out(env: ToolPlanner, policy: Callable[[ToolPlanner], str]) -> float:
-    """The sum of all rewards, of the team and of every role, of an episode that one policy plays to its end."""
+def play_out(env: ToolPlanner, policy: Callable[[ToolPlanner], str], alpha: float = 1.0) -> float:
+    """The sum of all rewards, of the team times alpha and of every role, of an episode that one policy plays out."""
     total = 0.0
     while env.observe():
         (reward,) = play(env, policy(env))
-        total += reward.team + sum(reward.local.values())
+        total += alpha * reward.team + sum(reward.local.values())
     return total
 
 

@@ -1,6 +1,7 @@
 """Public data sets as frozen records, from the hub by name or from a local folder of JSONL in the hub's own shape.
 
-Nothing is fetched in silence: the hub is asked only where the user writes `hub`. Nothing of a data set is committed.
+A file of your own is read by the names of its fields (`cadre.data.user_file`). Nothing is fetched in silence: the hub
+is asked only where the user writes `hub`. Nothing of a data set is committed.
 """
 
 from cadre.data.leaks import Leak, leaks

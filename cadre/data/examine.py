@@ -81,8 +81,8 @@ def _leaks(name: str, source: str) -> Iterator[tuple[str, int]]:
     """How many training items are test items of its own and of the other sets of its kind that are at hand."""
     train = read.load(name, "train", source)
     for other, spec in SPECS.items():
-        own = other == name or (source != read.HUB and _is_there(other, "test", source))
-        if spec.kind == SPECS[name].kind and "test" in spec.splits and own:
+        at_hand = other == name or (source != read.HUB and _is_there(other, "test", source))
+        if spec.kind == SPECS[name].kind and "test" in spec.splits and at_hand:
             yield other, len(leaks(train, read.load(other, "test", source)))
 
 
@@ -94,18 +94,18 @@ def _is_there(name: str, split: str, source: str) -> bool:
     return True
 
 
-def lines(found: Examination) -> Iterator[str]:
+def lines(examination: Examination) -> Iterator[str]:
     """The examination as lines to print."""
-    for split in found.splits:
+    for split in examination.splits:
         published = " or ".join(f"{size:,}" for size in split.published) or "unknown"
         yield (
-            f"{found.name} {split.split}: {split.rows:,} rows ({split.verdict}; published {published}), "
+            f"{examination.name} {split.split}: {split.rows:,} rows ({split.verdict}; published {published}), "
             f"{split.judged:,} can be judged, {split.repeated:,} repeat another"
         )
-    for test, count in found.leaks.items():
-        refused = "; refused for training unless leaks=drop takes them out" if count else ""
-        yield f"{found.name} train against {test} test: {count} leaks{refused}"
-    for item in found.items:
+    for test, count in examination.leaks.items():
+        refused = "; left out of training, or refused with leaks=refuse" if count else ""
+        yield f"{examination.name} train against {test} test: {count} leaks{refused}"
+    for item in examination.items:
         yield f"\n{item.id}"
         yield from shown(item)
 
@@ -121,7 +121,7 @@ def shown(item: Record) -> Iterator[str]:
             yield f"function: {item.entry or 'none, stdin and stdout'}; tests: {tests}"
             yield f"reference: {'yes' if item.reference else 'none'}"
         case Article():
-            yield f"references: {len(item.references)}" + "".join(f"\n  {cut(one)}" for one in item.references[:1])
+            yield f"references: {len(item.references)}" + "".join(f"\n  {cut(text)}" for text in item.references[:1])
 
 
 def cut(text: str) -> str:

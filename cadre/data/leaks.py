@@ -45,21 +45,21 @@ def leaks(train: Sequence[Record], test: Sequence[Record]) -> list[Leak]:
     held: dict[int, list[int]] = defaultdict(list)
     sizes = [0] * len(tested)
     for place, words in enumerate(tested):
-        own = runs(words)
-        sizes[place] = len(own)
-        for run in own:
+        distinct = runs(words)
+        sizes[place] = len(distinct)
+        for run in distinct:
             held[run].append(place)
-    found = []
+    leaking = []
     for place, record in enumerate(train):
         words = words_of(text_of(record))
         match = (1.0, same[words]) if words in same else worst(runs(words), held, sizes)
         if match is not None:
-            found.append(Leak(place, match[1], match[0]))
-    return found
+            leaking.append(Leak(place, match[1], match[0]))
+    return leaking
 
 
-def worst(own: set[int], held: dict[int, list[int]], sizes: Sequence[int]) -> tuple[float, int] | None:
-    """The (share, test item) of which most is in an item with the runs `own`; None below SHARE."""
-    shared = Counter(place for run in own if run in held for place in held[run])
+def worst(distinct: set[int], held: dict[int, list[int]], sizes: Sequence[int]) -> tuple[float, int] | None:
+    """The (share, test item) of which most is in an item with the runs `distinct`; None below SHARE."""
+    shared = Counter(place for run in distinct if run in held for place in held[run])
     share, place = max(((count / sizes[place], place) for place, count in shared.items()), default=(0.0, 0))
     return (share, place) if share >= SHARE else None

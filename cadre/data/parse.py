@@ -15,8 +15,8 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from cadre.data.boxed import last_boxed
 from cadre.data.records import Article, Problem, Program
-from cadre.rewards.math import last_boxed
 
 Row = Mapping[str, Any]
 PYTHON3 = 3  # among the languages that CodeContests numbers
@@ -178,10 +178,10 @@ def pickled_text(data: bytes) -> str:
     Raises ValueError for a pickle of anything else.
     """
     framing = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "STOP"}
-    found = [(code.name, value) for code, value, _ in pickletools.genops(data) if code.name not in framing]
-    if len(found) != 1 or not isinstance(found[0][1], str):
-        raise ValueError(f"a pickle of one text was expected; got the opcodes {[name for name, _ in found][:5]}")
-    return found[0][1]
+    read = [(code.name, value) for code, value, _ in pickletools.genops(data) if code.name not in framing]
+    if len(read) != 1 or not isinstance(read[0][1], str):
+        raise ValueError(f"a pickle of one text was expected; got the opcodes {[name for name, _ in read][:5]}")
+    return read[0][1]
 
 
 def scitldr(row: Row, index: int) -> Article:

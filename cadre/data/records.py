@@ -1,7 +1,9 @@
 """The records that the loaders make, one a kind of task. All hold plain values, so `dataclasses.asdict` is a task."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+Kind = Literal["problem", "program", "article"]
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from cadre.data import parse
-from cadre.data.records import Record
-
-Kind = Literal["problem", "program", "article"]
+from cadre.data.records import Kind, Record
 
 
 @dataclass(frozen=True)

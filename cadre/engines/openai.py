@@ -1,7 +1,8 @@
 """A frozen team mate behind an OpenAI-compatible endpoint: sampled from, never trained.
 
-Token ids and log-probabilities stay empty, since such endpoints do not tell what they really sampled. Needs the
-package `openai` (`pip install cadre-rl[remote]`).
+Token ids and log-probabilities stay empty, since such endpoints do not tell what they really sampled. What OpenAI's own
+interface has no word for (top_k, enable_thinking) is asked for as vLLM and SGLang name it, and only where it is set.
+Needs the package `openai` (`pip install cadre-rl[remote]`).
 """
 
 from __future__ import annotations
@@ -10,15 +11,20 @@ import asyncio
 import os
 from typing import Any
 
-from cadre import noise
+from cadre import random_keys
+from cadre.engines.stop_strings import cut
 from cadre.errors import EngineError
-from cadre.types import Finish, Request, Sample
+from cadre.team import Weights
+from cadre.types import Finish, Request, Sample, Sampling
 
 
 class OpenAISampler:
-    """One model of one endpoint. The key comes from an environment variable and is never written anywhere."""
+    """One model of one endpoint. The key comes from an environment variable and is never written anywhere.
 
-    def __init__(self, model: str, url: str, key_variable: str) -> None:
+    `enable_thinking` is told to the endpoint's chat template, unless it is None.
+    """
+
+    def __init__(self, model: str, url: str, key_variable: str, enable_thinking: bool | None = None) -> None:
         try:
             import openai
         except ImportError:
@@ -28,12 +34,13 @@ class OpenAISampler:
             ) from None
         self._openai, self._model, self._url = openai, model, url
         self._key = os.environ.get(key_variable, "none")
+        self._enable_thinking = enable_thinking
 
     async def sample(self, request: Request) -> list[Sample]:
         """One call a sibling, all at once, each with its own seed. Raises EngineError where the endpoint fails."""
         try:
             async with self._openai.AsyncOpenAI(base_url=self._url, api_key=self._key) as client:
-                calls = (self._one(client, request, index) for index in range(request.count))
+                calls = (self._complete(client, request, index) for index in range(request.count))
                 return list(await asyncio.gather(*calls))
         except self._openai.OpenAIError as error:
             raise EngineError(
@@ -41,16 +48,35 @@ class OpenAISampler:
                 "Check the url, the model's name and the key."
             ) from error
 
-    async def _one(self, client: Any, request: Request, index: int) -> Sample:
+    async def load(self, weights: Weights) -> None:
+        """Raises EngineError: the endpoint has the weights that it has."""
+        raise EngineError(
+            f"Got weights of policy {weights.policy!r}, which the endpoint {self._url} serves; expected a policy that "
+            "is trained here. Set frozen: true beside its url."
+        )
+
+    def close(self) -> None:
+        """Connections are closed after every request."""
+
+    async def _complete(self, client: Any, request: Request, index: int) -> Sample:
+        sampling = request.sampling
         reply = await client.chat.completions.create(
             model=self._model,
             messages=[{"role": message.role, "content": message.content} for message in request.messages],
-            temperature=request.sampling.temperature,
-            top_p=request.sampling.top_p,
-            max_tokens=request.sampling.max_tokens,
-            seed=noise.fold(request.key, index) % 2**31,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=sampling.max_tokens,
+            stop=list(sampling.stop) or self._openai.NOT_GIVEN,
+            seed=random_keys.fold(request.key, index) % 2**31,
+            extra_body=self._beyond_openai(sampling),
         )
         choice = reply.choices[0]
         finish: Finish = "length" if choice.finish_reason == "length" else "stop"
-        text = choice.message.content or ""
+        text = cut(choice.message.content or "", sampling.stop)
         return Sample(request.role, request.policy, text, (), (), (), finish, 0)
+
+    def _beyond_openai(self, sampling: Sampling) -> dict[str, Any]:
+        body: dict[str, Any] = {"top_k": sampling.top_k} if sampling.top_k else {}
+        if self._enable_thinking is not None:
+            body["chat_template_kwargs"] = {"enable_thinking": self._enable_thinking}
+        return body

@@ -1,21 +1,22 @@
 """Code: a coder writes the program and a tester its tests, at once, over several turns until those tests pass.
 
-Hidden tests decide. The coder's program is worth .1 if it builds, .1 if it runs and .8 times the share of hidden tests
-passed; the tester's tests what `cadre.rewards.tester` says: .2 for being tests, .8 for right ones that tell wrong
-programs apart. What a turn pays is what it gained on the last one. `CodeAlone` is one agent that writes both.
+Hidden tests decide, and pay in halves (AT-GRPO, arXiv 2510.11062, equation 4): the share that passes pays .4 to the
+team and .4 to the coder, beside .1 for a program that builds and .1 for one that runs. Tests pay the tester .2 for
+being tests, .2 for being right and .2 for the wrong programs that they tell apart (`cadre.rewards.tester`). A turn pays
+what it changed (`cadre.envs.account`). `CodeAlone` is one agent that writes both.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
-from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
 
 from cadre import sandbox
-from cadre.data.records import Program
-from cadre.data.tasks import Leaks, tasks_of
-from cadre.env import Env, Split
+from cadre.data.records import Kind, Program
+from cadre.envs.account import Account
+from cadre.envs.from_data import FromData
 from cadre.rewards import tester
 from cadre.rewards.code import LIMITS, all_tests, builds, cases_of, extract_code, judge, ready
 from cadre.rewards.inspect import likeness
@@ -25,8 +26,10 @@ from cadre.types import Message, Observation, Reward, Task
 SCRIPT = "Write a Python program that reads standard input and prints the answer.\n\n"
 FUNCTION = "Write the Python function `{entry}`.\n\n"
 TEST_SCRIPT = "Write tests for programs that solve this problem: pairs of blocks ```input and ```output.\n\n"
-TEST_FUNCTION = "Write tests for functions that solve this problem: Python asserts that call `{entry}`.\n\n"
+TEST_FUNCTION = "Write tests for functions that solve this problem: Python asserts on what `{entry}` returns.\n\n"
 NONE = Verdict(0, 0, (), "ok")
+BUILDS, RUNS = 0.1, 0.1
+TESTS = 0.4  # for passing every hidden test: as much to the coder, and as much to the team
 
 
 async def untested() -> Verdict:
@@ -34,48 +37,33 @@ async def untested() -> Verdict:
     return NONE
 
 
-class Code(Env):
-    """The team form. Settings: the data sets `train` and `test`, where from (`source`), what to do with training items
-    that are test items (`leaks`), the `turns`, how many hidden `cases` decide (0 for all), how many `mutants`
-    the tester's tests have to tell from a right program, and whether `codebleu` is shown, which nobody is paid for."""
+class Code(FromData):
+    """The team form. Settings: the `turns`, how many hidden `cases` decide (0 for all), how many `mutants` the tester's
+    tests have to tell from a right program, whether `codebleu` is shown, which nobody is paid for, and those of
+    `FromData`."""
 
     roles: ClassVar[tuple[str, ...]] = ("coder", "tester")
+    kind: ClassVar[Kind] = "program"
+    sets: ClassVar[tuple[str, str]] = ("apps", "code-contests")
 
     def __init__(
         self,
         task: Task,
-        train: str = "apps",
-        test: str = "code-contests",
-        source: str = "",
-        leaks: Leaks = "refuse",
-        turns: int = 3,
-        cases: int = 0,
-        mutants: int = 4,
+        turns: Annotated[int, Field(ge=1)] = 3,
+        cases: Annotated[int, Field(ge=0)] = 0,
+        mutants: Annotated[int, Field(ge=0, le=50)] = 4,
         codebleu: bool = False,
+        **data: Any,
     ) -> None:
-        super().__init__(task)
+        super().__init__(task, **data)
         self.program, self.turns, self.mutants, self.turn = Program(**task.data), turns, mutants, 0
         self.codebleu = codebleu and self.program.reference != ""
         kept = self.program.hidden[: cases or None]
         self.decisive = cases_of(self.program, kept) if kept else all_tests(self.program)
-        self.verdict, self.checked, self.said = NONE, NONE, {}  # type: Verdict, Verdict, dict[str, str]
-        self.worth = {"coder": 0.0, "tester": 0.0}
-
-    @classmethod
-    def tasks(
-        cls,
-        split: Split,
-        train: str = "apps",
-        test: str = "code-contests",
-        source: str = "",
-        leaks: Leaks = "refuse",
-        **settings: Any,
-    ) -> Sequence[Task]:
-        return tasks_of(split, train, test, source, leaks)
-
-    def fork(self) -> Self:
-        """The state is replaced at every step and never changed in place."""
-        return copy.copy(self)
+        self.verdict, self.checked, self.written = NONE, NONE, ""  # type: Verdict, Verdict, str
+        self.said: dict[str, str] = {}  # the program and the tests of the last turn
+        self.earned = {"coder": 0.0, "tester": 0.0}  # what the last program and the last tests pay their author
+        self.account = Account()
 
     @property
     def success(self) -> bool:
@@ -89,9 +77,9 @@ class Code(Env):
 
     def ask(self, role: str) -> str:
         problem, entry = self.program, self.program.entry
-        own = (FUNCTION if entry else SCRIPT) if role == "coder" else (TEST_FUNCTION if entry else TEST_SCRIPT)
+        form = (FUNCTION if entry else SCRIPT) if role == "coder" else (TEST_FUNCTION if entry else TEST_SCRIPT)
         shown = f"\n\nStart from:\n{problem.starter}" if problem.starter else ""
-        return own.format(entry=entry) + problem.statement + shown + self.past()
+        return form.format(entry=entry) + problem.statement + shown + self.past()
 
     def past(self) -> str:
         """What both wrote last, and which of the tester's tests failed."""
@@ -105,29 +93,40 @@ class Code(Env):
         )
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        return await self.settle(actions["coder"], actions["tester"])
+        parts = await self.try_program(actions["coder"]) | await self.try_tests(actions["tester"])
+        self.turn += 1
+        return self.settle(self.earned, parts)
 
-    async def settle(self, code: str, tests: str) -> Reward:
-        """Judge both answers and pay what each gained."""
-        program, own = extract_code(code), await tester.written(tests, self.program)
-        coder = await self.coded(program)
+    def settle(self, local: dict[str, float], parts: dict[str, float]) -> Reward:
+        self.account, reward = self.account.settle(TESTS * self.verdict.share, local, parts)
+        return reward
+
+    async def try_program(self, text: str) -> dict[str, float]:
+        """Judge a program by the hidden tests; what it pays by part."""
+        self.written = extract_code(text)
+        parts = {f"coder/{name}": value for name, value in (await self.coded(self.written)).items()}
+        self.earned = {**self.earned, "coder": sum(parts.values())}
+        return parts | (await likeness(self.program.reference, self.written) if self.codebleu else {})
+
+    async def try_tests(self, text: str) -> dict[str, float]:
+        """Judge tests by programs of known worth, and the last program by the tests; what they pay by part."""
+        program, tests = self.written, await tester.written(text, self.program)
         right = self.program.reference or (program if self.verdict.ok else "")
-        checking = judge(ready(self.program, program), own) if own else untested()
-        worth, self.checked = await asyncio.gather(tester.worth(own, self.program, right, self.mutants), checking)
-        self.said, self.turn = {"coder": program, "tester": tests}, self.turn + 1
-        parts = {f"coder/{name}": value for name, value in coder.items()}
-        parts |= {f"tester/{name}": value for name, value in worth.parts.items()}
-        if self.codebleu:
-            parts |= await likeness(self.program.reference, program)
-        return Reward(local=self.gains(sum(coder.values()), sum(worth.parts.values())), parts=parts)
+        checking = judge(ready(self.program, program), tests) if tests else untested()
+        judged, self.checked = await asyncio.gather(tester.worth(tests, self.program, right, self.mutants), checking)
+        self.said = {"coder": program, "tester": text}
+        parts = {"tester/valid": judged.parts["valid"]}
+        parts |= {f"tester/{name}": judged.parts[name] / 2 for name in ("agrees", "kills")}
+        self.earned = {**self.earned, "tester": sum(parts.values())}
+        return parts
 
     async def coded(self, program: str) -> dict[str, float]:
-        """What the program is worth by part; it is judged only if it builds."""
+        """What the program pays by part; it is judged only if it builds."""
         if not await builds(program):
             self.verdict = NONE
             return {"builds": 0.0, "runs": 0.0, "tests": 0.0}
         ran, self.verdict = await asyncio.gather(self.runs(program), judge(program, self.decisive))
-        return {"builds": 0.1, "runs": 0.1 * ran, "tests": 0.8 * self.verdict.share}
+        return {"builds": BUILDS, "runs": RUNS * ran, "tests": TESTS * self.verdict.share}
 
     async def runs(self, program: str) -> bool:
         """Whether it ends without an error: on the first input of a script, or when a function's module loads."""
@@ -135,28 +134,22 @@ class Code(Env):
         result = await sandbox.run(ready(self.program, program), cases[0][0] if cases else "", LIMITS)
         return result.status == "ok"
 
-    def gains(self, coder: float, testing: float) -> dict[str, float]:
-        """What each role's answer is worth now, less what its last one was worth."""
-        before, self.worth = self.worth, {"coder": coder, "tester": testing}
-        return {role: self.worth[role] - before[role] for role in self.worth}
-
 
 class CodeAlone(Code):
-    """One agent: the program first, then its tests, as two decisions of a turn; it is paid for the program alone."""
+    """One agent: the program first, then its tests, as two decisions of a turn; each pays what it pays in the team."""
 
     roles: ClassVar[tuple[str, ...]] = ("agent",)
-    draft: str | None = None
+    testing: bool = False  # the program of this turn is written, and its tests are asked for
 
     def observe(self) -> dict[str, Observation]:
         if self.turn >= self.turns or self.checked.ok:
             return {}
-        written = "" if self.draft is None else f"\n\nYour program is:\n{extract_code(self.draft)[:4000]}"
-        text = self.ask("coder" if self.draft is None else "tester") + written
+        written = f"\n\nYour program is:\n{self.written[:4000]}" if self.testing else ""
+        text = self.ask("tester" if self.testing else "coder") + written
         return {"agent": Observation("agent", (Message("user", text),))}
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        if self.draft is None:
-            self.draft = actions["agent"]
-            return Reward()
-        reward, self.draft = await self.settle(self.draft, actions["agent"]), None
-        return Reward(local={"agent": reward.local["coder"]}, parts=reward.parts)
+        judge_text = self.try_tests if self.testing else self.try_program
+        parts = await judge_text(actions["agent"])
+        self.turn, self.testing = self.turn + self.testing, not self.testing
+        return self.settle({"agent": sum(self.earned.values())}, parts)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from cadre import noise
-from cadre.envs.tool_planner import MOVES, Cell
-from cadre.errors import ConfigError
+from cadre import random_keys
+from cadre.data.jsonl import rows_of
+from cadre.envs.answers import MOVES, Cell
+from cadre.errors import ConfigError, DataError
 
 PULLS = 60  # moves played in reverse, a box
 TRIES = 8  # choices of goals in one room
@@ -24,15 +24,15 @@ def generate(size: int, boxes: int, admits: Callable[..., bool], *seed: str | in
     Boxes start on the goals and are pulled off by a random walk; played the other way round, that walk solves the
     level. Every box ends at least 2 from the goal that it started on, and none on a goal.
     """
-    generator = noise.generator("sokoban", size, boxes, *seed)
+    generator = random_keys.generator("sokoban", size, boxes, *seed)
     while True:
         floor = carve(generator, size)
         cells = sorted(floor)
         for _ in range(TRIES):
             goals = generator.sample(cells, boxes)
-            found = pull(generator, floor, goals) if admits(*draw(size, floor, goals)) else None
-            if found:
-                walker, ends = found
+            pulled = pull(generator, floor, goals) if admits(*draw(size, floor, goals)) else None
+            if pulled:
+                walker, ends = pulled
                 return draw(size, floor, goals, ends, walker)
 
 
@@ -83,44 +83,58 @@ def draw(
 
 
 @functools.cache
-def read_folder(folder: str) -> tuple[tuple[str, list[str]], ...]:
-    """(name, rows) of every level in a folder's .txt files, as Boxoban has them, and .jsonl files of {"grid": text}.
+def read_folder(folder: str) -> dict[tuple[str, ...], str]:
+    """The name of every level by its rows, in the order of a folder's .txt files, as Boxoban has them, and .jsonl files
+    of {"grid": text}. A level that is there twice counts once.
 
-    Raises ConfigError where the folder holds none, or one that is not a level.
+    Raises ConfigError where the folder holds none, or one that is not a level, DataError for a line that is no row.
     """
     root = Path(folder).expanduser()
     files = sorted(path for path in root.rglob("*") if path.suffix in {".txt", ".jsonl"}) if folder else []
-    found = [
-        (f"{path.relative_to(root).with_suffix('')}-{number}", rows)
-        for path in files
-        for number, rows in enumerate(_levels(path))
-        if rows
-    ]
-    if not found:
+    levels: dict[tuple[str, ...], str] = {}
+    for path in files:
+        for number, drawing in enumerate(_levels(path)):
+            if drawing:
+                levels.setdefault(tuple(drawing), f"{path.relative_to(root).with_suffix('')}-{number}")
+    if not levels:
         raise ConfigError(
             f"settings.levels: got {folder!r}, which holds no levels; expected a folder of .txt or .jsonl files, such "
-            "as a checkout of github.com/google-deepmind/boxoban-levels. Mend the path."
+            "as a checkout of github.com/google-deepmind/boxoban-levels. Name one, or put them into boxoban in "
+            "$CADRE_DATA."
         )
-    for name, rows in found:
+    for rows, name in levels.items():
         _check(folder, name, rows)
-    return tuple(found)
+    return levels
 
 
 def _levels(path: Path) -> Iterator[list[str]]:
-    """The drawings of one file, in the marks of the prompts. Lines of text files that draw nothing part the levels."""
-    if path.suffix == ".jsonl":
-        drawings = [json.loads(line)["grid"].splitlines() for line in path.read_text().splitlines() if line.strip()]
-    else:
-        drawings = [[]]
-        for line in path.read_text().splitlines():
-            if line.startswith("#"):
-                drawings[-1].append(line)
-            elif drawings[-1]:
-                drawings.append([])
+    """The drawings of one file, in the marks of the prompts."""
+    drawings = _of_rows(path) if path.suffix == ".jsonl" else _of_text(path)
     return ([row.translate(USUAL) for row in rows] for rows in drawings)
 
 
-def _check(folder: str, name: str, rows: list[str]) -> None:
+def _of_rows(path: Path) -> Iterator[list[str]]:
+    for line, row in rows_of(path):
+        if not isinstance(row.get("grid"), str):
+            raise DataError(
+                f"settings.levels: {path}, line {line}: got the fields {', '.join(row) or 'none'}; expected `grid`, a "
+                "level as one text. Fix or remove the line."
+            )
+        yield row["grid"].splitlines()
+
+
+def _of_text(path: Path) -> list[list[str]]:
+    """Lines that draw nothing part the levels."""
+    drawings: list[list[str]] = [[]]
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("#"):
+            drawings[-1].append(line)
+        elif drawings[-1]:
+            drawings.append([])
+    return drawings
+
+
+def _check(folder: str, name: str, rows: Sequence[str]) -> None:
     marks = "".join(rows)
     goals, boxes = (sum(map(marks.count, kinds)) for kinds in ("G*+", "B*"))
     walkers = marks.count("S") + marks.count("+")

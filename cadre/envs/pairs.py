@@ -1,19 +1,20 @@
 """Pairs: `aux` writes a helper function and `main` the function that is asked for, at once and without a message.
 
-HumanEval, CoopHumanEval and MBPP with MAGRPO's graded reward (`cadre.rewards.pairs`), paid to both together. A turn
-pays what the program gained on the last one, so a bad first turn does not make the second worth more. Between turns the
-two may be told how it went, by `feedback`; with `expert` a third role, usually frozen, says what to change.
+HumanEval, CoopHumanEval and MBPP with MAGRPO's graded reward (`cadre.rewards.pairs`), paid to both together; with
+`reward: mixed` a level that one role reaches by itself is paid to that role (AT-GRPO, arXiv 2510.11062, equation 4). A
+turn pays what it changed (`cadre.envs.account`). Between turns the two may be told how it went, by `feedback`; with
+`expert` a third role, usually frozen, says what to change.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from cadre.data.records import Program
-from cadre.data.tasks import halves_of
-from cadre.env import Env, Split
+from pydantic import Field
+
+from cadre.data.records import Kind, Program
+from cadre.envs.account import Account
+from cadre.envs.from_data import FromData
 from cadre.rewards.code import extract_code
 from cadre.rewards.inspect import likeness
 from cadre.rewards.pairs import Graded, grade
@@ -21,6 +22,8 @@ from cadre.types import Message, Observation, Reward, Task
 
 Feedback = Literal["none", "passed", "levels", "failures", "expert"]
 EXPERT = "expert"
+# The levels that a role reaches by itself, by role; the others need both.
+LEVELS_OF = {"aux": ("aux",), "main": ("main", "calls", "more", "ignored")}
 # Without it an instructed model spends its tokens on words before the code and on examples after it.
 ONLY = "Answer with the code of your function alone: no explanation, no tests, no examples.\n\n{task}"
 ASK = {
@@ -35,41 +38,33 @@ ASK_EXPERT = (
 )
 
 
-class Pairs(Env):
-    """Settings: the `data` set and where from (`source`), how many items are `held_out` of a set without a training
-    split, the `turns`, the `feedback` between them, and whether `codebleu` is shown, which nobody is paid for."""
+class Pairs(FromData):
+    """Settings: the `turns`, the `feedback` between them, whether `codebleu` is shown, which nobody is paid for,
+    whether the `reward` is joint, as published, or mixed, and those of `FromData`."""
 
     roles: ClassVar[tuple[str, ...]] = ("aux", "main")
+    kind: ClassVar[Kind] = "program"
+    sets: ClassVar[tuple[str, str]] = ("humaneval", "humaneval")
+    held: ClassVar[float] = 32
 
     def __init__(
         self,
         task: Task,
-        data: str = "humaneval",
-        source: str = "",
-        held_out: int = 32,
-        turns: int = 1,
+        turns: Annotated[int, Field(ge=1)] = 1,
         feedback: Feedback = "none",
         codebleu: bool = False,
+        reward: Literal["joint", "mixed"] = "joint",
+        **data: Any,
     ) -> None:
-        super().__init__(task)
-        self.program = Program(**task.data)
+        super().__init__(task, **data)
+        self.program, self.reward, self.account = Program(**task.data), reward, Account()
         self.codebleu = codebleu and self.program.reference != ""
         self.turns, self.feedback, self.turn = turns, feedback, 0
         self.graded, self.wrote, self.advice = Graded({}), {}, ""  # type: Graded, dict[str, str], str
 
     @classmethod
-    def tasks(
-        cls, split: Split, data: str = "humaneval", source: str = "", held_out: int = 32, **settings: Any
-    ) -> Sequence[Task]:
-        return halves_of(split, data, held_out, source)
-
-    @classmethod
     def roles_of(cls, feedback: Feedback = "none", **settings: Any) -> tuple[str, ...]:
         return (*cls.roles, EXPERT) if feedback == EXPERT else cls.roles
-
-    def fork(self) -> Self:
-        """The state is replaced at every step and never changed in place."""
-        return copy.copy(self)
 
     @property
     def success(self) -> bool:
@@ -97,14 +92,19 @@ class Pairs(Env):
         if EXPERT in actions:
             self.advice = actions[EXPERT].strip() or "Nothing to say."
             return Reward()
-        before = self.graded.value
         self.graded = await grade(self.program, actions["aux"], actions["main"])
         self.wrote, self.advice, self.turn = dict(actions), "", self.turn + 1
         parts = self.graded.parts
         if self.codebleu:
             written = "\n\n".join(extract_code(actions[role]) for role in self.roles)
             parts = parts | await likeness(self.program.reference, written)
-        return Reward(team=self.graded.value - before, parts=parts)
+        local = self.local_levels() if self.reward == "mixed" else {}
+        self.account, reward = self.account.settle(self.graded.value - sum(local.values()), local, parts)
+        return reward
+
+    def local_levels(self) -> dict[str, float]:
+        """What each role's own levels come to."""
+        return {role: sum(self.graded.parts.get(name, 0.0) for name in names) for role, names in LEVELS_OF.items()}
 
 
 def silent(graded: Graded) -> list[str]:

@@ -12,25 +12,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from cadre import noise
+from pydantic import Field
+
+from cadre import random_keys
 from cadre.env import GeneratedTasks, Split
-from cadre.envs.tool_planner import (
-    MOVES,
-    SPLIT_SIZES,
-    Alone,
-    Cell,
-    Outcome,
-    Prompts,
-    Rewards,
-    Solo,
-    Tool,
-    ToolPlanner,
-    in_split,
-    numbered,
-    parse_moves,
-)
+from cadre.envs.answers import MOVES, Cell, numbered, parse_moves
+from cadre.envs.splits import SPLIT_SIZES, in_split
+from cadre.envs.tool_planner import Alone, Moves, Outcome, Prompts, Rewards, Solo, Tool, ToolPlanner, Turns
 from cadre.types import Task
 
 # What every program finds defined; it reads the grid from standard input.
@@ -105,7 +95,7 @@ def reachable(size: int, free: Sequence[Cell], start: Cell, goal: Cell) -> bool:
 
 def generate(size: int, blocked: float, *seed: str | int) -> list[str]:
     """A solvable drawing, the same for the same seed: cells blocked at random, start and goal distinct and free."""
-    generator = noise.generator("plan-path", size, repr(blocked), *seed)
+    generator = random_keys.generator("plan-path", size, repr(blocked), *seed)
     cells = [(r, c) for r in range(size) for c in range(size)]
     while True:
         free = [cell for cell in cells if generator.random() >= blocked]
@@ -126,8 +116,8 @@ def drawing(size: int, free: Iterable[Cell], start: Cell, goal: Cell) -> list[st
 
 
 class PlanPath(ToolPlanner):
-    """The team form. Settings: `turns` the team gets, `max_moves` executed of one answer, `size` and `blocked` of the
-    grid, `prompts` wording, `reward` shaped or by outcome."""
+    """The team form. Settings: `turns` the team gets, `max_moves` executed of one answer, `prompts` wording, `reward`
+    shaped or by outcome, and of its grids the `size` and the share that is `blocked`."""
 
     prelude: ClassVar[str] = PRELUDE
     titles: ClassVar[tuple[str, str]] = ("program", "moves")
@@ -135,19 +125,24 @@ class PlanPath(ToolPlanner):
     def __init__(
         self,
         task: Task,
-        turns: int = 4,
-        max_moves: int = 40,
-        size: int = 10,
-        blocked: float = 0.22,
+        turns: Turns = 4,
+        max_moves: Moves = 40,
         prompts: Prompts = "full",
         reward: Rewards = "shaped",
+        **grid: Any,
     ) -> None:
         self.grid, start = parse_grid(task.data["grid"])
         super().__init__(task, start, turns, prompts, reward)
         self.max_moves, self.optimal = max_moves, len(shortest(self.grid, start) or "")
 
     @classmethod
-    def tasks(cls, split: Split, size: int = 10, blocked: float = 0.22, **settings: Any) -> Sequence[Task]:
+    def tasks(
+        cls,
+        split: Split,
+        size: Annotated[int, Field(ge=3, le=50)] = 10,
+        blocked: Annotated[float, Field(ge=0.0, le=0.6)] = 0.22,
+        **settings: Any,
+    ) -> Sequence[Task]:
         """Drawings keyed by split and index; the whole drawing decides the split."""
 
         def make(index: int) -> dict[str, Any]:
@@ -179,8 +174,9 @@ class PlanPath(ToolPlanner):
         return parse_moves(text)
 
     def outcome(self, answer: str) -> Outcome:
-        """-0.01 a move and -0.10 an invalid one, 0.1 a cell of Manhattan distance won (negative if lost), +1 at the
-        goal and +0.5 if the whole episode took the fewest moves possible. Moves behind the goal do not count."""
+        """The team: 0.1 a cell of Manhattan distance won (negative if lost). The author: -0.01 a move, -0.10 an invalid
+        one, +0.5 if the whole episode took the fewest moves possible. The prize: +1 at the goal. Moves behind the goal
+        do not count."""
         cell, valid, invalid = self.cell, 0, 0
         for move in answer[: self.max_moves]:
             target = self.grid.step(cell, move)
@@ -189,14 +185,13 @@ class PlanPath(ToolPlanner):
             if cell == self.grid.goal:
                 break
         goal, spent = cell == self.grid.goal, valid + invalid
-        parts = {
+        local = {
             "moves": -0.01 * spent,
             "invalid": -0.10 * invalid,
-            "progress": 0.1 * (self.grid.manhattan(self.cell) - self.grid.manhattan(cell)),
-            "goal": float(goal),
             "optimal": 0.5 * (goal and self.spent + spent == self.optimal),
         }
-        return Outcome(cell, goal, spent, parts)
+        team = {"progress": 0.1 * (self.grid.manhattan(self.cell) - self.grid.manhattan(cell))}
+        return Outcome(cell, goal, spent, team, local, {"goal": float(goal)})
 
     def show(self, answer: str) -> str:
         return numbered(answer[: self.max_moves])

@@ -11,31 +11,22 @@ pushed off costs what it earned.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from cadre.data.read import VARIABLE
 from cadre.env import GeneratedTasks, Split
+from cadre.envs.answers import MOVES, Cell, numbered, parse_moves
 from cadre.envs.levels import generate, read_folder
-from cadre.envs.tool_planner import (
-    MOVES,
-    SPLIT_SIZES,
-    Alone,
-    Cell,
-    Outcome,
-    Prompts,
-    Rewards,
-    Solo,
-    Tool,
-    ToolPlanner,
-    in_split,
-    numbered,
-    parse_moves,
-)
+from cadre.envs.splits import SPLIT_SIZES, in_split
+from cadre.envs.tool_planner import Alone, Moves, Outcome, Prompts, Rewards, Solo, Tool, ToolPlanner, Turns
 from cadre.errors import ConfigError
 from cadre.types import Task
 
@@ -139,10 +130,9 @@ def solve(level: Level, state: State) -> str | None:
     return None
 
 
-class Sokoban(ToolPlanner):
-    """The team form. Settings: `turns` the team gets, `max_moves` of the whole episode, `size` of the level, walls
-    included, and its number of `boxes`, `prompts` wording, `reward` shaped or
-    by outcome."""
+class SokobanGame(ToolPlanner):
+    """What levels that were generated and levels from a folder have in common: how they are played. Settings: `turns`
+    the team gets, `max_moves` of the whole episode, `prompts` wording, `reward` shaped or by outcome."""
 
     prelude: ClassVar[str] = PRELUDE
     titles: ClassVar[tuple[str, str]] = ("sokoban program", "sokoban moves")
@@ -150,31 +140,15 @@ class Sokoban(ToolPlanner):
     def __init__(
         self,
         task: Task,
-        turns: Annotated[int, Field(ge=1)] = 4,
-        max_moves: Annotated[int, Field(ge=1)] = 40,
-        size: Annotated[int, Field(ge=5, le=20)] = 6,
-        boxes: Annotated[int, Field(ge=1, le=4)] = 1,
+        turns: Turns = 4,
+        max_moves: Moves = 40,
         prompts: Prompts = "full",
         reward: Rewards = "shaped",
+        **level: Any,
     ) -> None:
         self.level, state = parse_level(task.data["grid"])
         super().__init__(task, state, turns, prompts, reward)
         self.max_moves = max_moves
-
-    @classmethod
-    def tasks(cls, split: Split, size: int = 6, boxes: int = 1, **settings: Any) -> Sequence[Task]:
-        """Levels keyed by split and index. Walls and goals decide the split, so no test level is a training level
-        with its box somewhere else. Raises ConfigError where the boxes have no room."""
-        if boxes > (size - 2) ** 2 // 8:
-            raise ConfigError(
-                f"settings.boxes: got {boxes} in {size}x{size}; expected at most {(size - 2) ** 2 // 8}, as boxes need "
-                "room to move. Take fewer boxes or a larger size."
-            )
-
-        def make(index: int) -> dict[str, Any]:
-            return {"grid": generate(size, boxes, lambda *room: in_split(split, *room), split, index)}
-
-        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{size}-{boxes}")
 
     @property
     def success(self) -> bool:
@@ -191,21 +165,20 @@ class Sokoban(ToolPlanner):
         return parse_moves(text)
 
     def outcome(self, answer: str) -> Outcome:
-        """-0.01 a move, 0.1 a cell of distance to the nearest goal won (negative if lost), +1 a box on a goal (-1 off
-        it), +10 when all are. Moves behind that, or beyond what is left of the episode's, do not count."""
+        """The team: 0.1 a cell of distance to the nearest goal won (negative if lost), +1 a box on a goal (-1 off it).
+        The author: -0.01 a move. The prize: +10 when all are. Moves behind that, or beyond what is left of the
+        episode's, do not count."""
         state, spent = self.state, 0
         for move in self.playable(answer):
             state, spent = self.level.step(state, move), spent + 1
             if self.level.solved(state):
                 break
         solved = self.level.solved(state)
-        parts = {
-            "moves": -0.01 * spent,
+        team = {
             "progress": 0.1 * (self.level.distance(self.state) - self.level.distance(state)),
             "boxes": 1.0 * (self.level.placed(state) - self.level.placed(self.state)),
-            "win": 10.0 * solved,
         }
-        return Outcome(state, solved, spent, parts)
+        return Outcome(state, solved, spent, team, {"moves": -0.01 * spent}, {"win": 10.0 * solved})
 
     def playable(self, moves: str) -> str:
         """What is left of the moves when the episode's run out."""
@@ -242,6 +215,32 @@ class Sokoban(ToolPlanner):
         return f"It printed {self.playable(answer)}. These moves would {after}"
 
 
+class Sokoban(SokobanGame):
+    """The team form, on generated levels. Settings, beside those of `SokobanGame`: the `size` of a level, walls
+    included, and the number of its `boxes`."""
+
+    @classmethod
+    def tasks(
+        cls,
+        split: Split,
+        size: Annotated[int, Field(ge=5, le=20)] = 6,
+        boxes: Annotated[int, Field(ge=1, le=4)] = 1,
+        **settings: Any,
+    ) -> Sequence[Task]:
+        """Levels keyed by split and index. Walls and goals decide the split, so no test level is a training level
+        with its box somewhere else. Raises ConfigError where the boxes have no room."""
+        if boxes > (size - 2) ** 2 // 8:
+            raise ConfigError(
+                f"settings.boxes: got {boxes} in {size}x{size}; expected at most {(size - 2) ** 2 // 8}, as boxes need "
+                "room to move. Take fewer boxes or a larger size."
+            )
+
+        def make(index: int) -> dict[str, Any]:
+            return {"grid": generate(size, boxes, lambda *room: in_split(split, *room), split, index)}
+
+        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{size}-{boxes}")
+
+
 class SokobanAlone(Alone, Sokoban):
     """A single planner without the tool."""
 
@@ -254,30 +253,26 @@ class SokobanSolo(Solo, Sokoban):
     """A single agent that has the tool."""
 
 
-class Boxoban(Sokoban):
-    """Sokoban on levels from a folder: 10x10 with four boxes in the public set (github.com/google-deepmind/
-    boxoban-levels). Settings: `levels` the folder, and those of Sokoban that are not about generating."""
+class Boxoban(SokobanGame):
+    """The team form, on levels from a folder: 10x10 with four boxes in the public set (github.com/google-deepmind/
+    boxoban-levels). Settings, beside those of `SokobanGame`: `levels` the folder, where it is not given `boxoban` in
+    $CADRE_DATA."""
 
-    def __init__(
-        self,
-        task: Task,
-        levels: str,
-        turns: Annotated[int, Field(ge=1)] = 4,
-        max_moves: Annotated[int, Field(ge=1)] = 200,
-        prompts: Prompts = "full",
-        reward: Rewards = "shaped",
-    ) -> None:
-        super().__init__(task, turns, max_moves, prompts=prompts, reward=reward)
+    def __init__(self, task: Task, max_moves: Moves = 200, **settings: Any) -> None:
+        super().__init__(task, max_moves=max_moves, **settings)
 
     @classmethod
-    def tasks(cls, split: Split, levels: str = "", **settings: Any) -> Sequence[Task]:  # type: ignore[override]
+    def tasks(cls, split: Split, levels: str = "", **settings: Any) -> Sequence[Task]:
         """The folder's levels, in order; one in ten, by the hash of its drawing, is for testing."""
-        found = [Task(name, {"grid": rows}) for name, rows in read_folder(levels) if in_split(split, *rows)]
-        if not found:
+        data = os.environ.get(VARIABLE, "")
+        folder = levels or (str(Path(data) / "boxoban") if data else "")
+        chosen = ((rows, name) for rows, name in read_folder(folder).items() if in_split(split, *rows))
+        tasks = [Task(name, {"grid": list(rows)}) for rows, name in chosen]
+        if not tasks:
             raise ConfigError(
-                f"settings.levels: {levels!r} holds no level of the split {split!r}; expected at least one. Add levels."
+                f"settings.levels: {folder!r} holds no level of the split {split!r}; expected at least one. Add levels."
             )
-        return found
+        return tasks
 
 
 class BoxobanAlone(Alone, Boxoban):

@@ -10,25 +10,20 @@ the cells to fill. What is written and taken back pays nothing and costs a hundr
 
 from __future__ import annotations
 
-import functools
-import itertools
-import random
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from cadre import noise
 from cadre.env import GeneratedTasks, Split
-from cadre.envs.tool_planner import SPLIT_SIZES, Alone, Outcome, Prompts, Rewards, Solo, Tool, ToolPlanner, in_split
+from cadre.envs.splits import SPLIT_SIZES, in_split
+from cadre.envs.sudoku_grid import Rows, generate, solutions, valid
+from cadre.envs.tool_planner import Alone, Outcome, Prompts, Rewards, Solo, Tool, ToolPlanner, Turns
 from cadre.errors import ConfigError
 from cadre.types import Task
 
 CLUES = {4: 6, 9: 36}  # what is left of a solution, by size
-
-Rows = tuple[str, ...]
 
 # What every program finds defined; it reads the puzzle from standard input.
 PRELUDE = """\
@@ -45,149 +40,9 @@ def fits(r, c, v):
 """
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What a size fixes: the row, column and box of each cell, numbered in one list of units, and all digits' bits."""
-
-    size: int
-    units: tuple[tuple[int, int, int], ...]
-    every: int
-
-
-@functools.cache
-def shape_of(size: int) -> Shape:
-    side = round(size**0.5)
-    places = [divmod(cell, size) for cell in range(size * size)]
-    units = tuple((r, size + c, 2 * size + r // side * side + c // side) for r, c in places)
-    return Shape(size, units, (1 << size) - 1)
-
-
-class Board:
-    """A grid being filled: digits as bits (0 empty), and what each unit has used. Owned by one search."""
-
-    def __init__(self, size: int) -> None:
-        self.shape = shape_of(size)
-        self.cells = [0] * (size * size)
-        self.used = [0] * (3 * size)
-
-    def flip(self, cell: int, bit: int) -> None:
-        """Write a digit into an empty cell, or take it out again."""
-        self.cells[cell] ^= bit
-        for unit in self.shape.units[cell]:
-            self.used[unit] ^= bit
-
-    def candidates(self, cell: int) -> int:
-        """The bits of the digits that the units of an empty cell still allow."""
-        row, column, box = self.shape.units[cell]
-        used = self.used
-        return self.shape.every & ~(used[row] | used[column] | used[box])
-
-    def fills(self, generator: random.Random | None = None) -> Iterator[Rows]:
-        """Every way to fill the empty cells, the cell with the fewest candidates first; the board holds it meanwhile.
-
-        `generator` shuffles the order in which digits are tried.
-        """
-        cell, options = self.tightest()
-        if cell < 0:
-            yield self.rows()
-            return
-        for bit in _bits(options, generator):
-            self.flip(cell, bit)
-            yield from self.fills(generator)
-            self.flip(cell, bit)
-
-    def tightest(self) -> tuple[int, int]:
-        """(cell, candidates) of an empty cell with the fewest, (-1, 0) where no cell is empty."""
-        best, fewest, options = -1, self.shape.size + 1, 0
-        for cell, bit in enumerate(self.cells):
-            if not bit:
-                allowed = self.candidates(cell)
-                count = allowed.bit_count()
-                if count < fewest:
-                    best, fewest, options = cell, count, allowed
-                    if count < 2:
-                        break
-        return best, options
-
-    def holding(self, cell: int, bit: int) -> Board:
-        """A copy with one more digit written."""
-        copy = Board(self.shape.size)
-        copy.cells, copy.used = self.cells[:], self.used[:]
-        copy.flip(cell, bit)
-        return copy
-
-    def rows(self) -> Rows:
-        size = self.shape.size
-        marks = [str(bit.bit_length()) if bit else "." for bit in self.cells]
-        return tuple("".join(marks[start : start + size]) for start in range(0, size * size, size))
-
-
-def _bits(options: int, generator: random.Random | None) -> list[int]:
-    bits = [1 << shift for shift in range(options.bit_length()) if options >> shift & 1]
-    if generator:
-        generator.shuffle(bits)
-    return bits
-
-
-def board_of(rows: Sequence[str]) -> Board | None:
-    """The board of a grid, None where two of its digits are in each other's way."""
-    board = Board(len(rows))
-    for cell, mark in enumerate("".join(rows)):
-        if mark != ".":
-            bit = 1 << (int(mark) - 1)
-            if not board.candidates(cell) & bit:
-                return None
-            board.flip(cell, bit)
-    return board
-
-
-def solutions(rows: Sequence[str], limit: int = 2) -> list[Rows]:
-    """The solutions of a grid, at most `limit` of them: two are enough to know that it is ambiguous."""
-    board = board_of(rows)
-    return list(itertools.islice(board.fills(), limit)) if board else []
-
-
-def valid(rows: Sequence[str]) -> bool:
-    """Whether the grid is full and no unit holds a digit twice."""
-    return "." not in "".join(rows) and board_of(rows) is not None
-
-
-def generate(size: int, clues: int, admits: Callable[..., bool], *seed: str | int) -> Rows:
-    """A puzzle with one solution, the same for the same seed, whose solution `admits` (a split) lets in.
-
-    Clues are taken from a random solution as long as it stays the only one, until `clues` are left or no more can go.
-    """
-    generator = noise.generator("sudoku", size, clues, *seed)
-    while True:
-        solution = next(Board(size).fills(generator))
-        if admits(*solution):
-            return dig(solution, clues, generator)
-
-
-def dig(solution: Rows, clues: int, generator: random.Random) -> Rows:
-    """What is left of a solution when every clue that can go has gone, `clues` at the least."""
-    board = board_of(solution)
-    assert board is not None
-    cells = list(range(len(board.cells)))
-    generator.shuffle(cells)
-    left = len(cells)
-    for cell in cells:
-        if left == clues:
-            break
-        bit = board.cells[cell]
-        board.flip(cell, bit)
-        others = _bits(board.candidates(cell) & ~bit, None)
-        if any(next(board.holding(cell, other).fills(), None) for other in others):
-            board.flip(cell, bit)
-        else:
-            left -= 1
-    return board.rows()
-
-
 class Sudoku(ToolPlanner):
-    """The team form. Settings: `turns` the team gets, `size` of the grid, `clues` that a puzzle keeps at the least (6
-    of 16, 36 of 81 where not given), `prompts` wording, `reward` shaped or
-    by outcome."""
+    """The team form. Settings: `turns` the team gets, `prompts` wording, `reward` shaped or by outcome, and of its
+    puzzles the `size` and the `clues` that they keep at the least (6 of 16, 36 of 81 where not given)."""
 
     prelude: ClassVar[str] = PRELUDE
     titles: ClassVar[tuple[str, str]] = ("sudoku program", "sudoku grid")
@@ -196,22 +51,27 @@ class Sudoku(ToolPlanner):
     def __init__(
         self,
         task: Task,
-        turns: Annotated[int, Field(ge=1)] = 4,
-        size: Literal[4, 9] = 4,
-        clues: Annotated[int, Field(ge=4, le=80)] | None = None,
+        turns: Turns = 4,
         prompts: Prompts = "full",
         reward: Rewards = "shaped",
+        **grid: Any,
     ) -> None:
         self.puzzle: Rows = tuple(task.data["grid"])
-        found = solutions(self.puzzle)
-        if len(found) != 1:
-            raise ValueError(f"task {task.id}: expected a puzzle with one solution; got {len(found) or 'none'}.")
-        (self.solution,) = found
+        known = solutions(self.puzzle)
+        if len(known) != 1:
+            raise ValueError(f"task {task.id}: expected a puzzle with one solution; got {len(known) or 'none'}.")
+        (self.solution,) = known
         super().__init__(task, self.puzzle, turns, prompts, reward)
         self.blanks = "".join(self.puzzle).count(".")
 
     @classmethod
-    def tasks(cls, split: Split, size: int = 4, clues: int | None = None, **settings: Any) -> Sequence[Task]:
+    def tasks(
+        cls,
+        split: Split,
+        size: Literal[4, 9] = 4,
+        clues: Annotated[int, Field(ge=4, le=80)] | None = None,
+        **settings: Any,
+    ) -> Sequence[Task]:
         """Puzzles keyed by split and index. The solution decides the split: 4x4 has 288 of them, few enough to learn
         by heart. Raises ConfigError where the grid has no room for the clues."""
         kept = CLUES[size] if clues is None else clues
@@ -232,8 +92,8 @@ class Sudoku(ToolPlanner):
     def keeps_clues(self, rows: Sequence[str]) -> bool:
         return all(clue in (".", mark) for clue, mark in zip("".join(self.puzzle), "".join(rows), strict=True))
 
-    def worth(self, rows: Sequence[str]) -> float:
-        """The potential: cells that are right less those that are wrong, as a share of the cells to fill."""
+    def potential(self, rows: Sequence[str]) -> float:
+        """Cells that are right less those that are wrong, as a share of the cells to fill."""
         marks = zip("".join(self.puzzle), "".join(self.solution), "".join(rows), strict=True)
         return sum(1 if mark == right else -1 for clue, right, mark in marks if clue == "." != mark) / self.blanks
 
@@ -253,24 +113,20 @@ class Sudoku(ToolPlanner):
         rows = re.split(r"grid\s*:", text, flags=re.IGNORECASE)[-1].split()
         if len(rows) != size:
             return None
-        found = [row.removeprefix(f"{number}:") for number, row in enumerate(rows, 1)]
+        bare = [row.removeprefix(f"{number}:") for number, row in enumerate(rows, 1)]
         allowed = set(".123456789"[: size + 1])
-        return " ".join(found) if all(len(row) == size and set(row) <= allowed for row in found) else None
+        return " ".join(bare) if all(len(row) == size and set(row) <= allowed for row in bare) else None
 
     def outcome(self, answer: str) -> Outcome:
-        """-0.01 a cell written, the potential won (negative if lost), +1 for the solved grid; -0.2 and nothing else for
-        a grid that contradicts a clue or leaves one out."""
+        """The team: the potential won (negative if lost). The author: -0.01 a cell written. The prize: +1 for the
+        solved grid. A grid that contradicts a clue or leaves one out costs its author 0.2 and changes nothing."""
         rows = tuple(answer.split())
         if not self.keeps_clues(rows):
-            return Outcome(self.state, False, 0, {"clues": -0.2, "written": 0.0, "cells": 0.0, "solved": 0.0})
+            return Outcome(self.state, False, 0, {"cells": 0.0}, {"clues": -0.2, "written": 0.0}, {"solved": 0.0})
         written = sum(old != new for old, new in zip("".join(self.state), "".join(rows), strict=True))
-        parts = {
-            "clues": 0.0,
-            "written": -0.01 * written,
-            "cells": self.worth(rows) - self.worth(self.state),
-            "solved": float(valid(rows)),
-        }
-        return Outcome(rows, valid(rows), written, parts)
+        team = {"cells": self.potential(rows) - self.potential(self.state)}
+        local = {"clues": 0.0, "written": -0.01 * written}
+        return Outcome(rows, valid(rows), written, team, local, {"solved": float(valid(rows))})
 
     def show(self, answer: str) -> str:
         """ "1:3412 2:1234" and so on: the compact wording counts its rows."""
@@ -304,7 +160,7 @@ class Sudoku(ToolPlanner):
     def describe(self, answer: str) -> str:
         outcome = self.outcome(answer)
         printed = "It printed\n" + "\n".join(answer.split())
-        if outcome.parts["clues"]:
+        if outcome.local["clues"]:
             return f"{printed}\nThis grid contradicts a digit of the puzzle and would be refused."
         return f"{printed}\nThis grid {'is a solution' if outcome.solved else 'is no solution'}."
 

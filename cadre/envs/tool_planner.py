@@ -5,67 +5,55 @@ copy of the state; the role `planner` sees the program, its output and what that
 answer is the one executed. `Alone` is a planner without the tool; `Solo` is one agent that first writes the program
 and then answers; `Tool` writes programs whose answers are executed as they are. A game is a subclass of `ToolPlanner`
 that says what its state is, how an answer is read and what playing it is worth.
+
+Every answer pays twice (AT-GRPO, arXiv 2510.11062, equation 4): the team for what the state gains, its author for what
+the answer itself is, and the prize for solving in halves. A program changes no state, so what its answer would gain is
+lent to the team until the planner's answer is executed, and then given back: over a turn the team earns what was
+executed. That is a true potential difference (Ng, Harada and Russell 1999), so no program is worth writing for its own
+sake.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from cadre import noise, sandbox
-from cadre.env import Env, Split
+from pydantic import Field
+
+from cadre import sandbox
+from cadre.env import Env
+from cadre.rewards.code import extract_code
 from cadre.types import Message, Observation, Reward, Task
 
-SPLIT_SIZES: dict[Split, int] = {"train": 100_000, "test": 10_000}
-LIMITS = sandbox.Limits(wall_s=1.0, cpu_s=1.0)
-MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
+LIMITS = sandbox.Limits(cpu_s=1.0)
+UNREADABLE, ANSWERED = -0.2, 0.1  # what an answer that cannot be read costs, and what a program that has one earns
 
-Cell = tuple[int, int]
+Turns = Annotated[int, Field(ge=1, le=50)]
+Moves = Annotated[int, Field(ge=1, le=10_000)]
 Prompts = Literal["compact", "full"]
 Rewards = Literal["shaped", "outcome"]
 
 
-def in_split(split: Split, *content: str) -> bool:
-    """Whether what `content` describes belongs to the split: one in ten by its hash is for testing.
-
-    A task belongs to the split that its content hashes to, so no test task can be a training task, whatever the seeds.
-    """
-    return (noise.key("split", *content) % 10 == 0) == (split == "test")
-
-
-def parse_moves(text: str) -> str | None:
-    """The moves of an answer: "RRD", "R, R, D", "1R 2R 3D", or the like after a last "Moves:". None if anything else.
-
-    Strict on purpose: an answer with other words in it is not guessed at.
-    """
-    answer = re.split(r"moves\s*:", text, flags=re.IGNORECASE)[-1].strip()
-    return "".join(re.findall("[UDLR]", answer)) if re.fullmatch(r"(\d*[UDLR][\s,]*)+", answer) else None
-
-
-def numbered(moves: str) -> str:
-    """ "RRD" as "1R 2R 3D": the compact wording counts its moves."""
-    return " ".join(f"{index}{move}" for index, move in enumerate(moves, 1))
-
-
-def extract_program(text: str) -> str:
-    """The last fenced block of an answer, or the whole answer where nothing is fenced."""
-    blocks = re.findall(r"```(?:python|py)?\s*\n(.*?)```", text, flags=re.DOTALL)
-    return str(blocks[-1]) if blocks else text
-
-
 @dataclass(frozen=True)
 class Outcome:
-    """What an answer leads to: the state, whether it is solved, the moves it took, and its worth by named part."""
+    """What an answer leads to, and what it pays by named part.
+
+    state, solved, spent   after it, whether the task is solved, and the moves it took
+    team                   what the state gains, such as cells of distance: the team's
+    local                  what the answer itself is or costs, such as its length: its author's
+    prize                  what solving pays: half the team's, half the author's
+    """
 
     state: Any
     solved: bool
     spent: int
-    parts: dict[str, float]
+    team: dict[str, float]
+    local: dict[str, float]
+    prize: dict[str, float]
 
     @property
-    def value(self) -> float:
-        return sum(self.parts.values())
+    def parts(self) -> dict[str, float]:
+        return {**self.local, **self.team, **self.prize}
 
 
 @dataclass(frozen=True)
@@ -88,10 +76,11 @@ class ToolPlanner(Env):
     titles: ClassVar[tuple[str, str]]
     verdicts: ClassVar[tuple[str, str]] = ("goal", "short")
 
-    def __init__(self, task: Task, state: Any, turns: int, prompts: Prompts, reward: Rewards) -> None:
+    def __init__(self, task: Task, state: Any, turns: int, prompts: Prompts, reward: Rewards, /) -> None:
         super().__init__(task)
         self.state, self.turns, self.words, self.reward = state, turns, WORDS[prompts], reward
-        self.turn, self.spent, self.wrote, self.rating = 0, 0, "", 0.0
+        self.turn, self.spent, self.wrote = 0, 0, ""
+        self.rating, self.lent = 0.0, 0.0  # what the last program earned its author, and the team until the turn ends
         self.run: Run | None = None
 
     def draw(self) -> str:
@@ -154,27 +143,35 @@ class ToolPlanner(Env):
         ((role, text),) = actions.items()
         return await self.try_program(role, text) if self.programming else self.act(role, text)
 
-    async def try_program(self, role: str, text: str) -> Reward:
-        """Run the program and try its answer on a copy: a local reward, since the state does not change.
-
-        A program is rated -0.2 without an answer, else 0.1 and what its answer is worth (with `reward: outcome` 1 where
-        its answer solves the task, else 0). It is paid the difference to the episode's rating before it, so that
-        writing a right program every turn and never using it earns no more than writing one. Siblings have that in
-        common, so what they are worth to each other is their ratings.
-        """
-        self.wrote = text
-        self.run = await self.execute(text)
-        outcome = None if self.run.answer is None else self.outcome(self.run.answer)
-        solved = float(outcome is not None and outcome.solved)
-        before, self.rating = self.rating, 0.1 + outcome.value if outcome else -0.2
+    def pay(self, outcome: Outcome | None) -> tuple[float, float]:
+        """What an answer pays the team and its author; with `reward: outcome` the prize, 1, alone. None: unreadable."""
         if self.reward == "outcome":
-            self.rating = solved
-        parts = {"tool/ran": float(self.run.status == "ok"), "tool/goal": solved}
-        return Reward(local={role: self.rating - before}, parts=parts)
+            return (0.5, 0.5) if outcome is not None and outcome.solved else (0.0, 0.0)
+        if outcome is None:
+            return 0.0, UNREADABLE
+        half = sum(outcome.prize.values()) / 2
+        return sum(outcome.team.values()) + half, sum(outcome.local.values()) + half
+
+    async def try_program(self, role: str, text: str) -> Reward:
+        """Run the program and try its answer on a copy.
+
+        The team is lent what the answer would gain. The author is paid what the answer would pay its author, and 0.1
+        for having one, as the difference to the last program of the episode, so that a right program every turn earns
+        no more than one. Siblings have both differences in common: to each other they are worth what they are.
+        """
+        self.wrote, self.run = text, await self.execute(text)
+        outcome = None if self.run.answer is None else self.outcome(self.run.answer)
+        self.lent, rating = self.pay(outcome)
+        if outcome is not None and self.reward == "shaped":
+            rating += ANSWERED
+        before, self.rating = self.rating, rating
+        solved = float(outcome is not None and outcome.solved)
+        parts = {"tool/ran": float(self.run.status == "ok"), "tool/goal": solved, "tool/lent": self.lent}
+        return Reward(self.lent, {role: rating - before}, parts)
 
     async def execute(self, text: str) -> Run:
         """Run a program in the sandbox, on what it reads."""
-        result = await sandbox.run(self.prelude + extract_program(text), self.stdin(), LIMITS)
+        result = await sandbox.run(self.prelude + extract_code(text), self.stdin(), LIMITS)
         answer = self.parse(result.stdout) if result.status == "ok" else None
         return Run(result.status, result.stdout, result.stderr, answer)
 
@@ -183,14 +180,16 @@ class ToolPlanner(Env):
         return self.play(role, self.parse(text))
 
     def play(self, role: str, answer: str | None) -> Reward:
-        """Execute the answer, if there is one, and end the turn."""
-        self.turn, self.run, self.wrote = self.turn + 1, None, ""
-        if answer is None:
-            return Reward(local={role: -0.2 if self.reward == "shaped" else 0.0}, parts={"format": 0.0})
-        outcome = self.outcome(answer)
-        self.state, self.spent = outcome.state, self.spent + outcome.spent
-        worth = outcome.value if self.reward == "shaped" else float(outcome.solved)
-        return Reward(team=worth, parts={**outcome.parts, "format": 1.0})
+        """Execute the answer, if there is one, and end the turn: the team gives back what it was lent."""
+        outcome = None if answer is None else self.outcome(answer)
+        team, local = self.pay(outcome)
+        parts = {"format": 0.0} if outcome is None else {**outcome.parts, "format": 1.0}
+        repaid = {"repaid": -self.lent} if self.lent else {}
+        reward = Reward(team - self.lent, {role: local}, {**parts, **repaid})
+        if outcome is not None:
+            self.state, self.spent = outcome.state, self.spent + outcome.spent
+        self.turn, self.run, self.wrote, self.lent = self.turn + 1, None, "", 0.0
+        return reward
 
 
 class Alone(ToolPlanner):
@@ -265,7 +264,7 @@ class Full:
         run = env.run
         if run is None:
             return ""
-        program = extract_program(env.wrote).strip()[:4000]
+        program = extract_code(env.wrote).strip()[:4000]
         shown = f"A team mate wrote this program:\n```python\n{program}\n```\n"
         if run.answer is None:
             return f"{shown}It did not give an answer (status {run.status}).\n{(run.stdout + run.stderr)[-500:]}\n\n"

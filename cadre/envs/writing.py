@@ -7,49 +7,31 @@ the source bears the less faithful of the two texts out. `Story` is a story cont
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+import asyncio
+from typing import Annotated, Any, ClassVar, Literal
 
-from cadre.data.records import Article
-from cadre.data.tasks import Leaks, tasks_of
-from cadre.env import Env, Split
+from pydantic import Field
+
+from cadre.data.records import Article, Kind
+from cadre.envs.from_data import FromData
 from cadre.rewards.text import ARXIV, TLDR, Levels, faithful, graded, rouge_l
 from cadre.types import Message, Observation, Reward, Task
 
 LONGEST = 4000  # characters of a source that a writer sees
 
 
-class Tldr(Env):
-    """Settings: the `data` set and where from (`source`), what to do with training items that are test items
-    (`leaks`), and the `reward`."""
+class Writing(FromData):
+    """Two writers, each asked once. Settings: those of `FromData`."""
 
-    roles: ClassVar[tuple[str, ...]] = ("short", "long")
-    levels: ClassVar[Levels] = TLDR
-    ask: ClassVar[dict[str, str]] = {
-        "short": "Sum this up in one or two sentences.\n\n{text}",
-        "long": "Sum this up in a paragraph of varied words, with transitions between its sentences.\n\n{text}",
-    }
+    kind: ClassVar[Kind] = "article"
+    ask: ClassVar[dict[str, str]]  # what each role is asked, in the order of `roles`
 
-    def __init__(
-        self,
-        task: Task,
-        data: str = "scitldr",
-        source: str = "",
-        leaks: Leaks = "refuse",
-        reward: Literal["published", "faithful"] = "published",
-    ) -> None:
-        super().__init__(task)
-        self.article, self.reward, self.over, self.won = Article(**task.data), reward, False, False
-
-    @classmethod
-    def tasks(
-        cls, split: Split, data: str = "scitldr", source: str = "", leaks: Leaks = "refuse", **settings: Any
-    ) -> Sequence[Task]:
-        return tasks_of(split, data, data, source, leaks)
+    def __init__(self, task: Task, **data: Any) -> None:
+        super().__init__(task, **data)
+        self.article, self.over, self.won = Article(**task.data), False, False
 
     @property
     def success(self) -> bool:
-        """The three levels before style are full, and where the reward looks at the source, it bears half of it out."""
         return self.won
 
     def observe(self) -> dict[str, Observation]:
@@ -57,57 +39,74 @@ class Tldr(Env):
         asked = {role: (Message("user", words.format(text=text)),) for role, words in self.ask.items()}
         return {} if self.over else {role: Observation(role, messages) for role, messages in asked.items()}
 
+
+class Tldr(Writing):
+    """Success: the three levels before style are full, and where the reward looks at the source, it bears half of the
+    texts out. Settings: the `reward`, and those of `FromData`."""
+
+    roles: ClassVar[tuple[str, ...]] = ("short", "long")
+    sets: ClassVar[tuple[str, str]] = ("scitldr", "scitldr")
+    levels: ClassVar[Levels] = TLDR
+    ask: ClassVar[dict[str, str]] = {
+        "short": "Sum this up in one or two sentences.\n\n{text}",
+        "long": "Sum this up in a paragraph of varied words, with transitions between its sentences.\n\n{text}",
+    }
+
+    def __init__(self, task: Task, reward: Literal["published", "faithful"] = "published", **data: Any) -> None:
+        super().__init__(task, **data)
+        self.reward = reward
+
+    def truth(self, *texts: str) -> float:
+        """How far the source bears out the less faithful text; half a second for the longest."""
+        return min(faithful(self.article.text, text) for text in texts)
+
     async def step(self, actions: dict[str, str]) -> Reward:
         first, second = (actions[role] for role in self.roles)
         parts = graded(first, second, self.levels)
-        truth = min(faithful(self.article.text, text) for text in (first, second))
+        truth = await asyncio.to_thread(self.truth, first, second)
         looks = self.reward == "faithful"
-        self.over, self.won = True, parts["range"] + parts["length"] + parts["distinct"] == 2.0
-        self.won = self.won and (truth >= 0.5 or not looks)
-        worth = sum(parts.values())
+        full = parts["range"] + parts["length"] + parts["distinct"] == 2.0
+        self.over, self.won = True, full and (truth >= 0.5 or not looks)
+        published = sum(parts.values())
         best = max((rouge_l(reference, first) for reference in self.article.references), default=0.0)
-        shown = {**parts, "published": worth, "faithful": truth, "rouge_l": best}
-        return Reward(team=worth * truth if looks else worth, parts=shown)
+        shown = {**parts, "published": published, "faithful": truth, "rouge_l": best}
+        return Reward(team=published * truth if looks else published, parts=shown)
 
 
 class Arxiv(Tldr):
     """An abstract expanded: one writes why, the other how, each in a paragraph of 128 to 256 words."""
 
     roles: ClassVar[tuple[str, ...]] = ("background", "method")
+    sets: ClassVar[tuple[str, str]] = ("arxiv", "arxiv")
     levels: ClassVar[Levels] = ARXIV
     ask: ClassVar[dict[str, str]] = {
-        "background": "Write a paragraph of about 180 words on the background and motivation of this paper, for its "
+        "background": "Write a paragraph of about 140 words on the background and motivation of this paper, for its "
         "introduction. A team mate writes about its method.\n\n{text}",
         "method": "Write a paragraph of about 200 words on the method of this paper and what follows from it, for its "
         "introduction. A team mate writes about its background.\n\n{text}",
     }
 
 
-class Story(Tldr):
-    """A story whose first half is given: one writes what happens next, the other how it ends."""
+class Story(Writing):
+    """A story whose first half is given: one writes what happens next, the other how it ends.
+
+    Settings: the ROUGE-L that is `enough` for success, and those of `FromData`."""
 
     roles: ClassVar[tuple[str, ...]] = ("middle", "ending")
+    sets: ClassVar[tuple[str, str]] = ("stories", "stories")
     ask: ClassVar[dict[str, str]] = {
         "middle": "Write the next paragraph of this story. A team mate writes its end.\n\n{text}",
         "ending": "Write the end of this story. A team mate writes the paragraph before it.\n\n{text}",
     }
 
-    def __init__(
-        self, task: Task, data: str = "stories", source: str = "", leaks: Leaks = "refuse", enough: float = 0.2
-    ) -> None:
-        super().__init__(task, data, source, leaks)
+    def __init__(self, task: Task, enough: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2, **data: Any) -> None:
+        super().__init__(task, **data)
         words = self.article.text.split()
         half = len(words) // 2
         self.given, self.rest, self.enough = " ".join(words[:half]), " ".join(words[half : half + 512]), enough
         self.article = Article(self.article.id, self.article.title, self.given)
 
-    @classmethod
-    def tasks(
-        cls, split: Split, data: str = "stories", source: str = "", leaks: Leaks = "refuse", **settings: Any
-    ) -> Sequence[Task]:
-        return tasks_of(split, data, data, source, leaks)
-
     async def step(self, actions: dict[str, str]) -> Reward:
-        worth = rouge_l(self.rest, " ".join(actions[role] for role in self.roles))
-        self.over, self.won = True, worth >= self.enough
-        return Reward(team=worth, parts={"rouge_l": worth})
+        likeness = rouge_l(self.rest, " ".join(actions[role] for role in self.roles))
+        self.over, self.won = True, likeness >= self.enough
+        return Reward(team=likeness, parts={"rouge_l": likeness})

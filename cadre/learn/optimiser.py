@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from cadre.errors import EngineError
-from cadre.sections import LearnerConfig
+from cadre.settings import LearnerConfig
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

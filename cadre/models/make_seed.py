@@ -20,8 +20,8 @@ from rich.console import Console
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from cadre import noise
-from cadre.envs.tool_planner import numbered
+from cadre import random_keys
+from cadre.envs.answers import numbered
 from cadre.models.programs import KINDS, sample_program
 from cadre.models.transcripts import Transcript, numbered_rows, transcript
 
@@ -110,7 +110,7 @@ def pretrain(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, steps:
         optimiser, lambda step: min(1.0, (step + 1) / 50) * (0.02 + 0.49 * (1 + math.cos(math.pi * step / steps)))
     )
     console, began = Console(), time.monotonic()
-    for step, batch in zip(range(steps), batches(tokenizer, size, noise.generator("pretrain")), strict=False):
+    for step, batch in zip(range(steps), batches(tokenizer, size, random_keys.generator("pretrain")), strict=False):
         loss = model(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=3e-3)
     chosen = parser.parse_args()
     torch.manual_seed(0)
-    tokenizer = make_tokenizer(noise.generator("tokenizer"))
+    tokenizer = make_tokenizer(random_keys.generator("tokenizer"))
     model = make_model(tokenizer)
     Console().print(f"{model.num_parameters() / 1e6:.2f} million parameters, {len(tokenizer)} tokens")
     pretrain(model, tokenizer, chosen.steps, chosen.batch, chosen.rate)

@@ -3,20 +3,17 @@
 Nothing of a model is parsed or run in this process: a program is compiled, run and judged behind the sandbox.
 """
 
-import asyncio
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cadre.data import parse
 from cadre.data.records import Program
-from cadre.errors import SandboxError
 from cadre.sandbox import Limits, default
 from cadre.sandbox.checkers import Verdict, check_calls, check_stdio, check_tests
 
-LIMITS = Limits(wall_s=10.0, cpu_s=10.0, memory_mb=512)
-FENCE = re.compile(r"^```[ \t]*(?:python|py|python3)?[ \t]*\n(.*?)^```", re.DOTALL | re.MULTILINE | re.IGNORECASE)
+LIMITS = Limits(cpu_s=10.0, memory_mb=512)
+FENCE = "```"
+PYTHON = ("", "python", "py", "python3")
 COMPILE = "import sys\ncompile(sys.stdin.read(), '<program>', 'exec')"
 
 
@@ -48,24 +45,35 @@ Tests = StdioTests | CallTests | UnitTests
 
 
 @dataclass(frozen=True)
-class TestsWorth:
-    """What unit tests are worth, judged by programs whose worth is known.
+class Block:
+    """A fenced block of a completion: what it is marked as, in lower case, what it holds, its first and last line."""
 
-    valid    they could be run against the reference at all
-    agrees   share of them that the reference passes, 0 to 1
-    killed   share of the mutants (wrong programs) that they tell from the reference, 0 to 1; 0 unless it passes all
-    """
+    mark: str
+    text: str
+    first: int
+    last: int
 
-    __test__ = False  # the name is no invitation to pytest
 
-    valid: bool
-    agrees: float
-    killed: float
+def fenced(completion: str) -> list[Block]:
+    """The fenced blocks of a completion that are closed, line by line."""
+    blocks: list[Block] = []
+    lines = completion.split("\n")
+    opened: int | None = None
+    for place, line in enumerate(lines):
+        if not line.startswith(FENCE):
+            continue
+        if opened is None:
+            opened = place
+            continue
+        text = "".join(f"{held}\n" for held in lines[opened + 1 : place])
+        blocks.append(Block(lines[opened].removeprefix(FENCE).strip().lower(), text, opened, place))
+        opened = None
+    return blocks
 
 
 def extract_code(completion: str) -> str:
     """The last fenced block of a completion that is Python or unmarked; the whole completion when it has none."""
-    blocks = FENCE.findall(completion)
+    blocks = [block.text for block in fenced(completion) if block.mark in PYTHON]
     return blocks[-1] if blocks else completion
 
 
@@ -79,16 +87,6 @@ def all_tests(program: Program) -> Tests:
 def cases_of(program: Program, cases: Sequence[tuple[Any, Any]]) -> StdioTests | CallTests:
     """Some of the cases of a problem that is judged by cases."""
     return CallTests(program.entry, tuple(cases)) if program.entry else StdioTests(tuple(cases))
-
-
-def humaneval_tests(row: dict[str, Any]) -> Tests:
-    """The tests of a row of HumanEval or CoopHumanEval."""
-    return all_tests(parse.humaneval(row, 0))
-
-
-def mbpp_tests(row: dict[str, Any]) -> Tests:
-    """The tests of a row of MBPP."""
-    return all_tests(parse.mbpp(row, 0))
 
 
 # What graders of such problems have in scope, and the way from a function's name to a method of `class Solution`.
@@ -127,7 +125,7 @@ async def builds(program: str) -> bool:
 
 
 async def judge(program: str, tests: Tests, limits: Limits = LIMITS) -> Verdict:
-    """Run the tests on the program. Raises SandboxError when the sandbox could not: that is no verdict on it."""
+    """Run the tests on the program. Raises SandboxUnavailable when it could not be run: that is no verdict on it."""
     sandbox = default()
     match tests:
         case StdioTests(cases):
@@ -136,14 +134,4 @@ async def judge(program: str, tests: Tests, limits: Limits = LIMITS) -> Verdict:
             verdict = await check_calls(sandbox, callable_by(name, program), name, calls, limits)
         case UnitTests(code, setup, names):
             verdict = await check_tests(sandbox, program, code, setup, names, limits)
-    if verdict.status == "unavailable":
-        raise SandboxError("a program could not be judged: the sandbox's warm parents end. See `cadre check sandbox`.")
     return verdict
-
-
-async def worth_of_tests(tests: UnitTests, reference: str, mutants: Sequence[str]) -> TestsWorth:
-    """Judge unit tests that a model wrote by a right program and by wrong ones."""
-    right = await judge(reference, tests)
-    wrong = await asyncio.gather(*(judge(mutant, tests) for mutant in mutants)) if right.ok else []
-    killed = sum(not verdict.ok for verdict in wrong) / len(mutants) if mutants else 0.0
-    return TestsWorth(right.total > 0, right.share, killed)

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cadre.errors import SandboxError
 from cadre.sandbox import Limits, default
 
-LIMITS = Limits(wall_s=5.0, cpu_s=5.0, memory_mb=512, output_bytes=1 << 20)
+LIMITS = Limits(cpu_s=5.0, memory_mb=512, output_bytes=1 << 20)
 SOURCE = (Path(__file__).parent / "source.py").read_text(encoding="utf-8")
 CODEBLEU = (Path(__file__).parent / "codebleu.py").read_text(encoding="utf-8")
 
@@ -24,8 +23,6 @@ async def likeness(reference: str, candidate: str) -> dict[str, float]:
 
 
 async def answer(program: str, request: dict[str, Any]) -> Any:
-    """What a program of ours says to a request; None where it fails."""
+    """What a program of ours says to a request; None where it fails. Raises SandboxUnavailable."""
     result = await default().run(program, json.dumps(request), LIMITS)
-    if result.status == "unavailable":
-        raise SandboxError("source could not be inspected: the sandbox's warm parents end. See `cadre check sandbox`.")
     return json.loads(result.stdout) if result.status == "ok" else None

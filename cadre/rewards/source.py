@@ -5,6 +5,7 @@ sandbox, as a program of the standard library alone, and answers in JSON. `cadre
 """
 
 import ast
+import builtins
 import copy
 import json
 import sys
@@ -87,9 +88,60 @@ def use(request: dict[str, Any]) -> dict[str, bool]:
 
 
 def asserts(request: dict[str, Any]) -> list[str]:
-    """The asserts of the source, at the top level or in functions, that call `entry`, each as one line."""
-    found = [node for node in ast.walk(ast.parse(request["source"])) if isinstance(node, ast.Assert)]
-    return [ast.unparse(node) for node in found if any(is_call(part, request["entry"]) for part in ast.walk(node))]
+    """The asserts of the source, at the top level or in functions, that say something of what `entry` returns and of
+    nothing else, each as one line without its message.
+    """
+    entry = request["entry"]
+    found = [node.test for node in ast.walk(ast.parse(request["source"])) if isinstance(node, ast.Assert)]
+    calling = [test for test in found if any(is_call(part, entry) for part in ast.walk(test))]
+    return [ast.unparse(ast.Assert(test)) for test in calling if looks_at_values(test, entry)]
+
+
+def looks_at_values(test: ast.expr, entry: str) -> bool:
+    """Whether an expression can only compute with values: it asks neither the clock nor the system, draws no lots, and
+    does not look into what it is given.
+    """
+    nodes = list(ast.walk(test))
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    known = bound | VALUES | {entry}
+    return not bound & {*vars(builtins), "math", entry} and all(is_of_values(node, known) for node in nodes)
+
+
+def is_of_values(node: ast.AST, known: set[str]) -> bool:
+    if isinstance(node, ast.Attribute):
+        of_math = isinstance(node.value, ast.Name) and node.value.id == "math"
+        return node.attr in (MATHEMATICS if of_math else METHODS)
+    if isinstance(node, ast.Name):
+        return node.id in known or node.id == "math"
+    return isinstance(node, EXPRESSIONS)
+
+
+EXPRESSIONS = (
+    ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.IfExp, ast.Call, ast.keyword, ast.Starred, ast.Constant,
+    ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Subscript, ast.Slice, ast.ListComp, ast.SetComp, ast.DictComp,
+    ast.GeneratorExp, ast.comprehension, ast.Lambda, ast.arguments, ast.arg, ast.expr_context, ast.operator, ast.boolop,
+    ast.unaryop, ast.cmpop,
+)  # fmt: skip
+VALUES = frozenset(
+    "abs all any ascii bin bool bytearray bytes chr complex dict divmod enumerate filter float frozenset hex int "
+    "isinstance issubclass len list map max min next oct ord pow range repr reversed round set slice sorted str sum "
+    "tuple type zip Counter Decimal Fraction OrderedDict defaultdict deque".split()
+)
+METHODS = frozenset(
+    "lower upper title capitalize strip lstrip rstrip split rsplit splitlines join startswith endswith replace count "
+    "index find isdigit isalpha isalnum isupper islower isspace items keys values get union intersection difference "
+    "issubset issuperset isdisjoint copy real imag numerator denominator elements most_common".split()
+)
+MATHEMATICS = frozenset(
+    "isclose isnan isinf isfinite pi e inf nan tau sqrt floor ceil fabs gcd lcm factorial comb perm prod log log2 "
+    "log10 exp sin cos tan pow hypot dist trunc fsum".split()
+)
+
+
+def plain(request: dict[str, Any]) -> str:
+    """The source as its mutants are written: without its layout and its comments."""
+    return ast.unparse(ast.parse(request["source"]))
 
 
 def mutants(request: dict[str, Any]) -> list[str]:
@@ -121,7 +173,12 @@ def changes(node: ast.AST) -> Iterator[Callable[[], None]]:
         yield lambda: setattr(node, "value", ast.Constant(None))
 
 
-QUESTIONS: dict[str, Callable[[dict[str, Any]], Any]] = {"use": use, "asserts": asserts, "mutants": mutants}
+QUESTIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "use": use,
+    "asserts": asserts,
+    "mutants": mutants,
+    "plain": plain,
+}
 
 
 def main() -> None:

@@ -1,21 +1,27 @@
 """What tests that a model wrote for a problem are worth: right ones, that tell a right program from nearly right ones.
 
-A test is a pair of an input and an output for a script, an assert that calls the function otherwise. Tests that the
-statement shows already do not count: they would be copied, not written.
+A test is a pair of an input and an output for a script, otherwise an assert on what the function returns, which can
+look at nothing else (`cadre.rewards.source.looks_at_values`). Tests that the statement shows already do not count: they
+would be copied, not written. The right program and the wrong ones are written alike, and run equally often in an order
+that hangs on the tests; tests whose verdict on equal runs differs are none.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from dataclasses import dataclass
 
+from cadre import random_keys
 from cadre.data.records import Program
-from cadre.rewards.code import StdioTests, Tests, UnitTests, all_tests, extract_code, judge, ready
+from cadre.rewards.code import StdioTests, Tests, UnitTests, all_tests, extract_code, fenced, judge, ready
 from cadre.rewards.inspect import ask
+from cadre.sandbox.checkers import Verdict
 
 MOST = 8  # tests that are run of one answer
-PAIR = re.compile(r"^```input[ \t]*\n(.*?)^```\s*^```output[ \t]*\n(.*?)^```", re.DOTALL | re.MULTILINE | re.IGNORECASE)
+MARKS = ("input", "output")
+REPEATS = 2  # runs of each program
 
 
 @dataclass(frozen=True)
@@ -41,11 +47,22 @@ class Worth:
 async def written(text: str, program: Program) -> Tests | None:
     """The tests of an answer, those left out that the statement shows. None where there is none."""
     if not program.entry:
-        pairs = [(given, expected) for given, expected in PAIR.findall(text) if not shows(program, given)]
+        pairs = [(given, expected) for given, expected in paired(text) if not shows(program, given)]
         return StdioTests(tuple(pairs[:MOST])) if pairs else None
     lines = await ask("asserts", source=extract_code(text), entry=program.entry) or []
     own = [line for line in dict.fromkeys(lines) if bare(line) not in bare(program.statement)]
     return UnitTests("\n".join(own[:MOST]), program.setup, (program.entry,)) if own else None
+
+
+def paired(text: str) -> list[tuple[str, str]]:
+    """The blocks marked input with the block marked output that follows each, nothing but space between them."""
+    blocks, lines = fenced(text), text.split("\n")
+    following = [(one, other) for one, other in itertools.pairwise(blocks) if (one.mark, other.mark) == MARKS]
+    return [
+        (given.text, expected.text)
+        for given, expected in following
+        if not "".join(lines[given.last + 1 : expected.first]).strip()
+    ]
 
 
 def shows(program: Program, given: str) -> bool:
@@ -61,27 +78,54 @@ async def worth(tests: Tests | None, program: Program, right: str, count: int) -
     """Judge tests by the program `right`, which solves the problem ("" where none is known), and by `count` mutants."""
     if tests is None or not right:
         return Worth(tests is not None)
-    verdict = await judge(ready(program, right), tests)
+    wrong = await mutants(program, right, count)
+    written_alike: str = await ask("plain", source=right) or right
+    verdicts = await repeated([ready(program, one) for one in (written_alike, *wrong)], tests, program.id)
+    if not all(same(runs) for runs in verdicts):
+        return Worth(False)
+    verdict, *others = (runs[0] for runs in verdicts)
     if not verdict.ok:  # wrong tests tell nothing
         return Worth(True, verdict.share, 0.0)
-    wrong = await mutants(program, right, count)
-    if not wrong:
-        return Worth(True, 1.0)
-    verdicts = await asyncio.gather(*(judge(ready(program, one), tests) for one in wrong))
-    return Worth(True, 1.0, sum(not one.ok for one in verdicts) / len(wrong))
+    return Worth(True, 1.0, sum(not other.ok for other in others) / len(wrong) if wrong else None)
+
+
+async def repeated(programs: list[str], tests: Tests, name: str) -> list[list[Verdict]]:
+    """What the tests say of each program, in run after run; the key of the tests gives the order of the runs."""
+    order = [place for place in range(len(programs)) for _ in range(REPEATS)]
+    random_keys.generator("tests", name, repr(tests)).shuffle(order)
+    verdicts = await asyncio.gather(*(judge(programs[place], tests) for place in order))
+    runs = list(zip(order, verdicts, strict=True))
+    return [[verdict for place, verdict in runs if place == number] for number in range(len(programs))]
+
+
+def same(runs: list[Verdict]) -> bool:
+    """Whether equal runs came to one verdict."""
+    return len({(run.passed, run.total) for run in runs}) == 1
 
 
 _mutants: dict[tuple[str, int], list[str]] = {}  # of references, which do not change
 
 
 async def mutants(program: Program, right: str, count: int) -> list[str]:
-    """Up to `count` changed versions of a right program that fail the problem's own tests; the same each time."""
+    """Up to `count` changed versions of a right program that fail the problem's own tests; the same each time.
+
+    Where none does, a program that does nothing: tests of anything have to tell that from a right one.
+    """
     key = (program.id, count)
     if right == program.reference and key in _mutants:
         return _mutants[key]
     changed = (await ask("mutants", source=right, count=count) if count else None) or []
-    verdicts = await asyncio.gather(*(judge(one, all_tests(program)) for one in changed))
-    wrong = [one for one, verdict in zip(changed, verdicts, strict=True) if not verdict.ok]
+    wrong = await failing(changed, program) or await failing([nothing(program)] * bool(count), program)
     if right == program.reference:
         _mutants[key] = wrong
     return wrong
+
+
+async def failing(programs: list[str], program: Program) -> list[str]:
+    """Those of the programs that fail the problem's own tests."""
+    verdicts = await asyncio.gather(*(judge(one, all_tests(program)) for one in programs))
+    return [one for one, verdict in zip(programs, verdicts, strict=True) if not verdict.ok]
+
+
+def nothing(program: Program) -> str:
+    return f"def {program.entry}(*arguments, **keywords):\n    return None" if program.entry else "pass"

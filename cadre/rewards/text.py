@@ -1,10 +1,10 @@
 """What texts are worth: MAGRPO's graded reward of two writers, how far a source bears a text out, and ROUGE-L.
 
-The graded reward has four levels, each reached only past the one before (arXiv 2508.04652; bounds and ramps as in its
-authors' public rewards): both lengths in range (0.5), the ratio of the lengths in characters (1.0), the ratio of the
-numbers of distinct words (0.5), and style (1.0): .4 for transitions, .6 for the words that the two share. It never
-looks at the source. The lists of words are our own, and are matched as words: the public rewards look for parts of
-words, in which almost any text has transitions of several kinds.
+The graded reward has four levels, each reached only past the one before (arXiv 2508.04652; bounds and ramps as its
+authors' public code computes them, which its comments do not): both lengths in range (0.5), the ratio of the lengths in
+characters (1.0), the ratio of the numbers of distinct words (0.5), and style (1.0): .4 for transitions, .6 for the
+words that the two share. It never looks at the source. The lists of words are our own, and are
+matched as words: the public rewards look for parts of words, in which almost any text has transitions of several kinds.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Levels:
 
 
 TLDR = Levels((8, 256), (1.1, 1.6, 3.2, 5.0), (1.3, 2.0, inf, inf), 0.03, both=False)
-ARXIV = Levels((128, 256), (0.8, 1.0, 1.3, 1.5), (0.5, 0.7, 1.3, 1.7), 0.23, both=True)
+ARXIV = Levels((128, 256), (0.8, 1.3, 1.6, 2.0), (0.5, 0.7, 1.3, 1.7), 0.23, both=True)
 
 
 def ramp(value: float, bounds: tuple[float, float, float, float]) -> float | None:
@@ -147,16 +147,18 @@ def stem(word: str) -> str:
     return word
 
 
-def longest_run(source: Sequence[str], words: Sequence[str]) -> int:
-    """The most words in a row that both have."""
-    best, before = 0, [0] * (len(source) + 1)
-    for word in words:
-        row = [0] * (len(source) + 1)
-        for place, other in enumerate(source, 1):
-            if word == other:
-                row[place] = before[place - 1] + 1
-        best, before = max(best, max(row)), row
-    return best
+def longest_run(source: Sequence[str], words: Sequence[str], most: int = COPY[1]) -> int:
+    """The most words in a row that both have, counted up to `most`; in time that grows with their lengths alone."""
+    low, high = 0, min(most, len(source), len(words))
+    while low < high:  # whoever shares n words in a row shares fewer too
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if runs_of(source, middle) & runs_of(words, middle) else (low, middle - 1)
+    return low
+
+
+def runs_of(words: Sequence[str], length: int) -> set[tuple[str, ...]]:
+    """Every run of so many words."""
+    return {tuple(words[start : start + length]) for start in range(len(words) - length + 1)}
 
 
 def rouge_l(reference: str, text: str) -> float:

@@ -7,7 +7,7 @@ verdict counts only with a nonce that the program never sees; how its process en
 import asyncio
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cadre.sandbox import results
@@ -19,6 +19,8 @@ from cadre.sandbox.worker import Ending
 
 SIGKILL = 9
 MAX_SHOWN = 200
+LONG = 100_000  # characters that are compared in some milliseconds
+VERDICT_BYTES = 2 << 20  # a line each for the most tests that are run, and room for what failed
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,25 @@ async def check_stdio(
     sandbox: Sandbox, program: str, cases: Sequence[tuple[str, str]], limits: Limits = DEFAULT_LIMITS
 ) -> Verdict:
     """Run the program once for each (stdin, expected stdout), each time anew, and compare what it prints."""
-    runs = await asyncio.gather(*(sandbox.run(program, stdin, limits) for stdin, _ in cases))
+    runs = await asyncio.gather(*(sandbox.run(program, stdin, room_for(limits, wanted)) for stdin, wanted in cases))
     failures = []
     for result, (stdin, expected) in zip(runs, cases, strict=True):
-        if result.status != "ok" or not same_output(result.stdout, expected):
+        if result.status != "ok" or not await compared(result.stdout, expected):
             failures.append(f"{result.status}: {stdin[:MAX_SHOWN]!r} printed {result.stdout[:MAX_SHOWN]!r}")
     status: Status = next((result.status for result in runs if result.status != "ok"), "ok")
     return Verdict(len(cases) - len(failures), len(cases), tuple(failures), status)
+
+
+async def compared(got: str, expected: str) -> bool:
+    """`same_output`, beside the event loop where it may take long."""
+    if len(got) + len(expected) <= LONG:
+        return same_output(got, expected)
+    return await asyncio.to_thread(same_output, got, expected)
+
+
+def room_for(limits: Limits, expected: str) -> Limits:
+    """The limits, with room for twice the output that is expected."""
+    return replace(limits, output_bytes=max(limits.output_bytes, 2 * len(expected.encode("utf-8", "replace"))))
 
 
 async def check_tests(
@@ -95,17 +109,16 @@ async def judge(sandbox: Sandbox, program: str, tests: dict[str, Any], limits: L
     """Run a tester and a solution side by side; what the tester wrote with its nonce."""
     nonce = secrets.token_hex(16)
     jobs = [{"kind": "tester", "nonce": nonce, **tests}, {"kind": "solution", "program": program}]
-    tester, solution = await sandbox.submit(jobs, "", limits)
+    roomy = replace(limits, output_bytes=max(limits.output_bytes, VERDICT_BYTES))
+    tester, solution = await sandbox.submit(jobs, "", roomy)
     return verdict_of(tester, nonce, solution_status(tester, solution, limits))
 
 
 def solution_status(tester: Ending, solution: Ending, limits: Limits) -> Status:
     """How the solution ended; one that was still waiting for calls when the tests were over is fine."""
-    if tester.killed == "unavailable":
-        return "unavailable"
     if tester.killed:
-        return "oom" if tester.killed == "memory" else "timeout"
-    if solution.code == -SIGKILL and not solution.killed:
+        return "oom" if tester.killed == "memory" else "wall" if tester.killed == "wall" else "timeout"
+    if solution.code == -SIGKILL and not solution.killed and not solution.ended:
         return "ok"
     return results.status_of(solution, limits)
 

@@ -1,5 +1,6 @@
 """Compares a program's output with the expected one, with the tolerances that graders of such tasks usually have."""
 
+import math
 import re
 
 TOLERANCE = 1e-6
@@ -26,8 +27,8 @@ def same_word(got: str, expected: str) -> bool:
         return True
     if not (is_number(got) and is_number(expected) and is_fraction(expected)):
         return False
-    wanted = float(expected)
-    return abs(float(got) - wanted) <= TOLERANCE * max(1.0, abs(wanted))
+    value, wanted = float(got), float(expected)
+    return math.isfinite(wanted) and abs(value - wanted) <= TOLERANCE * max(1.0, abs(wanted))
 
 
 def is_number(word: str) -> bool:

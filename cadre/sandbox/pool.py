@@ -1,20 +1,25 @@
 """The front: `Sandbox` takes programs from any event loop and gives each to a free warm parent."""
 
+import asyncio
 import atexit
+import json
 import os
+import re
 import weakref
 from types import TracebackType
 from typing import Any, Self
 
-from cadre.errors import SandboxError
+from cadre import random_keys
+from cadre.errors import SandboxError, SandboxUnavailable
 from cadre.sandbox import levels
 from cadre.sandbox.records import DEFAULT_LIMITS, GroupMode, LevelName, Limits, Mode, Result
-from cadre.sandbox.results import result_of, unavailable
+from cadre.sandbox.results import result_of
 from cadre.sandbox.slots import Slot, Slots
 from cadre.sandbox.worker import Ending, Setup, Worker, WorkerDied
 
 RUNS_PER_WORKER = 1000
-ATTEMPTS = 2  # a run whose warm parent dies is tried once more, on a new one
+LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+PAUSES_S = (0.0, 0.1, 0.5)  # before a run whose warm parent died is tried again, on a new one
 
 _open: "weakref.WeakSet[Sandbox]" = weakref.WeakSet()
 
@@ -64,39 +69,58 @@ class Sandbox:
         self.close()
 
     async def run(self, program: str, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> Result:
-        """Run Python source text as a script. Never raises for what the program does."""
+        """Run Python source text as a script. Never raises for what the program does; SandboxUnavailable when it could
+        not be run.
+        """
         ending = (await self.submit([{"kind": "program", "program": program}], stdin, limits))[0]
         return result_of(ending, limits)
 
     async def submit(self, jobs: list[dict[str, Any]], stdin: str, limits: Limits) -> list[Ending]:
-        """Run one job, or two that talk to each other, when a slot is free. For the checkers; programs use `run`."""
+        """Run one job, or two that talk to each other, when a slot is free. For the checkers; programs use `run`.
+
+        Raises SandboxUnavailable when they could not be run, which says nothing about them.
+        """
         if limits.folder_mb and self.level != "isolated":
             raise SandboxError(
                 f"a writable folder is a tmpfs of limited size, which only level 'isolated' can give; this sandbox is "
                 f"{self.level!r}. Leave folder_mb at 0, or run where `cadre check sandbox` lists 'isolated'."
             )
         self._renew_after_fork()
+        seeded = [{**job, "seed": seed_of(job, stdin)} for job in jobs]
         slot = await self.slots.acquire()
         try:
-            return await self._attempt(slot, jobs, stdin.encode("utf-8", "surrogateescape"), limits)
+            return await self._attempt(slot, seeded, bytes_of(stdin), limits)
         finally:
             self.slots.release(slot)
 
     async def _attempt(self, slot: Slot, jobs: list[dict[str, Any]], stdin: bytes, limits: Limits) -> list[Ending]:
-        reason = ""
-        for _ in range(ATTEMPTS):
-            finished = False
+        """Run the jobs; when a warm parent dies, or somebody kills a child, again on a new one."""
+        reasons = []
+        for pause in (0.0, *PAUSES_S):
+            await asyncio.sleep(pause)
             try:
-                worker = await self._worker_of(slot)
-                endings = await worker.run(jobs, stdin, limits)
-                finished = self.mode == "pool" and worker.runs < RUNS_PER_WORKER
-                return endings
+                return await self._try(slot, jobs, stdin, limits)
             except WorkerDied as error:
-                reason = str(error)
-            finally:  # also when the caller is cancelled: a worker in the middle of a run is of no further use
-                if not finished:
-                    self._close_worker(slot)
-        return [unavailable(reason) for _ in jobs]
+                reasons.append(str(error))
+        raise SandboxUnavailable(
+            f"a program could not be run. Got, from {len(reasons)} warm parents one after another: "
+            f"{'; '.join(dict.fromkeys(reasons))}. Expected one to run it. See `cadre check sandbox`, and whether this "
+            f"machine has memory, processes and open files left."
+        )
+
+    async def _try(self, slot: Slot, jobs: list[dict[str, Any]], stdin: bytes, limits: Limits) -> list[Ending]:
+        """Run the jobs once. Raises WorkerDied."""
+        finished = False
+        try:
+            worker = await self._worker_of(slot)
+            endings = await worker.run(jobs, stdin, limits)
+            if any(ending.foreign for ending in endings):
+                raise WorkerDied("a program was killed, and not by its warm parent")
+            finished = self.mode == "pool" and worker.runs < RUNS_PER_WORKER
+            return endings
+        finally:  # also when the caller is cancelled: a worker in the middle of a run is of no further use
+            if not finished:
+                self._close_worker(slot)
 
     async def _worker_of(self, slot: Slot) -> Worker:
         if slot.worker is None:
@@ -125,6 +149,17 @@ class Sandbox:
         if self.owner == os.getpid():
             for slot in self.slots.every:
                 self._close_worker(slot)
+
+
+def bytes_of(stdin: str) -> bytes:
+    """What a program is to read; surrogates that stand for no byte become U+FFFD."""
+    return LONE.sub("\ufffd", stdin).encode("utf-8", "surrogateescape")
+
+
+def seed_of(job: dict[str, Any], stdin: str) -> int:
+    """What a job may draw hangs on its text and its input, and on nothing else: the nonce of a verdict is left out."""
+    said = {name: value for name, value in job.items() if name != "nonce"}
+    return random_keys.key("program", json.dumps(said, sort_keys=True), stdin)
 
 
 @atexit.register

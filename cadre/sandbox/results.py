@@ -7,10 +7,6 @@ from cadre.sandbox.worker import Ending
 SIGXCPU, SIGXFSZ = 24, 25
 
 
-def unavailable(reason: str) -> Ending:
-    return Ending(-1, "unavailable", 0.0, 0.0, (), reason, b"", b"")
-
-
 def result_of(ending: Ending, limits: Limits) -> Result:
     """The public record of how a program ended."""
     status = status_of(ending, limits)
@@ -20,10 +16,10 @@ def result_of(ending: Ending, limits: Limits) -> Result:
 
 def status_of(ending: Ending, limits: Limits) -> Status:
     """What the exit status, the signal, the clocks and the size of the outputs say together."""
-    if ending.killed == "unavailable" or not ending.layers:
-        return "unavailable"
-    if ending.killed in ("wall", "cpu") or ending.code == -SIGXCPU:
+    if ending.cpu_s > limits.cpu_s or ending.killed == "cpu" or ending.code == -SIGXCPU:
         return "timeout"
+    if ending.killed == "wall":
+        return "wall"
     if ending.code == -SIGXFSZ or max(len(ending.stdout), len(ending.stderr)) > limits.output_bytes:
         return "flood"
     if ending.code == EXIT_MEMORY or ending.killed == "memory":

@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import fcntl
+import functools
+import importlib.util
 import json
 import os
 import select
@@ -9,29 +12,42 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from cadre.sandbox import cgroups
-from cadre.sandbox.inside import layers, wire
+from cadre.sandbox.inside import landlock, layers, wire
 from cadre.sandbox.records import Limits
 
+SIGKILL = 9
 HELLO_S = 20.0  # how long a warm parent may take to start; a loaded machine is slow
 GRACE_S = 10.0  # how much longer than its wall limit a run may take before its parent counts as stuck
-BOOTSTRAP = "import sys; sys.path.insert(0, sys.argv[1]); from inside.parent import main; main()"
+BOOTSTRAP = "import sys; sys.path.insert(0, sys.argv[1]); from inside.start import main; main()"
+LENT = ("sortedcontainers",)  # what judges of programming problems have, pure Python without dependencies
 # Seeded hashing, so that a program prints a set of strings in the same order each time; nothing else is inherited.
 # One arena, or each thread would reserve 64 MiB of the address space that the memory limit counts.
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "MALLOC_ARENA_MAX": "1"}
 
 
+# Programs that end in each of the usual ways, and what they may use; the interpreter settles within some twenty runs.
+REHEARSAL = (
+    ("import time; time.sleep(9)", Limits(wall_s=0.03)),
+    ("while True: pass", Limits(cpu_s=0.03)),
+    *((program, Limits()) for program in ("", "1 / 0") * 10),
+)
+
+
 class WorkerDied(Exception):
-    """The warm parent ended, got stuck or broke the protocol. The run may be tried once more on a new one."""
+    """The warm parent could not be started, ended, got stuck or broke the protocol; or we have no memory, process or
+    descriptor left for a run. It says nothing about the program. The run may be tried again on a new one.
+    """
 
 
 @dataclass(frozen=True)
 class Setup:
     """How warm parents are started. `packages` are folders on their path and `preload` modules, for trusted jobs;
-    `groups` is where each gets a control group for its children.
+    `groups` is where each gets a control group for its children, `landlock` the newest version of its interface to use.
     """
 
     level: str
@@ -39,6 +55,7 @@ class Setup:
     packages: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
     groups: cgroups.Delegation | None = None
+    landlock: int = landlock.NEWEST
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -48,16 +65,29 @@ class Setup:
 
 @dataclass(frozen=True)
 class Ending:
-    """How one child ended, as its parent measured it. `code` is an exit status, or minus a signal."""
+    """How one child ended, as its parent measured it.
+
+    code     an exit status, or minus a signal
+    killed   the limit for which its parent killed it, or an empty string
+    ended    it ended before its parent had reason to end it
+    """
 
     code: int
     killed: str
+    ended: bool
     wall_s: float
     cpu_s: float
     layers: tuple[str, ...]
     error: str
     stdout: bytes
     stderr: bytes
+
+    @property
+    def foreign(self) -> bool:
+        """Whether neither its parent nor the program killed it, but the system, short of memory, or a user: behind the
+        filter no program can send itself SIGKILL.
+        """
+        return "seccomp" in self.layers and self.code == -SIGKILL and self.ended and not self.killed
 
 
 def interpreter() -> list[str]:
@@ -69,8 +99,17 @@ def interpreter() -> list[str]:
     return [os.path.realpath(executable), "-P", "-s", "-S", "-B", "-X", "utf8", "-c", BOOTSTRAP]
 
 
+@functools.cache
+def lent() -> list[str]:
+    """The folders of the packages that programs may use beside the standard library, those that are installed here."""
+    found = [importlib.util.find_spec(name) for name in LENT]
+    return [os.path.dirname(spec.origin) for spec in found if spec is not None and spec.origin is not None]
+
+
 def make_file(content: bytes = b"") -> int:
-    """A descriptor of a file in memory, at its start; it has no name and goes when the last descriptor does."""
+    """A descriptor of a file in memory, at its start; it has no name and goes when the last descriptor does. Who writes
+    to it writes at its end, as to a pipe: a program may open its output a second time.
+    """
     if sys.platform == "linux":
         descriptor = os.memfd_create("cadre")
     else:
@@ -79,6 +118,7 @@ def make_file(content: bytes = b"") -> int:
     written = 0
     while written < len(content):
         written += os.pwrite(descriptor, content[written:], written)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_RDWR | os.O_APPEND)
     return descriptor
 
 
@@ -86,29 +126,42 @@ class Worker:
     """A warm parent. Owned by one slot of the pool, used by one run at a time, closed by `close`."""
 
     def __init__(self, setup: Setup) -> None:
-        """Start the process; it is ready once `hello` has returned. Raises OSError when it cannot be started."""
+        """Start the process; it is ready once `hello` has returned. Raises WorkerDied when it cannot be started."""
         self.setup = setup
         self.runs = 0
-        self.group = cgroups.make(setup.groups) if setup.groups else ""
-        self.channel, theirs = socket.socketpair()
-        arguments = [os.path.dirname(__file__), setup.level, str(theirs.fileno()), setup.mode]
-        arguments += [os.pathsep.join(setup.packages), ",".join(setup.preload), self.group]
-        with theirs:
-            self.process = subprocess.Popen(
-                interpreter() + arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=ENVIRONMENT,
-                cwd="/",
-                start_new_session=True,
-            )
-        self.channel.setblocking(False)
+        self.group = ""
+        with contextlib.ExitStack() as undo, ours("start a warm parent"):
+            if setup.groups:
+                self.group = cgroups.make(setup.groups)
+                undo.callback(cgroups.remove, self.group)
+            self.channel, theirs = socket.socketpair()
+            undo.callback(self.channel.close)
+            with theirs:
+                self.process = self._start(theirs.fileno())
+            self.channel.setblocking(False)
+            undo.pop_all()
+
+    def _start(self, channel: int) -> subprocess.Popen[bytes]:
+        asked = {name: getattr(self.setup, name) for name in ("level", "mode", "packages", "preload", "landlock")}
+        asked |= {"channel": channel, "group": self.group, "lent": lent()}
+        return subprocess.Popen(
+            [*interpreter(), os.path.dirname(__file__), json.dumps(asked)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[channel],
+            env=ENVIRONMENT,
+            cwd="/",
+            start_new_session=True,
+        )
 
     async def hello(self) -> None:
         """Wait until it says which layers its first child armed. Raises WorkerDied when that is not all of them."""
         self._expect_layers(await self._receive(HELLO_S))
+        if self.setup.mode == "pool":  # a parent's first run fills caches, and the later ones are to be alike
+            for program, limits in REHEARSAL:
+                await self.run([{"kind": "program", "program": program, "seed": 0}], b"", limits)
+            self.runs = 0
 
     def _expect_layers(self, message: dict[str, Any]) -> None:
         expected = list(self.setup.layers)
@@ -117,20 +170,16 @@ class Worker:
 
     async def run(self, jobs: list[dict[str, Any]], stdin: bytes, limits: Limits) -> list[Ending]:
         """Run one job, or two that talk to each other; how each ended. Raises WorkerDied."""
-        files = [make_file(part) for job in jobs for part in (json.dumps(job).encode("ascii"), stdin, b"", b"")]
-        try:
-            self._send(request_of(limits, len(jobs)), files)
-            message = await self._receive(limits.wall_s + GRACE_S)
-            if "endings" not in message:
-                raise WorkerDied(message["error"])
+        parts = [part for job in jobs for part in (json.dumps(job).encode("ascii"), stdin, b"", b"")]
+        with contextlib.ExitStack() as files, ours("hand a program over"):
+            descriptors = [opened(files, part) for part in parts]
+            self._send(request_of(limits, len(jobs)), descriptors)
+            message = await self._receive(limits.clock_s + GRACE_S)
             self.runs += 1
             return [
-                ending_of(told, files[4 * place + 2], files[4 * place + 3], limits.output_bytes)
-                for place, told in enumerate(message["endings"])
+                ending_of(told, descriptors[4 * place + 2], descriptors[4 * place + 3], limits.output_bytes)
+                for place, told in enumerate(endings_in(message))
             ]
-        finally:
-            for file in files:
-                os.close(file)
 
     def _send(self, request: dict[str, Any], files: list[int]) -> None:
         try:
@@ -179,6 +228,31 @@ class Worker:
         self.process.returncode = 0
 
 
+@contextlib.contextmanager
+def ours(what: str) -> Iterator[None]:
+    """What the system refuses in here is the trainer's want, not a program's fault: WorkerDied."""
+    try:
+        yield
+    except (OSError, MemoryError) as error:
+        raise WorkerDied(f"no means to {what}: {error!r}") from error
+
+
+def opened(files: contextlib.ExitStack, content: bytes) -> int:
+    """A file in memory, closed with the rest of `files`."""
+    descriptor = make_file(content)
+    files.callback(os.close, descriptor)
+    return descriptor
+
+
+def endings_in(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """How the children of a run ended. Raises WorkerDied when one of them was never ready to be given code."""
+    endings: list[dict[str, Any]] = message.get("endings", [])
+    unready = [told["error"] for told in endings if not told["layers"]]
+    if unready or not endings:
+        raise WorkerDied(str(unready[0] if unready else message.get("error")))
+    return endings
+
+
 def ended_by_handle(pid: int, seconds: float) -> bool:
     """Whether a child process ends within the time. Popen's own wait would doze for up to 50 ms at a time."""
     handle, poller = os.pidfd_open(pid), select.poll()
@@ -191,7 +265,8 @@ def ended_by_handle(pid: int, seconds: float) -> bool:
 
 def request_of(limits: Limits, children: int) -> dict[str, float]:
     return {
-        "wall_s": limits.wall_s,
+        "wall_s": limits.clock_s,
+        "idle_s": limits.idle_s,
         "cpu_s": limits.cpu_s,
         "memory_mb": limits.memory_mb,
         "output_bytes": limits.output_bytes,
@@ -205,6 +280,7 @@ def ending_of(told: dict[str, Any], stdout: int, stderr: int, output_bytes: int)
     return Ending(
         code=told["code"],
         killed=told["killed"],
+        ended=told["ended"],
         wall_s=told["wall_s"],
         cpu_s=told["cpu_s"],
         layers=tuple(told["layers"]),

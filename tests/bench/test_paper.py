@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-
 import common
 import paper
 import trainings
-
-from cadre import config
+from cadre.experiment import config
 
 
 @pytest.mark.parametrize("game", paper.GAMES)

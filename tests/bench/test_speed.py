@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench" / "rivals"))
-
 import material
 import run_ours
 import side
@@ -22,8 +19,7 @@ import speed
 import stacks
 import turns
 import venvs
-
-from cadre.cli import main
+from cadre.cli.app import main
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -70,21 +66,21 @@ def job(folder: Path, **changes: object) -> dict:
 
 def test_our_side_draws_and_trains_every_token(small: Path) -> None:
     own = job(small)
-    engine = run_ours.load(own)
+    engine, learner = run_ours.load(own)
     nodes = asyncio.run(run_ours.play(engine, own, 1))
     drawn = [sample for node in nodes for sample in node.samples["agent0"]]
     assert [len(sample.token_ids) for sample in drawn] == [6] * 8
     assert [len(sample.prompt_ids) for sample in drawn] == [10] * 8
-    assert run_ours.learn(engine, nodes) == 48
+    assert run_ours.learn(learner, nodes) == 48
     engine.close()
 
 
 def test_agents_have_adapters_and_turns_go_on_from_the_first_sibling(small: Path) -> None:
     own = job(small, agents=2, turns=2, adapters=True)
-    engine = run_ours.load(own)
+    engine, _ = run_ours.load(own)
     nodes = asyncio.run(run_ours.play(engine, own, 1))
     engine.close()
-    assert engine.policies == ("agent0", "agent1")
+    assert tuple(engine.policies) == ("agent0", "agent1")
     assert len(nodes) == 2 * 2 * 2
     first, second = nodes[0].samples["agent0"][0], nodes[1].samples["agent0"][0]
     assert second.prompt_ids[:16] == first.prompt_ids + first.token_ids
@@ -202,7 +198,7 @@ def test_the_command_line_hands_its_arguments_on(monkeypatch: pytest.MonkeyPatch
     class Done:
         returncode = 3
 
-    monkeypatch.setattr("cadre.cli.subprocess.run", lambda command, check: ran.append(command) or Done())
+    monkeypatch.setattr("cadre.cli.bench.subprocess.run", lambda command, check: ran.append(command) or Done())
     monkeypatch.setattr(sys, "argv", ["cadre", "bench", "growth", "--repeats", "1"])
     with pytest.raises(SystemExit) as ended:
         main()

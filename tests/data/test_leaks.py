@@ -1,15 +1,17 @@
 """What counts as a test item in training, what `cadre data` says, and the public sets where they are at hand."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from cadre.cli import app
-from cadre.data import Problem, leaks, load, read
+from cadre.cli.app import app
+from cadre.data import Problem, leaks, load
 from cadre.data.examine import examine
 from cadre.data.leaks import words_of
+from cadre.data.tasks import Choice, tasks_of
 from cadre.errors import DataError
 from tests.data.invented import ROWS, folder
 from tests.sandbox.data import FOLDER, rows
@@ -46,16 +48,19 @@ def test_the_words_that_texts_are_compared_by() -> None:
     assert words_of(r"Let $\frac{1}{2}x_1 \le É$!") == ("let", "frac", "1", "2", "x", "1", "le", "é")
 
 
-def test_a_training_set_that_holds_a_test_item_is_refused(tmp_path: Path) -> None:
+def test_test_items_in_training_are_left_out_or_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     home = Path(folder(tmp_path))
     stolen = {**ROWS["math500"]["test"][0], "solution": "\\boxed{18}"}
     del stolen["answer"]
     with (home / "math-train" / "train.jsonl").open("a") as out:
         out.write(json.dumps(stolen) + "\n")
+    chosen = Choice("problem", "math-train", "math500", str(home))
     with pytest.raises(DataError, match=r"1 of 3 training items of math-train .*leaks=drop"):
-        read.without_leaks("math-train", "math500", str(home), drop=False)
-    kept = read.without_leaks("math-train", "math500", str(home), drop=True)
-    assert [one.id for one in kept] == ["0", "1"]
+        tasks_of(replace(chosen, leaks="refuse"), "train")
+    with caplog.at_level("WARNING"):
+        kept = tasks_of(chosen, "train")
+    assert [task.data["id"] for task in kept] == ["0", "1"]
+    assert "1 of 3 training items of math-train are test items of math500" in caplog.text
     assert examine("math-train", str(home)).leaks["math500"] == 1
 
 

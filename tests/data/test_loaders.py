@@ -4,6 +4,7 @@ import json
 import pickle
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,7 @@ def test_nothing_is_fetched_unless_the_hub_is_named(monkeypatch: pytest.MonkeyPa
     fake.load_dataset = lambda *names, split: asked.append((names, split)) or ROWS["gsm8k"]["test"]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "datasets", fake)
     monkeypatch.delenv("CADRE_DATA", raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # what was fetched before is used without asking
     for source in ("", str(tmp_path)):
         with pytest.raises(DataError, match="expected"):
             load("gsm8k", "test", source)
@@ -166,6 +168,32 @@ def test_the_hub_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
         load("aime25", "test", "hub")
 
 
+def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., object]) -> None:
+    fake = types.ModuleType("datasets")
+    fake.load_dataset = answer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", fake)
+
+
+def test_a_hub_that_does_not_answer_is_one_paragraph(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_hub(monkeypatch, lambda *names, split: pytest.fail("its own client tries for a minute"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(DataError, match=r"http://127\.0\.0\.1:9 does not answer .* Name a local folder") as caught:
+        load("aime25", "test", "hub")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_hub_without_the_set_is_one_paragraph(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*names: str, split: str) -> object:
+        raise FileNotFoundError("Dataset 'math-ai/aime25' doesn't exist\nand a page of advice")
+
+    fake_hub(monkeypatch, missing)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(DataError, match=r"math-ai/aime25 could not be fetched: FileNotFoundError") as caught:
+        load("aime25", "test", "hub")
+    assert "\n" not in str(caught.value)
+
+
 def test_the_environment_names_a_folder(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CADRE_DATA", home)
     assert load("aime24", "test")[0].id == "60"
@@ -176,7 +204,7 @@ def test_a_row_of_another_shape_is_named(row: dict[str, str], tmp_path: Path) ->
     (tmp_path / "gsm8k").mkdir()
     good = ROWS["gsm8k"]["test"][0]
     (tmp_path / "gsm8k" / "test.jsonl").write_text(json.dumps(good) + "\n" + json.dumps(row) + "\n")
-    with pytest.raises(DataError, match="row 1 of gsm8k"):
+    with pytest.raises(DataError, match=r"test\.jsonl, line 2 has another shape than openai/gsm8k"):
         load("gsm8k", "test", str(tmp_path))
 
 

@@ -16,11 +16,25 @@ def folders(tmp_path_factory):
 
 @pytest.fixture
 def engine(folders):
-    """Make engines that are closed after the test: `engine(learning_rate=1e-3)`, `engine("gemma2", seed=3)`."""
+    """Make engines that are closed after the test: `engine()`, `engine("gemma2", seed=3)`."""
     made = []
 
     def make(model="llama", **settings):
         made.append(tiny.engine(folders.get(model, model), **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def learner(folders):
+    """Make learners, each with its engine, that are closed after the test: `learner(learning_rate=1e-3)`."""
+    made = []
+
+    def make(model="llama", **settings):
+        made.append(tiny.learner(folders.get(model, model), **settings))
         return made[-1]
 
     yield make

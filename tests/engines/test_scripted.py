@@ -23,6 +23,15 @@ def test_long_answers_are_cut():
     assert (cut.text, cut.finish) == ("abcd", "length")
 
 
+def test_answers_end_after_a_stop_string():
+    def answers(request):
+        return ["ab|cd", "abcdef|"]
+
+    first, second = asyncio.run(ScriptedSampler(answers).sample(request("x", 2, max_tokens=5, stop=("|",))))
+    assert (first.text, bytes(first.token_ids), first.finish) == ("ab", b"ab|", "stop")
+    assert (second.text, bytes(second.token_ids), second.finish) == ("abcde", b"abcde", "length")
+
+
 def test_a_wrong_number_of_answers_is_an_error():
     with pytest.raises(EngineError, match="gave 1 answers; expected 3"):
         asyncio.run(ScriptedSampler(lambda request: ["x"]).sample(request("x", 3)))

@@ -27,9 +27,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from cadre import credit
-from cadre.engines.torch import TorchEngine
-from cadre.sections import LearnerConfig, LoraConfig, LossConfig, PolicyConfig
+from cadre.advantages import sequences
+from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
+from cadre.rollout.rounds import together
+from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
+from cadre.team import Metrics
 from cadre.types import Datum, Message, Request, Sample, Sampling
 
 SPECIALS = ("<pad>", "<eos>", "<|im_start|>", "<|im_end|>")
@@ -107,12 +109,26 @@ def build(folder: Path, architecture: str = "llama", template: str | None = CHAT
     return folder
 
 
-def engine(
-    folder: Path, seed: int = 0, total: int = 100, dtype: str = "float32", device: str = "cpu", **learner: object
-) -> TorchEngine:
+def policy(folder: Path, **settings: object) -> PolicyConfig:
+    """A policy of the model in `folder`, on the CPU unless a device is named."""
+    return PolicyConfig(model=str(folder), **{"device": "cpu", **settings})
+
+
+def engine(folder: Path, seed: int = 0, dtype: str = "float32", device: str = "cpu") -> TorchEngine:
     """An engine with one full policy named `p`."""
-    policy = PolicyConfig(model=str(folder), dtype=dtype)
-    return TorchEngine(folder, {"p": policy}, {"p": LearnerConfig(**learner)}, LossConfig(), total, seed, device)
+    return TorchEngine(folder, {"p": policy(folder, dtype=dtype, device=device)}, seed)
+
+
+def learner(
+    folder: Path,
+    dtype: str = "float32",
+    device: str = "cpu",
+    diverged_folder: Path | None = None,
+    **settings: object,
+) -> TorchLearner:
+    """A learner of one full policy named `p`."""
+    training = TrainingSettings({"p": LearnerConfig(**settings)}, diverged_folder=diverged_folder)
+    return TorchLearner(engine(folder, dtype=dtype, device=device), training)
 
 
 def team(
@@ -121,19 +137,18 @@ def team(
     frozen: Sequence[str] = (),
     dtype: str = "float32",
     changes: Mapping[str, dict] = MappingProxyType({}),
-    **learner: object,
-) -> TorchEngine:
-    """An engine with an adapter of each of `ranks` on one base, and frozen policies that are the base itself.
+    **settings: object,
+) -> TorchLearner:
+    """A learner of an adapter of each of `ranks` on one base, beside frozen policies that are the base itself.
 
     `changes` are settings of the learner by policy.
     """
     policies = {
-        name: PolicyConfig(model=str(folder), lora=LoraConfig(rank=rank, alpha=2.0 * rank), dtype=dtype)
-        for name, rank in ranks.items()
+        name: policy(folder, lora=LoraConfig(rank=rank, alpha=2.0 * rank), dtype=dtype) for name, rank in ranks.items()
     }
-    policies |= {name: PolicyConfig(model=str(folder), frozen=True, dtype=dtype) for name in frozen}
-    learners = {name: LearnerConfig(**{**learner, **changes.get(name, {})}) for name in ranks}
-    return TorchEngine(folder, policies, learners, LossConfig(), 100, 0, "cpu")
+    policies |= {name: policy(folder, frozen=True, dtype=dtype) for name in frozen}
+    learners = {name: LearnerConfig(**{**settings, **changes.get(name, {})}) for name in ranks}
+    return TorchLearner(TorchEngine(folder, policies, 0), TrainingSettings(learners))
 
 
 def request(text: str, count: int = 1, key: int = 1, policy: str = "p", **sampling: object) -> Request:
@@ -142,15 +157,17 @@ def request(text: str, count: int = 1, key: int = 1, policy: str = "p", **sampli
     return Request("r", policy, (Message("user", text),), count, Sampling(**settings), key)
 
 
-def sample(engine: TorchEngine, *requests: Request) -> list[list[Sample]]:
+def sample(side: TorchEngine | TorchLearner, *requests: Request) -> list[list[Sample]]:
     """All requests at once, in an event loop of their own."""
+    engine = side.engine if isinstance(side, TorchLearner) else side
+    return asyncio.run(together(*(engine.sample(request) for request in requests)))
 
-    async def together() -> list[list[Sample]]:
-        return await asyncio.gather(*(engine.sample(request) for request in requests))
 
-    return asyncio.run(together())
+def update(learner: TorchLearner, data: Sequence[Datum]) -> dict[str, Metrics]:
+    """One update, in an event loop of its own."""
+    return asyncio.run(learner.update(data))
 
 
 def datum(sample: Sample, advantage: float, temperature: float = 1.0) -> Datum:
     """The training sequence of a sample."""
-    return credit.datum(credit.Scored(sample, advantage), temperature)
+    return sequences.datum(sample, advantage, temperature)

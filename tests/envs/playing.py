@@ -6,9 +6,9 @@ from functools import cache
 from tempfile import mkdtemp
 from typing import Any
 
-from cadre.assemble import Game
-from cadre.check import ACTIONS, check_env
 from cadre.env import Env
+from cadre.envs.check import ACTIONS, check_env
+from cadre.envs.spec import EnvSpec
 from cadre.types import Reward
 from tests.data.invented import folder
 
@@ -48,5 +48,5 @@ def seen(env: Env, role: str) -> str:
 
 def check(name: str, actions: Sequence[str] = (), episodes: int = 2, **settings: Any) -> list[str]:
     """The contract on a few episodes of hostile and given actions."""
-    game = Game(name, {"source": source(), **settings})
+    game = EnvSpec(name, {"source": source(), **settings})
     return asyncio.run(check_env(game, episodes, [*actions, *ACTIONS]))

@@ -37,7 +37,8 @@ def test_a_script_with_hidden_tests() -> None:
     assert "1 2" in seen(env, "coder")
     assert "9 1" not in seen(env, "coder") + seen(env, "tester")
     (reward,) = play(env, team(f"```python\n{ADD}\n```", TESTS))
-    assert reward.local == pytest.approx({"coder": 0.1 + 0.1 + 0.8, "tester": 0.2 + 0.4 + 0.4})
+    assert reward.local == pytest.approx({"coder": 0.1 + 0.1 + 0.4, "tester": 0.2 + 0.2 + 0.2})
+    assert reward.team == pytest.approx(0.4)
     assert env.success
     assert env.observe() == {}
 
@@ -47,7 +48,7 @@ CODERS = {
     "no program": ("I would add the numbers.", 0.0),
     "the example's output": ("print(3)", 0.2),
     "the example as a table": ("print({'1 2': 3}[input()])", 0.1 + 0.1),  # runs on the example
-    "one hidden test in three": ("input(); print(4)", 0.2 + 0.8 / 3),
+    "one hidden test in three": ("input(); print(4)", 0.2 + 0.4 / 3),
     "an error": ("1 / 0", 0.1),
     "exit": ("import os; os._exit(0)", 0.2),
     "the input": ("print(input())", 0.2),
@@ -60,6 +61,7 @@ def test_what_a_program_is_worth(case: str) -> None:
     env = env_of(problem("code-contests"))
     (reward,) = play(env, team(program, ""))
     assert reward.local["coder"] == pytest.approx(worth)
+    assert reward.team == pytest.approx(0.4 / 3 if case == "one hidden test in three" else 0.0)
     assert not env.success
 
 
@@ -74,7 +76,7 @@ def test_known_cheats_pass_no_hidden_test(cheat: str, place: int) -> None:
 
 @pytest.mark.parametrize(
     ("tests", "worth"),
-    [("", 0.0), (ECHO, 0.0), ("```input\n4 4\n```\n```output\n9\n```", 0.2), ("assert True", 0.0), (TESTS, 1.0)],
+    [("", 0.0), (ECHO, 0.0), ("```input\n4 4\n```\n```output\n9\n```", 0.2), ("assert True", 0.0), (TESTS, 0.6)],
 )
 def test_what_tests_are_worth(tests: str, worth: float) -> None:
     env = env_of(problem("code-contests"))
@@ -93,8 +95,9 @@ def test_turns_go_on_until_the_tests_pass_and_pay_what_they_gained() -> None:
     assert env.observe() != {}
     rewards += play(env, team(ADD, TESTS))
     assert env.observe() == {}
-    assert [reward.local["coder"] for reward in rewards] == pytest.approx([0.2, 0.8, 0.0])
-    assert total(rewards, "tester") == pytest.approx(1.0)
+    assert [reward.local["coder"] for reward in rewards] == pytest.approx([0.2, 0.4, 0.0])
+    assert [reward.local["tester"] for reward in rewards] == pytest.approx([0.6, -0.6, 0.6])
+    assert [reward.team for reward in rewards] == pytest.approx([0.0, 0.4, 0.0])
 
 
 def test_the_last_program_is_the_one_that_counts() -> None:
@@ -109,7 +112,7 @@ def test_without_a_reference_the_program_that_passes_stands_in() -> None:
     unknown = Program(bare.id, bare.statement, public=bare.public, hidden=bare.hidden)
     (right,) = play(env_of(unknown), team(ADD, TESTS))
     (wrong,) = play(env_of(unknown), team("print(0)", TESTS))
-    assert right.local["tester"] == pytest.approx(1.0)
+    assert right.local["tester"] == pytest.approx(0.6)
     assert wrong.local["tester"] == pytest.approx(0.2)
 
 
@@ -133,8 +136,9 @@ def test_every_protocol(name: str, place: int, program: str, tests: str) -> None
     env = env_of(problem(name, "test", place))
     (reward,) = play(env, team(program, f"```python\n{tests}\n```" if "assert" in tests else tests))
     assert env.success
-    assert reward.local["coder"] == pytest.approx(1.0)
-    assert reward.local["tester"] == pytest.approx(1.0 if tests else 0.0)
+    assert reward.local["coder"] == pytest.approx(0.6)
+    assert reward.local["tester"] == pytest.approx(0.6 if tests else 0.0)
+    assert reward.team == pytest.approx(0.4)
 
 
 def test_so_many_cases_decide() -> None:
@@ -146,12 +150,27 @@ def test_so_many_cases_decide() -> None:
 def test_one_agent_writes_both() -> None:
     program = problem("code-contests")
     env = CodeAlone(Task(program.id, dict(vars(program))))
-    rewards = play(env, ADD)
+    (draft,) = play(env, ADD)
+    assert (draft.team, draft.local["agent"]) == pytest.approx((0.4, 0.6))
     assert ADD in seen(env, "agent")
-    rewards += play(env, TESTS)
-    assert total(rewards, "agent") == pytest.approx(1.0)
+    (tests,) = play(env, TESTS)
+    assert (tests.team, tests.local["agent"]) == pytest.approx((0.0, 0.6))
     assert env.success
     assert env.observe() == {}
+
+
+def test_one_agent_is_paid_what_a_turn_changed() -> None:
+    program = problem("code-contests")
+    env = CodeAlone(Task(program.id, dict(vars(program))), turns=2)
+    rewards = play(env, "print(0)", TESTS)
+    assert "The last program was:\nprint(0)" in seen(env, "agent")
+    rewards += play(env, ADD)
+    assert "The last program was:\nprint(0)" in seen(env, "agent")
+    assert f"Your program is:\n{ADD}" in seen(env, "agent")
+    rewards += play(env, "")
+    assert [reward.local["agent"] for reward in rewards] == pytest.approx([0.2, 0.6, 0.4, -0.6])
+    assert [reward.team for reward in rewards] == pytest.approx([0.0, 0.0, 0.4, 0.0])
+    assert env.success
 
 
 @pytest.mark.parametrize("name", ["code", "code-alone"])

@@ -21,8 +21,8 @@ def team(reasoner: str, tool: str) -> dict[str, str]:
 def test_the_two_agree_and_are_right() -> None:
     env = Maths(TASK)
     (reward,) = play(env, team(RIGHT, PROGRAM))
-    assert reward.local == pytest.approx({"reasoner": 0.2 + 0.8, "tool": 0.1 + 0.1 + 0.8})
-    assert reward.team == 0.0
+    assert reward.local == pytest.approx({"reasoner": 0.2 + 0.4, "tool": 0.1 + 0.1 + 0.4})
+    assert reward.team == pytest.approx(0.4)
     assert env.observe() == {}
     assert env.success
 
@@ -31,7 +31,7 @@ def test_what_each_part_is_worth() -> None:
     worth = {
         (WRONG, OTHER): (0.2, 0.2), (WRONG, BROKEN): (0.2, 0.0), ("42", "1 / 0"): (0.0, 0.1),
         ("\\boxed{}", "x = 42"): (0.0, 0.1), ("\\boxed{42", "print(42); 1 / 0"): (0.0, 0.1),
-        ("\\boxed{42.0}", "print('so:')\nprint(84 / 2)"): (1.0, 1.0),
+        ("\\boxed{42.0}", "print('so:')\nprint(84 / 2)"): (0.6, 0.6),
     }  # fmt: skip
     for (reasoner, tool), expected in worth.items():
         (reward,) = play(Maths(TASK), team(reasoner, tool))
@@ -44,6 +44,13 @@ def test_agreeing_on_a_wrong_answer_is_no_success() -> None:
     assert env.observe() == {}
     assert not env.success
     assert reward.local == pytest.approx({"reasoner": 0.2, "tool": 0.2})
+    assert reward.team == 0.0
+
+
+def test_the_team_is_paid_for_the_reasoner_s_answer_and_not_for_the_tool_s() -> None:
+    (reward,) = play(Maths(TASK), team(WRONG, PROGRAM))
+    assert reward.team == 0.0
+    assert reward.local == pytest.approx({"reasoner": 0.2, "tool": 0.6})
 
 
 def test_both_see_what_both_answered_and_a_turn_pays_what_it_gained() -> None:
@@ -52,8 +59,9 @@ def test_both_see_what_both_answered_and_a_turn_pays_what_it_gained() -> None:
     for role in env.roles:
         assert "In turn 1 the reasoner answered 42 and the tool answered 43." in seen(env, role)
     rewards += play(env, team(WRONG, PROGRAM), team(RIGHT, PROGRAM))
-    assert [reward.local["reasoner"] for reward in rewards] == pytest.approx([1.0, -0.8, 0.8])
-    assert [reward.local["tool"] for reward in rewards] == pytest.approx([0.2, 0.8, 0.0])
+    assert [reward.local["reasoner"] for reward in rewards] == pytest.approx([0.6, -0.4, 0.4])
+    assert [reward.local["tool"] for reward in rewards] == pytest.approx([0.2, 0.4, 0.0])
+    assert [reward.team for reward in rewards] == pytest.approx([0.4, -0.4, 0.4])
     assert env.success
 
 
@@ -88,7 +96,8 @@ def test_disagreeing_on_purpose_does_not_pay() -> None:
     rewards = play(env, *[team(RIGHT, OTHER)] * 3)
     assert env.observe() == {}
     assert total(rewards, "reasoner") == pytest.approx(1.0)
-    assert total(rewards, "tool") == pytest.approx(0.2)
+    assert [reward.local["tool"] for reward in rewards] == pytest.approx([0.2, 0.0, 0.0])
+    assert total(rewards, "tool") == pytest.approx(0.2 + 0.4)  # less than with a right program of its own
 
 
 def test_copying_a_wrong_partner_pays_no_more_than_the_partner_gets() -> None:
@@ -118,7 +127,8 @@ def test_one_agent_with_the_tool() -> None:
     rewards += play(env, WRONG)
     assert "not what the program printed" in seen(env, "agent")
     rewards += play(env, PROGRAM, RIGHT)
-    assert [reward.local.get("agent", 0.0) for reward in rewards] == pytest.approx([0.0, 0.4, 0.0, 0.8])
+    assert [reward.local["agent"] for reward in rewards] == pytest.approx([0.2, 0.2, 0.0, 0.4])
+    assert [reward.team for reward in rewards] == pytest.approx([0.4, -0.4, 0.4, 0.0])  # lent, given back, lent, earned
     assert env.observe() == {}
     assert env.success
 
@@ -130,7 +140,8 @@ def test_a_vote_counts_what_answers_mean() -> None:
         prompts.add(seen(env, "voter"))
         rewards += play(env, text)
     assert len(prompts) == 1  # nobody sees another's vote
-    assert [reward.local["voter"] for reward in rewards] == pytest.approx([0.2, 1.0, 0.0, 1.0, 0.2])
+    assert [reward.local["voter"] for reward in rewards] == pytest.approx([0.2, 0.6, 0.0, 0.6, 0.2])
+    assert [reward.team for reward in rewards] == pytest.approx([0.0, 0.0, 0.0, 0.4, 0.0])
     assert env.success
     lost = MathsVote(TASK, turns=3)
     play(lost, "\\boxed{1}", "\\boxed{1.0}", RIGHT)

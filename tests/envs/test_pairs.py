@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from cadre.assemble import Game
 from cadre.data import load
 from cadre.data.records import Program
 from cadre.envs.pairs import Pairs
+from cadre.envs.spec import EnvSpec
 from cadre.errors import DataError
 from cadre.rewards.pairs import BEST, Graded, grade
 from cadre.sandbox.attacks.cheats import CHEATS
@@ -113,18 +113,18 @@ def test_an_expert_speaks_between_the_turns() -> None:
     (reward,) = play(env, "Return number + number.")
     assert (reward.team, dict(reward.local)) == (0.0, {})
     assert seen(env, "aux").startswith("Return number + number.")
-    game = Game("pairs", {"feedback": "expert", "source": source(), "held_out": 1})
+    game = EnvSpec("pairs", {"feedback": "expert", "source": source(), "held_out": 1})
     assert game.roles == ("aux", "main", "expert")
-    assert Game("pairs", {"source": source()}).roles == ("aux", "main")
+    assert EnvSpec("pairs", {"source": source()}).roles == ("aux", "main")
 
 
 def test_halves_of_a_set_without_a_training_split() -> None:
-    game = Game("pairs", {"source": source(), "held_out": 1})
+    game = EnvSpec("pairs", {"source": source(), "held_out": 1})
     assert [task.data["id"] for task in game.tasks("test")] == ["HumanEval/900"]
     assert [task.data["id"] for task in game.tasks("train")] == ["HumanEval/901"]
-    with pytest.raises(DataError, match="expected 1 to 1"):
-        Game("pairs", {"source": source()}).tasks("test")
-    basic = Game("pairs", {"source": source(), "data": "mbpp"})
+    with pytest.raises(DataError, match=r"leaves 0 for training and 2 held out.*from 1 to 1"):
+        EnvSpec("pairs", {"source": source()}).tasks("test")
+    basic = EnvSpec("pairs", {"source": source(), "data": "mbpp"})
     assert [task.data["id"] for task in basic.tasks("train")] == ["mbpp-601", "mbpp-602"]
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cadre.assemble import Game
 from cadre.envs.patterns import Debate, Gather, Lead, Question, Refine, Review
 from cadre.envs.patterns.question import verdict
+from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.types import Reward, Task
 from tests.envs.playing import check, play, seen, source, total
@@ -27,7 +27,10 @@ def test_a_debate() -> None:
     assert "Another's answer 1:\nI get \\boxed{42}." in seen(env, "debater2")
     assert "Another's answer 2:\nI get \\boxed{40}." in seen(env, "debater2")
     rewards = first + play(env, said("debater", RIGHT, RIGHT, WRONG))
-    assert [total(rewards, name) for name in env.names] == pytest.approx([1.0, 1.0, 0.5])
+    assert [total(rewards, name) for name in env.names] == pytest.approx([1.0, 1.0, 0.6])
+    assert [reward.team for reward in rewards] == [0.5, 0.0]  # of three answers in the first round each is as frequent
+    assert rewards[0].local == pytest.approx({"debater1": 0.5, "debater2": 0.1, "debater3": 0.1})
+    assert rewards[1].local == pytest.approx({"debater1": 0.0, "debater2": 0.4, "debater3": 0.0})
     assert env.success
     assert env.observe() == {}
 
@@ -35,22 +38,22 @@ def test_a_debate() -> None:
 def test_a_debate_lost_by_the_majority() -> None:
     env = Debate(TASK)
     rewards = play(env, said("debater", RIGHT, RIGHT, WRONG), said("debater", WRONG, RIGHT, WRONG))
-    assert [total(rewards, name) for name in env.names] == pytest.approx([0.0, 0.5, 0.0])
+    assert [total(rewards, name) for name in env.names] == pytest.approx([0.1, 0.5, 0.1])
     assert not env.success
 
 
 def test_how_many_take_part_is_a_setting() -> None:
     names = {"debate": {"agents": 5}, "review": {"agents": 3}, "lead": {"workers": 4}}
     for name, settings in names.items():
-        game = Game(name, {**settings, "source": source()})
+        game = EnvSpec(name, {**settings, "source": source()})
         first = game.make(game.tasks("train")[0])
         (count,) = settings.values()
         assert len(game.roles) == count + (name == "lead")
         assert set(first.observe()) <= set(game.roles)
     with pytest.raises(ConfigError, match="Did you mean agents"):
-        Game("debate", {"agent": 2})
+        EnvSpec("debate", {"agent": 2})
     with pytest.raises(ConfigError, match=r"settings\.leaks: got 'keep'"):
-        Game("debate", {"leaks": "keep"})
+        EnvSpec("debate", {"leaks": "keep"})
 
 
 def test_generate_verify_refine() -> None:
@@ -63,23 +66,31 @@ def test_generate_verify_refine() -> None:
     assert env.observe() == {}
     assert env.success
     assert total(rewards, "generator") == pytest.approx(1.0)
-    assert total(rewards, "verifier") == pytest.approx(1 / 3 + 2 / 3)
+    assert total(rewards, "verifier") == pytest.approx(0.5 + (1 / 3 + 2 / 3) / 2)
+    assert [reward.team for reward in rewards] == [0.0, 0.0, 0.5, 0.0]
+
+
+def test_a_right_answer_that_is_sent_back_costs_the_team_what_it_was_lent() -> None:
+    rewards = play(Refine(TASK), RIGHT, NO, RIGHT, YES)
+    assert [reward.team for reward in rewards] == [0.5, -0.5, 0.5, 0.0]
+    assert [reward.local.get("generator") for reward in rewards] == [0.5, None, 0.0, None]
 
 
 def refined(*texts: str) -> tuple[float, float]:
+    """What the generator earns in all, and the verifier's own part."""
     rewards = play(Refine(TASK), *texts)
-    return total(rewards, "generator"), total(rewards, "verifier")
+    return total(rewards, "generator"), sum(reward.local.get("verifier", 0.0) for reward in rewards)
 
 
 @pytest.mark.parametrize(
     ("texts", "worth"),
     [
-        ((RIGHT, YES), (1.0, 1.0)),
-        ((WRONG, NO, WRONG, NO, WRONG, NO), (0.0, 1.0)),
-        ((WRONG, YES), (0.0, -1.0)),  # waving it through
-        ((RIGHT, NO, RIGHT, NO, RIGHT, NO), (1.0, -1.0)),  # never content, to play on
-        ((WRONG, "It looks good.", RIGHT, YES), (1.0, 1 / 3)),  # no verdict is a false one
-        ((RIGHT, NO, WRONG, NO, RIGHT, YES), (1.0, 1 / 3)),
+        ((RIGHT, YES), (1.0, 1 / 2)),
+        ((WRONG, NO, WRONG, NO, WRONG, NO), (0.1, 1 / 2)),
+        ((WRONG, YES), (0.1, -1 / 2)),  # waving it through
+        ((RIGHT, NO, RIGHT, NO, RIGHT, NO), (1.0, -1 / 2)),  # never content, to play on
+        ((WRONG, "It looks good.", RIGHT, YES), (1.0, 1 / 6)),  # no verdict is a false one
+        ((RIGHT, NO, WRONG, NO, RIGHT, YES), (1.0, 1 / 6)),
     ],
 )
 def test_what_a_verifier_is_paid(texts: tuple[str, ...], worth: tuple[float, float]) -> None:
@@ -100,8 +111,9 @@ def test_review_by_peers() -> None:
     assert "The sum is off." in seen(env, "author2")
     assert "Your answer:\nI get \\boxed{41}." in seen(env, "author2")
     rewards += play(env, said("author", RIGHT, RIGHT))
-    assert total(rewards, "author1") == pytest.approx(0.4 + 0.2 + 0.4)
-    assert total(rewards, "author2") == pytest.approx(0.0 - 0.2 + 0.4 + 0.4)
+    assert total(rewards, "author1") == pytest.approx(0.5 + 0.2 + 0.5)
+    assert total(rewards, "author2") == pytest.approx(0.1 - 0.2 + 0.4 + 0.5)
+    assert [reward.team for reward in rewards] == [0.5, 0.0, 0.0]  # of two answers the first counts
     assert env.success
 
 
@@ -115,7 +127,15 @@ def test_a_leader_with_workers() -> None:
     rewards += play(env, RIGHT)
     assert env.observe() == {}
     assert env.success
-    assert [total(rewards, role) for role in ("leader", "worker1")] == [1.0, 1.0]
+    assert [dict(reward.local) for reward in rewards] == [{}, {}, {"leader": 0.5}]  # what follows judges the others
+    assert [reward.team for reward in rewards] == [0.0, 0.0, 0.5]
+    assert total(rewards, "worker1") == 0.5
+
+
+def test_a_job_stands_on_the_line_of_its_number() -> None:
+    env = Lead(TASK)
+    play(env, "1.\n2. Multiply.\n 3) Check. ")
+    assert env.jobs == ("Multiply.", "Check.")
 
 
 def test_a_leader_without_a_plan_answers_alone() -> None:
@@ -135,8 +155,9 @@ def test_answers_gathered() -> None:
     assert len(prompts) == 1
     assert "Answer 2:\nI get \\boxed{41}." in seen(env, "aggregator")
     rewards += play(env, RIGHT)
-    assert total(rewards, "solver") == pytest.approx(2 / 3)
-    assert total(rewards, "aggregator") == 1.0
+    assert [reward.local.get("solver", 0.0) for reward in rewards] == pytest.approx([0.5 / 3, 0.1 / 3, 0.5 / 3, 0.0])
+    assert [reward.team for reward in rewards] == [0.5, 0.0, 0.0, 0.0]
+    assert rewards[-1].local == {"aggregator": 0.5}
     assert env.success
 
 

@@ -5,7 +5,7 @@ import pytest
 from cadre.envs.writing import Arxiv, Story, Tldr
 from cadre.types import Task
 from tests.envs.playing import check, play, seen
-from tests.test_rewards_text import HONEST, OTHER, SOURCE
+from tests.rewards.test_text import HONEST, OTHER, SOURCE
 
 LONG = (
     "First, the authors took samples of forty rivers for two years. However, most of the sand that these rivers could "

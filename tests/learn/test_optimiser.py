@@ -8,7 +8,7 @@ from torch import nn
 
 from cadre.errors import EngineError
 from cadre.learn.optimiser import Optimiser, learning_rate
-from cadre.sections import LearnerConfig
+from cadre.settings import LearnerConfig
 
 
 def test_warmup_then_constant():

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from cadre.learn.batch import sequence_weights
+from cadre.learn.aggregation import AGGREGATES, Denominators
 from cadre.learn.loss import Tokens, policy_loss
-from cadre.sections import LossConfig
+from cadre.settings import LossConfig
 from cadre.types import Datum
 
 LENGTHS = (3, 5, 1, 4)
@@ -108,12 +108,13 @@ def ours(config: LossConfig) -> tuple[float, Rows]:
     """The loss and its gradient by token."""
     each = zip(LENGTHS, ADVANTAGES, strict=True)
     data = [Datum("p", "r", (0,) * n, (True,) * n, (0.0,) * n, (a,) * n, 0) for n, a in each]
-    weights = sequence_weights(data, config)
+    whole, aggregate = Denominators.of(data, config.divisor), AGGREGATES[config.aggregate]
+    weights = torch.tensor([aggregate(length, whole) for length in LENGTHS], dtype=torch.float64)
     new = padded(NEW).requires_grad_()
     advantages = torch.tensor(ADVANTAGES, dtype=torch.float64).unsqueeze(1).expand_as(new)
     mask = ~new.isnan()
     given = Tokens(new, padded(OLD), padded(SAMPLED), advantages, mask, torch.zeros_like(new), padded(REFERENCE))
-    loss, _ = policy_loss(given, torch.tensor([weights[id(one)] for one in data], dtype=torch.float64), config)
+    loss, _ = policy_loss(given, weights, config)
     loss.backward()
     assert new.grad is not None
     return loss.item(), [row[:length] for row, length in zip(new.grad.tolist(), LENGTHS, strict=True)]
@@ -138,7 +139,7 @@ def assert_equal(config: LossConfig, theirs: Callable[[Rows], float]) -> None:
         assert own == pytest.approx(wanted, abs=1e-8)
 
 
-AGGREGATES: Sequence[tuple[dict, Callable[[Rows], float]]] = [
+MEANS: Sequence[tuple[dict, Callable[[Rows], float]]] = [
     ({"aggregate": "sequence_mean"}, grpo),
     ({"aggregate": "token_mean"}, dapo),
     ({"aggregate": "sequence_sum", "divisor": LONGEST}, dr_grpo),
@@ -155,20 +156,20 @@ def test_the_numbers_reach_every_bound() -> None:
     assert any(0.9 < ratio < 1.1 for ratio in by_sequence)
 
 
-@pytest.mark.parametrize(("settings", "mean"), AGGREGATES)
+@pytest.mark.parametrize(("settings", "mean"), MEANS)
 def test_token_ratios_with_two_bounds(settings: dict, mean: Callable[[Rows], float]) -> None:
     config = LossConfig(clip_low=0.2, clip_high=0.28, **settings)
     assert_equal(config, lambda new: mean(clipped(new, 0.2, 0.28)))
 
 
-@pytest.mark.parametrize(("settings", "mean"), AGGREGATES)
+@pytest.mark.parametrize(("settings", "mean"), MEANS)
 def test_sequence_ratios(settings: dict, mean: Callable[[Rows], float]) -> None:
     """TRL differentiates GSPO's sequence form, we its token form: one gradient where a sequence has one advantage."""
     config = LossConfig(ratio="sequence", clip_low=0.1, clip_high=0.1, **settings)
     assert_equal(config, lambda new: mean(clipped(new, 0.1, 0.1, "sequence")))
 
 
-@pytest.mark.parametrize(("settings", "mean"), AGGREGATES)
+@pytest.mark.parametrize(("settings", "mean"), MEANS)
 def test_cispo(settings: dict, mean: Callable[[Rows], float]) -> None:
     """TRL's epsilon_high is the bound itself, ours what is above 1; TRL has no lower bound, ours is out of reach."""
     config = LossConfig(ratio="cispo", clip_low=0.999, clip_high=0.4, **settings)

@@ -1,6 +1,7 @@
-"""Runs every attack at one level as the present user, and prints how each went as JSON: `python assault.py LEVEL`.
+"""Runs attacks at one level as the present user, and prints how each went as JSON: `python assault.py LEVEL ABI KINDS`.
 
-The tests start it as root and as an ordinary user. It needs nothing but the standard library.
+ABI is the newest version of Landlock's interface to use, 99 for the kernel's own; KINDS are the kinds of attacks, all
+where none are named. The tests start it as root and as an ordinary user. It needs nothing but the standard library.
 """
 
 import asyncio
@@ -12,12 +13,15 @@ import sys
 from cadre.sandbox import Sandbox, attacks
 
 
-async def everything(level: str) -> list[dict[str, object]]:
+async def everything(level: str, abi: int, kinds: list[str]) -> list[dict[str, object]]:
     with attacks.World() as world:
         async with Sandbox(level, workers=1) as sandbox:
-            outcomes = await attacks.assault(sandbox, world, attacks.suited(sandbox))
+            sandbox.setup = dataclasses.replace(sandbox.setup, landlock=abi)
+            chosen = [one for one in attacks.suited(sandbox) if not kinds or one.kind in kinds]
+            outcomes = await attacks.assault(sandbox, world, chosen)
     return [dataclasses.asdict(one) for one in outcomes]
 
 
 if __name__ == "__main__":
-    print(json.dumps({"uid": os.getuid(), "outcomes": asyncio.run(everything(sys.argv[1]))}))
+    told = asyncio.run(everything(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))
+    print(json.dumps({"uid": os.getuid(), "outcomes": told}))

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadre.rewards.code import humaneval_tests, judge, mbpp_tests
+from cadre.data.parse import humaneval, mbpp
+from cadre.rewards.code import all_tests, judge
 from cadre.sandbox import Limits, default
 from cadre.sandbox.attacks.cheats import CHEATS
 from cadre.sandbox.checkers import Verdict, check_calls, check_stdio, check_tests
@@ -19,7 +20,7 @@ from cadre.sandbox.compare import same_output
 from cadre.sandbox.inside import codec
 from tests.sandbox.data import rows
 
-QUICK = Limits(wall_s=5.0, cpu_s=5.0, memory_mb=512)
+QUICK = Limits(cpu_s=5.0, memory_mb=512)
 SQUARE = "def square(x):\n    return x * x"
 
 
@@ -47,6 +48,12 @@ def test_stdin_and_stdout() -> None:
         ("YES", "yes", False),
         ("nan", "0.5", False),
         ("inf", "1e300", False),
+        ("5", "1e999", False),
+        ("5", "-1e999", False),
+        ("5", "inf", False),
+        ("5", "nan", False),
+        ("1e999", "1e999", True),
+        ("nan", "nan", True),
         ("9" * 5000, "9" * 5000, True),
         ("", "1", False),
     ],
@@ -99,6 +106,144 @@ def test_shapes_of_tests(tests: str, passed: int, total: int) -> None:
     assert (verdict.passed, verdict.total) == (passed, total), verdict
 
 
+@pytest.mark.parametrize(
+    ("tests", "program", "ok"),
+    [
+        # what follows the last assert is run
+        ("assert square(1) == 1\nx = square(2)\nif x != 4: raise ValueError(x)", "def square(x): return x", False),
+        ("assert square(1) == 1\ndef rest():\n    assert square(2) == 4\nrest()", "def square(x): return x", False),
+        ("assert square(1) == 1\ndef rest():\n    assert square(2) == 4\nrest()", SQUARE, True),
+        ("assert square(1) == 1\nprint('done')", SQUARE, True),
+        # a check or a test that yields or is a coroutine is seen through
+        ("def check(f):\n    assert f(2) == 5\n    yield", SQUARE, False),
+        ("def check(f):\n    yield\n    assert f(2) == 4", SQUARE, True),
+        ("def test_a():\n    yield\n    assert square(2) == 5", SQUARE, False),
+        ("async def test_a():\n    assert square(2) == 5", SQUARE, False),
+        ("async def test_a():\n    assert square(2) == 4", SQUARE, True),
+        ("async def check(f):\n    assert f(2) == 5", SQUARE, False),
+        # a solution that says that something has ended does not end a test
+        ("assert all(map(square, [1, 2]))", "def square(x): raise StopIteration", False),
+        (
+            "assert list(map(square, [])) == [] and not any(map(square, [1]))",
+            "def square(x): raise StopIteration",
+            False,
+        ),
+        ("assert [x for x in map(square, [1])] == []", "def square(x): raise StopIteration()", False),
+        # definitions that need what waits for its test
+        ("n = 2\nclass Case:\n    number = n\nassert square(Case.number) == 4", SQUARE, True),
+        ("n = square(2)\ndef least(x=n): return x\nassert least() == 4", SQUARE, True),
+    ],
+)
+def test_no_code_of_a_test_is_left_out(tests: str, program: str, ok: bool) -> None:
+    assert verdict_on(program, tests, names=["square"]).ok is ok
+
+
+NAMED = "import collections, enum\nclass Color(enum.IntEnum):\n    RED = 1\n    BLUE = 2\n" + (
+    "class Name(str, enum.Enum):\n    A = 'a'\nPoint = collections.namedtuple('Point', 'x y')\n"
+    "class Row(list):\n    def total(self): return sum(self)\nclass Many(dict): pass\n"
+    "def point(): return Point(1, [2])\ndef red(): return Color.RED\ndef name(): return Name.A\n"
+    "def row(): return Row([1, 2])\ndef many(): return Many(a=1)\ndef x_of(p): return p.x\n"
+)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "point() == (1, [2])", "point().x == 1", "x_of(point()) == 1", "point() != (1, 2)", "len(point()) == 2",
+        "red() == 1", "red() + 1 == 2", "red() in (1, 2)", "red().name == 'RED'", "{1: 2}[red()] == 2", "red() != 2",
+        "[red(), red()] == [1, 1]", "name() == 'a'", "name().upper() == 'A'", "row() == [1, 2]", "row().total() == 3",
+        "row() != [1]", "many() == {'a': 1}", "sorted(row()) == [1, 2]", "isinstance(red(), int)", "row() == row()",
+    ],
+)  # fmt: skip
+def test_values_of_derived_classes_are_what_they_inherit(test: str) -> None:
+    assert verdict_on(NAMED, f"assert {test}").ok
+
+
+def test_what_a_derived_class_claims_is_not_asked() -> None:
+    equal = "class Number(int):\n    __eq__ = __ge__ = __le__ = lambda *a: True\n    __hash__ = int.__hash__\n"
+    assert not verdict_on(equal + "def f(): return Number(3)", "assert f() == 4").ok
+    lists = "class Items(list):\n    def __eq__(self, other): return True\n    def __iter__(self): return iter([4])\n"
+    assert not verdict_on(lists + "def f(): return Items([3])", "assert f() == [4]").ok
+    assert not verdict_on(lists + "def f(): return [Items([3])]", "assert f() == [[4]]").ok
+
+
+@pytest.mark.parametrize(
+    ("program", "tests"),
+    [
+        ("def f(a): a.sort()", "a = [3, 1]\nf(a)\nassert a == [1, 3]"),
+        ("def f(a): a[1][0] = 5; a.append(6)", "row = [3]\na = [1, row]\nf(a)\nassert row == [5] and a == [1, [5], 6]"),
+        ("def f(a): del a['x']; a['y'] = 2", "a = {'x': 1}\nb = a\nf(a)\nassert b == {'y': 2}"),
+        ("def f(a): a.clear(); a.add(7)", "a = {1, 2}\nf(a)\nassert a == {7}"),
+        ("def f(*, a): a.pop()", "a = [1]\nf(a=a)\nassert a == []"),
+        ("def f(a): a.reverse()", "import collections\na = collections.deque([1, 2])\nf(a)\nassert list(a) == [2, 1]"),
+        (
+            "def f(a):\n    a.append(1)\n    raise ValueError",
+            "a = []\ntry: f(a)\nexcept ValueError: pass\nassert a == [1]",
+        ),
+    ],
+)
+def test_what_a_program_does_to_its_arguments_is_seen(program: str, tests: str) -> None:
+    assert verdict_on(program, tests).ok
+
+
+def test_keywords_of_any_name() -> None:
+    program = "def f(target, operation, self, name=0, passed=0): return [target, operation, self, name, passed]"
+    tests = (
+        "assert f(target=1, operation=2, self=3) == [1, 2, 3, 0, 0]\nassert f(1, 2, 3, name=4, passed=5)[3:] == [4, 5]"
+    )
+    assert verdict_on(program, tests).ok
+
+
+def test_floats_that_are_no_numbers() -> None:
+    def passed(program: str, expected: float) -> int:
+        return asyncio.run(check_calls(default(), program, "f", [([], expected)], QUICK)).passed
+
+    nan, inf = float("nan"), float("inf")
+    assert passed("def f(): return float('nan')", nan) == 1
+    assert passed("def f(): return float('inf')", inf) == 1
+    assert passed("def f(): return float('-inf')", inf) == 0
+    for wrong in (nan, inf, -inf):
+        assert passed("def f(): return 5", wrong) == 0
+        assert passed("def f(): return 5.0", wrong) == 0
+    assert passed("def f(): return float('nan')", 5.0) == passed("def f(): return float('inf')", 5.0) == 0
+    assert passed("def f(): return [float('nan'), 1]", 5.0) == 0
+
+
+def test_more_than_a_thousand_tests_and_as_many_failures() -> None:
+    tests = "\n".join(f"assert square({i}) == {i * i}" for i in range(3000))
+    right, wrong = verdict_on(SQUARE, tests), verdict_on("def square(x): return x * x if x > 2500 else -1", tests)
+    assert (right.passed, right.total, right.ok) == (3000, 3000, True)
+    assert (wrong.passed, wrong.total) == (499, 3000)
+
+
+def test_output_has_the_room_that_is_expected_of_it() -> None:
+    long = "x" * 200_000
+    verdict = asyncio.run(check_stdio(default(), "print('x' * 200_000)", [("", long), ("", "x")], QUICK))
+    assert (verdict.passed, verdict.total) == (1, 2)
+
+
+def test_lone_surrogates_are_no_end_of_the_trainer() -> None:
+    lone = "a\ud800b\udc80"
+    verdict = asyncio.run(check_stdio(default(), "print(len(input()))", [(lone, "4"), (lone, lone)], QUICK))
+    assert verdict.total == 2
+    assert verdict_on(f"def f(): return {lone!r}", f"assert f() == {lone!r}").ok
+    assert not verdict_on(f"x = '{lone}'\ndef f(): return 1", "assert f() == 1").ok
+    assert not verdict_on("def f(): return 1", f"assert f() == '{lone}'").ok
+
+
+@pytest.mark.parametrize(
+    "way",
+    ["f._do('get', '__code__')", "f.__code__", "f.gi_code", "g().gi_frame", "g().gi_code", "C.f.f_code",
+     "f._do('set', '__name__', 'x')", "m.f", "C()._do('get', '__dict__')", "C().f.__func__"],
+)  # fmt: skip
+def test_a_test_cannot_read_the_program(way: str) -> None:
+    program = "import types\ndef f(): return 1\ndef g(): yield 1\nclass C:\n    def f(self): return 1\n"
+    program += "m = types.ModuleType('m')\nm.f = f"
+    verdict = verdict_on(program, f"assert f() == 1\n{way}\nassert True == 1")
+    assert (verdict.passed, verdict.total) == (1, 2)
+    assert "AttributeError" in verdict.failures[0]
+
+
 GET = "def get(p): return p.x"
 
 
@@ -115,7 +260,7 @@ def test_what_is_expected_is_never_the_solutions() -> None:
 
 
 def test_a_solution_that_fails_says_how() -> None:
-    endless = check_tests(default(), "while True: pass", "assert f() == 1", limits=Limits(wall_s=0.5))
+    endless = check_tests(default(), "while True: pass", "assert f() == 1", limits=Limits(cpu_s=0.5))
     assert asyncio.run(endless).status == "timeout"
     assert "ZeroDivisionError" in verdict_on("1 / 0", "assert f() == 1").failures[0]
     assert verdict_on("def f(): return [0] * 10**10", "assert f() == 1").passed == 0
@@ -123,21 +268,25 @@ def test_a_solution_that_fails_says_how() -> None:
 
 def test_partial_credit_survives_a_hang() -> None:
     program = "def f(x):\n    while x > 1: pass\n    return x"
-    limits = Limits(wall_s=1.0, cpu_s=1.0)
+    limits = Limits(cpu_s=1.0)
     verdict = asyncio.run(check_tests(default(), program, "assert f(1) == 1\nassert f(2) == 2", limits=limits))
     assert (verdict.passed, verdict.total, verdict.status) == (1, 2, "timeout")
 
 
+def test_there_are_a_hundred_cheats_and_more() -> None:
+    assert len(set(CHEATS.values())) == len(CHEATS) >= 100
+
+
 @pytest.mark.parametrize("name", CHEATS)
 def test_cheats_pass_nothing(name: str) -> None:
-    """On twenty problems of HumanEval that need different kinds of answers."""
-    problems = rows("humaneval/HumanEval.jsonl")[::8]
-    limits = Limits(wall_s=1.5, cpu_s=1.5)
+    """On a few problems of HumanEval that need different kinds of answers; the benchmark takes every set of code."""
+    problems = rows("humaneval/HumanEval.jsonl")[5::40]
+    limits = Limits(cpu_s=0.5)
 
     async def go() -> list[Verdict]:
         programs = [CHEATS[name].replace("@ENTRY@", row["entry_point"]) for row in problems]
         return await asyncio.gather(
-            *(judge(p, humaneval_tests(row), limits) for p, row in zip(programs, problems, strict=True))
+            *(judge(p, all_tests(humaneval(row, 0)), limits) for p, row in zip(programs, problems, strict=True))
         )
 
     assert [verdict for verdict in asyncio.run(go()) if verdict.ok] == []
@@ -148,7 +297,7 @@ def test_humaneval_references_pass() -> None:
 
     async def go() -> list[Verdict]:
         return await asyncio.gather(
-            *(judge(row["prompt"] + row["canonical_solution"], humaneval_tests(row)) for row in problems)
+            *(judge(row["prompt"] + row["canonical_solution"], all_tests(humaneval(row, 0))) for row in problems)
         )
 
     verdicts = asyncio.run(go())
@@ -161,7 +310,7 @@ def test_mbpp_references_pass() -> None:
     problems = rows("mbpp/mbpp.jsonl")[::4]
 
     async def go() -> list[Verdict]:
-        return await asyncio.gather(*(judge(row["code"], mbpp_tests(row)) for row in problems))
+        return await asyncio.gather(*(judge(row["code"], all_tests(mbpp(row, 0))) for row in problems))
 
     verdicts = asyncio.run(go())
     assert sum(one.ok for one in verdicts) >= len(problems) - 1, [one for one in verdicts if not one.ok]
@@ -215,6 +364,7 @@ def test_containers_cross_by_name() -> None:
     [
         {"t": "no such type", "v": 1}, {"t": "tuple"}, {"t": ["tuple"], "v": []}, {"t": "set", "v": [[1]]}, {"x": 1},
         {"t": "Decimal", "v": "x"}, {"t": "range", "v": [1, 2, 0]}, {"t": "ref", "v": 0}, {"t": "type", "v": "exec"},
+        {"t": "like", "v": 0}, {"t": "like", "v": [0]}, {"t": "like", "v": [0, 1, 2]},
     ],
 )  # fmt: skip
 def test_what_means_no_value_is_refused(data: Any) -> None:

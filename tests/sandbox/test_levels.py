@@ -2,13 +2,16 @@
 
 import asyncio
 import logging
+import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from cadre import sandbox
 from cadre.errors import SandboxError
 from cadre.sandbox import Limits, Result, Sandbox, levels
-from cadre.sandbox.inside import layers, seccomp, syscalls
+from cadre.sandbox.inside import layers, namespaces, seccomp, syscalls
 from cadre.sandbox.levels import Trial
 
 
@@ -95,6 +98,66 @@ def test_a_folder_is_writable_and_wiped() -> None:
         assert (result.status, result.stdout) == ("ok", "[]\n1000 ['d']\n"), result.stderr
 
 
+def test_isolated_shows_libraries_below_tmp() -> None:
+    """Where the new root is mounted: what lies there must be taken hold of before, as a virtual environment may."""
+    folder = tempfile.mkdtemp(dir=namespaces.NEW_ROOT)
+    try:
+        for name, text in (("__init__", ""), ("late", "ANSWER = 42")):
+            (Path(folder) / "venv" / "parcel").mkdir(parents=True, exist_ok=True)
+            (Path(folder) / "venv" / "parcel" / f"{name}.py").write_text(text)
+        (Path(folder) / "secret").write_text("secret")
+        program = (
+            "import os, parcel\nfrom parcel import late  # only now\nprint(late.ANSWER)\n"
+            f"print(os.path.exists({folder + '/secret'!r}), os.path.exists({namespaces.NEW_ROOT + '/proc'!r}))"
+        )
+
+        async def go() -> Result:
+            packages = (folder + "/venv",)
+            async with Sandbox("isolated", workers=1, packages=packages, preload=("parcel",)) as box:
+                return await box.run(program)
+
+        result = asyncio.run(go())
+    finally:
+        shutil.rmtree(folder)
+    assert (result.status, result.stdout) == ("ok", "42\nFalse False\n"), result.stderr
+
+
+@pytest.mark.parametrize("level", ["confined", "isolated"])
+def test_the_standard_streams_by_path(level: str) -> None:
+    program = (
+        "import os, sys\nprint(open('/dev/stdin').read(), open('/proc/self/fd/0').read())\n"
+        "sys.stdout.flush()\nopen('/dev/stdout', 'a').write('more\\n')\nprint('end')\n"
+        "open('/dev/stderr', 'w').write('error')\n"
+    )
+
+    async def go() -> Result:
+        async with Sandbox(level, workers=1) as box:  # type: ignore[arg-type]
+            return await box.run(program, "input")
+
+    result = asyncio.run(go())
+    assert (result.stdout, result.stderr) == ("input input\nmore\nend\n", "error")
+
+
+def test_proc_shows_nothing_but_the_program() -> None:
+    program = (
+        "import os\ndef kind(path):\n    try:\n        return os.stat(path).st_mode > 0\n"
+        "    except OSError as error:\n        return error.errno\n"
+        "print([kind(f'/proc/{name}') for name in (1, 2, os.getppid(), 'sys', 'meminfo', 'self')])\n"
+        "for name in ('', '/self', '/self/fd'):\n    try: print(os.listdir('/proc' + name))\n"
+        "    except OSError as error: print(error.errno)\n"
+        "for name in ('environ', 'mem', 'maps', 'status', 'root/etc/passwd', 'cwd/etc/passwd'):\n"
+        "    try: print(open(f'/proc/self/{name}').read())\n    except OSError as error: print(error.errno)"
+    )
+
+    async def go() -> Result:
+        async with Sandbox("isolated", workers=1) as box:
+            return await box.run(program)
+
+    shown, *rest = asyncio.run(go()).stdout.splitlines()
+    assert shown == "[2, 2, 2, 2, 2, True]"
+    assert rest == ["13"] * 7 + ["2"] * 2
+
+
 def test_both_architectures_have_every_call() -> None:
     """A table that lacks a call which the other has would break programs on one machine only."""
     for name in (*syscalls.ALWAYS, *syscalls.IN_FOLDER, *seccomp.conditional_rules(), "kill", "tgkill"):
@@ -175,16 +238,21 @@ def test_the_filter_allows_exactly_the_list(monkeypatch: pytest.MonkeyPatch, mac
         return answer(filters, number, arguments, arch)
 
     allow, deny = seccomp.ALLOW, seccomp.ERRNO | 1
-    assert (of("kill", 1234, 9), of("kill", 1, 9), of("kill", 0, 9), of("kill", 0xFFFFFFFF, 9)) == (
-        allow,
-        deny,
-        deny,
-        deny,
-    )
+    targets = (1234, 1, 0, 0xFFFFFFFF)
+    assert [of("kill", target, 15) for target in targets] == [allow, deny, deny, deny]
+    assert [of("tgkill", target, 1234, 15) for target in targets] == [allow, deny, deny, deny]
+    assert (of("kill", 1234, 9), of("tgkill", 1234, 9, 15), of("tgkill", 1234, 1235, 9)) == (deny, allow, deny)
     assert (of("clone", 0x3D0F00), of("clone", 17), of("clone", 0x3D0F00 | 0x10000000)) == (allow, deny, deny)
     assert of("clone3") == seccomp.ERRNO | 38
     assert (of("prlimit64", 0, 9, 0), of("prlimit64", 0, 9, 1 << 40), of("prlimit64", 5, 9, 0)) == (allow, deny, deny)
     assert (of("sendto", 3, 1, 1, 0, 0), of("sendto", 3, 1, 1, 0, 1 << 33)) == (allow, deny)
     assert (of("socketpair", 1, 1), of("socketpair", 1, 2), of("socketpair", 2, 1)) == (allow, deny, deny)
     assert (of("fcntl", 3, 4), of("fcntl", 3, 8), of("fcntl", 3, 1031)) == (allow, deny, deny)
-    assert (of("openat", 3, 1, 0), of("openat", 3, 1, 0x200), of("openat", 3, 1, 0x241)) == (allow, deny, allow)
+    for name, place in (("open", 1), ("openat", 2)):
+        if syscalls.NUMBERS[name][column] is not None:
+            answers = {
+                flags: of(name, *(7,) * place, flags) for flags in (*range(4), 0x40, 0x42, 0x241, 0x242, 0x80000)
+            }
+            assert answers == {flags: deny if flags == 3 else allow for flags in answers}
+            emptying = [flags | more for flags in (0x200, 0x203, 3) for more in (0, 0x40, 0x800, 0x80000, 0x200000)]
+            assert [of(name, *(7,) * place, flags) for flags in emptying] == [deny] * len(emptying)

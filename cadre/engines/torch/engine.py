@@ -1,163 +1,108 @@
-"""The torch engine: one base model that samples and trains one or more policies in this process."""
+"""The torch engine: one base model that samples one or more policies in this process, and that a learner may train."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import ParamSpec, TypeVar
 
-import torch
 from torch import nn
 
-from cadre.engines.torch import memory, storage
-from cadre.engines.torch import model as models
-from cadre.engines.torch.decode import Completion, Job, by_memory, column_bytes, decode
-from cadre.engines.torch.front import Front
-from cadre.engines.torch.learner import Trainer
+from cadre.engines.stop_strings import StopStrings, cut
+from cadre.engines.torch.base import device_memory, loading, malloc, storage
+from cadre.engines.torch.sampling import batch_memory
+from cadre.engines.torch.sampling.batch_memory import SequenceMemory
+from cadre.engines.torch.sampling.decode import decode
+from cadre.engines.torch.sampling.generation import Completion, GenerationRequest, Listener, Stamped
+from cadre.engines.torch.sampling.request_batcher import RequestBatcher
 from cadre.errors import EngineError
-from cadre.learn.critic import ValueHeads
-from cadre.learn.optimiser import Optimiser
-from cadre.sections import CriticConfig, LearnerConfig, LossConfig, PolicyConfig
-from cadre.team import Metrics
-from cadre.types import Datum, Message, Request, Sample
+from cadre.settings import PolicyConfig
+from cadre.team import Weights
+from cadre.types import Message, Request, Sample
 
-CACHE_BYTES = 2 << 30
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class TorchEngine:
-    """A `Sampler` and a `Learner` for policies on one base model. Lives as long as the run; `close` ends its thread.
+    """A `Sampler` of policies on one base model. Lives as long as the run; `close` ends its thread.
 
-    `model` is "seed", a folder or a hub name. `policies` is either one policy that is trained whole, or any number of
-    adapters and frozen policies, which share the base; `learners` tells how those that are trained learn; `total_steps`
-    is the length of the schedules. `heads` names the value heads of each policy that has some, which learn as `critic`
-    says. Raises EngineError where the model cannot be used.
+    `model` is "seed", a folder or a hub name. `policies` is either one policy that has the model to itself, or any
+    number of adapters and frozen policies, which share the base; fresh adapters are drawn by `seed`. A `TorchLearner`
+    trains them in place and in the same thread, so that its weights need no handing over. `versions` has, by policy,
+    how many updates its weights have had. Raises EngineError where the model cannot be used.
+
+    `memory` is what keys, values and scores of one batch may take, in bytes; None for what is usual on a device that
+    has so many engines as `sharing` says.
     """
 
     def __init__(
         self,
         model: str | Path,
         policies: Mapping[str, PolicyConfig],
-        learners: Mapping[str, LearnerConfig],
-        loss: LossConfig,
-        total_steps: int,
         seed: int,
-        device: str = "auto",
-        heads: Mapping[str, Sequence[str]] | None = None,
-        critic: CriticConfig | None = None,
+        memory: int | None = None,
+        sharing: int = 1,
     ) -> None:
-        source = models.locate(model)
-        whole = _check(policies)
-        target = models.pick_device(device)
-        _check_flex(learners, target)
+        source = loading.locate(model)
+        _check(policies)
+        target = loading.pick_device(next(iter(policies.values())).device)
         if target.type == "cpu":
-            memory.keep_freed()
-        example = next(iter(policies.values()))
-        self._policies = dict(policies)
-        self._dtype = models.DTYPES[example.dtype]
-        # A model that is trained whole keeps float32 masters; a frozen base is held in the precision of its forward.
-        held = torch.float32 if whole else self._dtype
-        loras = {name: policy.lora for name, policy in policies.items() if policy.lora}
-        self._front = Front(self._decode)
-        self._loaded = self._front.work(models.load, source, example, held, target, loras, seed)
-        self._loaded.model.requires_grad_(whole is not None)
-        self.tokenizer = self._loaded.tokenizer
-        self._optimisers = {
-            name: Optimiser(self._parameters(name), learners[name], total_steps)
-            for name, policy in policies.items()
-            if not policy.frozen
-        }
-        critic = critic or CriticConfig()
-        named = {name: tuple(own) for name, own in (heads or {}).items()}
-        self._heads = ValueHeads(
-            named, self._loaded.model.config.get_text_config().hidden_size, self._loaded.model.device
-        )
-        self._head_optimisers = {
-            name: Optimiser(self._heads.parameters(name), _head_learner(learners[name], critic), total_steps)
-            for name in named
-        }
-        self._trainer = Trainer(
-            self._loaded, self._heads, self._optimisers, self._head_optimisers, loss, critic, self._dtype, seed
-        )
-        self._reference: Any = None
-
-    @property
-    def policies(self) -> tuple[str, ...]:
-        """The policies that are trained here; frozen ones are sampled from only."""
-        return tuple(self._optimisers)
-
-    @property
-    def diverged_folder(self) -> Path | None:
-        """Where the sequence at fault goes if training diverges; a temporary folder where None."""
-        return self._trainer.diverged_folder
-
-    @diverged_folder.setter
-    def diverged_folder(self, folder: Path | None) -> None:
-        self._trainer.diverged_folder = folder
+            malloc.keep_freed()
+        self.policies = dict(policies)
+        self.seed = seed
+        self.dtype = loading.DTYPES[next(iter(policies.values())).dtype]
+        self.versions = dict.fromkeys(policies, 0)
+        self._batcher = RequestBatcher(self._decode)
+        self.loaded = self._batcher.work(loading.load, source, policies, target, seed)
+        self.tokenizer = self.loaded.tokenizer
+        self.memory = memory or device_memory.for_sampling(target, self._taken(), sharing)
 
     async def sample(self, request: Request) -> list[Sample]:
         """`request.count` siblings, drawn in one batch with whatever else is asked for at the time."""
-        if request.policy not in self._policies:
-            raise EngineError(
-                f"Role {request.role!r} asks for policy {request.policy!r}, which this engine does not hold; it holds "
-                f"{', '.join(self._policies)}. Mend team.roles."
-            )
-        loaded = self._loaded
-        prompt_ids = loaded.template.prompt_ids(request.messages, request.said, loaded.stops)
-        limit = self._limit(request, len(prompt_ids))
-        completions = await self._front.submit(
-            request.policy, prompt_ids, request.count, limit, request.sampling, request.key
-        )
-        return [self._sample(request, prompt_ids, completion) for completion in completions]
+        self._check_held(request.policy, f"Role {request.role!r} asks for")
+        asked = self._generation(request)
+        completions = await self._batcher.submit(asked)
+        return [self._sample(request, asked.prompt_ids, completion) for completion in completions]
 
-    def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
-        """One update of every policy that has data; figures by policy. Raises DivergedError."""
-        return self._front.work(self._trainer.update, data)
+    async def load(self, weights: Weights) -> None:
+        """Take a policy's weights, after the batch that is being drawn: those of a folder, or a learner's tensors.
 
-    def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
-        """Log-probabilities of the masked tokens under the policies as they were before any training; T a datum.
-
-        The base with its adapters off, or a frozen copy of a model that is trained whole, loaded when first asked for.
+        The tensors of a learner on this engine are the engine's own, of which nothing is copied. Raises EngineError
+        where the policy is not held or is frozen, or the weights are another model's.
         """
-        if self._reference is None:
-            self._reference = self._loaded.model if self._loaded.adapters.pairs else self._front.work(self._original)
-        return self._front.work(self._trainer.logprobs, self._reference, data)
+        await self.run(self._take, weights)
+
+    def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function in the engine's thread, after the batch that it has, and wait for it."""
+        return self._batcher.work(function, *args, **kwargs)
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same without keeping the event loop waiting."""
+        return await self._batcher.run(function, *args, **kwargs)
 
     def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
         """The token ids of a conversation that the policy would answer next."""
-        return self._loaded.template.prompt_ids(messages, None, self._loaded.stops)
+        return self.loaded.templates[policy].prompt_ids(messages, None, self.loaded.stops)
 
-    def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
-        """What the heads named in `targets` say at their places, a tuple a datum."""
-        return self._front.work(self._trainer.values, data)
+    def parameters(self, policy: str) -> dict[str, nn.Parameter]:
+        """What training the policy changes."""
+        adapters = self.loaded.adapters
+        return adapters.parameters(policy) if policy in adapters.pairs else dict(self.loaded.model.named_parameters())
 
-    def save(self, folder: Path) -> None:
-        """`folder/POLICY` for each trained policy: what `export` writes, `optimiser/`, and `heads/` if it has some."""
-        for name, optimiser in self._optimisers.items():
-            self.export(name, folder / name)
-            optimiser.save(folder / name / "optimiser")
-        for name, optimiser in self._head_optimisers.items():
-            storage.save_heads(self._heads.parameters(name), folder / name / "heads")
-            optimiser.save(folder / name / "heads")
-
-    def load(self, folder: Path) -> None:
-        """Restore what `save` wrote, exactly."""
-        for name, optimiser in self._optimisers.items():
-            if name in self._loaded.adapters.pairs:
-                storage.load_adapter(self._parameters(name), folder / name)
-            else:
-                saved = models.load_weights(models.locate(folder / name), self._policies[name], torch.float32)
-                storage.copy_weights(saved, self._loaded.model)
-            optimiser.load(folder / name / "optimiser")
-        for name, optimiser in self._head_optimisers.items():
-            storage.load_heads(self._heads.parameters(name), folder / name / "heads")
-            optimiser.load(folder / name / "heads")
+    def restore(self, policy: str, folder: Path) -> None:
+        """Read a policy's weights from what `export` wrote. Raises EngineError where they are another model's."""
+        if policy in self.loaded.adapters.pairs:
+            storage.load_adapter(self.parameters(policy), folder)
+        else:
+            storage.load_model(self.loaded.model, loading.locate(folder), self.policies[policy])
 
     def export(self, policy: str, folder: Path, merge: bool = False) -> None:
         """Write a policy for use without Cadre: a Hugging Face folder, or for an adapter a PEFT folder.
 
         `merge` adds the adapter to its base and writes a Hugging Face folder. Raises EngineError where there is none.
         """
-        pairs, model = self._loaded.adapters.pairs.get(policy), self._loaded.model
+        pairs, model = self.loaded.adapters.pairs.get(policy), self.loaded.model
         if merge and pairs is None:
             raise EngineError(
                 f"Policy {policy!r} has no adapter to merge; it is a whole model. Export it without merge."
@@ -167,90 +112,102 @@ class TorchEngine:
         elif merge:
             storage.save_merged(model, pairs, self.tokenizer, folder)
         else:
-            config = self._loaded.adapters.configs[policy]
-            storage.save_adapter(self._parameters(policy), config, self._loaded.source, self.tokenizer, folder)
+            config = self.loaded.adapters.configs[policy]
+            storage.save_adapter(self.parameters(policy), config, self.loaded.source, self.tokenizer, folder)
 
     def close(self) -> None:
         """End the thread that samples and learns, and give the memory that is free now back to the system."""
-        self._front.close()
-        memory.give_back()
+        self._batcher.close()
+        malloc.give_back()
 
-    def _parameters(self, policy: str) -> dict[str, nn.Parameter]:
-        """What training the policy changes."""
-        adapters = self._loaded.adapters
-        return adapters.parameters(policy) if policy in adapters.pairs else dict(self._loaded.model.named_parameters())
+    def _taken(self) -> int:
+        """Bytes of the weights, and of gradients and moments should all policies be trained that are not frozen."""
+        weights = sum(weight.numel() * weight.element_size() for weight in self.loaded.model.parameters())
+        trained = (self.parameters(name) for name, policy in self.policies.items() if not policy.frozen)
+        return weights + 12 * sum(weight.numel() for named in trained for weight in named.values())
 
-    def _original(self) -> Any:
-        policy = next(iter(self._policies.values()))
-        return models.load_weights(self._loaded.source, policy, torch.float32).to(self._loaded.model.device)
+    def _take(self, weights: Weights) -> None:
+        """Make these the policy's weights."""
+        policy = weights.policy
+        self._check_held(policy, "Got weights of")
+        if self.policies[policy].frozen:
+            raise EngineError(f"Got weights of policy {policy!r}, which is frozen; expected one that is trained.")
+        if weights.tensors is not None:
+            storage.copy_tensors(weights.tensors, self.parameters(policy))
+        elif weights.folder is not None:
+            self.restore(policy, weights.folder)
+        else:
+            raise EngineError(
+                f"Got weights of policy {policy!r} without tensors, which stay in the process that has them; expected "
+                "a folder. Have the learner write one."
+            )
+        self.versions[policy] = weights.version
+
+    def _check_held(self, policy: str, what: str) -> None:
+        if policy not in self.policies:
+            raise EngineError(
+                f"{what} policy {policy!r}, which this engine does not hold; it holds {', '.join(self.policies)}. Fix "
+                "team.roles."
+            )
+
+    def _generation(self, request: Request) -> GenerationRequest:
+        """The request in token ids."""
+        template, sampling = self.loaded.templates[request.policy], request.sampling
+        prompt_ids = template.prompt_ids(request.messages, request.previous, self.loaded.stops)
+        return GenerationRequest(
+            policy=request.policy,
+            prompt_ids=prompt_ids,
+            count=request.count,
+            limit=self._limit(request, len(prompt_ids)),
+            sampling=sampling,
+            key=request.key,
+            ends=StopStrings(sampling.stop, template.decode) if sampling.stop else None,
+        )
 
     def _limit(self, request: Request, prompt: int) -> int:
         """The longest completion that fits the context."""
-        room = self._loaded.context - prompt
+        room = self.loaded.context - prompt
         if room < 1:
             raise EngineError(
                 f"Role {request.role!r}: its prompt has {prompt} tokens, and the model's context holds "
-                f"{self._loaded.context} with the completion. Shorten what observe() returns, or take another model."
+                f"{self.loaded.context} with the completion. Shorten what observe() returns, or take another model."
             )
         return min(request.sampling.max_tokens, room)
 
     def _sample(self, request: Request, prompt_ids: tuple[int, ...], completion: Completion) -> Sample:
-        ended = completion.finish == "stop"
-        text = self._loaded.template.decode(completion.token_ids[:-1] if ended else completion.token_ids)
-        optimiser = self._optimisers.get(request.policy)
+        ids = completion.token_ids
+        text = self.loaded.templates[request.policy].decode(ids[:-1] if ids[-1] in self.loaded.stops else ids)
         return Sample(
             role=request.role,
             policy=request.policy,
-            text=text,
+            text=cut(text, request.sampling.stop),
             prompt_ids=prompt_ids,
-            token_ids=completion.token_ids,
+            token_ids=ids,
             logprobs=completion.logprobs,
             finish=completion.finish,
-            version=optimiser.applied if optimiser else 0,
+            version=completion.version,
         )
 
-    def _decode(self, jobs: Sequence[Job], stopped: Callable[[], bool]) -> None:
-        most = CACHE_BYTES // column_bytes(self._loaded.model.config, self._dtype)
-        for batch in by_memory(jobs, lambda job: len(job.prompt_ids) + job.limit, most):
-            decode(self._loaded, batch, self._dtype, stopped)
+    def _decode(self, requests: Sequence[GenerationRequest], listener: Listener) -> None:
+        memory, stamped = (
+            SequenceMemory.of(self.loaded.model.config, self.dtype),
+            Stamped(listener, dict(self.versions)),
+        )
+        for batch in batch_memory.split(requests, memory, self.memory):
+            decode(self.loaded, batch, self.dtype, stamped)
 
 
-def _head_learner(policy: LearnerConfig, critic: CriticConfig) -> LearnerConfig:
-    """How heads learn: as their policy does, with the critic's own changes."""
-    return LearnerConfig.model_validate({**policy.model_dump(), **critic.learner})
-
-
-def _check_flex(learners: Mapping[str, LearnerConfig], device: torch.device) -> None:
-    """Raise EngineError where FlexAttention is asked for and cannot be, or would not be used."""
-    for name, learner in learners.items():
-        if learner.flex_attention and device.type == "cpu":
-            raise EngineError(
-                f"Policy {name!r} has learner.flex_attention on, but its model is on the processor, where that has no "
-                "backward pass; expected a graphics card. Leave it off here."
-            )
-        if learner.flex_attention and learner.pack == "padded":
-            raise EngineError(
-                f"Policy {name!r} has learner.flex_attention on, which is for tries, but learner.pack is padded; "
-                "expected trie or auto. Change one of the two."
-            )
-
-
-def _check(policies: Mapping[str, PolicyConfig]) -> str | None:
-    """The policy that is trained whole, if there is one. Raises EngineError where the policies cannot share a base."""
-    whole = [name for name, policy in policies.items() if policy.lora is None and not policy.frozen]
+def _check(policies: Mapping[str, PolicyConfig]) -> None:
+    """Raise EngineError where the policies cannot share a base."""
+    whole = [name for name, policy in policies.items() if loading.trains_whole(policy)]
     if whole and len(policies) > 1:
         raise EngineError(
             f"Policy {whole[0]!r} trains the whole model, so it cannot share it; got {', '.join(policies)} on one. "
             "Give each its own engine, or make it a lora or frozen."
         )
-    idle = [name for name, policy in policies.items() if policy.lora is not None and policy.frozen]
-    if idle:
-        raise EngineError(
-            f"Policy {idle[0]!r} is frozen and has a lora, which would stay at zero; expected one of the two. Remove "
-            "lora to play the plain base."
-        )
-    if len({policy.dtype for policy in policies.values()}) != 1:
-        raise EngineError(
-            f"The policies {', '.join(policies)} share a base but differ in dtype. Set the same dtype for all of them."
-        )
-    return whole[0] if whole else None
+    for setting in ("dtype", "device"):
+        if len({getattr(policy, setting) for policy in policies.values()}) != 1:
+            raise EngineError(
+                f"The policies {', '.join(policies)} share a base but differ in {setting}. Set the same {setting} for "
+                "all of them."
+            )

@@ -1,13 +1,15 @@
 """Self-consistency with an aggregator: one role answers n times, each as if it were the first, another picks.
 
-Each answer is paid 1/n if right, and the aggregator's one point: all that it sees is the answers.
+An answer pays its author an n-th, and the aggregator's the whole. While the answers come in, the team is lent its half
+for what most of them mean so far; in the end what the aggregator picks decides.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, ClassVar
 
-from cadre.envs.patterns.question import Question, asked, listed
+from cadre.envs.patterns.question import TEAM, Count, Question, asked, listed
 from cadre.types import Observation, Reward, Task
 
 
@@ -16,7 +18,7 @@ class Gather(Question):
 
     roles: ClassVar[tuple[str, ...]] = ("solver", "aggregator")
 
-    def __init__(self, task: Task, answers: int = 4, **data: Any) -> None:
+    def __init__(self, task: Task, answers: Count = 4, **data: Any) -> None:
         super().__init__(task, **data)
         self.count, self.over = answers, False
         self.answers: tuple[str, ...] = ()
@@ -31,8 +33,13 @@ class Gather(Question):
 
     async def step(self, actions: dict[str, str]) -> Reward:
         if "solver" in actions:
-            self.answers = (*self.answers, actions["solver"])
-            found = float(await self.right(actions["solver"]))
-            return Reward(local={"solver": found / self.count}, parts={"solver": found})
+            return await self.solved(actions["solver"])
         self.won, self.over = await self.right(actions["aggregator"]), True
-        return Reward(local={"aggregator": float(self.won)}, parts={"right": float(self.won)})
+        local = {"aggregator": self.earned(actions["aggregator"], self.won)}
+        return self.settle(TEAM * self.won, local, {"right": float(self.won)})
+
+    async def solved(self, answer: str) -> Reward:
+        self.answers = (*self.answers, answer)
+        right, majority = await asyncio.gather(self.right(answer), self.majority(self.answers))
+        solver = self.account.local.get("solver", 0.0) + self.earned(answer, right) / self.count
+        return self.settle(TEAM * majority, {"solver": solver}, {"solver": float(right)})

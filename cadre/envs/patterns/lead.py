@@ -1,33 +1,32 @@
 """A leader with workers: it splits the question into as many jobs, each worker does one, and it answers from reports.
 
-Only the leader's answer is paid, to the whole team; the workers are meant to be frozen (`frozen: true` in the YAML), or
-may be trained on the same reward.
+The leader's answer pays the leader as an author is paid, and the whole team. Nothing at their own step says what a plan
+or a report is worth: they pay nobody, so that an algorithm that looks ahead judges them by the answer that follows.
+Workers see a job and not the question; they may be frozen (`frozen: true` in the YAML), or trained with the rest.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import Any
 
-from cadre.envs.patterns.question import Question, asked, listed, numbered
+from cadre.envs.patterns.question import TEAM, Count, Question, asked, listed, numbered
 from cadre.types import Observation, Reward, Task
 
-JOB = re.compile(r"^\s{0,8}(\d{1,3})[.)]\s*(\S.*)$", re.MULTILINE)
+JOB = re.compile(r"^[ \t]{0,8}\d{1,3}[.)][ \t]*(\S.*)$", re.MULTILINE)
 
 
 class Lead(Question):
     """Settings, beside those of `Question`: how many `workers`."""
 
-    roles: ClassVar[tuple[str, ...]] = ("leader", *numbered("worker", 2))
-
-    def __init__(self, task: Task, workers: int = 2, **data: Any) -> None:
-        super().__init__(task, **data)
-        self.workers, self.phase = numbered("worker", workers), 0
+    def __init__(self, task: Task, **settings: Any) -> None:
+        super().__init__(task, **settings)
+        self.workers, self.phase = self.roles_of(**settings)[1:], 0
         self.jobs: tuple[str, ...] = ()
         self.reports: tuple[str, ...] = ()
 
     @classmethod
-    def roles_of(cls, workers: int = 2, **settings: Any) -> tuple[str, ...]:
+    def roles_of(cls, workers: Count = 2, **settings: Any) -> tuple[str, ...]:
         return ("leader", *numbered("worker", workers))
 
     def observe(self) -> dict[str, Observation]:
@@ -43,12 +42,16 @@ class Lead(Question):
 
     async def step(self, actions: dict[str, str]) -> Reward:
         if self.phase == 0:
-            found = [match[1].strip() for match in JOB.findall(actions["leader"])]
-            self.jobs = tuple(found[: len(self.workers)])
-            self.phase = 1 if self.jobs else 2
-            return Reward(parts={"jobs": float(len(self.jobs))})
+            return self.planned(actions["leader"])
         if self.phase == 1:
             self.reports, self.phase = tuple(actions[name] for name in self.workers if name in actions), 2
             return Reward()
         self.won, self.phase = await self.right(actions["leader"]), 3
-        return Reward(team=float(self.won), parts={"right": float(self.won)})
+        leader = self.earned(actions["leader"], self.won)
+        return self.settle(TEAM * self.won, {"leader": leader}, {"right": float(self.won)})
+
+    def planned(self, text: str) -> Reward:
+        jobs = tuple(job.strip() for job in JOB.findall(text))
+        self.jobs = jobs[: len(self.workers)]
+        self.phase = 1 if self.jobs else 2
+        return Reward(parts={"jobs": float(len(self.jobs))})

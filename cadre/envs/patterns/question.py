@@ -1,64 +1,77 @@
-"""What the patterns have in common: a question, and when an answer to it is right."""
+"""What the patterns have in common: a question, when an answer to it is right, and what it pays.
+
+Being right pays in halves (AT-GRPO, arXiv 2510.11062, equation 4): .5 to the team while the team's answer is right, .4
+to the author of an answer that is, beside .1 for an answer in the form that was asked for. A step pays what it changed
+(`cadre.envs.account`). Each pattern says what the team's answer is.
+"""
 
 from __future__ import annotations
 
-import copy
 import re
-from collections.abc import Sequence
-from typing import Any, Literal, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
-from cadre.data.tasks import Leaks, tasks_of
-from cadre.env import Env, Split
+from pydantic import Field
+
+from cadre.data.boxed import last_boxed
+from cadre.data.records import Kind
+from cadre.envs.account import Account
+from cadre.envs.from_data import FromData
 from cadre.rewards import math
-from cadre.types import Message, Observation, Task
+from cadre.types import Message, Observation, Reward, Task
 
 BOX = "Put the final answer into \\boxed{}."
+Count = Annotated[int, Field(ge=1, le=64)]
+Several = Annotated[int, Field(ge=2, le=64)]
+FORM, RIGHT, TEAM = 0.1, 0.4, 0.5  # what an answer pays its author for its form and for being right, and the team
 VERDICT = "End with `Verdict: right` or `Verdict: wrong`."
 
 
-class Question(Env):
-    """A problem of mathematics. Settings: the data sets `train` and `test`, where from (`source`), what to do with
-    training items that are test items (`leaks`). State is replaced at every step and never changed in place."""
+class Question(FromData):
+    """A problem of mathematics. Settings: those of `FromData`."""
 
-    def __init__(
-        self,
-        task: Task,
-        train: str = "math-train",
-        test: str = "math500",
-        source: str = "",
-        leaks: Leaks = "refuse",
-    ) -> None:
-        super().__init__(task)
-        self.won = False
+    kind: ClassVar[Kind] = "problem"
+    sets: ClassVar[tuple[str, str]] = ("math-train", "math500")
+
+    def __init__(self, task: Task, **data: Any) -> None:
+        super().__init__(task, **data)
+        self.won, self.account = False, Account()
 
     @classmethod
-    def tasks(
-        cls,
-        split: Split,
-        train: str = "math-train",
-        test: str = "math500",
-        source: str = "",
-        leaks: Leaks = "refuse",
-        **settings: Any,
-    ) -> Sequence[Task]:
-        return tasks_of(split, train, test, source, leaks)
+    def require(cls) -> None:
+        math.math_verify_file()
 
     @property
     def question(self) -> str:
         """What is asked, with how to answer."""
         return f"{self.task.data['question']}\n{BOX}"
 
+    def formed(self, answer: str) -> bool:
+        """Whether an answer has the form that `question` asks for."""
+        return bool(last_boxed(answer))
+
     async def right(self, answer: str) -> bool:
         """Whether an answer, as a model gives it, is right."""
-        return await math.solves(self.task.data["answer"], math.last_boxed(answer), self.task.data["tolerance"])
+        return await math.solves(self.task.data["answer"], last_boxed(answer), self.task.data["tolerance"])
+
+    async def majority(self, answers: Iterable[str]) -> bool:
+        """Whether what most answers mean is right."""
+        most = await math.majority([last_boxed(answer) for answer in answers])
+        return most is not None and await self.right(f"\\boxed{{{most}}}")
+
+    def earned(self, answer: str, right: bool) -> float:
+        """What an answer pays its author."""
+        return FORM * self.formed(answer) + RIGHT * right
+
+    def settle(self, team: float, local: Mapping[str, float], parts: Mapping[str, float] | None = None) -> Reward:
+        """The reward of a step after which the team and the roles stand as given."""
+        self.account, reward = self.account.settle(team, local, parts)
+        return reward
 
     @property
     def success(self) -> bool:
         """The team's last answer is right."""
         return self.won
-
-    def fork(self) -> Self:
-        return copy.copy(self)
 
 
 def numbered(role: str, count: int) -> tuple[str, ...]:
@@ -78,5 +91,5 @@ def listed(title: str, texts: Sequence[str], limit: int = 1500) -> str:
 
 def verdict(text: str) -> Literal["right", "wrong"] | None:
     """The last verdict of a judge; None where there is none."""
-    found = re.findall(r"verdict:\s{0,3}(right|wrong)", text.lower())
-    return found[-1] if found else None
+    verdicts = re.findall(r"verdict:\s{0,3}(right|wrong)", text.lower())
+    return verdicts[-1] if verdicts else None

@@ -1,33 +1,34 @@
 """Review by peers: all answer, each judges the next one's answer, each revises its own; what most mean counts.
 
-A true verdict pays its author .2, a false one takes as much; an answer pays .4 as it was and the gain of its revision,
-and all get .4 for the majority.
+An answer pays its author, a true verdict .2 and a false one -.2, and all are paid while what most of the last answers
+mean is right. A review changes no answer, so that step pays the reviewers alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
-from cadre.envs.patterns.question import VERDICT, Question, asked, numbered, verdict
-from cadre.rewards import math
+from cadre.envs.patterns.question import TEAM, VERDICT, Question, Several, asked, numbered, verdict
 from cadre.types import Observation, Reward, Task
+
+JUDGED = 0.2  # what a true verdict pays, and a false one costs
 
 
 class Review(Question):
     """Settings, beside those of `Question`: how many `agents`, two or more."""
 
-    roles: ClassVar[tuple[str, ...]] = numbered("author", 2)
-
-    def __init__(self, task: Task, agents: int = 2, **data: Any) -> None:
-        super().__init__(task, **data)
-        self.names, self.phase = numbered("author", agents), 0
+    def __init__(self, task: Task, **settings: Any) -> None:
+        super().__init__(task, **settings)
+        self.names, self.phase = self.roles_of(**settings), 0
         self.answers: dict[str, str] = {}
         self.reviews: dict[str, str] = {}
-        self.correct: dict[str, bool] = dict.fromkeys(self.names, False)
+        self.correct: dict[str, bool] = {}
+        self.verdicts = dict.fromkeys(self.names, 0.0)  # what each has been paid for its review
 
     @classmethod
-    def roles_of(cls, agents: int = 2, **settings: Any) -> tuple[str, ...]:
+    def roles_of(cls, agents: Several = 2, **settings: Any) -> tuple[str, ...]:
         return numbered("author", agents)
 
     def reviewed_by(self, name: str) -> str:
@@ -44,24 +45,31 @@ class Review(Question):
             other = self.answers[self.reviewed_by(name)]
             return asked(name, "Review this answer of a peer.", self.question, other[-3000:], VERDICT)
         reviewer = self.names[self.names.index(name) - 1]
-        own, told = self.answers[name][-3000:], self.reviews[reviewer][-1500:]
-        return asked(name, self.question, f"Your answer:\n{own}", f"A peer's review of it:\n{told}", "Answer again.")
+        answer, review = self.answers[name][-3000:], self.reviews[reviewer][-1500:]
+        return asked(
+            name, self.question, f"Your answer:\n{answer}", f"A peer's review of it:\n{review}", "Answer again."
+        )
 
     async def step(self, actions: dict[str, str]) -> Reward:
         self.phase += 1
-        if self.phase == 2:
-            self.reviews = dict(actions)
-            true = {n: verdict(actions[n]) == RIGHT[self.correct[self.reviewed_by(n)]] for n in self.names}
-            return Reward(local={n: 0.2 if true[n] else -0.2 for n in self.names})
-        found = await asyncio.gather(*(self.right(actions[name]) for name in self.names))
-        before, self.correct = self.correct, dict(zip(self.names, found, strict=True))
-        self.answers = dict(actions)
-        local = {name: 0.4 * (self.correct[name] - before[name]) for name in self.names}
-        if self.phase == 1:
-            return Reward(local=local)
-        most = await math.majority([math.last_boxed(text) for text in actions.values()])
-        self.won = most is not None and await self.right(f"\\boxed{{{most}}}")
-        return Reward(team=0.4 * self.won, local=local, parts={"majority": float(self.won)})
+        return self.judged(actions) if self.phase == 2 else await self.answered(actions)
+
+    def judged(self, reviews: dict[str, str]) -> Reward:
+        self.reviews = dict(reviews)
+        true = {name: verdict(reviews[name]) == WORDS[self.correct[self.reviewed_by(name)]] for name in self.names}
+        self.verdicts = {name: JUDGED if true[name] else -JUDGED for name in self.names}
+        return self.paid()
+
+    async def answered(self, answers: dict[str, str]) -> Reward:
+        self.answers = dict(answers)
+        right = await asyncio.gather(*(self.right(answers[name]) for name in self.names))
+        self.correct = dict(zip(self.names, right, strict=True))
+        self.won = await self.majority(answers[name] for name in self.names)
+        return self.paid({"majority": float(self.won)})
+
+    def paid(self, parts: Mapping[str, float] | None = None) -> Reward:
+        local = {name: self.earned(self.answers[name], self.correct[name]) for name in self.names}
+        return self.settle(TEAM * self.won, {name: local[name] + self.verdicts[name] for name in self.names}, parts)
 
 
-RIGHT = {True: "right", False: "wrong"}
+WORDS = {True: "right", False: "wrong"}

@@ -5,9 +5,9 @@ from typing import Protocol
 
 from cadre.sandbox.records import Limits, Result, Status
 
-QUICK = Limits(wall_s=0.25, cpu_s=0.25)
-ROOM = Limits(wall_s=3.0, cpu_s=2.0)
-FOLDER = Limits(wall_s=3.0, cpu_s=2.0, folder_mb=2)
+QUICK = Limits(cpu_s=0.15)
+ROOM = Limits(cpu_s=2.0)
+FOLDER = Limits(cpu_s=2.0, folder_mb=2)
 
 
 class Runner(Protocol):
@@ -26,7 +26,7 @@ class Attack:
     raises. What it does besides that is seen from outside; see `world.py`.
 
     layer   what stops it, where its end does not tell
-    ends    the only statuses, besides `timeout`, that count as held; any but `unavailable` when empty
+    ends    the only statuses, besides `timeout` and `wall`, that count as held; any when empty
     limits  of its run
     """
 

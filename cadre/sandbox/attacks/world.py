@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -89,12 +90,11 @@ class World:
 
     def _state(self) -> tuple[object, ...]:
         """Everything about the planted files that an attack could change."""
-        with open(self.canary_path, encoding="utf-8") as file:
-            text = file.read()
+        texts = [Path(path).read_text(encoding="utf-8") for path in (self.canary_path, self.secret_path)]
         canary, library = os.stat(self.canary_path), os.stat(self.library_file)
         attributes = tuple(os.listxattr(self.canary_path))
         return (
-            text,
+            *texts,
             attributes,
             (canary.st_mode, canary.st_mtime_ns, canary.st_nlink),
             (library.st_mode, library.st_size),
@@ -105,7 +105,7 @@ class World:
         """What an attack has done out here, or an empty string."""
         if self.neighbour.poll() is not None:
             return "the neighbour was killed"
-        if not os.path.exists(self.canary_path) or self._state() != self.before:
+        if not os.path.exists(self.canary_path) or not os.path.exists(self.secret_path) or self._state() != self.before:
             return "a file was changed"
         for path in (*FORBIDDEN, os.path.join(self.library, "cadre_attack.py")):
             if os.path.exists(path):

@@ -15,10 +15,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import layers, program, solution, tester, wire
+from . import addresses, closing, layers, program, repeatable, solution, tester, wire
 from .boundary import Raised, Returned, attempt
 
 EXIT_OK, EXIT_ERROR, EXIT_MEMORY, EXIT_NOT_ARMED = 0, 1, 77, 78
+STREAMS = (("stdin", "r", "surrogateescape"), ("stdout", "w", "surrogateescape"), ("stderr", "w", "backslashreplace"))
 OUT_OF_MEMORY = b"MemoryError: the program used more memory than it may\n"
 
 
@@ -54,6 +55,7 @@ def prepare() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     atexit._clear()
+    program.prepare()
     open_standard_streams()
 
 
@@ -76,28 +78,27 @@ def work(request: dict[str, Any], descriptors: list[int]) -> int:
     for descriptor in descriptors[:4]:
         os.close(descriptor)
     layers.tighten_self(request)
-    return finished(attempt(lambda: JOBS[job["kind"]](job, peer)))
+    repeatable.seed(job["seed"])
+    addresses.take_spare()
+    code = finished(attempt(lambda: JOBS[job["kind"]](job, peer)))
+    return closing.close(code) if job["kind"] == "program" else code
 
 
 def open_standard_streams() -> None:
     """Text streams over 0, 1 and 2, whatever these become; undecodable bytes and lone surrogates never raise."""
-    reader = io.BufferedReader(io.FileIO(0, closefd=False))
-    writers = [io.BufferedWriter(io.FileIO(number, "w", closefd=False)) for number in (1, 2)]
-    streams = {
-        "stdin": io.TextIOWrapper(reader, "utf-8", "surrogateescape"),
-        "stdout": io.TextIOWrapper(writers[0], "utf-8", "surrogateescape"),
-        "stderr": io.TextIOWrapper(writers[1], "utf-8", "backslashreplace", line_buffering=True),
-    }
-    for name, stream in streams.items():
+    for number, (name, mode, errors) in enumerate(STREAMS):
+        raw: Any = io.FileIO(number, mode, closefd=False)
+        raw.name = f"<{name}>"
+        buffer = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
+        stream: Any = io.TextIOWrapper(buffer, "utf-8", errors, newline="\n", line_buffering=name == "stderr")
+        stream.mode = mode
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
 
 def finished(outcome: Returned[None] | Raised) -> int:
-    """Print what the job raised and flush what it wrote, as an interpreter does; the exit status."""
-    code = EXIT_OK if isinstance(outcome, Returned) else report(outcome.error)
-    flushed = attempt(flush)
-    return code if isinstance(flushed, Returned) else code or EXIT_ERROR
+    """Print what the job raised, as an interpreter does, and forget it; the exit status."""
+    return EXIT_OK if isinstance(outcome, Returned) else report(outcome.error)
 
 
 def report(error: BaseException) -> int:
@@ -120,9 +121,3 @@ def exit_status(code: object) -> int:
         return code & 0xFF
     sys.stderr.write(f"{code}\n")
     return EXIT_ERROR
-
-
-def flush() -> None:
-    """Write out what is buffered. Raises whatever the program has put in place of its streams."""
-    sys.stdout.flush()
-    sys.stderr.flush()

@@ -1,7 +1,9 @@
 """How values cross between a solution and its tester: as JSON that can only mean plain values of exact built-in types.
 
 An object of the solution's own class never crosses, whatever it claims to equal: it stays where it is, and a number
-stands for it. Both ends need this module, but only the decoder has to stand up to a hostile other end.
+stands for it. Beside the number goes the plain value that it is by inheritance, as of a named tuple or an IntEnum: what
+the built-in type itself holds, not what the class makes of it. Both ends need this module, but only the decoder has to
+stand up to a hostile other end.
 """
 
 import collections
@@ -15,6 +17,7 @@ MAX_DEPTH = 100
 MAX_PLAIN_BITS = 2000  # larger integers cross in hexadecimal, past the limit on decimal digits
 
 Reference = Callable[[Any], Any]  # what stands for an object that cannot cross, and the way back
+Shadow = Callable[[Any, Any], Any]  # the way back of an object that is a plain value too
 
 
 class CodecError(Exception):
@@ -42,30 +45,78 @@ def encode(value: Any, reference: Reference = no_reference, depth: int = 0) -> A
     if kind is type and value in TYPES.values():
         return {"t": "type", "v": value.__name__}
     if kind not in ENCODERS:
-        return {"t": "ref", "v": reference(value)}
+        return outside(value, reference, depth)
     name, split = ENCODERS[kind]
     return {"t": name, "v": encode(split(value), reference, depth + 1)}
 
 
-def decode(data: Any, reference: Reference = no_reference, depth: int = 0) -> Any:
+def outside(value: Any, reference: Reference, depth: int) -> dict[str, Any]:
+    """A value of a class of somebody's own: what stands for it, and the unchanging plain value that it is, if any."""
+    place = reference(value)
+    for kind, plain in INHERITED.items():
+        if isinstance(value, kind):
+            return {"t": "like", "v": [place, encode(plain(value), reference, depth + 1)]}
+    return {"t": "ref", "v": place}
+
+
+def decode(data: Any, reference: Reference = no_reference, depth: int = 0, shadow: Shadow | None = None) -> Any:
     """The value that `data`, as parsed from JSON, means. Raises CodecError when it means none."""
     if depth > 3 * MAX_DEPTH:
         raise CodecError("nested too deep")
     if data is None or type(data) in (bool, int, float, str):
         return data
     if type(data) is list:
-        return [decode(item, reference, depth + 1) for item in data]
+        return [decode(item, reference, depth + 1, shadow) for item in data]
     if type(data) is not dict or set(data) != {"t", "v"}:
         raise CodecError("not a tagged value")
     if data["t"] == "ref":
         return reference(data["v"])
-    if type(data["t"]) is not str or data["t"] not in DECODERS:
+    if type(data["t"]) is not str or data["t"] not in TAGS:
         raise CodecError(f"no type is called {data['t']!r}")
-    part = decode(data["v"], reference, depth + 1)
+    part = decode(data["v"], reference, depth + 1, shadow)
+    if data["t"] == "like":
+        return shadowed(part, reference, shadow)
     try:
         return DECODERS[data["t"]](part)
     except (TypeError, ValueError, KeyError, ArithmeticError) as error:  # decimal's errors are arithmetic ones
         raise CodecError(f"not a {data['t']}: {error}") from error
+
+
+def shadowed(part: Any, reference: Reference, shadow: Shadow | None) -> Any:
+    """The way back of an object that is a plain value too."""
+    if type(part) is not list or len(part) != 2:
+        raise CodecError("not an object with its value")
+    return reference(part[0]) if shadow is None else shadow(reference(part[0]), part[1])
+
+
+def refresh(old: Any, new: Any) -> None:
+    """Give a container what it holds by now in another process, in place, so that whoever holds it sees it."""
+    kind = type(old)
+    if kind is not type(new):
+        return
+    if kind in (list, collections.deque):
+        for place, item in enumerate(new):
+            if place < len(old):
+                old[place] = refreshed(old[place], item)
+            else:
+                old.append(item)
+        while len(old) > len(new):
+            old.pop()
+    elif kind in MAPPINGS:
+        items = [(key, refreshed(old[key], item) if key in old else item) for key, item in new.items()]
+        old.clear()
+        old.update(items)
+    elif kind in (set, bytearray):
+        old.clear()
+        old.update(new) if kind is set else old.extend(new)
+
+
+def refreshed(old: Any, new: Any) -> Any:
+    """The old container with what the new one holds, or the new value where they are of different kinds."""
+    if type(old) is not type(new) or type(old) not in CHANGING:
+        return new
+    refresh(old, new)
+    return old
 
 
 def pairs(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
@@ -103,6 +154,20 @@ ENCODERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     datetime.timedelta: ("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
 }
 
+MAPPINGS = (dict, collections.Counter, collections.OrderedDict, collections.defaultdict)
+UNCHANGING = frozenset((type(None), bool, int, float, complex, str, bytes, range, decimal.Decimal, fractions.Fraction))
+CHANGING = frozenset((list, set, bytearray, collections.deque, *MAPPINGS))
+# What an object of a derived class is by inheritance, asked of the built-in type.
+INHERITED: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    str: str.__str__,
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+    tuple: lambda value: tuple.__getitem__(value, slice(None)),
+    frozenset: lambda value: frozenset().union(value),
+}
+
 DECODERS: dict[str, Callable[[Any], Any]] = {
     "int": parse_hex,
     "type": lambda part: TYPES[str(part)],
@@ -125,3 +190,4 @@ DECODERS: dict[str, Callable[[Any], Any]] = {
     "time": datetime.time.fromisoformat,
     "timedelta": lambda part: datetime.timedelta(*part),
 }
+TAGS = DECODERS.keys() | {"like"}

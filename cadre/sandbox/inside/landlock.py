@@ -14,10 +14,11 @@ from . import kernel
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same numbers on every architecture
 WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 14
-IOCTL_DEV, EXECUTE, REFER = 1 << 15, 1 << 0, 1 << 13
+IOCTL_DEV, EXECUTE = 1 << 15, 1 << 0
 SPECIAL_FILES = 1 << 6 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12  # devices, sockets, fifos, symlinks
 FILE_RIGHTS = WRITE_FILE | READ_FILE | EXECUTE | TRUNCATE | IOCTL_DEV  # what a rule on a plain file may name
 
+NEWEST = 99  # later than any
 # How many file rights each version of the kernel's interface knows (index 0 is version 1).
 FILE_RIGHTS_BY_VERSION = (13, 14, 15, 15, 16)
 
@@ -36,12 +37,13 @@ def all_rights(abi: int) -> int:
     return (1 << FILE_RIGHTS_BY_VERSION[min(abi, len(FILE_RIGHTS_BY_VERSION)) - 1]) - 1
 
 
-def ruleset(readable: list[str], listable: list[str], folder: str | None) -> int:
-    """A descriptor of a rule set: read below `readable`, list below `listable`, do as it likes below `folder`.
+def ruleset(readable: list[str], listable: list[str], folder: str | None, newest: int = NEWEST) -> int:
+    """A descriptor of a rule set: read below `readable`, list below `listable`, do as it likes below `folder`. It uses
+    no more of the kernel than version `newest` of its interface has: what a kernel that is older would enforce.
 
     Raises OSError when the kernel has no Landlock.
     """
-    abi = version()
+    abi = min(version(), newest)
     if abi == 0:
         raise OSError(errno.ENOSYS, "this kernel has no Landlock")
     rights = all_rights(abi)

@@ -29,11 +29,14 @@ NOT_LIBRARY = ("site-packages", "dist-packages", "test", "__pycache__")
 
 @dataclass(frozen=True)
 class Profile:
-    """How the children of one warm parent are confined. `packages` are folders of libraries to be readable too."""
+    """How the children of one warm parent are confined. `packages` are folders of libraries to be readable too, and
+    `landlock` the newest version of Landlock's interface that is used, for trying what an older kernel gives.
+    """
 
     level: str
     packages: tuple[str, ...] = ()
     folder: str | None = None
+    landlock: int = landlock.NEWEST
 
 
 def readable_paths(packages: tuple[str, ...]) -> list[str]:
@@ -66,7 +69,7 @@ def make_armour(profile: Profile) -> Armour:
     if profile.level == "process":
         return Armour(profile, hello)
     listable = [os.path.dirname(os.__file__)]
-    ruleset = landlock.ruleset(readable_paths(profile.packages), listable, profile.folder)
+    ruleset = landlock.ruleset(readable_paths(profile.packages), listable, profile.folder, profile.landlock)
     filters = seccomp.assemble(seccomp.head() + seccomp.tail(profile.folder is not None))
     return Armour(profile, hello, ruleset, filters)
 

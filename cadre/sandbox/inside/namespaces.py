@@ -1,11 +1,13 @@
 """The namespaces of level `isolated`: entered once by the warm parent, shared by its children one after another.
 
-The new root is an empty tmpfs with the libraries bound into it read-only: no home, no /proc, no trainer, no network.
+The new root is an empty tmpfs with the libraries bound into it read-only: no home, no trainer, no network, and in /proc
+nothing but the program itself.
 """
 
 import os
 import signal
 import time
+from dataclasses import dataclass
 
 from . import kernel
 
@@ -17,7 +19,9 @@ ST_RELATIME = 4096
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 NEW_ROOT = "/tmp"
 FOLDER = "/run/folder"
+STREAMS = ("stdin", "stdout", "stderr")
 DEVICES = ("/dev/null", "/dev/urandom")
+LINKS = {"/dev/fd": "/proc/self/fd", **{f"/dev/{name}": f"/proc/self/fd/{n}" for n, name in enumerate(STREAMS)}}
 
 
 def enter(paths: list[str]) -> int:
@@ -57,14 +61,34 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, data: s
     kernel.checked("mount", texts[0], texts[1], texts[2], kernel.unsigned_long(flags), texts[3])
 
 
+@dataclass(frozen=True)
+class Source:
+    """What is to be shown under the new root: the text of a symbolic link, or a file or folder that is held open."""
+
+    path: str
+    link: str | None
+    descriptor: int
+    folder: bool
+
+
+def hold(path: str) -> Source:
+    """Take hold of `path` while it can be seen: the new root is mounted over a folder that may hold it."""
+    if os.path.islink(path):
+        return Source(path, os.readlink(path), -1, False)
+    return Source(path, None, os.open(path, os.O_PATH | os.O_CLOEXEC), os.path.isdir(path))
+
+
 def change_root(paths: list[str]) -> None:
-    """Make a read-only tmpfs that holds `paths` and two devices the root, and let go of the old one."""
+    """Make a read-only tmpfs that holds `paths` and a few devices the root, and let go of the old one."""
     mount(None, "/", None, MS_REC | MS_PRIVATE)
+    sources = [hold(path) for path in (*paths, *DEVICES) if os.path.lexists(path)]
     mount("tmpfs", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,nr_inodes=4096,mode=755")
-    for path in (*paths, *DEVICES):
-        if os.path.lexists(path):
-            bind(path)
+    for source in sources:
+        bind(source)
     os.makedirs(NEW_ROOT + FOLDER)
+    if mount_proc():
+        for name, target in LINKS.items():
+            os.symlink(target, NEW_ROOT + name)
     os.chdir(NEW_ROOT)
     kernel.checked("syscall", PIVOT_ROOT[os.uname().machine], b".", b".")
     kernel.checked("umount2", b".", MNT_DETACH)
@@ -72,18 +96,36 @@ def change_root(paths: list[str]) -> None:
     os.chdir("/")
 
 
-def bind(path: str) -> None:
-    """Show `path` at the same place under the new root, read-only; a symbolic link is made anew."""
-    target = NEW_ROOT + path
+def mount_proc() -> bool:
+    """Show the processes of the new namespace, and nothing else, at /proc; false where the kernel refuses, because
+    parts of the /proc around us are hidden. It is there for /dev/stdin and its like; Landlock keeps programs from the
+    rest.
+    """
+    os.makedirs(NEW_ROOT + "/proc")
+    pid = os.fork()  # it must be done by a process of that namespace
+    if pid == 0:
+        try:
+            flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
+            mount("proc", NEW_ROOT + "/proc", "proc", flags, "subset=pid,hidepid=ptraceable")
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def bind(source: Source) -> None:
+    """Show a source at the same place under the new root, read-only; a symbolic link is made anew."""
+    target = NEW_ROOT + source.path
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    if os.path.islink(path):
-        os.symlink(os.readlink(path), target)
+    if source.link is not None:
+        os.symlink(source.link, target)
         return
-    if os.path.isdir(path):
+    if source.folder:
         os.makedirs(target, exist_ok=True)
     else:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
-    mount(path, target, None, MS_BIND | MS_REC)
+    mount(f"/proc/self/fd/{source.descriptor}", target, None, MS_BIND | MS_REC)
+    os.close(source.descriptor)
     mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | locked_flags(target))
 
 

@@ -6,7 +6,6 @@ descriptors. It ends when the trainer does, and its children end with it.
 
 import contextlib
 import gc
-import importlib
 import os
 import select
 import signal
@@ -16,17 +15,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from . import child, groups, kernel, layers, namespaces, wire
+from . import addresses, child, groups, kernel, layers, namespaces, watch, wire
 
 TICK_S = 0.02
 SIGKILLED = -9
-PROCESSORS = os.cpu_count() or 1
-# Imported before the first fork, so that programs need not wait for them.
-COMMON_MODULES = (
-    "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "hashlib",
-    "heapq", "inspect", "io", "itertools", "json", "linecache", "math", "operator", "random", "re", "statistics",
-    "string", "textwrap", "time", "traceback", "typing", "unittest",
-)  # fmt: skip
 
 
 class TrainerGone(Exception):
@@ -43,6 +35,7 @@ class Child:
     armed: list[str]
     error: str = ""
     killed: str = ""  # why the parent killed it, if it did
+    ended: bool = False  # before the parent had reason to end it
 
 
 @dataclass(frozen=True)
@@ -72,30 +65,6 @@ class Nursery:
         return Child(pid, handle, here, armed + more, received[0]["error"])
 
 
-def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has used, from its own clock (see clock_getcpuclockid(3))."""
-    return time.clock_gettime((~pid << 3) | 2) if sys.platform == "linux" else 0.0
-
-
-def thread_count(nursery: Nursery, pid: int) -> int:
-    """Threads of a process; its task folder has one link for each, and two more."""
-    if nursery.proc is None:
-        return 1
-    try:
-        return os.stat(f"{pid}/task", dir_fd=nursery.proc).st_nlink - 2
-    except FileNotFoundError:
-        return 0
-
-
-def excess(nursery: Nursery, one: Child, request: dict[str, Any], elapsed: float) -> str:
-    """The limit that a running child has passed, or an empty string."""
-    if elapsed >= request["wall_s"]:
-        return "wall"
-    if cpu_seconds(one.pid) >= request["cpu_s"]:
-        return "cpu"
-    return "threads" if thread_count(nursery, one.pid) > groups.MAX_THREADS else ""
-
-
 def wait_for_one(running: list[Child], control: socket.socket, seconds: float) -> list[Child]:
     """Wait until a child ends, at most `seconds`; those that ended. Raises TrainerGone."""
     if sys.platform != "linux":
@@ -120,9 +89,11 @@ def supervise(nursery: Nursery, running: list[Child], request: dict[str, Any], c
         elapsed = time.monotonic() - started
         for one in wait_for_one(alive, control, min(TICK_S, request["wall_s"] - elapsed)):
             alive.remove(one)
-        elapsed = time.monotonic() - started
+            one.ended = True
+        pids, elapsed = [one.pid for one in running], time.monotonic() - started
+        late = main in alive and watch.out_of_time(nursery.proc, pids, request, elapsed)
         for one in alive:
-            one.killed = one.killed or excess(nursery, one, request, elapsed)
+            one.killed = one.killed or watch.excess(nursery.proc, one.pid, request) or ("wall" if late else "")
             if one.killed:
                 os.kill(one.pid, signal.SIGKILL)
 
@@ -139,6 +110,7 @@ def reap(one: Child, level: str, started: float) -> dict[str, Any]:
     return {
         "code": os.waitstatus_to_exitcode(status),
         "killed": one.killed,
+        "ended": one.ended,
         "wall_s": time.monotonic() - started,
         "cpu_s": usage.ru_utime + usage.ru_stime,
         "layers": one.armed,
@@ -173,6 +145,8 @@ def run(
 
 def end(nursery: Nursery, children: list[Child], started: float) -> list[dict[str, Any]]:
     """End the children and whatever they have started; how each child ended."""
+    for one in children:  # the first may have ended because another did, which is on its way out
+        one.ended = one.ended or watch.exiting(nursery.proc, one.pid)
     if nursery.group is not None:
         nursery.group.kill()
     endings = [reap(one, nursery.armour.profile.level, started) for one in children]
@@ -216,15 +190,19 @@ def serve(control: socket.socket, profile: layers.Profile, folder: str, keep_spa
     first = namespaces.enter(layers.visible_paths(profile.packages)) if profile.level == "isolated" else None
     nursery = Nursery(layers.make_armour(profile), proc, limited)
     layers.arm_parent(profile.level)
+    addresses.fill_holes()
     gc.freeze()
+    gc.disable()  # a child turns it on again
     spare: Child | None = nursery.fork()
+    if keep_spare and spare is not None:
+        watch.rehearse(proc, spare.pid)
     try:
         wire.send(control, {"layers": spare.armed, "error": spare.error} if spare else {})
-        while (received := wait_for_request(control)) is not None:
-            request, descriptors = received
-            handed, spare = spare, None
-            answer(nursery, handed, request, descriptors, control)
-            spare = nursery.fork() if keep_spare else None
+        while wait_for_request(control):
+            handed, spare = [spare], None
+            if not answer(nursery, handed, control):
+                break
+            spare = nursery.fork() if keep_spare else None  # nothing of the request is left in memory by now
     except (TrainerGone, BrokenPipeError):
         pass  # nobody is left to answer; or a child died unasked, and the trainer tries again on a new parent
     finally:
@@ -241,10 +219,16 @@ def open_group(folder: str) -> groups.Group:
     return groups.open_group(folder)
 
 
-def answer(
-    nursery: Nursery, spare: Child | None, request: dict[str, Any], descriptors: list[int], control: socket.socket
-) -> None:
-    """Run one request, with the spare child where it fits, and send how it ended."""
+def answer(nursery: Nursery, handed: list[Child | None], control: socket.socket) -> bool:
+    """Run one request, with the spare child that is handed over where it fits, and send how it ended; false when there
+    is none to come.
+    """
+    spare, received = handed.pop(), wire.receive(control)
+    if received is None:
+        if spare is not None:
+            reap(spare, nursery.armour.profile.level, 0.0)
+        return False
+    request, descriptors = received
     if request["folder_mb"]:
         if spare is not None:
             reap(spare, nursery.armour.profile.level, 0.0)
@@ -254,6 +238,7 @@ def answer(
     for descriptor in descriptors:
         os.close(descriptor)
     wire.send(control, {"endings": endings})
+    return True
 
 
 def run_with_folder(
@@ -270,26 +255,10 @@ def run_with_folder(
         namespaces.unmount_folder()
 
 
-def wait_for_request(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """The next request; None when the trainer has closed its end, or has died and left it open in another process."""
+def wait_for_request(control: socket.socket) -> bool:
+    """Wait until there is something to read; false when the trainer has died and left its end to another process."""
     trainer = os.getppid()
     while not select.select([control], [], [], 1.0)[0]:
         if os.getppid() != trainer:
-            return None
-    return wire.receive(control)
-
-
-def main() -> None:
-    """Entry: `inside.parent.main()` with the level, the control descriptor and the options as arguments."""
-    level, descriptor, mode, packages, preload, folder = sys.argv[2:8]
-    control = socket.socket(fileno=int(descriptor))
-    profile = layers.Profile(level, tuple(filter(None, packages.split(os.pathsep))))
-    sys.path[0:1] = []
-    sys.path += profile.packages
-    try:
-        for name in (*(COMMON_MODULES if mode == "pool" else ()), *filter(None, preload.split(","))):
-            importlib.import_module(name)
-        child.prepare()
-        serve(control, profile, folder, keep_spare=mode == "pool")
-    except OSError as error:
-        wire.send(control, {"layers": [], "error": str(error)})
+            return False
+    return True

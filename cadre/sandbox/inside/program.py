@@ -1,49 +1,48 @@
 """A job of kind `program`: run source text as `__main__`, with stdin and stdout, as `python file.py` would."""
 
-import atexit
+import builtins
 import functools
 import linecache
 import os
+import site
 import socket
 import sys
 import traceback
 import types
+from importlib.machinery import SourceFileLoader
 from typing import Any
 
 from .boundary import Returned, attempt
 
 FILE_NAME = "<program>"
+PATH = "/program.py"
 MAX_ERROR_LINES = 60
 
 
 def run(job: dict[str, Any], peer: socket.socket | None) -> None:
     """Run `job["program"]`; whatever it raises goes through."""
-    module = new_main()
-    execute(job["program"], FILE_NAME, module.__dict__)
-    finish()
+    execute(job["program"], FILE_NAME, new_main().__dict__)
 
 
-def finish() -> None:
-    """What an interpreter does after the last line: wait for threads, call what was registered with atexit."""
-    wait_for_threads(sys.modules.get("threading"))
-    atexit._run_exitfuncs()
-
-
-def wait_for_threads(threading: Any) -> None:
-    """Join what the program started with the module, if it imported it. The warm parent does not: the hook that it
-    registers for forks took a seventh of a child's life.
-    """
-    for thread in threading.enumerate() if threading else ():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+def prepare() -> None:
+    """In the warm parent, once: the names that an interpreter adds to its built-ins when it starts."""
+    site.setquit()
+    site.setcopyright()
+    site.sethelper()
 
 
 def new_main() -> types.ModuleType:
     """A fresh module that `sys.modules` knows as `__main__`, as dataclasses and pickle expect."""
     module = types.ModuleType("__main__")
-    module.__dict__["__builtins__"] = __builtins__
+    module.__dict__.update(
+        __annotations__={},
+        __builtins__=builtins,
+        __cached__=None,
+        __file__=PATH,
+        __loader__=SourceFileLoader("__main__", PATH),
+    )
     sys.modules["__main__"] = module
-    sys.argv = ["program.py"]
+    sys.argv = [PATH]
     return module
 
 
@@ -54,10 +53,13 @@ def execute(source: str, name: str, namespace: dict[str, Any]) -> None:
 
 
 def print_error(error: BaseException) -> None:
-    """Print the traceback, without the frames of this package, to stderr; a few lines at most of a deep one."""
+    """Tell of the error, without the frames of this package: by the program's own hook, or on stderr in a few lines."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(os.path.dirname(__file__)):
         trace = trace.tb_next
+    if sys.excepthook is not sys.__excepthook__:
+        attempt(lambda: sys.excepthook(type(error), error, trace))
+        return
     shown = functools.partial(traceback.format_exception, limit=-MAX_ERROR_LINES, chain=False)
     outcome = attempt(lambda: shown(type(error), error, trace))
     lines = outcome.value if isinstance(outcome, Returned) else [f"{type(error).__name__}\n"]

@@ -5,9 +5,9 @@ Everything that arrives here was written by a hostile process.
 
 import builtins
 import json
-import os
 import socket
 from collections.abc import Iterator
+from os import urandom  # the kernel's own, whatever stands in for it later
 from typing import Any
 
 from . import codec, wire
@@ -16,6 +16,9 @@ MAX_REPLY = 8 << 20
 EXCEPTIONS = {
     name: kind for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)
 }
+# On this side they would mean that something has come to its end: `all(map(f, items))` would be true.
+for ended in ("StopIteration", "StopAsyncIteration"):
+    del EXCEPTIONS[ended]
 
 
 class SolutionGone(Exception):
@@ -34,16 +37,23 @@ class Peer:
 
     def call(self, target: dict[str, Any], operation: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Have the solution do something; its plain value. Raises what it raised, or SolutionGone."""
-        number = os.urandom(8).hex()  # so that an answer cannot be sent before it is asked for
+        number = urandom(8).hex()  # so that an answer cannot be sent before it is asked for
         request = {"id": number, "operation": operation, **target}
-        request["arguments"] = codec.encode(list(arguments), own_reference)
-        request["keywords"] = codec.encode(keywords, own_reference)
+        passed = [list(arguments), keywords]
+        request["passed"] = codec.encode(passed, own_reference)
         reply = self.exchange(request)
         if reply.get("id") != number:
             raise SolutionGone("the solution answered what it was not asked")
+        if "passed" in reply:
+            for mine, theirs in zip(held(passed), held(self.decoded(reply["passed"])), strict=False):
+                codec.refresh(mine, theirs)
         if "error" in reply:
             raise raised(reply)
-        return codec.decode(reply.get("value"), lambda place: Remote(self, place))
+        return self.decoded(reply.get("value"))
+
+    def decoded(self, data: Any) -> Any:
+        """What the solution sent, as plain values and objects that stay there."""
+        return codec.decode(data, lambda place: Remote(self, place), shadow=shadow_of)
 
     def exchange(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -78,19 +88,29 @@ def raised(reply: dict[str, Any]) -> Exception:
         return SolutionError(f"{name}: {message}")
 
 
+def held(passed: Any) -> list[Any]:
+    """The arguments of a call, by position and then by name. Raises CodecError where they are none."""
+    if type(passed) is not list or len(passed) != 2 or type(passed[0]) is not list or type(passed[1]) is not dict:
+        raise codec.CodecError("no arguments")
+    return [*passed[0], *(passed[1][name] for name in sorted(passed[1]))]
+
+
 class Remote:
-    """An object that stayed with the solution: to be passed back, called, or looked into, and equal to nothing."""
+    """An object that stayed with the solution: to be passed back, called, or looked into.
+
+    It equals what it holds where its class is derived from a list, a dictionary or a set, and nothing otherwise.
+    """
 
     def __init__(self, peer: Peer, place: Any = None, name: str | None = None) -> None:
         target = {"object": place} if name is None else {"name": name}
         object.__setattr__(self, "_peer", peer)
         object.__setattr__(self, "_target", target)
 
-    def _do(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
+    def _do(self, operation: str, /, *arguments: Any, **keywords: Any) -> Any:
         peer: Peer = object.__getattribute__(self, "_peer")
         return peer.call(object.__getattribute__(self, "_target"), operation, arguments, keywords)
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+    def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
         return self._do("call", *arguments, **keywords)
 
     def __getattr__(self, name: str) -> Any:
@@ -111,9 +131,12 @@ class Remote:
         return self._do("at", key)
 
     def __eq__(self, other: object) -> bool:
-        raise TypeError("an object of the solution's own class cannot be compared: only plain values can")
+        try:
+            held = self._do("plain")
+        except TypeError:
+            raise TypeError("an object of the solution's own class cannot be compared: only plain values can") from None
+        return bool(held == (other._do("plain") if type(other) is Remote else other))
 
-    __ne__ = __eq__
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
@@ -123,8 +146,33 @@ class Remote:
         return "<an object of the solution>"
 
 
+def shadow_of(remote: Remote, plain: Any) -> Any:
+    """A plain value that stands for an object of the solution: what the value has not is asked of the object."""
+    kind = SHADOWS.get(type(plain))
+    if kind is None:
+        raise codec.CodecError(f"nothing can be like a value of type {type(plain).__name__}")
+    value = kind(plain)
+    value._remote = remote
+    return value
+
+
+def shadow_class(base: type) -> type:
+    """A type of values that are of a built-in one, and know the solution's object that they are of."""
+
+    def get(self: Any, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.__dict__["_remote"], name)
+
+    return type(base.__name__, (base,), {"__getattr__": get})
+
+
+SHADOWS = {base: shadow_class(base) for base in codec.INHERITED}
+
+
 def own_reference(value: Any) -> int:
     """Send an object of the solution back to it. Raises CodecError for an object of anybody else."""
+    value = vars(value)["_remote"] if type(value) in SHADOWS.values() else value
     if type(value) is not Remote:
         return int(codec.no_reference(value))
     target: dict[str, Any] = object.__getattribute__(value, "_target")

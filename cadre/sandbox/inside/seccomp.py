@@ -14,12 +14,14 @@ LOAD, EQUAL, AT_LEAST, AND, RETURN = 0x20, 0x15, 0x35, 0x54, 0x06  # BPF opcodes
 ALLOW, KILL_PROCESS, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 EPERM, ENOSYS = 1, 38
 X32 = 0x40000000
+SIGKILL = 9
+RLIMIT_STACK = 3
 
 # The flags with which glibc and musl start a thread; a clone with any other set would make a process or a namespace.
 THREAD_FLAGS = (0x003D0F00, 0x007D0F00)
 SAFE_FCNTL = (0, 1, 2, 3, 4, 1030)  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC; no F_SETOWN
 SAFE_IOCTL = (0x5401, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
-O_TRUNC_AND_ACCESS, O_TRUNC = 0x203, 0x200
+O_TRUNC, ACCESS, NEITHER = 0x200, 3, 3
 
 ANY_PROCESS = 0x7FFFFFFF  # no process has this id, and no other instruction this constant
 
@@ -50,24 +52,35 @@ def if_null(index: int) -> list[Instruction]:
     return [load_argument(index), (EQUAL, 0, 2, 0), load_argument(index, high=True), (EQUAL, 1, 0, 0), deny(), permit()]
 
 
-def unless_truncating_reader(index: int) -> list[Instruction]:
-    """Deny O_TRUNC on a descriptor opened to read: it empties the file, and Landlock before ABI 3 does not see it."""
-    return [load_argument(index), (AND, 0, 0, O_TRUNC_AND_ACCESS), (EQUAL, 1, 0, O_TRUNC), permit(), deny()]
+def to_itself(own_pid: int, signal_index: int) -> list[Instruction]:
+    """Allow to signal the process itself, but by SIGKILL: who ends so was killed by somebody else, and is run again."""
+    tests = [(EQUAL, 0, 2, own_pid), load_argument(signal_index), (EQUAL, 0, 1, SIGKILL), deny(), permit()]
+    return [load_argument(0), *tests]
+
+
+def unless_truncating(index: int) -> list[Instruction]:
+    """Deny what empties a file unseen by Landlock before ABI 3, which looks only at reading and writing: O_TRUNC on a
+    descriptor opened to read, and the access mode 3, which is neither and which no program needs.
+    """
+    odd = [load_argument(index), (AND, 0, 0, ACCESS), (EQUAL, 0, 1, NEITHER), deny()]
+    return [*odd, load_argument(index), (AND, 0, 0, O_TRUNC | ACCESS), (EQUAL, 1, 0, O_TRUNC), permit(), deny()]
 
 
 def conditional_rules() -> dict[str, list[Instruction]]:
     """The calls that are safe only with some arguments."""
+    # One's own limits may be read, and that of the stack set: its memory counts like any other.
+    limits = [load_argument(1), (EQUAL, 0, 1, RLIMIT_STACK), permit(), *if_null(2)]
     return {
         "clone": if_one_of(0, THREAD_FLAGS),
         "clone3": [deny(ENOSYS)],  # its flags lie behind a pointer; libc falls back to clone
-        "prlimit64": [load_argument(0), (EQUAL, 1, 0, 0), deny(), *if_null(2)],  # read one's own limits only
+        "prlimit64": [load_argument(0), (EQUAL, 1, 0, 0), deny(), *limits],
         "sendto": if_null(4),  # a connected stream, never an address
         "socketpair": [load_argument(0), (EQUAL, 1, 0, 1), deny(), load_argument(1), (AND, 0, 0, 0xF)]
         + [(EQUAL, 1, 0, 1), deny(), permit()],  # unix stream pairs: asyncio wakes itself through one
         "fcntl": if_one_of(1, SAFE_FCNTL),
         "ioctl": if_one_of(1, SAFE_IOCTL),
-        "open": unless_truncating_reader(1),
-        "openat": unless_truncating_reader(2),
+        "open": unless_truncating(1),
+        "openat": unless_truncating(2),
     }
 
 
@@ -84,7 +97,7 @@ def head(own_pid: int = ANY_PROCESS) -> list[Instruction]:
     filters += [(LOAD, 0, 0, 0)]
     if machine == "x86_64":
         filters += [(AT_LEAST, 0, 1, X32), (RETURN, 0, 0, KILL_PROCESS)]
-    return [*filters, *when("kill", if_one_of(0, (own_pid,))), *when("tgkill", if_one_of(0, (own_pid,)))]
+    return [*filters, *when("kill", to_itself(own_pid, 1)), *when("tgkill", to_itself(own_pid, 2))]
 
 
 def tail(folder: bool) -> list[Instruction]:

@@ -2,17 +2,22 @@
 
 import ast
 import builtins
+import collections
 import importlib
 import math
+import types
 from collections.abc import Callable
 from typing import Any
 
+from .boundary import Returned, attempt
 from .program import execute
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 Unit = tuple[str, Callable[[], object]]  # the source text, and what runs it
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-NEED_A_FUNCTION = (ast.Return, ast.Nonlocal, ast.Yield, ast.YieldFrom)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+NEED_A_FUNCTION = (ast.Return, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
 
 # Names that test code uses without an import. They must never be the solution's: it could redefine what is expected.
 KNOWN_MODULES = (
@@ -49,7 +54,7 @@ def names_wanted(used: set[str], namespace: dict[str, Any], offered: list[str]) 
 def split(source: str, namespace: dict[str, Any], candidate: object) -> list[Unit]:
     """The units of test code: definitions and imports are run at once, the rest only with the test that they precede.
 
-    Raises SyntaxError, or whatever the definitions raise.
+    What follows the last test is one more, where it does something. Raises SyntaxError.
     """
     return units_of(ast.parse(source).body, namespace, candidate)
 
@@ -60,34 +65,51 @@ def units_of(statements: list[ast.stmt], namespace: dict[str, Any], candidate: o
     for statement in statements:
         if is_main_guard(statement) or is_trivial(statement):
             continue
-        if isinstance(statement, DEFINITIONS):
-            tests += units_of_definition(statement, namespace, candidate)
+        if isinstance(statement, FUNCTIONS) and statement.name == "check" and len(statement.args.args) == 1:
+            tests += units_of_check(statement, namespace, candidate)
+        elif isinstance(statement, DEFINITIONS) and defined(statement, namespace):
+            tests += units_of_definition(statement, namespace)
         else:
             pending.append(statement)
-            if has_assert(statement):
+            if can_fail(statement):
                 tests.append(unit_of(pending, namespace))
                 pending = []
-    return tests
+    return tests + ([unit_of(pending, namespace)] if any(map(does_something, pending)) else [])
 
 
-def units_of_definition(statement: ast.stmt, namespace: dict[str, Any], candidate: object) -> list[Unit]:
-    """Run a definition or an import; the tests that it defines."""
-    if isinstance(statement, ast.FunctionDef) and statement.name == "check" and len(statement.args.args) == 1:
-        return units_of_check(statement, namespace, candidate)
-    run_statements([statement], namespace)
-    if isinstance(statement, ast.FunctionDef) and statement.name.startswith("test"):
-        return [(statement.name, namespace[statement.name])]
+def defined(statement: ast.stmt, namespace: dict[str, Any]) -> bool:
+    """Run a definition or an import; False where it needs statements that wait for their test."""
+    return isinstance(attempt(lambda: run_statements([statement], namespace)), Returned)
+
+
+def units_of_definition(statement: ast.stmt, namespace: dict[str, Any]) -> list[Unit]:
+    """The tests that a definition holds."""
+    if isinstance(statement, FUNCTIONS) and statement.name.startswith("test"):
+        test = namespace[statement.name]
+        return [(statement.name, lambda: completed(test()))]
     return units_of_class(namespace[statement.name]) if isinstance(statement, ast.ClassDef) else []
 
 
-def units_of_check(function: ast.FunctionDef, namespace: dict[str, Any], candidate: object) -> list[Unit]:
+def units_of_check(function: Function, namespace: dict[str, Any], candidate: object) -> list[Unit]:
     """Each assert of HumanEval's `check` on its own; the whole of it where they need the function around them."""
     if any(isinstance(node, NEED_A_FUNCTION) for node in ast.walk(function)):
         run_statements([function], namespace)
         check = namespace[function.name]
-        return [("check(candidate)", lambda: check(candidate))]
+        return [("check(candidate)", lambda: completed(check(candidate)))]
     namespace[function.args.args[0].arg] = candidate
     return units_of(function.body, namespace, candidate)
+
+
+def completed(result: object) -> None:
+    """See a test through that begins only when asked to go on: a generator, or a coroutine that waits for nothing."""
+    if isinstance(result, types.GeneratorType):
+        collections.deque(result, maxlen=0)
+    elif isinstance(result, types.CoroutineType):
+        try:
+            result.send(None)
+        except StopIteration:
+            return
+        raise TypeError("a test waits for what does not come")
 
 
 def unit_of(statements: list[ast.stmt], namespace: dict[str, Any]) -> Unit:
@@ -112,9 +134,16 @@ def alike(got: Any, expected: Any) -> bool:
         return same_length and all(alike(one, other) for one, other in zip(got, expected, strict=True))
     if isinstance(expected, dict):
         return isinstance(got, dict) and got.keys() == expected.keys() and all(alike(got[k], expected[k]) for k in got)
-    if isinstance(expected, float) and type(got) in (int, float):
-        return got == expected or math.isclose(got, expected, rel_tol=1e-6, abs_tol=1e-9)
+    if isinstance(expected, float) and isinstance(got, int | float) and not isinstance(got, bool):
+        return same_float(got, expected)
     return isinstance(got, bool) == isinstance(expected, bool) and got == expected
+
+
+def same_float(got: float, expected: float) -> bool:
+    """Equal to six digits; one that is not a number is like another."""
+    if math.isnan(expected):
+        return math.isnan(got)
+    return got == expected or math.isclose(got, expected, rel_tol=1e-6, abs_tol=1e-9)
 
 
 def units_of_class(kind: object) -> list[Unit]:
@@ -129,8 +158,16 @@ def run_statements(statements: list[ast.stmt], namespace: dict[str, Any]) -> Non
     execute("\n".join(ast.unparse(statement) for statement in statements), "<test>", namespace)
 
 
-def has_assert(statement: ast.stmt) -> bool:
-    return any(isinstance(node, ast.Assert) for node in ast.walk(statement))
+def can_fail(statement: ast.stmt) -> bool:
+    """Whether a statement is a test: it asserts something, or raises unless it is so."""
+    nodes = list(ast.walk(statement))
+    return any(isinstance(node, ast.Assert) for node in nodes) or any(isinstance(node, ast.Raise) for node in nodes[1:])
+
+
+def does_something(statement: ast.stmt) -> bool:
+    """Whether a statement calls anything, printing apart."""
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    return any(not (isinstance(call.func, ast.Name) and call.func.id == "print") for call in calls)
 
 
 def is_trivial(statement: ast.stmt) -> bool:

@@ -1,0 +1,109 @@
+"""What one update learns from: trees become training sequences, by comparison in groups or by a critic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+from cadre.advantages import filters, penalties, preferences
+from cadre.advantages.by_critic import judged_by_critic
+from cadre.advantages.group_relative import AdvantageGroup, BaselineState, compare, moved
+from cadre.advantages.plan import Plan
+from cadre.advantages.samples import ScoredSample, samples_of
+from cadre.advantages.sequences import sequences
+from cadre.errors import ConfigError
+from cadre.rollout import walk
+from cadre.team import Metrics, Team
+from cadre.types import Datum, Tree
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """The sequences of an update, the groups that they were compared in, if any, and metrics for the logs."""
+
+    data: list[Datum]
+    groups: list[AdvantageGroup] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=dict)
+
+
+def build_batch(
+    trees: Sequence[Tree], plan: Plan, team: Team, baseline_state: BaselineState | None = None
+) -> TrainingBatch:
+    """The data of an update as the plan says. The running means in `baseline_state` are moved by the batch."""
+    metrics: Metrics = {}
+    if plan.reward_model is not None:
+        trees, metrics = scored_by_model(trees, team)
+    samples, charges = charged(samples_of(trees), plan, team)
+    learn = _by_group if plan.critic is None else _by_critic
+    batch = learn(samples, plan, team, {} if baseline_state is None else baseline_state)
+    return replace(batch, metrics=metrics | charges | batch.metrics)
+
+
+def charged(samples: Sequence[ScoredSample], plan: Plan, team: Team) -> tuple[list[ScoredSample], Metrics]:
+    """The samples with what their tokens cost under the plan."""
+    metrics: Metrics = {}
+    if plan.kl > 0.0:
+        samples = penalties.with_reference(samples, team)
+        metrics = penalties.mean_gaps(samples)
+        samples = penalties.charged_for_distance(samples, plan.kl)
+    metrics |= penalties.mean_overlong(samples, plan.selection, team.sampling)
+    return penalties.charged_for_length(samples, plan.selection, team.sampling), metrics
+
+
+def _by_group(samples: Sequence[ScoredSample], plan: Plan, team: Team, state: BaselineState) -> TrainingBatch:
+    """Samples are compared with those of their group."""
+    groups = compare(samples, plan.credit, state)
+    state.update(moved(state, groups, plan.credit))
+    kept = filters.selected(groups, plan.selection)
+    dropped = sum(len(group.samples) for group in groups) - len(kept)
+    return TrainingBatch(_sequences(kept, plan, team), groups, {"rollout/dropped": dropped})
+
+
+def _by_critic(samples: Sequence[ScoredSample], plan: Plan, team: Team, state: BaselineState) -> TrainingBatch:
+    """Samples are worth what they earned beyond the critic's value. One that was cut off may train the critic alone."""
+    assert plan.critic is not None
+    judged, critic_data, metrics = judged_by_critic(samples, plan.credit, plan.critic, team)
+    kept = [replace(scored, trains=not filters.cut_off(scored, plan.selection)) for scored in judged]
+    dropped = sum(filters.cut_off(scored, plan.selection) for scored in samples)
+    return TrainingBatch([*_sequences(kept, plan, team), *critic_data], [], metrics | {"rollout/dropped": dropped})
+
+
+def _sequences(samples: Sequence[ScoredSample], plan: Plan, team: Team) -> list[Datum]:
+    """The sequences of what is learned from, with what each weighs and what the loss asks for."""
+    if plan.loss.kl > 0.0 and plan.kl == 0.0:
+        samples = penalties.with_reference(samples, team)
+    elif plan.loss.kl == 0.0 and plan.kl > 0.0:
+        samples = [replace(scored, reference=()) for scored in samples]
+    rule = plan.selection.tree_weight or plan.tree_weight
+    weighed = filters.weighed_by_tree(samples, rule, plan.loss)
+    return sequences(filters.weighed_by_role(weighed, plan.selection), team.sampling)
+
+
+def scored_by_model(trees: Sequence[Tree], team: Team) -> tuple[list[Tree], Metrics]:
+    """The trees with the reward model's score of each answer in place of the environment's reward.
+
+    Raises ConfigError where the team has no reward model.
+    """
+    if team.reward_model is None:
+        raise ConfigError(
+            "algorithm.reward_model: the team was built without one; expected a model that scores answers. Remove "
+            "the option to train on the environment's reward."
+        )
+    paid = preferences.scored_by(trees, team.reward_model)
+    branches = (branch for tree in paid for node in walk.nodes(tree.root) for branch in node.branches)
+    return paid, {"reward_model/score": fmean(score for branch in branches for score in branch.reward.local.values())}
+
+
+def useful(plan: Plan, team: Team) -> Callable[[Tree], bool]:
+    """Whether any sample of a tree that would be trained has an advantage: the predicate of dynamic sampling.
+
+    What the distance from the reference model costs is asked for only where the rewards alone teach nothing.
+    """
+
+    def teaches(tree: Tree, judged_by: Plan) -> bool:
+        samples, _ = charged(samples_of([tree]), judged_by, team)
+        kept = filters.selected(compare(samples, plan.credit), plan.selection)
+        return any(scored.advantages[0] != 0.0 and team.trains(scored.sample.policy) for scored in kept)
+
+    return lambda tree: teaches(tree, replace(plan, kl=0.0)) or (plan.kl > 0.0 and teaches(tree, plan))

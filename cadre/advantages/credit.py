@@ -1,0 +1,34 @@
+"""What a sample is worth and against whom, as a point in four axes; the functions behind the names stand elsewhere.
+
+`returns` (`cadre.advantages.returns`): the worth of a sample. `group`, `baseline`, `scale`
+(`cadre.advantages.group_relative`): which samples it is compared with, what is subtracted, what it is divided by. Each
+is a name of a table or, from the user's own file, `my_file.py:function`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Count = Literal["episodes", "decisions"]
+
+# A standard deviation below this is rounding, not signal.
+NO_STD = 1e-9
+
+
+@dataclass(frozen=True)
+class Credit:
+    """A point in the four axes. `alpha` weighs the team's reward against the local one, `gamma` discounts a turn.
+
+    `count` says what counts once in a group's statistics: a whole episode, however many decisions a role makes in it,
+    or every decision. `decay` is that of the running means. Where a critic judges, `alpha` and `gamma` alone matter.
+    """
+
+    returns: str
+    group: str
+    baseline: str
+    scale: str
+    alpha: float = 1.0
+    gamma: float = 1.0
+    count: Count = "decisions"
+    decay: float = 0.95

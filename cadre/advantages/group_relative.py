@@ -1,0 +1,209 @@
+"""Advantages by comparison: samples in groups, a baseline for each group, a scale.
+
+Groups come from where samples stand in the tree, never from ids or index arithmetic. A grouping, a baseline and a scale
+are one function each, in the tables below or in a file of the user's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from cadre.advantages.credit import NO_STD, Credit
+from cadre.advantages.returns import RETURNS, decisions_in_episode
+from cadre.advantages.samples import ScoredSample
+from cadre.rollout.walk import Decision
+from cadre.settings.user_code import load_function
+
+Key = tuple[str | int, ...]
+# Exponential means of returns by role, or by role and turn; kept in the checkpoint.
+BaselineState = dict[str, float]
+
+
+@dataclass(frozen=True)
+class GroupReturns:
+    """What a group of N samples is judged by, all [N].
+
+    `values` are their returns, `weights` their parts in the group's statistics, `running` the exponential means that
+    they belong to, as they were before the batch.
+    """
+
+    values: tuple[float, ...]
+    weights: tuple[float, ...]
+    running: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return sum(w * value for w, value in zip(self.weights, self.values, strict=True)) / sum(self.weights)
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the population."""
+        mean, weighed = self.mean, zip(self.weights, self.values, strict=True)
+        return math.sqrt(sum(w * (value - mean) ** 2 for w, value in weighed) / sum(self.weights))
+
+
+@dataclass(frozen=True)
+class AdvantageGroup:
+    """Samples that are compared with each other, with the advantages that the comparison gave them."""
+
+    key: Key
+    samples: tuple[ScoredSample, ...]
+    std: float
+
+    @property
+    def differs(self) -> bool:
+        """Whether its returns have a standard deviation."""
+        return self.std >= NO_STD
+
+
+def valued(samples: Sequence[ScoredSample], credit: Credit) -> list[ScoredSample]:
+    """The samples with what they are worth, and what they count in the statistics of their group."""
+    returns_of = load_function("algorithm.returns", credit.returns, RETURNS)
+    return [
+        replace(
+            scored,
+            returns=returns_of(scored.decision, credit),
+            count=1.0 / decisions_in_episode(scored.decision) if credit.count == "episodes" else 1.0,
+        )
+        for scored in samples
+    ]
+
+
+def compare(
+    samples: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float] | None = None
+) -> list[AdvantageGroup]:
+    """Every sample in exactly one group, its return less its penalties held against the group's baseline.
+
+    All groups are judged against the running means in `state`, none of which is moved; `moved` says what they become.
+    """
+    grouping = load_function("algorithm.group", credit.group, GROUPINGS)
+    groups: dict[Key, list[ScoredSample]] = defaultdict(list)
+    for scored in valued(samples, credit):
+        groups[grouping(scored.decision)].append(scored)
+    return [_judge(key, members, credit, state or {}) for key, members in groups.items()]
+
+
+def _judge(key: Key, members: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float]) -> AdvantageGroup:
+    """Advantages within one group. Without a standard deviation they are 0 under a baseline made of the group, and
+    never divided."""
+    returns = GroupReturns(
+        tuple(scored.paid for scored in members),
+        tuple(scored.count for scored in members),
+        tuple(state.get(lasting_name(scored.decision, credit.group), 0.0) for scored in members),
+    )
+    baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
+    std = returns.std
+    if std < NO_STD and of_the_group(baseline):
+        return AdvantageGroup(key, tuple(replace(scored, advantages=(0.0,)) for scored in members), 0.0)
+    scale = load_function("algorithm.scale", credit.scale, SCALES)(returns)
+    divisor = scale if scale >= NO_STD else 1.0
+    advantages = [(value - base) / divisor for value, base in zip(returns.values, baseline(returns), strict=True)]
+    judged = (replace(scored, advantages=(value,)) for scored, value in zip(members, advantages, strict=True))
+    return AdvantageGroup(key, tuple(judged), std)
+
+
+# Which samples are compared.
+
+GROUPINGS: dict[str, Callable[[Decision], Key]] = {
+    "node": lambda decision: (decision.tree, decision.role, *decision.path),
+    "task": lambda decision: (decision.tree,),
+    "task_role": lambda decision: (decision.tree, decision.role),
+    "role_turn_task": lambda decision: (decision.tree, decision.role, decision.node.turn),
+    "role": lambda decision: (decision.role,),
+}
+
+
+# What is subtracted, one number a sample.
+
+Baseline = Callable[[GroupReturns], Sequence[float]]
+
+
+def _mean(group: GroupReturns) -> list[float]:
+    return [group.mean] * len(group.values)
+
+
+def _leave_one_out(group: GroupReturns) -> list[float]:
+    """RLOO (arXiv 2402.14740, equation 7): the mean of the others; a single sample stands against itself."""
+    if len(group.values) == 1:
+        return list(group.values)
+    total = sum(w * value for w, value in zip(group.weights, group.values, strict=True))
+    weight = sum(group.weights)
+    return [(total - w * value) / (weight - w) for w, value in zip(group.weights, group.values, strict=True)]
+
+
+def _best(group: GroupReturns) -> list[float]:
+    return [max(group.values)] * len(group.values)
+
+
+def _none(group: GroupReturns) -> list[float]:
+    return [0.0] * len(group.values)
+
+
+def _running(group: GroupReturns) -> Sequence[float]:
+    """The exponential mean of the role's past returns (SPIRAL, arXiv 2506.24119, role-conditioned advantages)."""
+    return group.running
+
+
+BASELINES: dict[str, Baseline] = {
+    "mean": _mean,
+    "leave_one_out": _leave_one_out,
+    "max": _best,
+    "none": _none,
+    "running": _running,
+}
+
+
+def of_the_group(baseline: Baseline) -> bool:
+    """Whether a baseline is made of the group alone, so that equal returns give no advantage."""
+    return all(
+        list(baseline(GroupReturns((value,) * 2, (1.0,) * 2, (0.0,) * 2))) == [value] * 2 for value in (1.0, 2.0)
+    )
+
+
+# What the difference is divided by.
+
+SCALES: dict[str, Callable[[GroupReturns], float]] = {"std": lambda group: group.std, "none": lambda group: 1.0}
+
+
+# The running means.
+
+
+def lasting_name(decision: Decision, grouping: str) -> str:
+    """The running mean that a sample belongs to: its role's, by turn where samples are compared by turn."""
+    by_turn = grouping in ("node", "role_turn_task")
+    return f"{decision.role}/{decision.node.turn}" if by_turn else decision.role
+
+
+def moved(state: Mapping[str, float], groups: Sequence[AdvantageGroup], credit: Credit) -> BaselineState:
+    """The running means after a batch. A sample that counts w moves its mean by w updates, so an episode moves it once
+    where episodes are what counts."""
+    after = dict(state)
+    for group in groups:
+        for scored in group.samples:
+            name, kept = lasting_name(scored.decision, credit.group), credit.decay**scored.count
+            after[name] = kept * after.get(name, 0.0) + (1.0 - kept) * scored.paid
+    return after
+
+
+# How much the comparisons say.
+
+
+def share_without_std(groups: Sequence[AdvantageGroup]) -> float:
+    """The share of groups whose returns have no standard deviation."""
+    return fmean(not group.differs for group in groups) if groups else 0.0
+
+
+def without_std_by_decision(groups: Sequence[AdvantageGroup]) -> dict[tuple[str, int], float]:
+    """By role and number of the decision in its episode: the share of groups without a standard deviation.
+
+    A number of 1.0 says that nothing was learned from that decision; step after step, that nothing ever will be.
+    """
+    silent: dict[tuple[str, int], list[bool]] = defaultdict(list)
+    for group in groups:
+        for place in dict.fromkeys((scored.sample.role, len(scored.decision.path)) for scored in group.samples):
+            silent[place].append(not group.differs)
+    return {place: fmean(flags) for place, flags in sorted(silent.items())}

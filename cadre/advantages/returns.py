@@ -1,0 +1,113 @@
+"""What a sample is worth. `RETURNS` is the table of names: each function says it of one sample where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean
+
+from cadre.advantages.credit import Credit
+from cadre.rollout.grow import pays
+from cadre.rollout.walk import Decision
+from cadre.types import Branch, Node
+
+
+def role_reward(branch: Branch, role: str, alpha: float) -> float:
+    """`alpha * team + local[role]` (AT-GRPO, arXiv 2510.11062, equation 4); a role that did not act has no local."""
+    return alpha * branch.reward.team + branch.reward.local.get(role, 0.0)
+
+
+def step(decision: Decision, credit: Credit) -> float:
+    """The reward of the step itself (AT-GRPO), the mean over the joint actions that hold the sample."""
+    return fmean(role_reward(branch, decision.role, credit.alpha) for branch in decision.branches)
+
+
+def first_paid(decision: Decision, credit: Credit) -> float:
+    """The reward of the first step that pays: its own, or where that pays nobody and the shape looked ahead, all that
+    the role is paid on the way that the carry rule takes from the sample, up to the first decision that pays it.
+
+    A decision that pays nobody and was not looked ahead of is worth what it paid.
+    """
+    node, role, alpha = decision.node, decision.role, credit.alpha
+    if any(is_paid(node, acting, alpha) for acting in node.samples) or not looked_ahead(node):
+        return step(decision, credit)
+    return fmean(
+        role_reward(branch, role, alpha) + _ahead(state_after(node, branch), role, alpha)
+        for branch in decision.branches
+    )
+
+
+def is_paid(node: Node, role: str, alpha: float) -> bool:
+    """Whether the step pays the role, be it 0 that it is judged with."""
+    return any(pays(branch.reward, role, alpha) for branch in node.branches)
+
+
+def looked_ahead(node: Node) -> bool:
+    """Whether what follows is known of every branch after which the episode goes on."""
+    return all(branch.over or state_after(node, branch) is not None for branch in node.branches)
+
+
+def state_after(node: Node, branch: Branch) -> Node | None:
+    """What follows a branch. Equal actions lead to one state, which is played below one of them."""
+    if branch.child is not None:
+        return branch.child
+    words = _words(node, branch)
+    return next((other.child for other in node.branches if other.child and _words(node, other) == words), None)
+
+
+def _words(node: Node, branch: Branch) -> list[str]:
+    return [node.samples[role][index].text for role, index in branch.choice.items()]
+
+
+def _ahead(node: Node | None, role: str, alpha: float) -> float:
+    """What the role is paid from `node` on, along the branches that are picked, up to the first decision that pays."""
+    if node is None:
+        return 0.0
+    last = is_paid(node, role, alpha)
+    return fmean(
+        role_reward(branch, role, alpha) + (0.0 if last else _ahead(branch.child, role, alpha))
+        for branch in node.branches
+        if branch.carried
+    )
+
+
+def reward_to_go(decision: Decision, credit: Credit) -> float:
+    """`R = r + gamma * mean(child returns)` (MAGRPO, arXiv 2508.04652, section 4.2), gamma once a turn."""
+
+    def value(branch: Branch, turn: int) -> float:
+        reward, child = role_reward(branch, decision.role, credit.alpha), branch.child
+        if child is None:
+            return reward
+        discount = credit.gamma if child.turn > turn else 1.0
+        return reward + discount * fmean(value(after, child.turn) for after in child.branches)
+
+    return fmean(value(branch, decision.node.turn) for branch in decision.branches)
+
+
+def episode(decision: Decision, credit: Credit) -> float:
+    """The undiscounted reward of the whole episode (GRPO on trajectories, arXiv 2402.03300), of all that led to the
+    sample too. Where several leaves lie below it, it is their mean."""
+
+    def total(branch: Branch) -> float:
+        after = branch.child.branches if branch.child else ()
+        return role_reward(branch, decision.role, credit.alpha) + (fmean(map(total, after)) if after else 0.0)
+
+    before = sum(role_reward(branch, decision.role, credit.alpha) for _, branch in decision.above)
+    return before + fmean(total(branch) for branch in decision.branches)
+
+
+RETURNS: dict[str, Callable[[Decision, Credit], float]] = {
+    "step": step,
+    "first_paid": first_paid,
+    "reward_to_go": reward_to_go,
+    "episode": episode,
+}
+
+
+def decisions_in_episode(decision: Decision) -> float:
+    """How often the role acts in the episode that the sample is of, on average over what was tried below it."""
+
+    def below(branch: Branch) -> float:
+        child = branch.child
+        return 0.0 if child is None else (decision.role in child.samples) + fmean(map(below, child.branches))
+
+    return 1 + sum(decision.role in node.samples for node, _ in decision.above) + fmean(map(below, decision.branches))

@@ -1,0 +1,50 @@
+"""The record that carries a sample from its tree to the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cadre.rollout import walk
+from cadre.rollout.walk import Decision
+from cadre.types import Sample, Targets, Tree
+
+
+@dataclass(frozen=True)
+class ScoredSample:
+    """A sample of T tokens with all that belongs to it; every stage fills in what it finds out.
+
+    decision    where it stands in which tree
+    reference   [T] log-probabilities under the reference model, empty where nobody asked for them
+    penalties   [T] what each token costs, empty for nothing
+    returns     what it is worth, before penalties
+    count       its part in the statistics of its group
+    advantages  one for all of its tokens, or [T]
+    weight      what it counts in the loss beside the others of its update
+    trains      whether its policy learns from it; a critic may learn from one that no policy does
+    targets     what a value head should say of its sequence
+    """
+
+    decision: Decision
+    reference: tuple[float, ...] = ()
+    penalties: tuple[float, ...] = ()
+    returns: float = 0.0
+    count: float = 1.0
+    advantages: tuple[float, ...] = (0.0,)
+    weight: float = 1.0
+    trains: bool = True
+    targets: Targets | None = None
+
+    @property
+    def sample(self) -> Sample:
+        return self.decision.sample
+
+    @property
+    def paid(self) -> float:
+        """What it is worth once its penalties are taken off."""
+        return self.returns - sum(self.penalties)
+
+
+def samples_of(trees: Sequence[Tree]) -> list[ScoredSample]:
+    """Every sample of the trees, parents before their children."""
+    return [ScoredSample(decision) for decision in walk.decisions(trees)]

@@ -1,0 +1,90 @@
+"""The actor-critics: whole episodes, advantages from value heads, PPO's clipped ratio."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from cadre.advantages.credit import Credit
+from cadre.advantages.critic_inputs import Critic, Reads
+from cadre.advantages.plan import Plan
+from cadre.algorithms.common import Algorithm
+from cadre.errors import ConfigError
+from cadre.rollout import tree_shape
+from cadre.settings import CriticConfig, Positive
+
+
+class ActorCritic(Algorithm):
+    """What the actor-critics have in common: k whole episodes, and advantages from value heads."""
+
+    reads: ClassVar[Reads] = "own"
+
+    k: Positive = Field(4, description="episodes a task")
+    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn")
+    token_gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a token, for a critic of level token")
+    estimate: Literal["gae", "reward_to_go"] = Field("gae", description="of the advantage; reward_to_go is R - V")
+    gae_lambda: float = Field(0.95, ge=0.0, le=1.0, description="0 trusts the critic, 1 the rewards that followed")
+    whiten: bool = Field(True, description="advantages of a policy get mean 0 and deviation 1 over the batch")
+    critic: CriticConfig = CriticConfig()
+
+    def plan(self) -> Plan:
+        """k whole episodes, advantages from value heads (arXiv 1506.02438, equation 16), PPO's clipped ratio."""
+        self.check_estimate()
+        critic = Critic(
+            self.reads,
+            self.critic,
+            gae_lambda=1.0 if self.estimate == "reward_to_go" else self.gae_lambda,
+            token_gamma=self.token_gamma,
+            whiten=self.whiten,
+        )
+        credit = Credit("reward_to_go", "node", "none", "none", self.alpha, self.gamma)
+        return Plan(tree_shape.independent(self.k), credit, critic=critic)
+
+    def check_estimate(self) -> None:
+        """Refuse what the chosen estimate or level would ignore."""
+        defaults = type(self).model_fields
+        if self.estimate == "reward_to_go" and self.gae_lambda != defaults["gae_lambda"].default:
+            raise ConfigError(
+                f"algorithm.gae_lambda: got {self.gae_lambda} with estimate reward_to_go, which ignores it; expected "
+                "it unset. Remove it or set algorithm.estimate=gae."
+            )
+        if self.critic.level == "decision" and self.token_gamma != defaults["token_gamma"].default:
+            raise ConfigError(
+                f"algorithm.token_gamma: got {self.token_gamma} with a critic of level decision, which ignores it; "
+                "expected it unset. Remove it or set algorithm.critic.level=token."
+            )
+
+
+class Ippo(ActorCritic):
+    """Independent PPO (arXiv 2011.09533; IAC in 2508.04652): a critic a role, on the role's own history."""
+
+    name: Literal["ippo"]
+
+
+class Mappo(ActorCritic):
+    """MAPPO (arXiv 2103.01955; MAAC in 2508.04652): one critic on the joint history, in training only."""
+
+    reads = "joint"
+    name: Literal["mappo"]
+
+
+class TokenCriticConfig(CriticConfig):
+    """A critic that by default says a value before every token."""
+
+    level: Literal["decision", "token"] = Field("token", description="a value a decision, or before every token")
+
+
+class Rlhf(ActorCritic):
+    """PPO on one agent with a value a token and KL to the reference a token (arXiv 1909.08593, 2203.02155)."""
+
+    single_agent = True
+    name: Literal["rlhf"]
+    kl: float = Field(0.05, ge=0.0, description="a token's reward loses kl * (log pi - log reference), k1")
+    reward_model: str | None = Field(None, description="folder of a reward model; unset: the environment's reward")
+    critic: TokenCriticConfig = TokenCriticConfig()
+
+    def plan(self) -> Plan:
+        """The score on the last token, a KL penalty on every token (arXiv 2203.02155, equation 2)."""
+        return replace(super().plan(), reward_model=self.reward_model)

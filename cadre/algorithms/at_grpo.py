@@ -1,0 +1,30 @@
+"""AT-GRPO: siblings at every decision, compared with each other only; the best goes on."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from cadre.advantages.credit import Credit
+from cadre.advantages.plan import Plan
+from cadre.algorithms.common import CARRY, LOOKAHEAD, MANY, SCALE, Algorithm, Carry, ManySiblings, Scale
+from cadre.rollout import tree_shape
+from cadre.settings.user_code import load_function
+
+
+class AtGrpo(Algorithm):
+    """AT-GRPO (arXiv 2510.11062): siblings at every decision, compared with each other only; the best goes on."""
+
+    name: Literal["at_grpo"]
+    k: ManySiblings = Field(4, description=MANY)
+    carry: Carry = Field("argmax", description=CARRY)
+    lookahead: int = Field(2, ge=0, description=LOOKAHEAD)
+    scale: Scale = Field("std", description=SCALE)
+
+    def plan(self) -> Plan:
+        """Siblings at every decision, `(r - mean) / std` among them, the argmax goes on (algorithm 1)."""
+        carry = load_function("algorithm.carry", self.carry, tree_shape.CARRIES)
+        shape = tree_shape.greedy(self.k, carry, self.lookahead)
+        credit = Credit("first_paid", "node", "mean", self.scale, self.alpha)
+        return Plan(shape, credit, tree_weight="by_decision")

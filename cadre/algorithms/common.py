@@ -1,0 +1,62 @@
+"""What the settings of all algorithms have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field
+
+from cadre.advantages.group_relative import SCALES
+from cadre.advantages.plan import Plan
+from cadre.rollout import tree_shape
+from cadre.rollout.tree_shape import PerTurn
+from cadre.settings import Section
+from cadre.settings.user_code import one_of
+
+Carry = Annotated[str, one_of(tree_shape.CARRIES)]
+Scale = Annotated[str, one_of(SCALES)]
+
+CARRY = "which sibling the episode goes on with"
+LOOKAHEAD = "so many decisions in a row that pay nobody fan out, to be worth what follows them; 0 for none"
+SCALE = "divide by the group's standard deviation, or by nothing"
+MANY = "siblings a decision, also by turn or by role"
+ALPHA = "a role's reward is alpha * team + local"
+
+
+def _siblings(value: Any) -> Any:
+    """A number of siblings, one a turn, or either by role; anything else is told what could stand there."""
+    if isinstance(value, dict) and value and all(isinstance(role, str) for role in value):
+        return {role: _per_turn(number) for role, number in value.items()}
+    return _per_turn(value)
+
+
+def _per_turn(value: Any) -> int | tuple[int, ...]:
+    turns = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not turns or not all(isinstance(count, int) and not isinstance(count, bool) and count >= 1 for count in turns):
+        raise ValueError(
+            "an integer greater than or equal to 1, a list of them by turn (the last repeats), or a mapping of role to "
+            "either"
+        )
+    return turns if isinstance(value, list | tuple) else turns[0]
+
+
+# A number for all, by turn, by role, or by role and turn: 4, [8, 4], {tool: 8, planner: 4}, {tool: [8, 4], planner: 4}.
+ManySiblings = Annotated[PerTurn | dict[str, PerTurn], BeforeValidator(_siblings)]
+
+
+class Algorithm(Section):
+    """The settings of an algorithm, and the plan that they stand for."""
+
+    # The one role `team` writes the parts of all roles; only an environment with one role can be played.
+    central: ClassVar[bool] = False
+    single_agent: ClassVar[bool] = False
+
+    name: str
+    k: Any
+    kl: float = Field(0.0, ge=0.0, description="a sample's return loses kl * sum(log pi - log reference), k1")
+    alpha: float = Field(1.0, description=ALPHA)
+
+    def plan(self) -> Plan:
+        """The shape, the credit and the loss; `kl` is added by `cadre.algorithms.plan_of`. Raises ConfigError where
+        one setting would be ignored under another."""
+        raise NotImplementedError

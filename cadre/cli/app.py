@@ -1,0 +1,71 @@
+"""The command line. It parses, calls, prints; errors that are the user's to fix are one paragraph, no traceback."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, cast
+
+import typer
+
+import cadre
+from cadre.cli import bench, check, data, evaluate, fork, listing, models, play, train
+from cadre.cli.terminal import console, print_error
+from cadre.errors import CadreError
+from cadre.experiment.threads import settle_threads
+
+# What a wrong call raises, such as an option that there is not; typer exports only what is derived from it.
+UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
+
+app = typer.Typer(help="Train teams of LLM agents with reinforcement learning.", invoke_without_command=True)
+
+app.command()(train.train)
+app.command()(fork.fork)
+app.command(name="eval")(evaluate.evaluate)
+app.command()(play.play)
+app.command()(check.check)
+app.command(name="list")(listing.list_all)
+app.command()(models.export)
+app.command(name="preference-pairs")(models.preference_pairs)
+app.command(name="reward-model")(models.reward_model)
+app.command()(data.data)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(
+    bench.bench
+)
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+) -> None:
+    """Train teams of LLM agents with reinforcement learning."""
+    if version:
+        console.print(f"cadre {cadre.__version__}", highlight=False)
+    elif context.invoked_subcommand is None:
+        console.print(context.get_help(), markup=False, highlight=False)
+
+
+def main() -> None:
+    """Run the command line; what is the user's to fix is printed as one paragraph, exit code 2."""
+    settle_threads()
+    try:
+        sys.exit(app(standalone_mode=False))
+    except CadreError as error:
+        print_error(str(error))
+    except UsageError as error:
+        print_error(_usage(error))
+    except BrokenPipeError:
+        sys.exit(1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print_error(f"{error.filename}: {error.strerror}; expected a path that can be used so. Name another.")
+    sys.exit(2)
+
+
+def _usage(error: typer.BadParameter) -> str:
+    """`train: Missing argument 'RECIPE'. See cadre train --help.`"""
+    text = error.format_message()
+    text += "" if text.endswith((".", "?")) else "."
+    command = error.ctx.info_name if error.ctx is not None and error.ctx.parent is not None else None
+    return f"{command}: {text} See cadre {command} --help." if command else f"{text} See cadre --help."

@@ -1,0 +1,68 @@
+"""`cadre check`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from cadre.cli.terminal import console, print_error
+from cadre.envs.spec import EnvSpec
+from cadre.experiment.first_prompts import FirstPrompt
+from cadre.settings.yaml_file import settings_of
+
+SHOWN_LINES = 12
+
+
+def check(
+    target: Annotated[str, typer.Argument(help="FILE.py:Env, a bundled environment, or sandbox")],
+    settings: Annotated[list[str] | None, typer.Argument(help="environment settings, such as turns=2")] = None,
+    model: Annotated[str, typer.Option(help="whose chat template writes the prompts: seed, a folder, a name")] = "seed",
+) -> None:
+    """Test an environment against the contract, or show what this machine's sandbox holds."""
+    if target == "sandbox":
+        _sandbox()
+        return
+    if _faults(EnvSpec(target, settings_of(settings or [])), model):
+        raise typer.Exit(2)
+
+
+def _sandbox() -> None:
+    from cadre import sandbox
+
+    table = Table("what", "here", "detail")
+    for row in sandbox.table():
+        table.add_row(row.name, "yes" if row.given else "no", row.detail)
+    console.print(table)
+
+
+def _faults(env_spec: EnvSpec, model: str) -> int:
+    """Print what the environment keeps and breaks of the contract, and its first prompts; the number of faults."""
+    from cadre.envs.check import examine
+    from cadre.experiment.first_prompts import render, tokenizer_of
+
+    source = tokenizer_of(model)
+    report = asyncio.run(examine(env_spec))
+    for fault in report.broken:
+        print_error(fault)
+    shown, refused = render(report.prompts, source, model) if report.prompts else ([], [])
+    for fault in refused:
+        print_error(fault)
+    for line in (*(f"ok  {rule}" for rule in report.held), *(f"note: {note}" for note in report.notes)):
+        console.print(line, markup=False, highlight=False)
+    for prompt in shown:
+        _print_prompt(prompt, model)
+    return len(report.broken) + len(refused)
+
+
+def _print_prompt(prompt: FirstPrompt, model: str) -> None:
+    """The prompt under a heading, a long one cut."""
+    name = "the embedded model" if model == "seed" else model
+    console.print(f"{prompt.role} sees first, as {name} reads it ({prompt.tokens:,} tokens):", highlight=False)
+    lines = prompt.text.rstrip("\n").split("\n")
+    for line in lines[:SHOWN_LINES]:
+        console.print(f"    {line}", markup=False, highlight=False)
+    if len(lines) > SHOWN_LINES:
+        console.print(f"    ({len(lines) - SHOWN_LINES} more lines)", highlight=False)

@@ -1,0 +1,51 @@
+"""`cadre eval`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cadre.cli.report import lines
+from cadre.cli.terminal import Overrides, Target, console, must_be_new
+from cadre.experiment import target as targets
+from cadre.experiment.evaluate import Repeats
+
+
+def evaluate(
+    target: Target,
+    overrides: Overrides = None,
+    tasks: Annotated[int, typer.Option(min=1, help="how many of the test split")] = 200,
+    first: Annotated[int, typer.Option(min=0, help="from this task on")] = 0,
+    whole: Annotated[bool, typer.Option("--all", help="the whole test split, in place of --tasks")] = False,
+    samples: Annotated[int, typer.Option(min=1, help="episodes a task, for pass@k and avg@k")] = 1,
+    temperature: Annotated[float, typer.Option(min=0.0, help="of the samples; 0 is greedy")] = 0.0,
+    ks: Annotated[list[int] | None, typer.Option("--k", help="the k of pass@k; default powers of two")] = None,
+    seed: Annotated[int, typer.Option(help="names the random draws of the samples")] = 0,
+    assign: Annotated[str, typer.Option(help="other policies for roles, such as tool=planner,planner=tool")] = "",
+    base: Annotated[bool, typer.Option("--base", help="the models as they were before training")] = False,
+    untrained: Annotated[str, typer.Option(help="roles, by comma, that play as before training")] = "",
+    episodes: Annotated[Path | None, typer.Option(help="a new file for all that was seen and said, JSON lines")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+) -> None:
+    """Play held-out tasks: greedily with one sample a decision, or several times at a temperature."""
+    from cadre.experiment.held_out import HeldOut, evaluated
+
+    found = targets.find(target, overrides or [])
+    repeats = Repeats(samples, temperature, tuple(ks or ()), seed)
+    if episodes is not None:
+        must_be_new(episodes, "--episodes")
+    wanted = HeldOut(None if whole else tasks, first, assign, untrained, base)
+    report, trees = evaluated(found, wanted, repeats)
+    if episodes is not None:
+        episodes.parent.mkdir(parents=True, exist_ok=True)
+        episodes.write_text("".join(json.dumps(asdict(tree)) + "\n" for tree in trees), encoding="utf-8")
+    if as_json:
+        sys.stdout.write(json.dumps(report) + "\n")
+        return
+    for line in lines(report):
+        console.print(line, markup=False, highlight=False)

@@ -1,0 +1,77 @@
+"""`cadre export`, `cadre preference-pairs`, `cadre reward-model`: models and what they are trained on, to files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cadre.cli.terminal import Overrides, RunFolder, console, must_be_new
+from cadre.experiment import config, run_directory
+from cadre.experiment.resolve import resolve
+
+
+def export(
+    folder: RunFolder,
+    policy: Annotated[str, typer.Argument(help="which policy of the run")],
+    out: Annotated[Path, typer.Argument(help="the folder to write; must be new")],
+    merge: Annotated[
+        bool, typer.Option("--merge", help="add an adapter to its base and write the whole model")
+    ] = False,
+) -> None:
+    """Write a trained policy as a Hugging Face or PEFT folder, for use without Cadre."""
+    here = run_directory.Run.open(folder)
+    must_be_new(out, "export")
+    from cadre.experiment.export import export_policy
+
+    export_policy(here, policy, out, merge)
+    console.print(f"wrote {policy} to {out}", markup=False, highlight=False)
+
+
+def preference_pairs(
+    recipe: Annotated[str, typer.Argument(help="a bundled recipe or a YAML file; its models are the untrained team")],
+    out: Annotated[Path, typer.Option(help="the JSONL file to write; must be new")],
+    overrides: Overrides = None,
+    tasks: Annotated[int, typer.Option(min=1, help="how many of the training split")] = 100,
+) -> None:
+    """Sample siblings of the untrained team and write them as pairs, the better paid first; ties are left out."""
+    experiment = resolve(config.load(recipe, overrides or []))
+    must_be_new(out, "preference-pairs --out")
+    from cadre.experiment.preference_pairs import write_pairs
+
+    pairs, trees = write_pairs(experiment, tasks, out)
+    console.print(f"wrote {pairs} pairs of {trees} tasks to {out}", markup=False, highlight=False)
+
+
+def reward_model(
+    pairs: Annotated[Path, typer.Argument(help='JSONL of {"prompt": ..., "chosen": ..., "rejected": ...}')],
+    model: Annotated[str, typer.Option(help="seed, a checkpoint folder, or a hub name")],
+    out: Annotated[Path, typer.Option(help="the folder to write; must be new")],
+    steps: Annotated[int, typer.Option(min=1, help="optimiser steps")] = 200,
+    learning_rate: Annotated[float, typer.Option(min=1e-12, help="of AdamW, constant")] = 1e-5,
+    seed: Annotated[int, typer.Option(help="of the head, the order of pairs and what is held out")] = 0,
+    validate: Annotated[float, typer.Option(min=0.0, max=0.9, help="share of the prompts that is held out")] = 0.1,
+    pairs_per_step: Annotated[int, typer.Option(min=1, help="pairs a step")] = 16,
+) -> None:
+    """Train a reward model on preference pairs (Bradley-Terry) and write it as a Hugging Face folder."""
+    from cadre.rewards import preferences
+
+    read = preferences.read_pairs(pairs)
+    must_be_new(out, "reward-model --out")
+    from cadre.engines.torch import reward_training
+
+    settings = reward_training.Settings(steps, learning_rate, seed, validate, pairs_per_step)
+    every = max(1, steps // 10)
+
+    def tell(step: int, loss: float) -> None:
+        if (step + 1) % every == 0:
+            console.print(f"step {step + 1}/{steps}  loss {loss:.4f}", highlight=False)
+
+    report = reward_training.train(read, model, out, settings, tell)
+    if report.held_out:
+        console.print(
+            f"held-out accuracy on {report.held_out} pairs: {report.before:.1%} before, {report.after:.1%} after",
+            highlight=False,
+        )
+    console.print(f"wrote {out}", highlight=False)

@@ -1,0 +1,36 @@
+"""What the commands share: the consoles, arguments that several take, and new files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from cadre.errors import RunError
+
+WIDTH = 80
+
+console = Console(soft_wrap=True)
+stderr = Console(stderr=True, soft_wrap=True)
+
+RunFolder = Annotated[Path, typer.Argument(help="the folder of a run")]
+Target = Annotated[str, typer.Argument(help="a run, a recipe, a YAML file, or a model (then with env=NAME)")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="changes, such as train.steps=20 algorithm.k=8")]
+
+
+def must_be_new(out: Path, what: str) -> None:
+    """Raises RunError where something is there already, or where nothing can be written."""
+    if out.exists():
+        raise RunError(f"{what}: {out} exists; expected a new path, as nothing is ever overwritten. Name another.")
+    above = next(parent for parent in out.absolute().parents if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        kind = "cannot be written to" if above.is_dir() else "is a file"
+        raise RunError(f"{what}: got {out}, but {above} {kind}; expected a folder that can. Name another path.")
+
+
+def print_error(paragraph: str) -> None:
+    """One thing that is the user's to fix, to stderr."""
+    stderr.print(f"error: {paragraph}", markup=False, highlight=False)

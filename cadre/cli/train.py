@@ -1,0 +1,98 @@
+"""`cadre train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cadre.cli.terminal import Overrides, console
+from cadre.errors import ConfigError
+from cadre.experiment import config
+from cadre.experiment.build import ask_hub
+from cadre.experiment.experiment import Experiment
+from cadre.experiment.resolve import resolve
+from cadre.experiment.resume import adopt, reopened
+from cadre.experiment.run_directory import Run, new_folder
+
+# The exit code of a run that was stopped before its end, as of a command that Ctrl-C ended.
+STOPPED = 130
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="a bundled recipe or a YAML file (see: cadre list)")] = "",
+    overrides: Overrides = None,
+    folder: Annotated[Path | None, typer.Option("--run", help="where to write; default runs/RECIPE-NNN")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --run")] = False,
+    force: Annotated[bool, typer.Option("--force", help="go on with --resume although settings have changed")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="build all but the weights; say what it takes")] = False,
+) -> None:
+    """Train a team."""
+    changes = overrides or []
+    if not recipe and not resume:
+        raise ConfigError("train: got no recipe; expected a bundled one or a YAML file, such as plan-path.")
+    if force and not resume:
+        raise ConfigError("--force: got no --resume, without which it would be ignored; expected both. Remove it.")
+    if dry_run:
+        _dry_run(recipe, changes)
+    elif resume:
+        here = _resumed(recipe, changes, folder, force)
+        experiment = resolve(here.config)
+        adopt(here)
+        _train(experiment, here, resume)
+    else:
+        experiment = resolve(config.load(recipe, changes))
+        ask_hub(experiment)
+        _train(experiment, Run.create(folder or new_folder(recipe), experiment.config, recipe, changes), resume)
+
+
+def _dry_run(recipe: str, overrides: list[str]) -> None:
+    from cadre.experiment import dry_run, outlook
+
+    for line in outlook.lines(dry_run.look(config.load(recipe, overrides))):
+        console.print(line, markup=False, highlight=False)
+
+
+def _resumed(recipe: str, overrides: list[str], folder: Path | None, force: bool) -> Run:
+    if folder is None:
+        raise ConfigError("--resume: got no --run; expected the folder to go on with. Add --run DIR.")
+    return reopened(folder, recipe, overrides, force)
+
+
+def _train(experiment: Experiment, here: Run, resume: bool) -> None:
+    from cadre.experiment import session
+
+    policies = len(here.config.team.policies)
+    team = f"{policies} policies" if policies > 1 else "1 policy"
+    algorithm = f"{experiment.config.algorithm.name}, {experiment.plan.shape.name}"
+    console.print(f"run {here.folder}: {experiment.config.env}, {algorithm}, {team}", markup=False, highlight=False)
+    _, done = session.start(experiment, here, console, resume)
+    _after(here, done)
+
+
+def _after(here: Run, done: int) -> None:
+    """What came of it, and what to try next."""
+    goal = here.config.train
+    if done < goal.steps and not 0 < goal.max_tokens <= here.total("rollout/tokens"):
+        words = ["cadre train", here.command()[0], f"--run {here.folder} --resume"]
+        console.print(
+            f"Stopped after {done} of {goal.steps} steps; saved. Go on with:\n  {' '.join(filter(None, words))}",
+            markup=False,
+            highlight=False,
+        )
+        raise typer.Exit(STOPPED)
+    reports = here.evaluations()
+    if len(reports) > 1:
+        first, last = reports[0], reports[-1]
+        console.print(
+            f"success on {last['tasks']} held-out tasks: {first['success']:.1%} before, {last['success']:.1%} after",
+            highlight=False,
+        )
+    console.print(
+        f"The run is in {here.folder}. Next:\n"
+        f"  cadre play {here.folder}              one episode, to read\n"
+        f"  cadre eval {here.folder} --tasks 500  more held-out tasks\n"
+        f"  tensorboard --logdir {here.folder}    the curves",
+        highlight=False,
+    )

@@ -1,0 +1,40 @@
+"""JSON lines: every row with its line, and what is wrong with a line in one paragraph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cadre.errors import DataError
+
+
+def rows_of(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """(line, row) of every line that is not empty, lines counted from 1.
+
+    Raises DataError for a file that cannot be read, and for a line that is not UTF-8, no JSON object, or holds half a
+    character (a lone surrogate), which no tokenizer takes.
+    """
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except OSError as error:
+        raise DataError(f"data: {file} cannot be read: {error.strerror}. Fix the path or its permissions.") from None
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield number, _row(line, f"data: {file}, line {number}:")
+
+
+def _row(line: bytes, where: str) -> Mapping[str, Any]:
+    try:
+        row = json.loads(line.decode())
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where} got the byte {line[error.start]:#x}; expected UTF-8. Convert the file.") from None
+    except UnicodeEncodeError:
+        raise DataError(f"{where} got half of a character (a lone surrogate); expected whole ones. Fix it.") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} got no JSON ({error}); expected one object. Fix or remove the line.") from None
+    if not isinstance(row, dict):
+        raise DataError(f"{where} got {type(row).__name__}; expected one JSON object. Fix or remove the line.")
+    return row

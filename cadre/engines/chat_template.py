@@ -1,0 +1,149 @@
+"""From chat messages to token ids and back, by the tokenizer's own chat template.
+
+What a model sampled is never tokenised again: where a conversation extends one that it spoke in, the ids go on from
+the sampled ones. Where the template rewrites what was said (it strips thinking, say), a fresh rendering starts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+
+from cadre.errors import EngineError
+from cadre.types import Message, PreviousTurn
+
+# For tokenizers without a template: every turn under a heading, an assistant's turn ended by the end-of-sequence token.
+PLAIN = (
+    "{{ bos_token or '' }}{% for message in messages %}"
+    "{{ message.role | capitalize }}:\n{{ message.content }}"
+    "{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:\n{% endif %}"
+)
+
+PROBE = "qzx"
+
+log = logging.getLogger(__name__)
+
+
+class Template:
+    """The chat template of one tokenizer; built once per model, and immutable.
+
+    `takes_system` tells whether it has a place for a system message; where it has none the system text is put before
+    the first user message. `end_of_turn` is the id of the token that closes an assistant's turn, None where the
+    template closes it with ordinary text. `extends` tells whether a plain answer stays in a later prompt as it was
+    sampled; where it does not, every turn starts a new sequence, and the log says so once.
+
+    `enable_thinking` is handed to templates that ask for it, and is off there by default. Raises EngineError where it
+    is set and the template knows no such thing.
+    """
+
+    def __init__(self, tokenizer: Any, enable_thinking: bool | None = None) -> None:
+        self._tokenizer = tokenizer
+        if tokenizer.chat_template is None:
+            tokenizer.chat_template = PLAIN
+        self._options = _options(tokenizer, enable_thinking)
+        self.takes_system = self._takes_system()
+        self.end_of_turn = self._end_of_turn()
+        self.extends = self._extends()
+        if not self.extends:
+            log.warning(
+                "The chat template of %s rewrites earlier answers, so a later turn is a new training sequence.",
+                tokenizer.name_or_path or "this model",
+            )
+
+    def render(self, messages: Sequence[Message], generation: bool) -> str:
+        """The conversation as text, with the opening of an assistant's turn where `generation`."""
+        plain = [{"role": message.role, "content": message.content} for message in self._merged(messages)]
+        try:
+            return self._tokenizer.apply_chat_template(
+                plain, tokenize=False, add_generation_prompt=generation, **self._options
+            )
+        except TemplateError as error:
+            roles = ", ".join(message.role for message in messages)
+            raise EngineError(
+                f"The model's chat template refuses the conversation: {error}. Got messages by {roles}; most templates "
+                "expect an optional system message, then user and assistant in turn. Change what observe() returns."
+            ) from error
+
+    def prompt_ids(
+        self, messages: Sequence[Message], previous: PreviousTurn | None, stops: Sequence[int]
+    ) -> tuple[int, ...]:
+        """The ids that the model continues. Goes on from those of `previous` where the conversation extends it."""
+        text = self.render(messages, generation=True)
+        rest = None if previous is None else self._after(text, messages, previous)
+        if previous is None or rest is None:
+            return self._encode(text)
+        more = self._encode(rest)
+        if more and more[0] in stops and previous.sample.token_ids[-1:] and previous.sample.token_ids[-1] in stops:
+            more = more[1:]
+        return previous.sample.prompt_ids + previous.sample.token_ids + more
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of a completion, without special tokens."""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
+
+    def _after(self, text: str, messages: Sequence[Message], previous: PreviousTurn) -> str | None:
+        """What `text` has after the turn that was sampled, or None where it does not extend that turn."""
+        seen = len(previous.messages)
+        extends = (
+            tuple(messages[:seen]) == previous.messages
+            and len(messages) > seen + 1
+            and messages[seen] == Message("assistant", previous.sample.text)
+        )
+        if not (extends and self.extends):
+            return None
+        before = self.render(previous.messages, generation=True)
+        # Many templates trim what was said; the ids keep it as it was sampled.
+        for content in (previous.sample.text, previous.sample.text.strip()):
+            if text.startswith(before + content):
+                return text[len(before + content) :]
+        return None
+
+    def _merged(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages, a leading system text put into the first user message where the template takes none."""
+        if self.takes_system or not messages or messages[0].role != "system":
+            return list(messages)
+        system, *others = messages
+        if others and others[0].role == "user":
+            return [Message("user", f"{system.content}\n\n{others[0].content}"), *others[1:]]
+        return [Message("user", system.content), *others]
+
+    def _takes_system(self) -> bool:
+        probe = [{"role": "system", "content": PROBE}, {"role": "user", "content": "x"}]
+        try:
+            return PROBE in self._tokenizer.apply_chat_template(probe, tokenize=False, **self._options)
+        except TemplateError:
+            return False
+
+    def _extends(self) -> bool:
+        first = [Message("user", "x")]
+        later = [*first, Message("assistant", PROBE), Message("user", "y")]
+        try:
+            return self.render(later, generation=True).startswith(self.render(first, generation=True) + PROBE)
+        except EngineError:
+            return False
+
+    def _end_of_turn(self) -> int | None:
+        text = self.render([Message("user", "x"), Message("assistant", PROBE)], generation=False)
+        after = self._encode(text.partition(PROBE)[2])
+        special = set(self._tokenizer.all_special_ids) | set(self._tokenizer.added_tokens_decoder)
+        return after[0] if after and after[0] in special else None
+
+
+def _options(tokenizer: Any, enable_thinking: bool | None) -> dict[str, bool]:
+    """What the template is rendered with beside the messages."""
+    if "enable_thinking" in tokenizer.get_chat_template():
+        return {"enable_thinking": bool(enable_thinking)}
+    if enable_thinking is not None:
+        raise EngineError(
+            f"enable_thinking: got {str(enable_thinking).lower()}, but the chat template of "
+            f"{tokenizer.name_or_path or 'this model'} does not ask for it; expected a model that can be told, such as "
+            "Qwen3. Remove the setting from the policy."
+        )
+    return {}

@@ -1,0 +1,46 @@
+"""How a model would read conversations: its chat template and its tokenizer, without its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import AutoConfig, AutoTokenizer
+
+from cadre.engines import hub
+from cadre.engines.chat_template import Template
+from cadre.errors import EngineError
+from cadre.types import Message
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A prompt as the model reads it. `left_out` are the places (from 0) of messages that the template drops."""
+
+    text: str
+    tokens: int
+    left_out: tuple[int, ...]
+
+
+class Previewer:
+    """Owns the tokenizer of one model. `context` is the longest sequence that the model takes, None where unsaid."""
+
+    def __init__(self, source: str) -> None:
+        source = source if Path(source).is_dir() else hub.available(source)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source)
+            config = AutoConfig.from_pretrained(source)
+        except (OSError, ValueError, KeyError) as error:
+            raise EngineError(
+                f"The tokenizer of {source!r} cannot be loaded: {str(error).strip().splitlines()[0]} Expected 'seed', "
+                "a Hugging Face folder, or a hub name that this machine can reach. Check the name."
+            ) from None
+        self.tokenizer, self.template = tokenizer, Template(tokenizer)
+        self.context: int | None = getattr(config, "max_position_embeddings", None)
+
+    def preview(self, messages: Sequence[Message]) -> Preview:
+        """The prompt that the model would go on from. Raises EngineError where the template refuses the messages."""
+        text = self.template.render(messages, generation=True)
+        left_out = [place for place, message in enumerate(messages) if message.content.strip() not in text]
+        return Preview(text, len(self.template.prompt_ids(messages, None, ())), tuple(left_out))

@@ -1,0 +1,193 @@
+"""Loading a causal language model and its tokenizer, and the few facts about them that the engine needs.
+
+Safetensors only; Python that ships with a checkpoint does not run unless the policy asks for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+import cadre
+from cadre.engines import chat_template, hub
+from cadre.engines.torch.base.layer_attention import LayerAttention
+from cadre.engines.torch.base.lora import Adapters
+from cadre.errors import EngineError
+from cadre.settings import PolicyConfig
+
+# transformers changes torch for the whole process while it loads a model: two at once can leave that so for good, and
+# tied weights without data. Engines have threads of their own.
+ONE_AT_A_TIME = threading.Lock()
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with what belongs to it: `templates` by policy, `stops`, the ids that end a turn, and `context`, the
+    longest sequence."""
+
+    source: str
+    model: Any
+    adapters: Adapters
+    tokenizer: Any
+    templates: Mapping[str, chat_template.Template]
+    attention: LayerAttention
+    stops: tuple[int, ...]
+    context: int
+
+
+def locate(name: str | Path) -> str:
+    """The folder or hub name that `name` stands for; `seed` is the model in the package.
+
+    Raises EngineError where it looks like a folder and holds no model, before anything heavy is imported or read.
+    """
+    text = str(name)
+    folder = Path(cadre.__file__).parent / "models" / "seed" if text == "seed" else Path(text)
+    if folder.is_dir():
+        _check_folder(text, folder)
+        return str(folder)
+    looks_like_hub = text.count("/") <= 1 and not text.startswith((".", "/", "~")) and text != "seed"
+    if looks_like_hub:
+        return hub.available(text)
+    raise EngineError(
+        f"The model {text!r} was not found: got {folder}, which is not a folder. Expected 'seed', a folder with "
+        "config.json and *.safetensors, or a hub name such as 'Qwen/Qwen3-1.7B'. Check the path."
+    )
+
+
+def _check_folder(name: str, folder: Path) -> None:
+    lacking = [pattern for pattern in ("config.json", "*.safetensors") if not list(folder.glob(pattern))]
+    if lacking:
+        raise EngineError(
+            f"The model {name!r} cannot be loaded: {folder} has no {' and no '.join(lacking)}. Expected a Hugging Face "
+            "folder with config.json, a tokenizer and weights as safetensors (pickled weights are not read). Save the "
+            "model there with save_pretrained."
+        )
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one, else the CPU. Raises EngineError for a GPU that is not there."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return torch.device("cuda" if count else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= count:
+        there = f"cuda:0 to cuda:{count - 1} and cpu" if count else "cpu alone"
+        raise EngineError(f"device: got {name!r}, and this machine has {there}; expected one of them, or auto. Fix it.")
+    return device
+
+
+def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype) -> Any:
+    """The model alone, on the CPU, in eval mode. Raises EngineError where it cannot be loaded."""
+    try:
+        with ONE_AT_A_TIME:
+            model = AutoModelForCausalLM.from_pretrained(
+                source, dtype=dtype, use_safetensors=True, trust_remote_code=policy.trust_remote_code
+            )
+    except (OSError, ValueError, KeyError) as error:
+        raise _unloadable(source, "model", error) from error
+    # Stock SDPA ignores soft-capped attention scores (Gemma 2), so such a model takes the eager form.
+    if getattr(model.config, "attn_logit_softcapping", None):
+        model.set_attn_implementation("eager")
+    return model.eval()
+
+
+def trains_whole(policy: PolicyConfig) -> bool:
+    """Whether training the policy changes the model itself."""
+    return policy.lora is None and not policy.frozen
+
+
+def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device, seed: int) -> Loaded:
+    """The model without gradients, fresh adapters for the policies that have some, and the tokenizer.
+
+    A model that is trained whole is held as float32 masters, a frozen base in the precision of its forward. Raises
+    EngineError where something cannot be used.
+    """
+    policy = next(iter(policies.values()))
+    dtype = torch.float32 if trains_whole(policy) else DTYPES[policy.dtype]
+    loras = {name: policy.lora for name, policy in policies.items() if policy.lora}
+    # The command line has a live display of its own.
+    disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise _unloadable(source, "tokenizer", error) from error
+    model = load_weights(source, policy, dtype).to(device).requires_grad_(False)
+    templates = _templates(tokenizer, policies)
+    stops = _stops(model, tokenizer, next(iter(templates.values())))
+    context = getattr(model.config, "max_position_embeddings", None) or 1 << 20
+    adapters = Adapters(model, loras, seed)
+    return Loaded(source, model, adapters, tokenizer, templates, LayerAttention.of(model.config), stops, context)
+
+
+def _unloadable(source: str, what: str, error: Exception) -> EngineError:
+    reason = str(error).strip().split("\n")[0]
+    return EngineError(
+        f"The {what} of {source!r} cannot be loaded: {reason} Expected 'seed', a Hugging Face folder with safetensors, "
+        "or a hub name that this machine can reach. Check the name, download the model first, or, where it needs code "
+        "of its own that you trust, set trust_remote_code."
+    )
+
+
+def _templates(tokenizer: Any, policies: Mapping[str, PolicyConfig]) -> dict[str, chat_template.Template]:
+    """The chat template by policy, one for all that are alike."""
+    asked = {name: policy.enable_thinking for name, policy in policies.items()}
+    templates = {thinking: chat_template.Template(tokenizer, thinking) for thinking in dict.fromkeys(asked.values())}
+    return {name: templates[thinking] for name, thinking in asked.items()}
+
+
+def _stops(model: Any, tokenizer: Any, template: chat_template.Template) -> tuple[int, ...]:
+    """Every id that ends a turn: of the generation configuration, of the tokenizer, of the chat template."""
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    named = {*(configured if isinstance(configured, list) else [configured])}
+    named |= {tokenizer.eos_token_id, template.end_of_turn}
+    stops = sorted(stop for stop in named if stop is not None)
+    if not stops:
+        raise EngineError(
+            "The model has no token that ends a turn: neither its generation config nor its tokenizer names an "
+            "end-of-sequence token. Expected at least one. Set eos_token in the tokenizer's configuration."
+        )
+    return tuple(stops)
+
+
+@contextmanager
+def projecting(model: Any, sequences: Tensor, positions: Tensor) -> Iterator[None]:
+    """Within it the vocabulary projection sees `hidden[sequences, positions]` only; logits come out as [1, N, V].
+
+    The model's own code goes on from there, so that scaled or soft-capped logits stay what the model means by them.
+    """
+
+    def pick(head: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (inputs[0][sequences, positions].unsqueeze(0),)
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(pick)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def attending(model: Any, name: str) -> Iterator[None]:
+    """Within it the model attends by the function that is registered with transformers under this name."""
+    before = model.config._attn_implementation
+    model.config._attn_implementation = name
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before
+
+
+def autocast(model: Any, dtype: torch.dtype) -> torch.autocast:
+    """The forward in `dtype` on the model's device; off where the weights have that precision already."""
+    weights = next(model.parameters())
+    return torch.autocast(weights.device.type, dtype=torch.bfloat16, enabled=dtype != weights.dtype)

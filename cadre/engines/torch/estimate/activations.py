@@ -1,0 +1,92 @@
+"""What a micro-batch keeps for its backward pass, found by running the model on tensors that have shapes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import AttentionInterface, AutoModelForCausalLM
+
+from cadre.engines.torch.base.loading import DTYPES, attending, autocast, trains_whole
+from cadre.engines.torch.base.lora import Adapters
+from cadre.engines.torch.estimate.sizes import configuration
+from cadre.engines.torch.learning.token_logprobs import CHUNK, KEPT
+from cadre.settings import LearnerConfig, PolicyConfig
+
+NAME = "cadre_estimate"
+
+
+@cache
+def activations(name: str, policy: PolicyConfig, learner: LearnerConfig) -> int:
+    """Bytes that one forward of `learner.tokens_per_microbatch` tokens keeps, but for the vocabulary's scores."""
+    tokens = learner.tokens_per_microbatch
+    config = configuration(name)
+    kept = _kept(config, policy, tokens)
+    if learner.gradient_checkpointing:
+        # Each layer's input, and all of one layer that is computed again.
+        return 4 * tokens * config.hidden_size * config.num_hidden_layers + kept // config.num_hidden_layers
+    return kept
+
+
+def scores(vocabulary: int, tokens: int, entropy: bool) -> int:
+    """Bytes of what becomes of the vocabulary's scores of so many tokens: the probabilities that are kept for the
+    backward pass, the scores too where the entropy has a gradient, and three tensors of the chunk in work."""
+    count = tokens * vocabulary
+    return 4 * (min(count, KEPT) * (2 if entropy else 1) + 3 * min(count, CHUNK))
+
+
+def _kept(config: Any, policy: PolicyConfig, tokens: int) -> int:
+    whole = trains_whole(policy)
+    with FakeTensorMode():
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32 if whole else DTYPES[policy.dtype])
+        model.requires_grad_(whole)
+        adapters = Adapters(model, {"p": policy.lora} if policy.lora else {}, 0)
+        ids = torch.zeros(1, tokens, dtype=torch.int64)
+        # A ready mask, so that none is made, which would look at numbers.
+        inputs = {"input_ids": ids, "attention_mask": torch.zeros(1, 1, 1, 1), "use_cache": False}
+        with autocast(model, DTYPES[policy.dtype]), attending(model, NAME), adapters.rows([("p", 1)]):
+            return kept_bytes(model, lambda: model.base_model(**inputs))
+
+
+def kept_bytes(model: Any, forward: Callable[[], object]) -> int:
+    """Bytes that a forward keeps for its backward pass, each once and without the model's own weights."""
+    weights = {weight.untyped_storage()._cdata for weight in model.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = forward()
+        size = sum(storage.nbytes() for place, storage in kept.items() if place not in weights)
+    del result
+    return size
+
+
+class _Attention(torch.autograd.Function):
+    """Keeps what the kernels of attention keep: queries, keys, values, the result and its denominators."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        result = torch.empty_like(query)
+        ctx.save_for_backward(query, key, value, result, query.new_empty(query.shape[:-1], dtype=torch.float32))
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise NotImplementedError("an estimate has no backward pass")
+
+
+def _attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **rest: Any) -> tuple[Tensor, None]:
+    # Under autocast rotary embeddings leave queries and keys in another precision than values.
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    result: Tensor = _Attention.apply(query, key, value)  # type: ignore[no-untyped-call]
+    return result.transpose(1, 2), None
+
+
+AttentionInterface.register(NAME, _attend)

@@ -1,0 +1,121 @@
+"""What a model takes, found without its weights: it is built on the meta device, where tensors have shapes alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from cadre.engines.torch.base.loading import DTYPES, locate
+from cadre.engines.torch.base.lora import linear_layers, targeted_layers
+from cadre.engines.torch.sampling.batch_memory import SequenceMemory
+from cadre.errors import EngineError
+from cadre.settings import PolicyConfig
+
+# The shapes of the models that the bundled recipes name, so that a dry run of them needs no network.
+QWEN3 = {"model_type": "qwen3", "vocab_size": 151_936, "head_dim": 128, "num_key_value_heads": 8}
+SHAPES: dict[str, dict[str, Any]] = {
+    "Qwen/Qwen3-1.7B": {
+        **QWEN3,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "tie_word_embeddings": True,
+    },
+    "Qwen/Qwen3-8B": {
+        **QWEN3,
+        "hidden_size": 4096,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "tie_word_embeddings": False,
+    },
+    "Qwen/Qwen2.5-Coder-3B": {
+        "model_type": "qwen2",
+        "vocab_size": 151_936,
+        "hidden_size": 2048,
+        "intermediate_size": 11_008,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+    },
+    "Qwen/Qwen2.5-Coder-0.5B-Instruct": {
+        "model_type": "qwen2",
+        "vocab_size": 151_936,
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What one policy takes. Bytes; activations and the allocator's own waste are left out.
+
+    parameters   of the whole model, shared ones once
+    trained      of them, or of the adapter
+    base         the weights that it is sampled from: float32 masters, or a base in the precision of its forward
+    training     gradients and AdamW's two moments, and the adapter itself where there is one
+    sequence     what one sequence takes in sampling
+    vocabulary   scores of one token
+    """
+
+    parameters: int
+    trained: int
+    base: int
+    training: int
+    sequence: SequenceMemory
+    vocabulary: int
+
+
+@cache
+def measure(name: str, policy: PolicyConfig) -> Sizes:
+    """The sizes of a policy by the configuration of its model. Raises EngineError where there is none to be had."""
+    config = configuration(name)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    dtype = DTYPES[policy.dtype]
+    trained = 0 if policy.frozen else parameters if policy.lora is None else adapter(model, policy, name)
+    whole = trained == parameters
+    return Sizes(
+        parameters=parameters,
+        trained=trained,
+        base=parameters * (4 if whole else dtype.itemsize),
+        training=trained * (12 if whole else 16),
+        sequence=SequenceMemory.of(config, dtype),
+        vocabulary=config.vocab_size,
+    )
+
+
+def adapter(model: Any, policy: PolicyConfig, name: str) -> int:
+    """The parameters of a policy's adapter: rank times the inputs and outputs of each layer that has one."""
+    assert policy.lora is not None
+    linears = linear_layers(model)
+    chosen = [linears[layer] for layer in targeted_layers(linears, policy.lora, name)]
+    return sum(policy.lora.rank * (linear.in_features + linear.out_features) for linear in chosen)
+
+
+def configuration(name: str) -> Any:
+    """The configuration of a model: known here, in a folder, or on the hub."""
+    if name in SHAPES and not Path(name).is_dir():
+        known = dict(SHAPES[name])
+        return AutoConfig.for_model(known.pop("model_type"), **known)
+    try:
+        return AutoConfig.from_pretrained(locate(name))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise EngineError(
+            f"The shape of {name!r} is not known: {reason} Expected one of {', '.join(SHAPES)}, a folder with "
+            "config.json, or a hub name that this machine can reach. Download its config.json into a folder first."
+        ) from error

@@ -1,0 +1,30 @@
+"""What is left to do when training has diverged: find the sequence at fault, keep it, and say so."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cadre.engines.torch.learning.policy_optimiser import PATIENCE
+from cadre.errors import DivergedError
+from cadre.types import Datum
+
+
+def diverged(data: Sequence[Datum], norm: Callable[[Datum], float], path: Path) -> DivergedError:
+    """The error of a policy's minibatch, once the sequence of the largest gradient `norm` is written to `path`."""
+    worst = max(data, key=norm)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(dataclasses.asdict(worst)))
+    return DivergedError(
+        f"Policy {worst.policy!r}: {PATIENCE} optimiser steps in a row met a loss or gradient that is not finite; "
+        f"the weights are as they were before. The sequence at fault is in {path}. Lower learner.learning_rate, "
+        "or look at its rewards and log-probabilities."
+    )
+
+
+def path_for(policy: str, update: int, folder: Path | None) -> Path:
+    """Where the sequence at fault goes: into the folder, or a temporary one."""
+    return (folder or Path(tempfile.mkdtemp(prefix="cadre-diverged-"))) / f"diverged-{policy}-{update}.json"

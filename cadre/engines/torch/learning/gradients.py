@@ -1,0 +1,101 @@
+"""From sequences to gradients: forward, loss and backward of all policies of a model, micro-batch by micro-batch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cadre.engines.torch.learning.forward import Forward, Scores
+from cadre.engines.torch.learning.metrics import UpdateMetrics
+from cadre.learn.aggregation import AGGREGATES, Aggregate, Denominators
+from cadre.learn.batch import Batch, collate
+from cadre.learn.loss import Tokens, policy_loss
+from cadre.learn.value_heads import value_loss
+from cadre.settings import CriticConfig, LossConfig
+from cadre.settings.user_code import load_function
+from cadre.types import Datum
+
+
+@dataclass(frozen=True)
+class Share:
+    """What of a forward is one policy's: of the B sequences, and of the N values that heads are trained on."""
+
+    policy: str
+    batch: Batch
+    scores: Scores
+
+    def tokens(self) -> Tokens:
+        """All tokens of the batch, [B, T], of which the policy's are in the mask."""
+        batch, scores = self.batch, self.scores
+        mine = torch.tensor([policy == self.policy for policy in batch.policies], device=batch.mask.device)
+        return Tokens(
+            logprobs=scores.logprobs,
+            old=batch.old,
+            rollout_logprobs=batch.rollout_logprobs,
+            advantages=batch.advantages,
+            mask=batch.mask & mine.unsqueeze(1),
+            entropy=scores.entropy,
+            reference=batch.reference,
+        )
+
+    def token_weights(self, aggregate: Aggregate, denominators: Denominators) -> Tensor:
+        """What a token of each sequence weighs, float32 [B]; nothing where the sequence is another policy's."""
+        each = zip(self.batch.policies, self.batch.lengths, strict=True)
+        weights = [aggregate(length, denominators) if policy == self.policy else 0.0 for policy, length in each]
+        return torch.tensor(weights, device=self.batch.mask.device)
+
+    def values(self) -> Tensor:
+        """Which values the policy's heads say, boolean [N]."""
+        heads = self.batch.targets.heads
+        return torch.tensor([policy == self.policy for policy, _ in heads], device=self.scores.values.device)
+
+
+class Gradients:
+    """Adds up the gradients of a model's policies; no policy's loss reaches another's weights. Owned by the trainer."""
+
+    def __init__(self, forward: Forward, loss: LossConfig, critic: CriticConfig) -> None:
+        self._forward = forward
+        self._loss = loss
+        self._critic = critic
+        self._aggregate = load_function("loss.aggregate", loss.aggregate, AGGREGATES)
+
+    def add(
+        self,
+        data: Sequence[Datum],
+        denominators: Mapping[str, Denominators],
+        metrics: Mapping[str, UpdateMetrics],
+    ) -> dict[str, float]:
+        """Backward of the losses of some sequences, and the losses by policy; the `metrics` are told of them.
+
+        A sequence weighs as a part of what the policy's `denominators` count, which is the whole minibatch, whoever
+        has the rest of it.
+        """
+        losses: dict[str, float] = defaultdict(float)
+        for micro in self._forward.cut(data):
+            batch = collate(micro.data, self._forward.model.device, micro.tree)
+            with self._forward.adapted(batch):
+                scores = self._forward.scores(batch, self._loss.entropy > 0.0)
+                total = scores.logprobs.new_zeros(())
+                for policy in dict.fromkeys(batch.policies):
+                    loss = self._loss_of(Share(policy, batch, scores), denominators[policy], metrics[policy])
+                    losses[policy] += float(loss.detach())
+                    total = total + loss
+                if total.requires_grad:
+                    torch.autograd.backward(total)
+        return losses
+
+    def _loss_of(self, share: Share, denominators: Denominators, metrics: UpdateMetrics) -> Tensor:
+        """The loss of a policy's tokens and of its value heads."""
+        tokens, weights = share.tokens(), share.token_weights(self._aggregate, denominators)
+        of_tokens, sums = policy_loss(tokens, weights, self._loss)
+        metrics.add_tokens(float(of_tokens.detach()), int(tokens.mask.sum()), sums)
+
+        judged, targets = share.values(), share.batch.targets
+        weights = judged.float() * (self._critic.coefficient / denominators.values)
+        of_values = value_loss(share.scores.values, targets.values, targets.returns, weights, self._critic.clip)
+        metrics.add_values(float(of_values.detach()), int(judged.sum()))
+        return of_tokens + of_values

@@ -1,0 +1,119 @@
+"""Bradley-Terry reward models: a causal model with a head of one number, read after the end of an answer.
+
+The sequence that is scored: the prompt as the chat template renders it with the answer opened, the tokens of the
+answer, and the token that ends a turn where the template has one. How one is trained: `reward_training`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils import logging
+from transformers.utils.logging import disable_progress_bar
+
+from cadre.engines import chat_template
+from cadre.engines.torch.base.loading import locate, pick_device
+from cadre.errors import EngineError
+from cadre.types import Message
+
+# Padded tokens of one forward.
+TOKENS = 4_096
+
+
+class RewardModel:
+    """A model with its tokenizer; lives as long as whoever asks it. `tokens` bounds the padded size of a forward."""
+
+    def __init__(self, model: Any, tokenizer: Any, tokens: int = TOKENS) -> None:
+        self.model, self.tokenizer, self.tokens = model.eval(), tokenizer, tokens
+        self.template = chat_template.Template(tokenizer)
+        self.pad = model.config.get_text_config().pad_token_id
+
+    @classmethod
+    def load(cls, folder: Path) -> RewardModel:
+        """What `train` wrote. Raises EngineError where the folder holds another kind of model."""
+        source = locate(folder)
+        config = AutoConfig.from_pretrained(source)
+        kinds = getattr(config, "architectures", None) or ["none"]
+        if config.num_labels != 1 or not kinds[0].endswith("ForSequenceClassification"):
+            raise EngineError(
+                f"The reward model {source!r} is a {kinds[0]} with {config.num_labels} labels; expected a sequence "
+                "classifier with one. Train one: cadre reward-model PAIRS.jsonl --model MODEL --out DIR."
+            )
+        return cls(*load_scorer(source, seed=0))
+
+    @torch.no_grad()
+    def score(self, prompts: Sequence[Sequence[Message]], completions: Sequence[str]) -> list[float]:
+        """One number a completion, the answer to the prompt beside it."""
+        asked = [self.encode(prompt, answer) for prompt, answer in zip(prompts, completions, strict=True)]
+        order = sorted(range(len(asked)), key=lambda index: -len(asked[index]))
+        scores: dict[int, float] = {}
+        for part in parts_of(order, lambda index: len(asked[index]), self.tokens):
+            scores |= dict(zip(part, self.forward([asked[index] for index in part]).tolist(), strict=True))
+        return [scores[index] for index in range(len(asked))]
+
+    def encode(self, prompt: Sequence[Message], answer: str) -> tuple[int, ...]:
+        """The ids of a scored sequence. Raises EngineError where it is longer than the model's context."""
+        answered = self.tokenizer(answer, add_special_tokens=False).input_ids
+        end = self.template.end_of_turn
+        ids = (*self.template.prompt_ids(prompt, None, ()), *answered, *(() if end is None else (end,)))
+        most = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
+        if len(ids) > most:
+            raise EngineError(
+                f"The reward model's context holds {most} tokens, and a prompt with its answer has {len(ids)}; "
+                "expected no more. Shorten the prompts, or take a model with a longer context."
+            )
+        return ids
+
+    def forward(self, sequences: Sequence[tuple[int, ...]]) -> Tensor:
+        """Scores float32 [B] of B sequences, padded on the right. Carries the gradient."""
+        unpadded = [torch.tensor(ids) for ids in sequences]
+        mask = pad_sequence([torch.ones_like(ids) for ids in unpadded], batch_first=True)
+        ids = pad_sequence(unpadded, batch_first=True, padding_value=self.pad)
+        device = self.model.device
+        logits: Tensor = self.model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits
+        return logits[:, 0].float()
+
+
+def parts_of(order: Sequence[int], size: Callable[[int], int], tokens: int) -> Iterator[list[int]]:
+    """Runs of an order by falling size whose padded size is at most `tokens`; a larger one stands alone."""
+    part: list[int] = []
+    for index in order:
+        if part and size(part[0]) * (len(part) + 1) > tokens:
+            yield part
+            part = []
+        part.append(index)
+    if part:
+        yield part
+
+
+def load_scorer(source: str, seed: int) -> tuple[Any, Any]:
+    """Model and tokenizer; a head that the folder does not have is drawn by `seed`."""
+    disable_progress_bar()
+    verbosity = logging.get_verbosity()
+    # That a causal model has no such head, and has another, is what is meant here and no warning.
+    logging.set_verbosity_error()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            model = AutoModelForSequenceClassification.from_pretrained(
+                source, num_labels=1, dtype=torch.float32, use_safetensors=True
+            )
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise EngineError(
+            f"The model {source!r} cannot carry a reward head: {reason} Expected 'seed', a Hugging Face folder with "
+            "safetensors, or a hub name that this machine can reach. Check the name."
+        ) from error
+    finally:
+        logging.set_verbosity(verbosity)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    return model.to(pick_device("auto")), tokenizer

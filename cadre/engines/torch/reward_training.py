@@ -1,0 +1,147 @@
+"""Training a Bradley-Terry reward model on preference pairs.
+
+What is written is a plain Hugging Face folder (AutoModelForSequenceClassification with one label, safetensors).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from cadre import random_keys
+from cadre.engines.torch.base.loading import locate
+from cadre.engines.torch.reward_model import TOKENS, RewardModel, load_scorer, parts_of
+from cadre.errors import ConfigError, DivergedError, RunError
+from cadre.learn.optimiser import Optimiser
+from cadre.rewards.preferences import Pair
+from cadre.settings import LearnerConfig
+
+PATIENCE = 3
+# The ids of a pair's two scored sequences, the chosen one first.
+Encoded = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a reward model is trained: `validate` is the share of prompts held out, `pairs` how many make a step."""
+
+    steps: int = 200
+    learning_rate: float = 1e-5
+    seed: int = 0
+    validate: float = 0.1
+    pairs: int = 16
+    tokens: int = TOKENS
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of it: `losses` by step, and the share of held-out pairs in the right order before and after."""
+
+    losses: tuple[float, ...]
+    before: float
+    after: float
+    held_out: int
+
+
+def train(
+    pairs: Sequence[Pair], model: str, out: Path, settings: Settings, tell: Callable[[int, float], None]
+) -> Report:
+    """Train a head and the model below it on preference pairs, and write it to the new folder `out`.
+
+    `tell` is called with every step's number and loss. Raises RunError where `out` exists, ConfigError where there are
+    too few prompts to hold some out, DivergedError after three steps in a row that were not finite.
+    """
+    if out.exists():
+        raise RunError(f"reward-model: {out} exists; expected a new folder, as nothing is ever overwritten.")
+    learned, held = split(pairs, settings.validate, settings.seed)
+    scorer = RewardModel(*load_scorer(locate(model), settings.seed), settings.tokens)
+    optimiser = Optimiser(
+        dict(scorer.model.named_parameters()), LearnerConfig(learning_rate=settings.learning_rate), settings.steps
+    )
+    encoded = [(scorer.encode(pair.prompt, pair.chosen), scorer.encode(pair.prompt, pair.rejected)) for pair in learned]
+    before, losses = accuracy(scorer, held), []
+    for step in range(settings.steps):
+        losses.append(_step(scorer, optimiser, [encoded[index] for index in _picked(len(encoded), step, settings)]))
+        tell(step, losses[-1])
+    report = Report(tuple(losses), before, accuracy(scorer, held), len(held))
+    _save(scorer, out)
+    return report
+
+
+def split(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], list[Pair]]:
+    """Pairs to learn from and pairs held out, no prompt in both; `share` is that of the prompts that are held out."""
+    prompts = list(dict.fromkeys(pair.prompt for pair in pairs))
+    if share == 0.0:
+        return list(pairs), []
+    if len(prompts) < 2:
+        raise ConfigError(
+            f"--validate: got {share} of {len(prompts)} prompt, which would leave nothing to learn from; expected two "
+            "prompts or more, as no prompt is both learned from and held out. Add pairs or set --validate 0."
+        )
+    count = min(len(prompts) - 1, max(1, round(share * len(prompts))))
+    held = set(random_keys.generator(seed, "held out").sample(prompts, count))
+    return [pair for pair in pairs if pair.prompt not in held], [pair for pair in pairs if pair.prompt in held]
+
+
+def accuracy(scorer: RewardModel, pairs: Sequence[Pair]) -> float:
+    """The share of pairs whose chosen answer scores higher; a tie is half right. Not a number where there are none."""
+    if not pairs:
+        return float("nan")
+    prompts = [pair.prompt for pair in pairs]
+    chosen = scorer.score(prompts, [pair.chosen for pair in pairs])
+    rejected = scorer.score(prompts, [pair.rejected for pair in pairs])
+    right = (0.5 if high == low else float(high > low) for high, low in zip(chosen, rejected, strict=True))
+    return sum(right) / len(pairs)
+
+
+def preference_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
+    """`-log sigmoid(chosen - rejected)` [B] (Bradley-Terry; InstructGPT, arXiv 2203.02155, equation 1)."""
+    return -logsigmoid(chosen - rejected)
+
+
+def _step(scorer: RewardModel, optimiser: Optimiser, pairs: Sequence[Encoded]) -> float:
+    """One optimiser step on the mean loss of the pairs, in as many forwards as they need."""
+
+    def size(index: int) -> int:
+        return 2 * max(map(len, pairs[index]))
+
+    total = 0.0
+    for part in parts_of(sorted(range(len(pairs)), key=size, reverse=True), size, scorer.tokens):
+        scores = scorer.forward([pairs[index][side] for side in (0, 1) for index in part])
+        loss = preference_loss(scores[: len(part)], scores[len(part) :]).sum() / len(pairs)
+        torch.autograd.backward(loss)
+        total += float(loss.detach())
+    optimiser.step(total)
+    optimiser.updates += 1
+    if optimiser.skips >= PATIENCE:
+        raise DivergedError(
+            f"reward-model: {PATIENCE} steps in a row met a loss or gradient that is not finite; nothing was written. "
+            "Lower --learning-rate."
+        )
+    return total
+
+
+def _picked(count: int, step: int, settings: Settings) -> list[int]:
+    """The pairs of a step: epochs, each in an order of its own."""
+
+    def order(epoch: int) -> random.Random:
+        return random_keys.generator(settings.seed, "pairs", epoch)
+
+    positions = range(step * settings.pairs, (step + 1) * settings.pairs)
+    epochs = {epoch: order(epoch).sample(range(count), count) for epoch in {place // count for place in positions}}
+    return [epochs[place // count][place % count] for place in positions]
+
+
+def _save(scorer: RewardModel, out: Path) -> None:
+    """Write the folder, whole or not at all."""
+    partial = out.with_name(f".partial-{out.name}")
+    partial.mkdir(parents=True, exist_ok=True)
+    scorer.model.save_pretrained(partial)
+    scorer.tokenizer.save_pretrained(partial)
+    partial.rename(out)

@@ -1,0 +1,22 @@
+"""Moves on a grid, as answers of language models hold them."""
+
+from __future__ import annotations
+
+import re
+
+Cell = tuple[int, int]  # (row, column)
+MOVES: dict[str, Cell] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
+
+
+def parse_moves(text: str) -> str | None:
+    """The moves of an answer: "RRD", "R, R, D", "1R 2R 3D", or the like after a last "Moves:". None if anything else.
+
+    Strict on purpose: an answer with other words in it is not guessed at.
+    """
+    answer = re.split(r"moves\s*:", text, flags=re.IGNORECASE)[-1].strip()
+    return "".join(re.findall("[UDLR]", answer)) if re.fullmatch(r"(\d*[UDLR][\s,]*)+", answer) else None
+
+
+def numbered(moves: str) -> str:
+    """ "RRD" as "1R 2R 3D": the compact wording counts its moves."""
+    return " ".join(f"{index}{move}" for index, move in enumerate(moves, 1))

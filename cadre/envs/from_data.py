@@ -1,0 +1,82 @@
+"""What environments have in common whose problems come from data sets or from a file of your own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field
+
+from cadre.data.examples import EXAMPLE
+from cadre.data.read import NoSourceError
+from cadre.data.records import Kind
+from cadre.data.tasks import Choice, Leaks, tasks_of
+from cadre.env import Env, Split
+from cadre.errors import ConfigError
+from cadre.types import Task
+
+HeldOut = Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+class FromData(Env):
+    """State is replaced at every step and never changed in place. Settings, beside the subclass's own: see `tasks`."""
+
+    kind: ClassVar[Kind]
+    sets: ClassVar[tuple[str, str]]  # the data sets for training and for testing, where none is named
+    held: ClassVar[float] = 0.1  # of a set that has to be divided, where `held_out` is not given
+
+    def __init__(self, task: Task, **data: Any) -> None:
+        super().__init__(task)
+
+    def fork(self) -> Self:
+        return copy.copy(self)
+
+    @classmethod
+    def require(cls) -> None:
+        """Raise where something is not installed without which no answer could be judged."""
+
+    @classmethod
+    def tasks(
+        cls,
+        split: Split,
+        data: str | None = None,
+        train: str | None = None,
+        test: str | None = None,
+        source: str = "",
+        fields: dict[str, str] | None = None,
+        held_out: HeldOut | None = None,
+        leaks: Leaks = "drop",
+        **settings: Any,
+    ) -> Sequence[Task]:
+        """The problems of a split, as the settings choose them.
+
+        data          a data set by name, or your own file that ends in .jsonl, for both splits
+        train, test   one for each split, in place of `data`
+        source        where named sets are: a folder, "hub", "example" for two invented items; "" for $CADRE_DATA
+        fields        what your own file calls a record's fields: {question: prompt, answer: gold}
+        held_out      of one set without splits: how many of its first items, or, below 1, what share of them by the
+                      hash of their text, is for testing
+        leaks         training items that are test items are left out (drop), or make it an error (refuse)
+        """
+        if data is not None and (train is not None or test is not None):
+            raise ConfigError(
+                f"settings.data: got {data!r} beside settings.{'train' if train is not None else 'test'}; expected "
+                "one set for both splits, or one for each. Remove one of the two."
+            )
+        cls.require()
+        trained, tested = train or data or cls.sets[0], test or data or cls.sets[1]
+        named = tuple(sorted((fields or {}).items()))
+        return tasks_of(Choice(cls.kind, trained, tested, source, named, held_out, leaks, cls.held), split)
+
+
+def with_example(env: type[Env], settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The settings with invented items in place of data that nobody has said where to find; None where tasks are there.
+
+    Made for dry runs, which need some task to play. Raises what asking for training tasks raises otherwise.
+    """
+    try:
+        env.tasks("train", **settings)
+    except NoSourceError:
+        return {**settings, "source": EXAMPLE}
+    return None

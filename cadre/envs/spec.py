@@ -1,0 +1,153 @@
+"""An environment class with its settings, checked: what a configuration names becomes something that makes episodes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from cadre.env import Env, Split
+from cadre.envs import ENVS
+from cadre.envs.joint_policy import centralised
+from cadre.envs.user_errors import called
+from cadre.errors import ConfigError, nearest
+from cadre.settings.user_code import load_file
+from cadre.types import Task
+
+
+def name_of(env: type[Env]) -> str:
+    """What a YAML calls a class: its bundled name, `file.py:Class`, or `package.module:Class` where it is in a package.
+
+    Only a class at the top of a file or module is found again by it.
+    """
+    here = f"{env.__module__}:{env.__qualname__}"
+    bundled = {target: name for name, target in ENVS.items()}
+    module = sys.modules.get(env.__module__)
+    file = getattr(module, "__file__", None)
+    if here in bundled or file is None or getattr(module, "__package__", None):
+        return bundled.get(here, here)
+    return f"{Path(file).resolve()}:{env.__qualname__}"
+
+
+def env_class(name: str) -> type[Env]:
+    """The class behind a bundled name or `file.py:Class`; the user's file is run, as it is the user's own code."""
+    target = ENVS.get(name, name)
+    source, colon, attribute = target.rpartition(":")
+    if not colon or not source:
+        raise ConfigError(
+            f"env: got {name!r}; expected one of {', '.join(ENVS)} or file.py:Class.{nearest(name, ENVS)}"
+        )
+    module = load_file("env", Path(source)) if source.endswith(".py") else _from_package(source, name)
+    env = getattr(module, attribute, None)
+    if not (isinstance(env, type) and issubclass(env, Env)):
+        known = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Env)]
+        raise ConfigError(
+            f"env: {source} has no environment {attribute!r}; expected a subclass of cadre.env.Env, and it has "
+            f"{', '.join(known) or 'none'}.{nearest(attribute, known)}"
+        )
+    return env
+
+
+def _from_package(module: str, name: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"env: got {name!r}, and {module} cannot be imported ({error}); expected module:Class or file.py:Class. "
+            "Fix the name, or install what is missing."
+        ) from None
+
+
+class EnvSpec:
+    """An environment class with its settings, checked: makes episodes and knows the splits.
+
+    `env` is the class, or what a YAML calls it. `central` plays it with the one role `team`, which writes the parts of
+    all roles. A setting is declared once, with its default, in `__init__`, `tasks` or `roles_of`, whichever uses it;
+    the others may name it. `missing` are the settings that have no default and were not given;
+    `declared` is the class itself, `all_settings` have the defaults.
+    """
+
+    def __init__(self, env: str | type[Env], settings: Mapping[str, Any], central: bool = False) -> None:
+        self.declared = env_class(env) if isinstance(env, str) else env
+        self.env_class = centralised(self.declared) if central else self.declared
+        declared = declared_settings(self.declared)
+        self.settings = _checked(self.declared, declared, settings)
+        defaults = {name: p.default for name, p in declared.items() if p.default is not p.empty}
+        self.all_settings = defaults | self.settings
+        taken = _declared(self.declared, "__init__", 2)
+        self._of_episodes = {name: value for name, value in self.settings.items() if name in taken}
+        self.missing = [name for name in declared if name not in self.all_settings]
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.env_class.roles_of(**self._taken_by(self.env_class.roles_of))
+
+    def make(self, task: Task) -> Env:
+        """A fresh episode of the task."""
+        return self.env_class(task, **self._of_episodes)
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        """The problems of a split. Raises ContractError where the environment's own code fails."""
+        with called(f"{self.declared.__name__}.tasks({split!r})"):
+            return self.declared.tasks(split, **self._taken_by(self.declared.tasks))
+
+    def _taken_by(self, method: Callable[..., Any]) -> dict[str, Any]:
+        """The settings that a method has parameters for, defaults included."""
+        parameters = inspect.signature(method).parameters
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        return {name: value for name, value in self.all_settings.items() if takes_all or name in parameters}
+
+
+def declared_settings(env: type[Env]) -> dict[str, inspect.Parameter]:
+    """The settings of an environment by name: the parameters of `__init__` after the task, and those that `tasks` and
+    `roles_of` give a default beside them. Annotations are types, or `Any` where they name something that is not there
+    at run time."""
+    beside = {**_declared(env, "roles_of", 1), **_declared(env, "tasks", 2)}
+    with_default = {name: parameter for name, parameter in beside.items() if parameter.default is not parameter.empty}
+    return with_default | _declared(env, "__init__", 2)
+
+
+def _declared(env: type[Env], method: str, skipped: int) -> dict[str, inspect.Parameter]:
+    """The parameters of a method behind the first ones; where it hands on **keywords, its parents' too."""
+    settings: dict[str, inspect.Parameter] = {}
+    for kind in env.__mro__:
+        if method not in vars(kind):
+            continue
+        function = vars(kind)[method]
+        parameters = _parameters(getattr(function, "__func__", function))[skipped:]
+        settings = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)} | settings
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return settings
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    parameters = list(inspect.signature(function).parameters.values())
+    try:
+        hints = inspect.get_annotations(function, eval_str=True)
+    except NameError:
+        hints = {}
+    return [parameter.replace(annotation=hints.get(parameter.name, Any)) for parameter in parameters]
+
+
+def _checked(env: type[Env], declared: Mapping[str, inspect.Parameter], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as their declared types. Raises ConfigError for an unknown name or another type."""
+    checked = {}
+    for key, value in settings.items():
+        if key not in declared:
+            known = ", ".join(declared) or "none"
+            raise ConfigError(
+                f"settings.{key}: unknown to {env.__name__}; expected one of {known}.{nearest(key, declared)}"
+            )
+        try:
+            checked[key] = pydantic.TypeAdapter(declared[key].annotation).validate_python(value)
+        except pydantic.ValidationError as error:
+            expected = error.errors()[0]["msg"].removeprefix("Input should be ")
+            raise ConfigError(f"settings.{key}: got {value!r}; expected {expected}. Fix the value.") from None
+    return checked

@@ -1,0 +1,117 @@
+"""Everything needed to go on as if nothing had happened.
+
+All randomness is keyed by the step, so the step is the random state and the data position. Beside it stand the running
+baselines, the best score so far, and what the engines save: every policy's and critic's weights, optimiser moments,
+schedule and counters, in safetensors and JSON. Each checkpoint is a sealed folder (`cadre.experiment.sealed`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from cadre.errors import RunError
+from cadre.experiment import sealed
+from cadre.team import Team, Weights
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class State:
+    """What the loop itself carries from step to step.
+
+    step        updates made so far
+    baselines   the running baselines by name
+    best_step   the step of the best evaluation so far, None before the first
+    best        its share of successes
+    """
+
+    step: int = 0
+    baselines: dict[str, float] = field(default_factory=dict)
+    best_step: int | None = None
+    best: float = 0.0
+
+
+def name_of(step: int) -> str:
+    return f"step-{step:06d}"
+
+
+def save(folder: Path, state: State, team: Team, config: str = "") -> Path:
+    """Write the state, and the configuration that made it, to `folder/step-NNNNNN`: whole, or not at all.
+
+    One that is there already and whole is kept.
+    """
+    final = folder / name_of(state.step)
+    if final.exists():
+        if sealed.damage(final) is None:
+            return final
+        shutil.rmtree(final)
+
+    def fill(partial: Path) -> None:
+        for learner in team.learners:
+            learner.save(partial)
+        (partial / "state.json").write_text(json.dumps(asdict(state)))
+        (partial / "config.yaml").write_text(config)
+
+    return sealed.write(final, fill)
+
+
+def steps(folder: Path) -> list[int]:
+    """The steps that have a checkpoint, whole or damaged, in order."""
+    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
+
+
+def latest(folder: Path, at_most: int | None = None) -> Path:
+    """The newest whole checkpoint, of a step of `at_most` where that is given.
+
+    A damaged one is passed over with a warning. Raises RunError where no whole one is left.
+    """
+    damaged = []
+    for path in _newest_first(folder, at_most):
+        wrong = sealed.damage(path)
+        if wrong is None:
+            return path
+        damaged.append(f"{path.name}: {wrong}")
+        log.warning("The checkpoint %s is damaged: %s. The one before it is used.", path, wrong)
+    told = f" ({'; '.join(damaged)})" if damaged else ""
+    raise RunError(
+        f"checkpoint: {folder} holds no whole checkpoint{told}; expected step-NNNNNN with a manifest.json. Restore one "
+        "from a copy, or train anew in another folder."
+    )
+
+
+def _newest_first(folder: Path, at_most: int | None) -> Iterator[Path]:
+    for step in reversed(steps(folder)):
+        if at_most is None or step <= at_most:
+            yield folder / name_of(step)
+
+
+def read_state(checkpoint: Path) -> State:
+    """The loop's own state, without the weights."""
+    return State(**json.loads((checkpoint / "state.json").read_text()))
+
+
+def load(checkpoint: Path, team: Team) -> State:
+    """Restore every policy of the team and return the loop's own state."""
+    for learner in team.learners:
+        learner.load(checkpoint)
+    return read_state(checkpoint)
+
+
+async def load_weights(checkpoint: Path, team: Team, policies: Iterable[str]) -> None:
+    """Let a team that only plays have the weights of these policies; no optimiser is made or read."""
+    step = read_state(checkpoint).step
+    await team.load(Weights(policy, step, checkpoint / policy) for policy in policies)
+
+
+def prune(folder: Path, keep: int, best: int | None, every: int = 0) -> None:
+    """Remove all checkpoints but the last `keep`, the one of step `best`, and those of every `every`-th step."""
+    found = steps(folder)
+    for step in found[: max(0, len(found) - keep)]:
+        if step != best and not (every and step % every == 0):
+            shutil.rmtree(folder / name_of(step))

@@ -1,0 +1,117 @@
+"""One YAML file is one experiment. A pydantic model a stage; unknown keys are refused with the nearest known name.
+
+`load(recipe, overrides)` reads a file, applies `key=value` pairs, and raises `ConfigError` with one paragraph that
+says what was wrong and how to fix it. Nothing here imports torch or loads a model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BeforeValidator, Field, JsonValue, ValidationError
+
+from cadre.algorithms import ALGORITHMS, Algorithm
+from cadre.env import Env
+from cadre.envs.spec import EnvSpec
+from cadre.errors import ConfigError, nearest
+from cadre.experiment.explain import Explainer
+from cadre.settings import (
+    CreditConfig,
+    EvaluateConfig,
+    LearnerConfig,
+    LossConfig,
+    SamplingConfig,
+    SandboxConfig,
+    Section,
+    TeamConfig,
+    TrainConfig,
+)
+from cadre.settings.section import AsWritten
+from cadre.settings.yaml_file import long_form, overridden, read
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+
+
+def _plain_algorithm(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class Config(Section):
+    """One experiment as the user wrote it; `cadre.experiment.resolve` says what it comes to."""
+
+    env: str = Field(description="a bundled environment's name, or file.py:Class")
+    settings: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the environment")
+    team: TeamConfig = Field(description="who plays")
+    algorithm: Annotated[Algorithm, Field(discriminator="name"), BeforeValidator(_plain_algorithm)] = Field(
+        description="how the team learns, by name"
+    )
+    credit: CreditConfig = Field(CreditConfig(), description="which samples an update learns from, and how much")
+    loss: Annotated[LossConfig, AsWritten] = Field(LossConfig(), description="changes to the algorithm's loss")
+    sampling: SamplingConfig = Field(SamplingConfig(), description="how completions are drawn")
+    learner: LearnerConfig = Field(LearnerConfig(), description="how weights are changed")
+    train: TrainConfig = Field(TrainConfig(), description="the loop")
+    evaluate: EvaluateConfig = Field(EvaluateConfig(), description="held-out tasks")
+    sandbox: SandboxConfig = Field(SandboxConfig(), description="how programs that a model wrote are confined")
+
+
+def recipes() -> dict[str, Path]:
+    """The bundled recipes by name."""
+    return {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
+
+
+def load(recipe: str, overrides: Sequence[str] = ()) -> Config:
+    """The configuration of a bundled recipe or a YAML file, with `key.sub=value` pairs applied (values are YAML).
+
+    Raises ConfigError where there is no such file, or what it says cannot be.
+    """
+    return parse(overridden(read(find_recipe(recipe)), overrides))
+
+
+def find_recipe(recipe: str) -> Path:
+    """The file of a recipe: a bundled name or a path."""
+    known = recipes()
+    path = known.get(recipe, Path(recipe))
+    is_folder = os.path.isdir(path)
+    if is_folder or not os.path.exists(path):  # unlike Path's own, these take a name that is too long for one
+        what = "a folder" if is_folder else "neither a bundled recipe nor a file"
+        raise ConfigError(
+            f"recipe: got {recipe!r}, which is {what}; expected one of {', '.join(known)} "
+            f"or the path of a YAML file.{nearest(recipe, known)}"
+        )
+    return path
+
+
+def parse(raw: Mapping[str, Any], env: type[Env] | None = None) -> Config:
+    """A checked configuration. Raises ConfigError, one paragraph about the first thing that is wrong.
+
+    `env` is the class that `raw` names, where it need not be looked for.
+    """
+    try:
+        return Config.model_validate(_with_roles(raw, env))
+    except ValidationError as error:
+        raise ConfigError(Explainer(Config, ALGORITHMS).paragraph(error)) from None
+
+
+def _with_roles(raw: Mapping[str, Any], env: type[Env] | None) -> Mapping[str, Any]:
+    """A team of one policy and no roles plays every role of the environment with it: `team: seed`."""
+    team, name, settings = raw.get("team"), raw.get("env"), raw.get("settings")
+    if isinstance(team, str):
+        team = long_form(("team",), team)
+    if not isinstance(team, dict) or "roles" in team or not isinstance(name, str):
+        return raw
+    policies = team.get("policies")
+    if not isinstance(policies, dict) or len(policies) != 1:
+        return raw
+    algorithm = raw.get("algorithm")
+    kind = ALGORITHMS.get(str(algorithm.get("name") if isinstance(algorithm, dict) else algorithm))
+    spec = EnvSpec(env or name, settings if isinstance(settings, dict) else {}, central=bool(kind and kind.central))
+    return {**raw, "team": {**team, "roles": dict.fromkeys(spec.roles, *policies)}}
+
+
+def dump(config: Config) -> str:
+    """The configuration as YAML, every default written out but those of sections that are changes to another."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)

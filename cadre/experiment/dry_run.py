@@ -1,0 +1,187 @@
+"""Builds everything of an experiment but the weights, and finds what it would take: `cadre train RECIPE --dry-run`.
+
+The configuration and the environment are checked, its data are read where they are, one training task is played out
+by a sampler that has nothing to say, and every model is run on tensors that have shapes alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cadre import random_keys
+from cadre.envs.from_data import with_example
+from cadre.envs.spec import EnvSpec
+from cadre.experiment.build import engines_of, memory_setting
+from cadre.experiment.config import Config
+from cadre.experiment.experiment import Experiment
+from cadre.experiment.outlook import Load, Outlook, PolicyOutlook
+from cadre.experiment.resolve import resolve
+from cadre.rollout import grow, rounds
+from cadre.settings import LearnerConfig, PolicyConfig
+from cadre.team import Team, Weights
+from cadre.types import Request, Sample, Sampling
+
+if TYPE_CHECKING:
+    from cadre.engines.torch.estimate.sizes import Sizes
+
+# Of English and code, about; fewer in other languages.
+CHARACTERS_A_TOKEN = 3
+
+Asked = tuple[Request, asyncio.Future[list[Sample]]]
+
+
+@dataclass
+class Silent:
+    """A sampler whose siblings are so many spaces each, all different; it remembers what each round asks for."""
+
+    rounds: list[list[Request]] = field(default_factory=list)
+
+    async def sample(self, request: Request) -> list[Sample]:
+        asked: Asked = (request, asyncio.get_running_loop().create_future())
+        with rounds.turn(self._answer, asked):
+            return await asked[1]
+
+    async def _answer(self, batch: Sequence[Asked]) -> None:
+        self.rounds.append([request for request, _ in batch])
+        for request, future in batch:
+            texts = (" " * (k + 1) for k in range(request.count))
+            samples = [Sample(request.role, request.policy, text, (0,), (0,), (0.0,), "stop", 0) for text in texts]
+            future.set_result(samples)
+
+    async def load(self, weights: Weights) -> None:
+        raise NotImplementedError("a dry run has no weights")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def look(config: Config) -> Outlook:
+    """Check an experiment and measure it. Raises what training would raise before it loads a model, but for data that
+    nobody has said where to find: an invented task stands in for them."""
+    example = with_example(EnvSpec(config.env, config.settings).env_class, config.settings)
+    experiment = resolve(config if example is None else config.model_copy(update={"settings": example}))
+    env_spec = experiment.env_spec
+    asked = asyncio.run(_count(experiment))
+    each = [request for requests in asked for request in requests]
+    samples: Counter[str] = Counter()
+    for request in each:
+        samples[request.role] += request.count * config.train.tasks_per_step
+    return Outlook(
+        env=config.env,
+        tasks=None if example else (len(env_spec.tasks("train")), len(env_spec.tasks("test"))),
+        rounds=len(asked),
+        samples=dict(samples),
+        tokens=sum(count * experiment.sampling[role].max_tokens for role, count in samples.items()),
+        characters=max(_characters(request) for request in each),
+        policies=_policies(experiment, asked),
+        devices=_devices(experiment),
+    )
+
+
+async def _count(experiment: Experiment) -> list[list[Request]]:
+    """What one tree over a training task asks of its samplers, by round."""
+    silent, env_spec, plan = Silent(), experiment.env_spec, experiment.plan
+    roles = experiment.config.team.roles
+    team = Team(roles, dict.fromkeys(roles.values(), silent), dict.fromkeys(roles, Sampling()))
+    rollout = grow.Rollout(env_spec.make, team, plan.shape, plan.credit.alpha)
+    await grow.grow_many([env_spec.tasks("train")[0]], rollout, random_keys.key("dry"))
+    return silent.rounds
+
+
+def _load(experiment: Experiment, name: str, asked: Sequence[Sequence[Request]]) -> Load:
+    """What the policy does in a step. One that only a critic is reads what everybody sampled."""
+    tasks, plays = experiment.config.train.tasks_per_step, experiment.config.team.roles
+    played = [[request for request in requests if plays[request.role] == name] for requests in asked]
+    read = [request for requests in (played if name in plays.values() else asked) for request in requests]
+    longest = {role: experiment.sampling[role].max_tokens for role in plays}
+    return Load(
+        sequences=tuple(tasks * sum(request.count for request in requests) for requests in played if requests),
+        completion=max(longest[request.role] for request in read),
+        longest=max(_tokens(request) + longest[request.role] for request in read),
+        learned=tasks * sum(_tokens(request) + request.count * longest[request.role] for request in read),
+    )
+
+
+def _characters(request: Request) -> int:
+    return sum(len(message.content) for message in request.messages)
+
+
+def _tokens(request: Request) -> int:
+    """Of the prompt, about."""
+    return -(-_characters(request) // CHARACTERS_A_TOKEN)
+
+
+def _policies(experiment: Experiment, asked: Sequence[Sequence[Request]]) -> dict[str, PolicyOutlook]:
+    """What each policy with weights here takes, and how long it is at work in a step."""
+    from cadre.engines.torch.estimate.sizes import measure
+
+    sizes = {name: measure(model, experiment.policies[name]) for name, model in experiment.models.items()}
+    memory = _memory(experiment, sizes)
+    return {
+        name: _policy(experiment, name, sizes[name], memory[name], _load(experiment, name, asked)) for name in sizes
+    }
+
+
+def _policy(experiment: Experiment, name: str, sizes: Sizes, memory: int, load: Load) -> PolicyOutlook:
+    from cadre.engines.torch.estimate.activations import activations, scores
+
+    policy, learner = experiment.policies[name], experiment.learners.get(name)
+    tokens = learner.tokens_per_microbatch if learner else 0
+    sampling, learning = _seconds(sizes, memory, load, policy, learner)
+    return PolicyOutlook(
+        settings=policy,
+        sizes=sizes,
+        memory=memory,
+        activations=activations(experiment.models[name], policy, learner) if learner else 0,
+        scores=scores(sizes.vocabulary, tokens, experiment.plan.loss.entropy > 0.0),
+        load=load,
+        sampling=sampling,
+        learning=learning,
+    )
+
+
+def _devices(experiment: Experiment) -> dict[str, int]:
+    from cadre.engines.torch.base.device_memory import total_and_free
+    from cadre.engines.torch.base.loading import pick_device
+
+    devices = [pick_device(experiment.policies[name].device) for name in experiment.models]
+    return {str(device): total_and_free(device)[0] for device in devices}
+
+
+def _memory(experiment: Experiment, sizes: Mapping[str, Sizes]) -> dict[str, int]:
+    """Bytes that each policy may be sampled in."""
+    from cadre.engines.torch.base.device_memory import for_sampling
+    from cadre.engines.torch.base.loading import pick_device
+
+    engines = engines_of(experiment)
+    memory: dict[str, int] = {}
+    for names in engines:
+        taken = sizes[names[0]].base + sum(sizes[name].training for name in names)
+        device = pick_device(experiment.policies[names[0]].device)
+        most = memory_setting(experiment, names) or for_sampling(device, taken, len(engines))
+        memory |= dict.fromkeys(names, most)
+    return memory
+
+
+def _seconds(
+    sizes: Sizes, memory: int, load: Load, policy: PolicyConfig, learner: LearnerConfig | None
+) -> tuple[float, float]:
+    """A guess of the seconds that the policy is sampled from in a step, and learned in."""
+    from cadre.engines.torch.base.loading import DTYPES, pick_device
+    from cadre.engines.torch.estimate.speed import Products, learning_seconds, sampling_seconds
+
+    products = Products(pick_device(policy.device), DTYPES[policy.dtype])
+    at_once = sizes.sequence.at_once(memory, load.longest)
+    sampling = sum(
+        sampling_seconds(products, sizes.parameters, sequences, at_once, load.completion)
+        for sequences in load.sequences
+    )
+    if learner is None:
+        return sampling, 0.0
+    # Forward, backward to the states, and to the weights where they are trained; layers that are recomputed once more.
+    passes = 2 + (policy.lora is None) + learner.gradient_checkpointing
+    return sampling, learning_seconds(products, sizes.parameters, learner.epochs * load.learned, passes)

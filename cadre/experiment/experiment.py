@@ -1,0 +1,41 @@
+"""What an experiment comes to, in one record that all later stages take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cadre.advantages.plan import Plan
+from cadre.envs.spec import EnvSpec
+from cadre.experiment.config import Config
+from cadre.settings import LearnerConfig, PolicyConfig
+from cadre.types import Sampling
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A configuration, resolved: made by `cadre.experiment.resolve`, which refuses what cannot be.
+
+    config     what the user wrote
+    env_spec   makes episodes and knows the splits
+    plan       how trees grow, what samples are worth, and how that becomes a gradient
+    policies   every policy, those included that only a critic is
+    models     by policy whose weights are here: the folder or the hub name of its model
+    heads      by policy that judges: its value heads
+    learners   by policy that is trained: the experiment's learner with the policy's changes
+    sampling   by role: the experiment's sampling with the changes of the policy that plays it
+    """
+
+    config: Config
+    env_spec: EnvSpec
+    plan: Plan
+    policies: Mapping[str, PolicyConfig]
+    models: Mapping[str, str]
+    heads: Mapping[str, tuple[str, ...]]
+    learners: Mapping[str, LearnerConfig]
+    sampling: Mapping[str, Sampling]
+
+    @property
+    def trained_roles(self) -> dict[str, str]:
+        """The policy of each role that is trained."""
+        return {role: name for role, name in self.config.team.roles.items() if name in self.learners}

@@ -1,0 +1,55 @@
+"""What `cadre eval` and `cadre play` play: everything that can be refused is refused before a model loads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cadre.experiment.build import assignment, untrained_roles
+from cadre.experiment.evaluate import Repeats, evaluate, evaluate_sampled, held_out_tasks
+from cadre.experiment.event_loop import run_to_end
+from cadre.experiment.loaded_team import LoadedTeam, load_team
+from cadre.experiment.resolve import resolve_for_evaluation
+from cadre.experiment.target import Target
+from cadre.types import Task, Tree
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Which held-out tasks are played, and who plays them.
+
+    count      how many of the test split, from the task `first` on; None for all
+    assign     other policies for roles, such as tool=planner,planner=tool
+    untrained  roles, by comma, that play as before training
+    base       whether all of them do
+    """
+
+    count: int | None = 200
+    first: int = 0
+    assign: str = ""
+    untrained: str = ""
+    base: bool = False
+
+
+def opened(target: Target, wanted: HeldOut) -> tuple[LoadedTeam, Sequence[Task]]:
+    """The team and the tasks. Raises ConfigError or RunError for what cannot be played, before any model loads."""
+    experiment = resolve_for_evaluation(target.config, target.env)
+    assignment(target.config, wanted.assign)
+    untrained_roles(target.config, wanted.untrained)
+    tasks = held_out_tasks(experiment.env_spec, wanted.count, wanted.first)
+    loaded = load_team(experiment, target.run, wanted.base).assigned(wanted.assign)
+    return loaded.beside_untrained(wanted.untrained) if wanted.untrained else loaded, tasks
+
+
+def evaluated(target: Target, wanted: HeldOut, repeats: Repeats) -> tuple[dict[str, Any], list[Tree]]:
+    """The report by name, and all that was played: once a task at temperature 0, or as often as `repeats` says."""
+    loaded, tasks = opened(target, wanted)
+    env_spec = loaded.experiment.env_spec
+    if repeats.temperature == 0.0:
+        greedy = evaluate(loaded.team.greedy(), env_spec, tasks, repeats.seed)
+        report, trees = run_to_end(greedy)
+        budget = {role: sampling.max_tokens for role, sampling in loaded.team.sampling.items()}
+        return {**report.as_dict(), "temperature": 0.0, "max_tokens": budget}, trees
+    sampled, trees = run_to_end(evaluate_sampled(loaded.team, env_spec, tasks, repeats))
+    return sampled.as_dict(), trees

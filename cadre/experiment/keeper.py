@@ -1,0 +1,68 @@
+"""When a training is saved: at its start, every few minutes, at its best, at its end, and when it fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from cadre.experiment import checkpoint
+from cadre.experiment.checkpoint import State
+from cadre.experiment.config import dump
+from cadre.experiment.run_directory import Run
+from cadre.team import Team
+
+
+class Keeper:
+    """Holds the state of a training and writes its checkpoints; owned by the loop, lives as long as that.
+
+    What is saved is always a state between two steps, with everything of the steps before it logged.
+    """
+
+    def __init__(self, run: Run, team: Team, state: State) -> None:
+        self.run, self.team, self.state = run, team, state
+        self._folder = run.folder / "checkpoints"
+        self._whole = True
+        self._saved = time.monotonic()
+
+    @contextmanager
+    def to_the_end(self) -> Iterator[None]:
+        """Save whatever ends this, unless a step was just changing the weights: then the last checkpoint stands."""
+        try:
+            yield
+        finally:
+            if self._whole:
+                self.save()
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """A step that changes weights and logs what it did; at its end one more update has been made."""
+        self._whole = False
+        yield
+        self.state = replace(self.state, step=self.state.step + 1)
+        self._whole = True
+
+    def save_where_due(self) -> None:
+        """By minutes, by steps, or because the evaluation just made is the best so far."""
+        goal, step = self.run.config.train, self.state.step
+        minutes = (time.monotonic() - self._saved) / 60
+        by_time = 0 < goal.checkpoint_minutes <= minutes
+        by_step = goal.checkpoint_every > 0 and step % goal.checkpoint_every == 0
+        if by_time or by_step or self._best()[0] == step:
+            self.save()
+
+    def save(self) -> None:
+        """Write the state, and remove what need not be kept."""
+        goal = self.run.config.train
+        best_step, best = self._best()
+        self.state = replace(self.state, best_step=best_step, best=best)
+        checkpoint.save(self._folder, self.state, self.team, dump(self.run.config))
+        checkpoint.prune(self._folder, goal.checkpoints_kept, best_step, goal.checkpoint_every)
+        self._saved = time.monotonic()
+
+    def _best(self) -> tuple[int | None, float]:
+        """The step of the best evaluation so far, the first of equals, and its share of successes."""
+        reports = [(report["success"], -report["step"]) for report in self.run.evaluations()]
+        success, step = max(reports, default=(0.0, None))
+        return (None if step is None else -step), success

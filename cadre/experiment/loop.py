@@ -1,0 +1,132 @@
+"""The loop. Sample trees, give credit, update every policy; log; evaluate and save when due."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+
+from cadre import random_keys
+from cadre.advantages.batch import build_batch, useful
+from cadre.experiment import evaluate, metrics
+from cadre.experiment.checkpoint import State
+from cadre.experiment.experiment import Experiment
+from cadre.experiment.interrupt import Interrupt
+from cadre.experiment.keeper import Keeper
+from cadre.experiment.progress import Progress
+from cadre.experiment.run_directory import Run
+from cadre.experiment.std_watch import StdWatch
+from cadre.rollout import dynamic_sampling
+from cadre.rollout.dynamic_sampling import Replacements, Sampled, replacement_tasks
+from cadre.rollout.grow import Rollout
+from cadre.team import Metrics, Team
+from cadre.types import Task, Tree
+
+
+@dataclass(frozen=True)
+class Training:
+    """Who and what takes part in a training, from its first step to its last."""
+
+    experiment: Experiment
+    run: Run
+    team: Team
+    progress: Progress
+    watch: StdWatch = field(default_factory=StdWatch)
+
+
+async def train(training: Training, start: State, interrupt: Interrupt) -> int:
+    """Train from where `start` stands to `train.steps` or `train.max_tokens`; returns the updates made in all.
+
+    When `interrupt` is asked, a step that is still sampling is dropped, one that is learning is finished, and either
+    way the state is saved.
+    """
+    goal, every = training.experiment.config.train, training.experiment.config.evaluate.every
+    keeper, tokens = Keeper(training.run, training.team, start), training.run.total("rollout/tokens")
+    with keeper.to_the_end():
+        if due(start.step, every) or start.step == 0:
+            await interrupt.stoppable(evaluate_now(training, start.step))
+        keeper.save()
+        while not interrupt.asked and keeper.state.step < goal.steps and not 0 < goal.max_tokens <= tokens:
+            # Sample: a tree from every task, all at once.
+            began = time.monotonic()
+            sampled = await interrupt.stoppable(sample(training, keeper.state.step))
+            if sampled is None:
+                break
+
+            # Learn: groups or a critic give advantages, advantages become one update a policy.
+            with keeper.changing():
+                learned = await learn(training, keeper.state, sampled, time.monotonic() - began)
+            tokens += learned["rollout/tokens"]
+
+            # Evaluate and save when due.
+            if due(keeper.state.step, every):
+                await interrupt.stoppable(evaluate_now(training, keeper.state.step))
+            keeper.save_where_due()
+        await interrupt.stoppable(evaluate_now(training, keeper.state.step))
+    return keeper.state.step
+
+
+async def sample(training: Training, step: int) -> Sampled:
+    """A tree from every task of the step; where the experiment asks for it, others in place of those that teach
+    nothing."""
+    experiment, team = training.experiment, training.team
+    goal, plan = experiment.config.train, experiment.plan
+    every_task = experiment.env_spec.tasks("train")
+    tasks = pick(every_task, goal.tasks_per_step, step, goal.seed)
+    fresh = replacement_tasks(every_task, tasks, step, goal.seed)
+    return await dynamic_sampling.sample(
+        tasks,
+        Replacements(fresh, goal.replacements, useful(plan, team)),
+        Rollout(experiment.env_spec.make, team, plan.shape, plan.credit.alpha),
+        random_keys.key(goal.seed, "train", step),
+        partial(training.progress.sampling, step),
+    )
+
+
+async def learn(training: Training, state: State, sampled: Sampled, sampling_seconds: float) -> Metrics:
+    """Learn from what a step sampled, and log it; the step's metrics."""
+    plan, began = training.experiment.plan, time.monotonic()
+    batch = build_batch(sampled.trees, plan, training.team, state.baselines)
+    updates = await training.team.update(batch.data)
+    await training.team.publish()
+    seconds = {"time/sample_s": sampling_seconds, "time/learn_s": time.monotonic() - began}
+    step_metrics = metrics.of_step(sampled, batch, updates, plan.credit.alpha) | seconds
+    log(training, state.step, step_metrics, sampled.trees)
+    return step_metrics
+
+
+def log(training: Training, step: int, step_metrics: Metrics, trees: Sequence[Tree]) -> None:
+    """The step's metrics, its first trees, and what its metrics warn of."""
+    run, progress = training.run, training.progress
+    run.log(step, step_metrics, trees[: training.experiment.config.train.trees_kept])
+    progress.step(step, step_metrics)
+    for paragraph in training.watch.warnings(step_metrics):
+        progress.console.print(paragraph, markup=False, highlight=False)
+
+
+async def evaluate_now(training: Training, step: int) -> None:
+    """`evaluate.tasks` of the test split, greedily, into the run, where it does not hold the report of `step` yet."""
+    settings, run, env_spec = training.experiment.config.evaluate, training.run, training.experiment.env_spec
+    if not settings.tasks or any(report["step"] == step for report in run.evaluations()):
+        return
+    tasks = env_spec.tasks("test")[settings.first : settings.first + settings.tasks]
+    ticking = training.progress.evaluating(step, len(tasks))
+    report, _ = await evaluate.evaluate(training.team.greedy(), env_spec, tasks, 0, ticking)
+    run.log_evaluation(step, report.as_dict())
+    training.progress.evaluated(step, report)
+
+
+def pick(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:
+    """The tasks of a step: epochs of the training split, each shuffled by its own key."""
+    positions = range(step * count, (step + 1) * count)
+    return [tasks[_order(len(tasks), seed, position // len(tasks))[position % len(tasks)]] for position in positions]
+
+
+@lru_cache(maxsize=2)
+def _order(size: int, seed: int, epoch: int) -> list[int]:
+    return random_keys.generator(seed, "order", epoch).sample(range(size), size)
+
+
+def due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0

@@ -1,0 +1,83 @@
+"""Trees and updates become one flat dictionary of numbers, by role and by policy, in SI units."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from cadre.advantages.batch import TrainingBatch
+from cadre.advantages.group_relative import AdvantageGroup, without_std_by_decision
+from cadre.advantages.returns import role_reward
+from cadre.experiment.report import mean_parts
+from cadre.rollout import walk
+from cadre.rollout.dynamic_sampling import Sampled
+from cadre.team import Metrics
+from cadre.types import Sample, Tree
+
+
+def of_step(sampled: Sampled, batch: TrainingBatch, updates: Mapping[str, Metrics], alpha: float) -> Metrics:
+    """All that a step is logged with but how long it took."""
+    return (
+        of_trees(sampled.trees, alpha)
+        | {"rollout/failures": len(sampled.failures), "rollout/replaced": sampled.replaced}
+        | of_groups(batch.groups)
+        | batch.metrics
+        | of_updates(updates)
+    )
+
+
+def of_trees(trees: Sequence[Tree], alpha: float) -> Metrics:
+    """What was sampled: rewards and lengths by role, success of the episodes that were played out.
+
+    A reward part is the mean over all steps of the environment, siblings that were left behind included; a step that
+    does not have the part counts as 0.
+    """
+    paths = [path for tree in trees for path in walk.episodes(tree.root)]
+    branches = [branch for tree in trees for node in walk.nodes(tree.root) for branch in node.branches]
+    parts = mean_parts([branch.reward.parts for branch in branches])
+    metrics: Metrics = {
+        "rollout/success": fmean(path[-1][1].success for path in paths) if paths else 0.0,
+        "rollout/episodes": len(paths),
+        "rollout/decisions": fmean(len(path) for path in paths) if paths else 0.0,
+        "rollout/tokens": sum(len(sample.token_ids) for tree in trees for sample in walk.samples(tree.root)),
+        "rollout/env_steps": len(branches),
+    }
+    return metrics | {f"parts/{name}": value for name, value in parts.items()} | _by_role(trees, alpha)
+
+
+def _by_role(trees: Sequence[Tree], alpha: float) -> Metrics:
+    rewards: dict[str, list[float]] = defaultdict(list)
+    samples: dict[str, list[Sample]] = defaultdict(list)
+    for node in (node for tree in trees for node in walk.nodes(tree.root)):
+        for role, siblings in node.samples.items():
+            samples[role] += siblings
+            rewards[role] += [role_reward(branch, role, alpha) for branch in node.branches]
+    metrics: Metrics = {}
+    for role, drawn in samples.items():
+        metrics[f"{role}/reward"] = fmean(rewards[role])
+        metrics[f"{role}/tokens"] = fmean(len(sample.token_ids) for sample in drawn)
+        metrics[f"{role}/truncated"] = fmean(sample.finish == "length" for sample in drawn)
+    return metrics
+
+
+def of_groups(groups: Sequence[AdvantageGroup]) -> Metrics:
+    """The share of groups in which all samples were worth the same: of all, of those that hold a role's samples, and of
+    those by the number of the role's decision in its episode.
+
+    Empty where nothing is compared, as under a critic.
+    """
+    flat: dict[str, list[bool]] = defaultdict(list)
+    for group in groups:
+        for name in {"rollout", *(scored.sample.role for scored in group.samples)}:
+            flat[name].append(not group.differs)
+    by_decision = without_std_by_decision(groups).items()
+    return {
+        **{f"{name}/groups_without_std": fmean(shares) for name, shares in sorted(flat.items())},
+        **{f"{role}/groups_without_std/{number}": share for (role, number), share in by_decision},
+    }
+
+
+def of_updates(updates: Mapping[str, Metrics]) -> Metrics:
+    """What the learners say, by policy."""
+    return {f"{policy}/{name}": value for policy, metrics in updates.items() for name, value in metrics.items()}

@@ -1,0 +1,27 @@
+"""Preference pairs from siblings that a team sampled: what `cadre preference-pairs` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cadre import random_keys, sandbox
+from cadre.advantages.preferences import pairs_of
+from cadre.experiment.build import build_team
+from cadre.experiment.event_loop import run_to_end
+from cadre.experiment.experiment import Experiment
+from cadre.rewards import preferences
+from cadre.rollout.grow import Rollout, grow_many
+
+
+def write_pairs(experiment: Experiment, tasks: int, out: Path) -> tuple[int, int]:
+    """Sample `tasks` of the training split with the untrained team and write the pairs, the better paid first; ties are
+    left out. Returns how many pairs, of how many tasks."""
+    config, plan, env_spec = experiment.config, experiment.plan, experiment.env_spec
+    sandbox.configure(config.sandbox.level, cgroup=config.sandbox.cgroup)
+    rollout = Rollout(env_spec.make, build_team(experiment), plan.shape, plan.credit.alpha)
+    key = random_keys.key(config.train.seed, "pairs")
+    trees, _ = run_to_end(grow_many(env_spec.tasks("train")[:tasks], rollout, key))
+    pairs = pairs_of(trees, plan.credit)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("".join(preferences.line_of(pair) + "\n" for pair in pairs), encoding="utf-8")
+    return len(pairs), len(trees)

@@ -1,0 +1,30 @@
+"""What an experiment is refused for that only roles, policies, learners and the environment together show.
+
+Each function is named after its setting and raises ConfigError. What a section can tell alone stands in it, in
+`cadre.settings` and `cadre.algorithms`.
+"""
+
+from cadre.experiment.refusals import critics, environment, learning, trees
+
+# In the order in which they are asked; those that play an episode come last.
+EVALUATION = (environment.settings, environment.env, environment.team_roles)
+TRAINING = (
+    environment.settings,
+    environment.env,
+    environment.team_roles,
+    environment.settings_of_tasks,
+    trees.algorithm_k,
+    trees.algorithm_k_size,
+    critics.algorithm_single_agent,
+    critics.algorithm_reward_model,
+    critics.algorithm_critic_privileged,
+    critics.algorithm_critic_policy,
+    critics.algorithm_critic_level,
+    learning.sampling,
+    learning.learner_epochs,
+    learning.credit_overlong_buffer,
+    learning.credit_role_weights,
+    learning.credit_without_std,
+    learning.train_replacements,
+    trees.algorithm_k_leaves,
+)

@@ -1,0 +1,47 @@
+"""Refusals of the environment, its settings, and who plays in it."""
+
+from __future__ import annotations
+
+from cadre.envs import declarations
+from cadre.errors import ConfigError, ContractError, nearest
+from cadre.experiment.experiment import Experiment
+
+
+def env(experiment: Experiment) -> None:
+    """The class declares what an episode needs. Raises ContractError, unlike the others."""
+    faults = declarations.faults(experiment.env_spec)
+    if faults:
+        more = f" ({len(faults) - 1} more: cadre check {experiment.config.env})" if len(faults) > 1 else ""
+        raise ContractError(faults[0].paragraph + more)
+
+
+def team_roles(experiment: Experiment) -> None:
+    """Every role of the environment has a policy, and nobody else has one."""
+    config, roles = experiment.config, experiment.env_spec.roles
+    played = f"{config.env} under {config.algorithm.name}"
+    for role in roles:
+        if role not in config.team.roles:
+            raise ConfigError(
+                f"team.roles: role {role!r} of {played} has no policy; expected a policy for each of "
+                f"{', '.join(roles)}. Add `{role}: {next(iter(config.team.policies))}`."
+            )
+    for role in config.team.roles:
+        if role not in roles:
+            raise ConfigError(
+                f"team.roles.{role}: {played} has no such role; expected {', '.join(roles)}. "
+                f"Remove it.{nearest(role, roles)}"
+            )
+
+
+def settings(experiment: Experiment) -> None:
+    """Every setting without a default is given."""
+    if missing := experiment.env_spec.missing:
+        raise ConfigError(
+            f"settings.{missing[0]}: missing, and {experiment.config.env} has no default for it; expected a value. "
+            "Add it under settings, or give it a default in the environment's __init__."
+        )
+
+
+def settings_of_tasks(experiment: Experiment) -> None:
+    """A folder that is not there, or settings that exclude each other, show when the training split is asked for."""
+    experiment.env_spec.tasks("train")

@@ -1,0 +1,81 @@
+"""Refusals of what is learned from, and how: sampling, learners, credit and replacement tasks."""
+
+from __future__ import annotations
+
+from cadre.advantages.group_relative import BASELINES, of_the_group
+from cadre.errors import ConfigError, nearest
+from cadre.experiment.experiment import Experiment
+from cadre.settings.user_code import load_function
+
+
+def sampling(experiment: Experiment) -> None:
+    """What is trained is drawn from the full softmax."""
+    for role, policy in experiment.trained_roles.items():
+        drawn = experiment.sampling[role]
+        if drawn.top_p < 1.0 or drawn.top_k > 0:
+            raise ConfigError(
+                f"sampling: got top_p={drawn.top_p}, top_k={drawn.top_k} for policy {policy}, which is trained; "
+                "expected top_p=1 and top_k=0, since the loss uses the full softmax and its ratio would be wrong. "
+                "Remove both, or freeze the policy."
+            )
+
+
+def learner_epochs(experiment: Experiment) -> None:
+    """Without a ratio nothing corrects for data that the first optimiser step has made stale."""
+    for name in dict.fromkeys(experiment.trained_roles.values()):
+        learner = experiment.learners[name]
+        if experiment.plan.loss.ratio == "none" and learner.epochs * learner.minibatches > 1:
+            raise ConfigError(
+                f"learner: got {learner.epochs} epochs of {learner.minibatches} minibatches for policy {name} under a "
+                "loss without a ratio, whose data would be stale after the first optimiser step; expected 1 of 1. "
+                "Lower them or set loss.ratio=token."
+            )
+
+
+def credit_overlong_buffer(experiment: Experiment) -> None:
+    """A penalty does not begin before the first token."""
+    buffer = experiment.config.credit.overlong_buffer
+    for role in experiment.trained_roles:
+        if buffer > (most := experiment.sampling[role].max_tokens):
+            raise ConfigError(
+                f"credit.overlong_buffer: got {buffer} tokens, and {role} says at most {most}; "
+                "expected no more than that. Lower it or raise sampling.max_tokens."
+            )
+
+
+def credit_role_weights(experiment: Experiment) -> None:
+    """Roles that have a weight are there, and are trained."""
+    roles = experiment.config.team.roles
+    for role, weight in experiment.config.credit.role_weights.items():
+        if role not in roles:
+            raise ConfigError(
+                f"credit.role_weights.{role}: there is no such role; expected one of {', '.join(roles)}. "
+                f"Remove it.{nearest(role, roles)}"
+            )
+        if role not in experiment.trained_roles:
+            raise ConfigError(
+                f"credit.role_weights.{role}: got {weight}, and the policy that plays {role} is frozen; expected a "
+                "role that is trained. Remove it."
+            )
+
+
+def credit_without_std(experiment: Experiment) -> None:
+    """What is dropped has no gradient."""
+    config, baseline = experiment.config, experiment.plan.credit.baseline
+    if config.credit.without_std == "keep" or of_the_group(load_function("algorithm.baseline", baseline, BASELINES)):
+        return
+    known = ", ".join(name for name, function in BASELINES.items() if of_the_group(function))
+    raise ConfigError(
+        f"credit.without_std: got drop with the baseline {baseline} of {config.algorithm.name}, under which a group "
+        f"without std has a gradient; expected keep. Remove it, or take a baseline made of the group: {known}."
+    )
+
+
+def train_replacements(experiment: Experiment) -> None:
+    """Nothing is replaced that is not dropped."""
+    rounds = experiment.config.train.replacements
+    if rounds and experiment.config.credit.without_std == "keep":
+        raise ConfigError(
+            f"train.replacements: got {rounds} with credit.without_std=keep, which leaves nothing to replace; "
+            "expected 0. Set credit.without_std=drop, or remove train.replacements."
+        )

@@ -1,0 +1,112 @@
+"""Going on with a run, and beginning another one from the middle of it: what may change meanwhile, and what may not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cadre.errors import RunError
+from cadre.experiment import checkpoint, jsonl
+from cadre.experiment.config import Config, load
+from cadre.experiment.resolve import resolve
+from cadre.experiment.run_directory import Run
+
+# Settings that say how long to train and what to keep, not how what was made so far came about.
+FREE = ("train.steps", "train.max_tokens", "train.checkpoint_", "train.checkpoints_", "train.trees_kept", "evaluate.")
+UNSET = "unset"
+
+
+def reopened(folder: Path, recipe: str = "", overrides: Sequence[str] = (), force: bool = False) -> Run:
+    """The run in `folder` with the configuration to go on with; nothing is written before `adopt`.
+
+    That is the recipe with the changes that the run was begun with, or another YAML that is named, and the new
+    `overrides`. Raises RunError that lists what differs from the configuration of the run and is not `FREE`, unless
+    forced.
+    """
+    run = Run.open(folder)
+    begun_with, changes = run.command()
+    return going_on(run, _wanted(run, recipe, changes if recipe == begun_with else [], overrides), force)
+
+
+def going_on(run: Run, wanted: Config, force: bool = False) -> Run:
+    """The run with the configuration that is `wanted`. Raises as `reopened` does."""
+    changed = _changed(run.config, wanted)
+    if changed and not force:
+        raise RunError(
+            f"--resume: {len(changed)} settings differ from those that {run.folder} was made with: "
+            f"{'; '.join(changed)}. Expected the same, so that the run goes on as if nothing had happened. "
+            "Undo the changes, start a new run, or add --force to go on with them."
+        )
+    return Run(run.folder, wanted)
+
+
+def adopt(run: Run) -> None:
+    """Make the configuration of a reopened run its own; one that it changes is kept beside it."""
+    before = Run.open(run.folder).config
+    if _changed(before, run.config):
+        _keep_aside(run.folder)
+    if before != run.config:
+        run.write_config(run.config)
+
+
+def _changed(before: Config, after: Config) -> list[str]:
+    return [line for line in differences(before, after) if not line.startswith(FREE)]
+
+
+def _wanted(run: Run, recipe: str, changes: Sequence[str], overrides: Sequence[str]) -> Config:
+    """What to go on with: the recipe of that name, or the run's own configuration where none is named."""
+    return load(recipe or str(run.folder / "config.yaml"), [*changes, *overrides])
+
+
+def _keep_aside(folder: Path) -> None:
+    number = 1
+    while (folder / f"config-{number}.yaml").exists():
+        number += 1
+    shutil.copyfile(folder / "config.yaml", folder / f"config-{number}.yaml")
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """`algorithm.k: 4 -> 8` for every setting that differs, in order."""
+    before, after = dict(_flat(old.model_dump(mode="json"))), dict(_flat(new.model_dump(mode="json")))
+    return [
+        f"{name}: {before.get(name, UNSET)} -> {after.get(name, UNSET)}"
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name, UNSET) != after.get(name, UNSET)
+    ]
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in section.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def fork(folder: Path, step: int, into: Path, overrides: Sequence[str] = ()) -> Run:
+    """A new run in `into` that begins where `folder` stood after `step` updates, with any settings changed.
+
+    The old run is only read. Raises RunError where it has no whole checkpoint of that step, ConfigError where what the
+    settings come to cannot be trained.
+    """
+    source = Run.open(folder)
+    kept = checkpoint.steps(folder / "checkpoints")
+    if step not in kept:
+        raise RunError(
+            f"fork: {folder} holds no checkpoint of step {step}; expected one of "
+            f"{', '.join(map(str, kept)) or 'none that it has'}. Keep more with train.checkpoint_every=N."
+        )
+    whole = checkpoint.latest(folder / "checkpoints", at_most=step)
+    if whole.name != checkpoint.name_of(step):
+        raise RunError(f"fork: the checkpoint of step {step} in {folder} is damaged; expected a whole one.")
+    config = load(str(folder / "config.yaml"), overrides)
+    resolve(config)
+    run = Run.create(into, config, *source.command())
+    shutil.copytree(whole, into / "checkpoints" / whole.name)
+    for name in ("metrics.jsonl", "trees.jsonl", "evaluations.jsonl"):
+        for record in jsonl.records(folder / name):
+            if record["step"] < step or (name == "evaluations.jsonl" and record["step"] == step):
+                jsonl.append(into / name, record)
+    return run

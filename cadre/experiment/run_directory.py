@@ -1,0 +1,181 @@
+"""A run directory: everything that one training run leaves behind, and the only place that writes it.
+
+config.yaml         the whole configuration, defaults written out
+command.json        the recipe and the changes that the run was begun with
+environment.json    versions, machine, how programs are confined
+metrics.jsonl       one object a step
+evaluations.jsonl   one object an evaluation
+trees.jsonl         the first trees of every step, whole
+tensorboard/        the same metrics for TensorBoard, made anew from the files above when a run is resumed
+checkpoints/        step-000030/: what `cadre.experiment.checkpoint` saves
+.lock               held by the one process that writes here
+
+Nothing in it names the folder, so that it may be moved.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cadre import __version__
+from cadre.errors import RunError
+from cadre.experiment import jsonl
+from cadre.experiment.config import Config, dump, load
+from cadre.types import Tree
+
+# What a run that was stopped before its first line has in its folder.
+BEGUN = {".lock", "config.yaml.new", "command.json"}
+PACKAGES = ("torch", "transformers", "tokenizers", "peft", "numpy")
+
+
+class Run:
+    """Owns one run directory for as long as the process trains in it."""
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        self.folder, self.config = folder, config
+        self._board: Any = None
+
+    @classmethod
+    def create(cls, folder: Path, config: Config, recipe: str = "", overrides: Sequence[str] = ()) -> Run:
+        """A new run; a folder that holds anything is refused."""
+        if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - BEGUN):
+            raise RunError(
+                f"--run: {folder} exists and is not empty; expected a new folder, as nothing is ever overwritten. "
+                f"Name another, or go on with it: cadre train --run {folder} --resume."
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "command.json").write_text(json.dumps({"recipe": recipe, "overrides": list(overrides)}) + "\n")
+        run = cls(folder, config)
+        run.write_config(config)
+        return run
+
+    @classmethod
+    def open(cls, folder: Path, overrides: Sequence[str] = ()) -> Run:
+        """An existing run, with its own configuration."""
+        if not (folder / "config.yaml").is_file():
+            raise RunError(f"run: {folder} holds no config.yaml; expected the folder of a run. See the folder runs/.")
+        return cls(folder, load(str(folder / "config.yaml"), overrides))
+
+    def write_config(self, config: Config) -> None:
+        """Make `config` the run's own, whole or not at all."""
+        fresh = self.folder / "config.yaml.new"
+        fresh.write_text(dump(config))
+        fresh.replace(self.folder / "config.yaml")
+        self.config = config
+
+    def command(self) -> tuple[str, list[str]]:
+        """The recipe and the changes that the run was begun with; no recipe where it was begun from Python."""
+        path = self.folder / "command.json"
+        if not path.exists():
+            return "", []
+        begun: dict[str, Any] = json.loads(path.read_text())
+        return begun["recipe"], begun["overrides"]
+
+    def record_environment(self, sandbox: Mapping[str, Any], sampling_memory: Mapping[str, float]) -> None:
+        """What this run ran on, and the GiB that each policy may be sampled in, on which rounding depends."""
+        versions = {name: _version(name) for name in PACKAGES}
+        record = {
+            "cadre": __version__,
+            "python": sys.version.split()[0],
+            "packages": versions,
+            "machine": machine(),
+            "sandbox": dict(sandbox),
+            "sampling_memory": dict(sampling_memory),
+        }
+        (self.folder / "environment.json").write_text(json.dumps(record, indent=1) + "\n")
+
+    def sampling_memory(self) -> dict[str, float]:
+        """GiB that each policy was sampled in; nothing where that was on another machine."""
+        path = self.folder / "environment.json"
+        record = json.loads(path.read_text()) if path.is_file() else {}
+        known: dict[str, float] = record.get("sampling_memory", {}) if record.get("machine") == machine() else {}
+        return known
+
+    def log(self, step: int, metrics: Mapping[str, float], trees: Iterable[Tree] = ()) -> None:
+        """One step's metrics to every tracker, and the trees that are kept. The line of metrics comes last: a step
+        that has one is logged whole."""
+        for tree in trees:
+            jsonl.append(self.folder / "trees.jsonl", {"step": step, **asdict(tree)})
+        jsonl.append(self.folder / "metrics.jsonl", {"step": step, **metrics})
+        self._draw(step, metrics)
+
+    def log_evaluation(self, step: int, report: Mapping[str, Any]) -> None:
+        """One evaluation, made after `step` updates."""
+        jsonl.append(self.folder / "evaluations.jsonl", {"step": step, **report})
+        self._draw(step, _evaluated(report))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One object a step, first to last."""
+        return list(jsonl.records(self.folder / "metrics.jsonl"))
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """One object an evaluation, first to last."""
+        return list(jsonl.records(self.folder / "evaluations.jsonl"))
+
+    def total(self, name: str) -> float:
+        """The sum of a metric over the steps so far."""
+        return sum(line[name] for line in self.metrics())
+
+    def rewind(self, step: int) -> None:
+        """Forget what was logged at or after `step`: a resumed run makes it again. TensorBoard is drawn anew."""
+        jsonl.cut(self.folder / "metrics.jsonl", lambda line: line["step"] >= step)
+        jsonl.cut(self.folder / "trees.jsonl", lambda line: line["step"] >= step)
+        jsonl.cut(self.folder / "evaluations.jsonl", lambda line: line["step"] > step)
+        self.close()
+        shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)
+        for line in jsonl.records(self.folder / "metrics.jsonl"):
+            self._draw(line["step"], {name: value for name, value in line.items() if name != "step"})
+        for report in self.evaluations():
+            self._draw(report["step"], _evaluated(report))
+
+    def _draw(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self.board.add_scalar(name, value, step)
+
+    @property
+    def board(self) -> Any:
+        if self._board is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(self.folder / "tensorboard"))
+        return self._board
+
+    def close(self) -> None:
+        if self._board is not None:
+            self._board.close()
+            self._board = None
+
+
+def _evaluated(report: Mapping[str, Any]) -> dict[str, float]:
+    """What TensorBoard shows of an evaluation."""
+    return {f"evaluate/{name}": report[name] for name in ("success", "reward")}
+
+
+def new_folder(recipe: str, parent: Path = Path("runs")) -> Path:
+    """`runs/RECIPE-001` or the next number that is free."""
+    stem = Path(recipe).stem
+    number = 1
+    while (parent / f"{stem}-{number:03d}").exists():
+        number += 1
+    return parent / f"{stem}-{number:03d}"
+
+
+def machine() -> str:
+    """The machine in general words; never its name."""
+    return f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

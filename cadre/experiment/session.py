@@ -1,0 +1,53 @@
+"""A training from its experiment to its end: what the command line and Python both call."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from cadre import sandbox
+from cadre.experiment import checkpoint
+from cadre.experiment.build import build_team, sampling_memory
+from cadre.experiment.cautions import cautions
+from cadre.experiment.checkpoint import State
+from cadre.experiment.event_loop import run_to_end
+from cadre.experiment.experiment import Experiment
+from cadre.experiment.interrupt import Interrupt
+from cadre.experiment.lock import RunLock
+from cadre.experiment.loop import Training, train
+from cadre.experiment.progress import Progress
+from cadre.experiment.run_directory import Run
+from cadre.team import Team
+
+
+def start(experiment: Experiment, run: Run, console: Console, resume: bool = False) -> tuple[Team, int]:
+    """Train in `run`, from its latest checkpoint if it is to `resume`; the team and the updates made in all.
+
+    Raises RunError where another process trains in the run.
+    """
+    with RunLock(run.folder):
+        return _locked(experiment, run, console, resume)
+
+
+def _locked(experiment: Experiment, run: Run, console: Console, resume: bool) -> tuple[Team, int]:
+    config = experiment.config
+    sandbox.configure(config.sandbox.level, cgroup=config.sandbox.cgroup)
+    for paragraph in cautions(experiment):
+        console.print(paragraph, markup=False, highlight=False)
+    memory = run.sampling_memory() if resume else {}
+    team = build_team(experiment, train=True, diverged=run.folder / "diverged", memory=memory)
+    run.record_environment(sandbox.record(), sampling_memory(team))
+    state = _restored(run, team) if resume else State()
+    goal, spent, interrupt = config.train, run.total("rollout/tokens"), Interrupt()
+    with Progress(console, goal.steps, state.step, goal.max_tokens, spent) as progress, interrupt.on_signals():
+        done = run_to_end(train(Training(experiment, run, team, progress), state, interrupt), interrupt)
+    run.close()
+    return team, done
+
+
+def _restored(run: Run, team: Team) -> State:
+    """The state of the latest checkpoint, or the first where none was written yet; what the run logged after it is
+    forgotten."""
+    folder = run.folder / "checkpoints"
+    state = checkpoint.load(checkpoint.latest(folder), team) if checkpoint.steps(folder) else State()
+    run.rewind(state.step)
+    return state

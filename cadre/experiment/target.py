@@ -1,0 +1,57 @@
+"""What is to be played, by what a user calls it: a run, a recipe or a YAML file, or a model by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cadre.env import Env
+from cadre.errors import ConfigError
+from cadre.experiment.config import Config, find_recipe, parse
+from cadre.settings.yaml_file import Raw, merge, overridden, read
+
+
+@dataclass(frozen=True)
+class Target:
+    """A configuration, the class of its environment where it need not be looked for, and the folder of the run whose
+    weights play, if one does."""
+
+    config: Config
+    env: type[Env] | None = None
+    run: Path | None = None
+
+
+def find(
+    name: str, overrides: Sequence[str] = (), changes: Mapping[str, Any] | None = None, env: type[Env] | None = None
+) -> Target:
+    """The target that `name` stands for, with `changes` merged into its configuration and `key=value` pairs set in it.
+
+    A run is a folder with a config.yaml, a model one with a config.json, or a hub name such as Qwen/Qwen3-1.7B; a model
+    plays every role of the environment that the changes name. Raises ConfigError where there is nothing of that name.
+    """
+    folder = Path(name).expanduser()
+    is_run = (folder / "config.yaml").is_file()
+    raw = read(folder / "config.yaml") if is_run else _model(name) if _is_model(name, folder) else _recipe(name)
+    merge(raw, changes or {})
+    overridden(raw, overrides)
+    if "env" not in raw:
+        raise ConfigError(f"{name} is a model; expected the environment that it is to play beside it, as in env=maths.")
+    return Target(parse(raw, env), env, folder if is_run else None)
+
+
+def _is_model(name: str, folder: Path) -> bool:
+    if (folder / "config.json").is_file():
+        return True
+    is_path = folder.exists() or name.startswith((".", "/", "~")) or name.endswith((".yaml", ".yml"))
+    return not is_path and name.count("/") == 1
+
+
+def _model(name: str) -> Raw:
+    """One policy in every role; the algorithm says nothing here but that each role plays for itself."""
+    return {"team": name, "algorithm": "at_grpo"}
+
+
+def _recipe(name: str) -> Raw:
+    return read(find_recipe(name))

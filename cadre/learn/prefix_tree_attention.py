@@ -1,0 +1,272 @@
+"""Attention in a prefix tree: every node attends to itself and its ancestors, and little else is computed.
+
+On a CPU by torch's own flash kernel, called for the blocks and prefix attentions of `cover`. Each call returns the
+logarithm of its softmax's denominator, by which partial results are merged; given the merged result instead of its own,
+the kernel's backward yields each part's share of the gradients (as in ring attention, arXiv 2310.01889). Elsewhere, and
+where scores are soft-capped, by a dense mask for each tree, or by FlexAttention where that is asked for. Letters: N
+nodes, H heads, D head size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cadre.learn.attention_scoring import Scoring
+from cadre.learn.flex_attention import Fused
+from cadre.learn.prefix_tree import Block, PrefixAttention, PrefixTree, attention_mask, cover
+
+# Blocks are computed together while the shortest has at least this share of the longest's nodes; from this many nodes
+# on they are computed alone, where they lie, which costs less than copying them together.
+ALIKE = 0.8
+ALONE = 64
+# The logarithm of a denominator beside which any score is nothing.
+ENDLESS = 1e30
+
+_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of at most L nodes: `nodes` int64 [blocks, L], padded on the right with a block's own first node, so that
+    a gradient that is not finite stays in its tree. What is computed is the attention of the nodes `queries` int64,
+    which stand at `places` int64 in `nodes`, flattened."""
+
+    nodes: Tensor
+    places: Tensor
+    queries: Tensor
+
+
+@dataclass(frozen=True)
+class Span:
+    """The nodes `start` to `end` attend to all of `keys`, nodes as a slice or as int64; or `causal`ly to themselves."""
+
+    keys: slice | Tensor
+    start: int
+    end: int
+    causal: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the attention of a prefix tree is computed, the same in every layer. `roots` are the runs of nodes with one
+    root.
+
+    `deepest` is the largest of `depths`, which are int64 [N] as `ends`. Blocks and spans are for CPUs only; `fused`,
+    where it is there, computes all of it.
+    """
+
+    blocks: tuple[Blocks, ...]
+    alone: tuple[Span, ...]
+    spans: tuple[Span, ...]
+    roots: tuple[tuple[int, int], ...]
+    depths: Tensor
+    ends: Tensor
+    deepest: int
+    fused: Fused | None
+
+    @staticmethod
+    def of(tree: PrefixTree, device: torch.device, flex: bool = False) -> Layout:
+        """The layout of a tree for tensors on `device`; `flex` for FlexAttention."""
+        blocks, prefixes = cover(tree) if device.type == "cpu" and not flex else ([], [])
+        depths, ends = tree.depths.to(device), tree.ends.to(device)
+        large = [block for block in blocks if block.size >= ALONE and not block.prefix]
+        small = [block for block in blocks if block.size < ALONE or block.prefix]
+        return Layout(
+            blocks=_batched(small),
+            alone=tuple(Span(slice(block.start, block.end), block.start, block.end, causal=True) for block in large),
+            spans=tuple(_span(prefix) for prefix in prefixes),
+            roots=tuple((chain.start, int(tree.ends[chain.start])) for chain in tree.chains if chain.parent < 0),
+            depths=depths,
+            ends=ends,
+            deepest=int(tree.depths.max()),
+            fused=Fused(depths, ends) if flex else None,
+        )
+
+    def only_for(self, nodes: Tensor) -> Layout:
+        """The same without most of what other nodes attend to; `nodes` int64, ascending, on the CPU.
+
+        The results of the others are then anything, and must not be used.
+        """
+        alone = tuple(span for span in self.alone if _first(nodes, span) < span.end)
+        spans = [dataclasses.replace(span, start=_first(nodes, span)) for span in self.spans]
+        return dataclasses.replace(self, alone=alone, spans=tuple(span for span in spans if span.start < span.end))
+
+
+def _first(nodes: Tensor, span: Span) -> int:
+    """The first of the ascending `nodes` from the start of a span on; the span's end where it has none."""
+    place = int(torch.searchsorted(nodes, span.start))
+    return min(int(nodes[place]), span.end) if place < len(nodes) else span.end
+
+
+def _batched(blocks: Sequence[Block]) -> tuple[Blocks, ...]:
+    batches: list[list[Block]] = []
+    for block in sorted(blocks, key=lambda block: -block.size):
+        if batches and block.size >= ALIKE * batches[-1][0].size:
+            batches[-1].append(block)
+        else:
+            batches.append([block])
+    return tuple(_padded(batch) for batch in batches)
+
+
+def _padded(blocks: Sequence[Block]) -> Blocks:
+    """Blocks of which the first is the longest, as tensors."""
+    longest = blocks[0].size
+    nodes = torch.tensor([block.nodes + block.nodes[:1] * (longest - block.size) for block in blocks])
+    places = [torch.arange(len(block.prefix), block.size) + row * longest for row, block in enumerate(blocks)]
+    return Blocks(nodes, torch.cat(places), torch.cat([torch.arange(block.start, block.end) for block in blocks]))
+
+
+def _span(prefix: PrefixAttention) -> Span:
+    block = prefix.block
+    keys = torch.tensor(block.nodes) if block.prefix else slice(block.start, block.end)
+    return Span(keys, prefix.start, prefix.end)
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring: Scoring) -> Tensor:
+    """The attended values [N, H, D] of `query` [N, H, D], `key` and `value` [N, G, D], where H is a multiple of G."""
+    # Under autocast, rotated queries and keys come in float32; the projections have the precision that is meant.
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    if scoring.window is not None and scoring.window > layout.deepest:
+        scoring = dataclasses.replace(scoring, window=None)
+    if layout.fused is not None:
+        return layout.fused.attention(query, key, value, scoring)
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    if query.device.type != "cpu" or scoring.softcap is not None:
+        return dense(query, key, value, layout, scoring)
+    attended: Tensor = _Attention.apply(query, key, value, layout, scoring)  # type: ignore[no-untyped-call]
+    return attended
+
+
+def dense(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring: Scoring) -> Tensor:
+    """The same with a mask [n, n] for each tree of n nodes, most of which is computed for nothing."""
+    parts = []
+    for start, end in layout.roots:
+        nodes = torch.arange(start, end, device=query.device)
+        mask = attention_mask(nodes[:, None], nodes, layout.depths, layout.ends, scoring.window)
+        tree = [_heads(part[start:end]) for part in (query, key, value)]
+        parts.append(_masked(tree, mask, scoring)[0].transpose(0, 1))
+    return torch.cat(parts)
+
+
+def _masked(parts: Sequence[Tensor], mask: Tensor, scoring: Scoring) -> Tensor:
+    """Attention [1, H, n, D] of query, key and value, where `mask` [n, n] says which keys a query has."""
+    query, key, value = parts
+    scale, softcap = scoring.scale, scoring.softcap
+    if softcap is None:
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+    scores = softcap * torch.tanh(query @ key.transpose(2, 3) * scale / softcap)
+    weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1, dtype=torch.float32)
+    return weights.to(value.dtype) @ value
+
+
+class _Attention(torch.autograd.Function):
+    """Blocks first, so that every node has a result; then each span is merged into the results of its nodes."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring: Scoring) -> Tensor:
+        scale, window = scoring.scale, scoring.window
+        # A node that nothing is computed for has an endless denominator, so that it has no part in any gradient.
+        merged = torch.zeros(query.shape)
+        norm = torch.full(query.shape[:2], ENDLESS)
+        for blocks in layout.blocks:
+            parts = [_gathered(part, blocks) for part in (query, key, value)]
+            mask = _block_mask(blocks, window, query.dtype)
+            result, log_sum = _forward(*parts, 0.0, mask is None, attn_mask=mask, scale=scale)
+            merged[blocks.queries] = result.transpose(1, 2).flatten(0, 1)[blocks.places].float()
+            norm[blocks.queries] = log_sum.transpose(1, 2).flatten(0, 1)[blocks.places]
+        for span in (*layout.alone, *layout.spans):
+            mask = _span_mask(span, layout, window, query.dtype)
+            queries = slice(span.start, span.end)
+            parts = [_heads(query[queries]), _heads(key[span.keys]), _heads(value[span.keys])]
+            result, log_sum = _forward(*parts, 0.0, span.causal and mask is None, attn_mask=mask, scale=scale)
+            if span.causal:
+                merged[queries], norm[queries] = result[0].transpose(0, 1), log_sum[0].transpose(0, 1)
+            else:
+                merge(merged[queries], norm[queries], result[0].transpose(0, 1).float(), log_sum[0].transpose(0, 1))
+        merged = merged.to(query.dtype)
+        ctx.save_for_backward(query, key, value, merged, norm)
+        ctx.layout, ctx.scoring = layout, scoring
+        return merged
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, merged, norm = ctx.saved_tensors
+        (gradient,) = gradients
+        layout, scale, window = ctx.layout, ctx.scoring.scale, ctx.scoring.window
+        totals = [torch.zeros(part.shape) for part in (query, key, value)]
+        for blocks in layout.blocks:
+            parts = [_gathered(part, blocks) for part in (query, key, value)]
+            # The other nodes' results are those of other blocks; they have no part in this one.
+            upstream, result = (_scattered(part, blocks) for part in (gradient, merged))
+            norms = _scattered(norm, blocks, ENDLESS)
+            mask = _block_mask(blocks, window, query.dtype)
+            slopes = _backward(upstream, *parts, result, norms, 0.0, mask is None, attn_mask=mask, scale=scale)
+            for total, part in zip(totals, slopes, strict=True):
+                total.index_add_(0, blocks.nodes.flatten(), part.transpose(1, 2).flatten(0, 1).float())
+        for span in (*layout.alone, *layout.spans):
+            mask = _span_mask(span, layout, window, query.dtype)
+            queries = slice(span.start, span.end)
+            parts = [_heads(query[queries]), _heads(key[span.keys]), _heads(value[span.keys])]
+            upstream, result = _heads(gradient[queries]), _heads(merged[queries])
+            norms = norm[queries].transpose(0, 1).unsqueeze(0)
+            causal = span.causal and mask is None
+            slopes = _backward(upstream, *parts, result, norms, 0.0, causal, attn_mask=mask, scale=scale)
+            for total, part, nodes in zip(totals, slopes, (queries, span.keys, span.keys), strict=True):
+                total[nodes] += part[0].transpose(0, 1)
+        return (*(total.to(query.dtype) for total in totals), None, None)
+
+
+def _heads(part: Tensor) -> Tensor:
+    """[n, H, D] as the kernel takes it, [1, H, n, D]."""
+    return part.transpose(0, 1).unsqueeze(0)
+
+
+def _gathered(part: Tensor, blocks: Blocks) -> Tensor:
+    """[N, H, D] at the blocks' nodes, [blocks, H, L, D]."""
+    gathered = part.index_select(0, blocks.nodes.flatten())
+    return gathered.view(*blocks.nodes.shape, *part.shape[1:]).transpose(1, 2)
+
+
+def _scattered(part: Tensor, blocks: Blocks, fill: float = 0.0) -> Tensor:
+    """[N, H, ...] at the blocks' queries and `fill` elsewhere, [blocks, H, L, ...]."""
+    scattered = part.new_full((blocks.nodes.numel(), *part.shape[1:]), fill)
+    scattered[blocks.places] = part[blocks.queries]
+    return scattered.view(*blocks.nodes.shape, *part.shape[1:]).transpose(1, 2)
+
+
+def merge(merged: Tensor, norm: Tensor, result: Tensor, log_sum: Tensor) -> None:
+    """Take another part's result [n, H, D] and log-denominators [n, H] into those so far, in place."""
+    both = torch.logaddexp(norm, log_sum)
+    merged.mul_((norm - both).exp_().unsqueeze(-1)).addcmul_(result, (log_sum - both).exp_().unsqueeze(-1))
+    norm.copy_(both)
+
+
+def _block_mask(blocks: Blocks, window: int | None, dtype: torch.dtype) -> Tensor | None:
+    """What a node sees of its own block, additive [1, 1, L, L]; None for all before it."""
+    length = blocks.nodes.shape[1]
+    if window is None or window >= length:
+        return None
+    distance = torch.arange(length)[:, None] - torch.arange(length)
+    return _additive((distance >= 0) & (distance < window), dtype)
+
+
+def _span_mask(span: Span, layout: Layout, window: int | None, dtype: torch.dtype) -> Tensor | None:
+    """What the nodes see of the keys, additive [1, 1, nodes, keys]; None for all."""
+    if window is None:
+        return None
+    distance = layout.depths[span.start : span.end, None] - layout.depths[span.keys]
+    return None if int(distance.max()) < window else _additive((distance >= 0) & (distance < window), dtype)
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    # Not minus infinity: a node that sees nothing of a span must still have a number to be merged.
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)[None, None]

@@ -1,0 +1,66 @@
+"""The trees of one step, with replacement tasks for those that teach nothing (dynamic sampling, arXiv 2503.14476).
+
+Replacement tasks come in an order of the step's own, drawn from the run's seed and the step alone; the tasks of the
+step are not among them, and no task replaces two. Which tasks the next steps begin with does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from cadre import random_keys
+from cadre.rollout.grow import Failure, Rollout, grow_any, grow_many
+from cadre.types import Task, Tree
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """All that a step sampled, what taught nothing included; the last `replaced` of the tasks were replacements."""
+
+    trees: list[Tree]
+    failures: list[Failure]
+    replaced: int = 0
+
+
+@dataclass(frozen=True)
+class Replacements:
+    """Where a step's replacement tasks come from, and when they are taken.
+
+    tasks    in the order in which they are taken; `replacement_tasks` makes them
+    rounds   how often, at most, as many are taken as there are trees missing
+    useful   whether a tree teaches something; one that does not is missing, and so is one that failed
+    """
+
+    tasks: Iterator[Task]
+    rounds: int
+    useful: Callable[[Tree], bool]
+
+
+async def sample(
+    tasks: Sequence[Task],
+    replacements: Replacements,
+    rollout: Rollout,
+    key: int,
+    progress: Callable[[int], Callable[[], None]],
+) -> Sampled:
+    """A tree from every task, then from replacement tasks. `progress` is told the number of tasks of each round."""
+    trees, failures = await grow_many(tasks, rollout, key, progress(len(tasks)))
+    missing, replaced = len(tasks), 0
+    fresh = trees
+    for _ in range(replacements.rounds):
+        missing -= sum(replacements.useful(tree) for tree in fresh)
+        more = list(islice(replacements.tasks, missing))
+        if not more:
+            break
+        fresh, failed = await grow_any(more, rollout, key, progress(len(more)), first=len(tasks) + replaced)
+        trees, failures, replaced = trees + fresh, failures + failed, replaced + len(more)
+    return Sampled(trees, failures, replaced)
+
+
+def replacement_tasks(tasks: Sequence[Task], drawn: Sequence[Task], step: int, seed: int) -> Iterator[Task]:
+    """The tasks of the split that are not among those `drawn` for the step, in the order of the step."""
+    taken = {task.id for task in drawn}
+    order = random_keys.generator(seed, "replacements", step).sample(range(len(tasks)), len(tasks))
+    yield from (task for index in order if (task := tasks[index]).id not in taken)

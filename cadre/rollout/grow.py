@@ -1,0 +1,286 @@
+"""Growing trees. `grow` is the sampling algorithm, a screen of plain recursion; `grow_many` runs many at once."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+from cadre import random_keys
+from cadre.env import Env
+from cadre.errors import CadreError, ContractError
+from cadre.rollout.rounds import together
+from cadre.rollout.tree_shape import Shape
+from cadre.team import Team
+from cadre.types import Branch, Node, Observation, PreviousTurn, Reward, Sample, Task, Tree
+
+MAX_DEPTH = 200
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An episode whose environment raised: the task and the traceback, so that it can be counted and shown."""
+
+    task: Task
+    error: str
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What the trees of a step have in common: who makes an episode of a task, who plays it, how its tree grows.
+
+    A branch is chosen by `alpha * team + the sum of the local rewards`.
+    """
+
+    make: Callable[[Task], Env]
+    team: Team
+    shape: Shape
+    alpha: float
+
+
+@dataclass(frozen=True)
+class Past:
+    """What lies above a decision.
+
+    path        the branch taken at each decision
+    previous    what each role saw and said last
+    turns       how often each role acted
+    share       what the decision counts beside those that are played side by side
+    unpaid      the roles that acted and have not been paid since, while the shape looks ahead for them
+    looked      how many decisions in a row fanned out to look ahead
+    resumed     the share of a decision that the episode goes on with once it has looked ahead
+    """
+
+    path: tuple[int, ...] = ()
+    previous: Mapping[str, PreviousTurn] = field(default_factory=dict)
+    turns: Mapping[str, int] = field(default_factory=dict)
+    share: float = 1.0
+    unpaid: frozenset[str] = frozenset()
+    looked: int = 0
+    resumed: float = 1.0
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A decision whose joint actions have been tried: what each led to and paid, and which the shape goes on with.
+
+    `ahead` has what followed a branch where the shape looked at that before it chose; `value` is what the branches that
+    it goes on with paid, with what was found ahead.
+    """
+
+    env: Env
+    past: Past
+    observations: Mapping[str, Observation]
+    samples: Mapping[str, tuple[Sample, ...]]
+    choices: Sequence[Mapping[str, int]]
+    forks: Sequence[Env]
+    rewards: Sequence[Reward]
+    picked: Sequence[int] = ()
+    ahead: Mapping[int, Tried] = field(default_factory=dict)
+    value: float = 0.0
+
+    def below(self, index: int, share: float) -> Past:
+        """The past of the decision that branch `index` leads to, when the shape does not look ahead."""
+        chosen = {role: self.samples[role][sibling] for role, sibling in self.choices[index].items()}
+        said = {role: PreviousTurn(self.observations[role].messages, sample) for role, sample in chosen.items()}
+        turns = {role: self.past.turns.get(role, 0) + 1 for role in chosen}
+        return Past(
+            path=(*self.past.path, index),
+            previous={**self.past.previous, **said},
+            turns={**self.past.turns, **turns},
+            share=share,
+            resumed=share,
+        )
+
+
+def score(reward: Reward, alpha: float) -> float:
+    """What a branch is chosen by: `alpha * team + the sum of the local rewards`."""
+    return alpha * reward.team + sum(reward.local.values())
+
+
+def pays(reward: Reward, role: str, alpha: float) -> bool:
+    """Whether a step pays the role, be it 0 that it is judged with."""
+    return role in reward.local or alpha * reward.team != 0.0
+
+
+async def grow(env: Env, rollout: Rollout, key: int, past: Past | None = None) -> Node | None:
+    """The tree below the state of `env`, or None where the episode is over.
+
+    AT-GRPO (arXiv 2510.11062, algorithm 1) is this with `shape.greedy`, MAGRPO (2508.04652) with `shape.full`.
+    """
+    tried = await attempt(env, rollout, key, past or Past())
+    return None if tried is None else await go_on(tried, rollout, key)
+
+
+async def attempt(env: Env, rollout: Rollout, key: int, past: Past) -> Tried | None:
+    """Sample at the state of `env` and try what was sampled; None where the episode is over."""
+    observations = env.observe()
+    if not observations:
+        return None
+    depth, shape = len(past.path), rollout.shape
+    if depth >= MAX_DEPTH:
+        raise ContractError(f"{type(env).__name__}: not over after {MAX_DEPTH} decisions; observe() must return {{}}.")
+    here = random_keys.key(key, *past.path)
+
+    # Sample: every acting role draws its siblings from one prompt.
+    counts = {role: shape.count(role, past.turns.get(role, 0), depth) for role in observations}
+    choices = shape.choices(counts)
+    drawn = await together(
+        *(
+            rollout.team.sample(observation, counts[role], random_keys.key(here, role), past.previous.get(role))
+            for role, observation in observations.items()
+        )
+    )
+    samples = {role: tuple(siblings) for role, siblings in zip(observations, drawn, strict=True)}
+
+    # Try: each joint action on its own copy of the one state.
+    actions = [{role: samples[role][index].text for role, index in choice.items()} for choice in choices]
+    forks, rewards = await step_each(env, actions)
+
+    # Choose the branches to go on with, where a step paid nobody by what follows it.
+    tried = Tried(env, past, observations, samples, choices, forks, rewards)
+    return await choose(tried, rollout, key)
+
+
+async def go_on(tried: Tried, rollout: Rollout, key: int) -> Node:
+    """The decision with the trees below the branches that were picked, grown to their end."""
+    share = tried.past.resumed / max(1, len(tried.picked))
+
+    async def child(index: int) -> Node | None:
+        if index in tried.ahead:
+            return await go_on(tried.ahead[index], rollout, key)
+        return await grow(tried.forks[index], rollout, key, tried.below(index, share))
+
+    children = await together(*(child(index) for index in tried.picked))
+    return as_node(tried, dict(zip(tried.picked, children, strict=True)))
+
+
+def as_node(tried: Tried, grown: Mapping[int, Node | None]) -> Node:
+    """The record of a decision, given the trees below the branches that were grown to their end."""
+    children = {**{index: as_node(below, {}) for index, below in tried.ahead.items()}, **grown}
+    branches = tuple(
+        Branch(choice, reward, not fork.observe(), fork.success, index in tried.picked, children.get(index))
+        for index, (choice, reward, fork) in enumerate(zip(tried.choices, tried.rewards, tried.forks, strict=True))
+    )
+    turn = max(tried.past.turns.get(role, 0) for role in tried.observations)
+    return Node(turn, tried.observations, tried.samples, branches, tried.env.privileged(), tried.past.share)
+
+
+async def choose(tried: Tried, rollout: Rollout, key: int) -> Tried:
+    """The decision with the branches that the shape goes on with.
+
+    A step that pays nobody says nothing about its siblings. Up to `shape.lookahead` such decisions in a row fan out:
+    what follows each sibling is played by the same rule, until the roles that wait for it have been paid or the episode
+    is over, and the sibling is chosen by what that paid.
+    """
+    past, shape = tried.past, rollout.shape
+    carry = random_keys.generator(random_keys.key(key, *past.path), "carry")
+    scores = [score(reward, rollout.alpha) for reward in tried.rewards]
+    waiting = waiting_roles(tried, rollout.alpha) if shape.lookahead else frozenset()
+    if not waiting:
+        return settled(tried, shape.expand(scores, carry), scores, {})
+
+    fans = waiting.issuperset(tried.observations) and past.looked < shape.lookahead
+    picked = range(len(scores)) if fans else shape.expand(scores, carry)
+    first = first_of_equals(tried)
+    ahead = await look(tried, [first[index] for index in picked], waiting, rollout, key)
+    scores = [paid + (ahead[first[i]].value if first[i] in ahead else 0.0) for i, paid in enumerate(scores)]
+    picked = shape.expand(scores, carry) if fans else picked
+    return settled(tried, list(dict.fromkeys(first[index] for index in picked)), scores, ahead)
+
+
+async def look(
+    tried: Tried, picked: Sequence[int], waiting: frozenset[str], rollout: Rollout, key: int
+) -> dict[int, Tried]:
+    """What follows the picked branches, each played once, until the waiting roles have been paid."""
+    past, counts = tried.past, Counter(picked)
+    looked = past.looked + (len(picked) > 1)
+    pasts = {
+        index: replace(
+            tried.below(index, past.share * count / len(picked)), unpaid=waiting, looked=looked, resumed=past.resumed
+        )
+        for index, count in counts.items()
+    }
+    found = await together(*(attempt(tried.forks[index], rollout, key, past) for index, past in pasts.items()))
+    return {index: below for index, below in zip(pasts, found, strict=True) if below is not None}
+
+
+def waiting_roles(tried: Tried, alpha: float) -> frozenset[str]:
+    """The roles for which the shape looks ahead from here: those that it did so far and those that act, if nobody of
+    them is paid, without the ones that are paid now."""
+    paid = {
+        role
+        for role in {*tried.past.unpaid, *tried.observations}
+        if any(pays(reward, role, alpha) for reward in tried.rewards)
+    }
+    acting = set() if paid & tried.observations.keys() else tried.observations.keys()
+    return frozenset((tried.past.unpaid | acting) - paid)
+
+
+def first_of_equals(tried: Tried) -> list[int]:
+    """For each joint action the first that is equal to it: they lead to one state, so what follows is played once."""
+    actions = [tuple(tried.samples[role][sibling].text for role, sibling in choice.items()) for choice in tried.choices]
+    return [actions.index(action) for action in actions]
+
+
+def settled(tried: Tried, picked: Sequence[int], scores: Sequence[float], ahead: Mapping[int, Tried]) -> Tried:
+    """The decision with the branches that are picked, whose mean score is its value."""
+    value = fmean(scores[index] for index in picked) if picked else 0.0
+    return replace(tried, picked=picked, ahead=ahead, value=value)
+
+
+async def step_each(env: Env, actions: Sequence[dict[str, str]]) -> tuple[list[Env], list[Reward]]:
+    """What each action leads to from the state of `env`, and what it pays; `env` itself stays as it is.
+
+    Equal actions are stepped once and share the state that they lead to, since the contract makes them equal; nobody
+    steps that state again, only its forks. As a policy sharpens most siblings say the same.
+    """
+    places: dict[tuple[tuple[str, str], ...], int] = {}
+    order = [places.setdefault(tuple(action.items()), len(places)) for action in actions]
+    distinct = [dict(action) for action in places]
+    forks = [env.fork() for _ in distinct]
+    rewards = await together(*(fork.step(action) for fork, action in zip(forks, distinct, strict=True)))
+    return [forks[place] for place in order], [rewards[place] for place in order]
+
+
+async def grow_many(
+    tasks: Sequence[Task], rollout: Rollout, key: int, progress: Callable[[], None] = lambda: None
+) -> tuple[list[Tree], list[Failure]]:
+    """One tree a task, all at once. An environment that raises becomes a `Failure`; Cadre's own errors propagate, and
+    so does a failure of every task."""
+    trees, failures = await grow_any(tasks, rollout, key, progress)
+    if failures and len(failures) == len(tasks):
+        raise ContractError(f"Every episode failed in the environment. The first one:\n{failures[0].error}")
+    return trees, failures
+
+
+async def grow_any(
+    tasks: Sequence[Task],
+    rollout: Rollout,
+    key: int,
+    progress: Callable[[], None] = lambda: None,
+    first: int = 0,
+) -> tuple[list[Tree], list[Failure]]:
+    """`grow_many`, also where every task fails.
+
+    Noise is keyed by a task's position in the step, counted from `first`: a task that is drawn twice is played twice.
+    """
+
+    async def grow_one(position: int, task: Task) -> Tree | Failure:
+        try:
+            root = await grow(rollout.make(task), rollout, random_keys.key(key, position))
+        except CadreError:
+            raise
+        except Exception:  # noqa: BLE001 - the one boundary that turns a failed episode into data
+            return Failure(task, traceback.format_exc())
+        finally:
+            progress()
+        if root is None:
+            raise ContractError(f"{task.id}: over before anybody acted; tasks must start with someone to act.")
+        return Tree(task, root)
+
+    grown = await together(*(grow_one(position, task) for position, task in enumerate(tasks, first)))
+    failures = [outcome for outcome in grown if isinstance(outcome, Failure)]
+    return [outcome for outcome in grown if isinstance(outcome, Tree)], failures

@@ -1,0 +1,297 @@
+"""Whether two shapes mean the same. The first is the gold answer: it says what may be left out, never the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import sympy
+from sympy import Expr
+
+from .measures import measured
+from .shapes import Based, Equation, Inequality, Items, Matrix, Ratio, Region, Shape, Value, Words, region_of
+
+PERCENT, DEGREES = measured("%"), measured("°")
+ONE, HUNDREDTH = sympy.Integer(1), sympy.Rational(1, 100)
+Verify = Callable[[Expr, Expr], bool]
+POINTS = [sympy.Rational(part, 100) for part in (37, 171, 293, 519, 83, 337, 761, 113, 241, 59)]
+TRIES = 4
+DIGITS, SAME, NEAR = 50, 1e-40, 1e-9
+FLOAT_DIGITS, NOISE = 12, 1e-12
+ENOUGH_DIGITS = 6  # of a decimal fraction that stands for a number without an end
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Compares shapes. `verify` is math-verify's opinion on two expressions; numbers may be `tolerance` apart."""
+
+    verify: Verify
+    tolerance: float = 0.0
+
+    def same(self, gold: Shape, answer: Shape) -> bool:
+        """Whether the answer means what the gold answer means."""
+        if isinstance(gold, Equation) or isinstance(answer, Equation):
+            return self.same_equation(gold, answer)
+        if isinstance(gold, Region) or isinstance(answer, Region):
+            return self.same_region(gold, answer)
+        if isinstance(gold, Items) or isinstance(answer, Items):
+            return self.same_items(gold, answer)
+        match gold, answer:
+            case Value(), Value():
+                return self.same_value(gold, answer)
+            case Words(), Words():
+                return gold.text == answer.text
+            case (Words(product=Value() as product), Value() as other) | (
+                Value() as product,
+                Words(product=Value() as other),
+            ):
+                return self.same_value(product, other)
+            case Matrix(), Matrix():
+                return self.same_matrix(gold, answer)
+            case Ratio(), _:
+                return self.same_ratio(gold, answer)
+            case Value(), Ratio(terms=(_, _)):
+                return self.same_ratio(answer, gold)
+            case Based(), Value():
+                return gold.digits == str(answer.readings[0])  # the question says to what base
+            case Value(), Based(base=10):
+                return str(gold.readings[0]) == answer.digits
+            case Inequality(), Inequality():
+                return self.same_inequality(gold, answer)
+        return gold == answer
+
+    # --- equations and regions ---
+
+    def same_equation(self, gold: Shape, answer: Shape) -> bool:
+        if isinstance(gold, Equation) and isinstance(answer, Equation):
+            if gold.name and gold.name == answer.name:
+                return self.all_same(gold.sides[-1], answer.sides)
+            return self.same_curve(gold, answer)
+        if isinstance(answer, Equation):
+            return self.all_same(gold, answer.sides)
+        assert isinstance(gold, Equation)
+        if gold.name:
+            return (gold.lettered or is_quantity(gold.sides[-1])) and self.same(gold.sides[-1], answer)
+        return is_quantity(gold.sides[-1]) and self.all_same(answer, gold.sides)
+
+    def all_same(self, gold: Shape, sides: Sequence[Shape]) -> bool:
+        return all(self.same(gold, side) for side in sides)
+
+    def same_curve(self, gold: Equation, answer: Equation) -> bool:
+        """Whether two equations say the same: the differences of their sides are multiples of each other."""
+        first, second = gold.difference, answer.difference
+        return first is not None and second is not None and self.multiple(first, second) is not None
+
+    def multiple(self, first: Expr, second: Expr) -> Expr | None:
+        """The number that the second is of the first; None where it is none."""
+        if first == 0 or second == 0 or first.free_symbols != second.free_symbols:
+            return None
+        factor = sympy.simplify(second / first)
+        return factor if factor.is_number and factor.is_finite and factor != 0 else None
+
+    def same_inequality(self, gold: Inequality, answer: Inequality) -> bool:
+        factor = self.multiple(gold.above, answer.above)
+        alike = (gold.strict, gold.unequal) == (answer.strict, answer.unequal)
+        return alike and factor is not None and (gold.unequal or bool(factor > 0))
+
+    def same_region(self, gold: Shape, answer: Shape) -> bool:
+        first, second = region_of(gold), region_of(answer)
+        if first is None or second is None:
+            return False
+        if first.name and second.name and first.name != second.name:
+            return False
+        return self.same_points(first.points, second.points)
+
+    def same_points(self, gold: sympy.Set, answer: sympy.Set) -> bool:
+        """Whether two sets have the same pieces, their ends being equal."""
+        first, second = pieces(gold), pieces(answer)
+        return gold == answer or (len(first) == len(second) > 0 and all(map(self.same_piece, first, second)))
+
+    def same_piece(self, gold: sympy.Set, answer: sympy.Set) -> bool:
+        if not (isinstance(gold, sympy.Interval) and isinstance(answer, sympy.Interval)):
+            return bool(gold == answer)
+        alike = (gold.left_open, gold.right_open) == (answer.left_open, answer.right_open)
+        return alike and self.equal(gold.start, answer.start) and self.equal(gold.end, answer.end)
+
+    # --- several answers ---
+
+    def same_items(self, gold: Shape, answer: Shape) -> bool:
+        if not isinstance(gold, Items) and isinstance(answer, Items) and answer.alternatives:
+            return self.all_same(gold, answer.items)
+        first, second = coordinates(as_items(gold), as_items(answer))
+        if first.brackets == second.brackets == "{}":
+            return self.covers(first.items, second.items) and self.covers(second.items, first.items)
+        if not may_stand_for(first.brackets, second.brackets, len(first.items)):
+            return False
+        if first.brackets in ("", "{}"):
+            return self.same_bag(first.items, second.items)
+        return len(first.items) == len(second.items) and all(map(self.same, first.items, second.items))
+
+    def covers(self, gold: Sequence[Shape], answer: Sequence[Shape]) -> bool:
+        """Whether every item of the first is in the second."""
+        return all(any(self.same(item, other) for other in answer) for item in gold)
+
+    def same_bag(self, gold: Sequence[Shape], answer: Sequence[Shape]) -> bool:
+        """Whether each gold item has an answer of its own, in any order, and none is left over."""
+        left = list(answer)
+        for item in gold:
+            place = next((place for place, other in enumerate(left) if self.same(item, other)), None)
+            if place is None:
+                return False
+            del left[place]
+        return not left
+
+    def same_matrix(self, gold: Matrix, answer: Matrix) -> bool:
+        shapes = [[len(row) for row in matrix.rows] for matrix in (gold, answer)]
+        if shapes[0] != shapes[1] or gold.determinant != answer.determinant:
+            return False
+        return all(
+            self.same(*pair) for rows in zip(gold.rows, answer.rows, strict=True) for pair in zip(*rows, strict=True)
+        )
+
+    def same_ratio(self, gold: Ratio, answer: Shape) -> bool:
+        """3 : 4 is 6 : 8, and as a fraction 3/4."""
+        first = [plain(term) for term in gold.terms]
+        second = (
+            [plain(term) for term in answer.terms] if isinstance(answer, Ratio) else [plain(answer), sympy.Integer(1)]
+        )
+        if len(first) != len(second) or first[0] == 0 or second[0] == 0:
+            return first == second
+        return all(self.equal(first[0] * other, one * second[0]) for one, other in zip(first, second, strict=True))
+
+    # --- values ---
+
+    def same_value(self, gold: Value, answer: Value) -> bool:
+        for size in sizes(gold, answer):
+            for first in gold.readings:
+                for second in answer.readings:
+                    scaled = second * size if size != 1 else second
+                    if self.equal(first, scaled) or (size == 1 and rounds(gold, answer, first, second)):
+                        return True
+        return False
+
+    def equal(self, first: Expr, second: Expr) -> bool:
+        """Whether two expressions are the same, by math-verify and by numbers put in for their letters."""
+        if first == second:
+            return True
+        if first.is_Rational and second.is_Rational:
+            return self.tolerance > 0 and abs(first - second) <= self.tolerance
+        apart = distance(first, second)
+        if apart is None:
+            return self.verify(first, second)
+        if self.tolerance and not first.free_symbols and not second.free_symbols:
+            return abs(complex(first - second)) <= self.tolerance
+        return apart < SAME or (apart < NEAR and self.verify(first, second))
+
+
+def sizes(gold: Value, answer: Value) -> list[Expr]:
+    """What the answer may be multiplied by to be in the gold answer's unit; none where the units do not fit."""
+    mine, other = gold.measure, answer.measure
+    if mine.kinds == other.kinds:
+        return [sympy.Rational(other.size / mine.size)]
+    if not (mine.bare or other.bare):
+        return []
+    if other == PERCENT:
+        return [HUNDREDTH, *([ONE] if all(reading.is_number and abs(reading) > 1 for reading in gold.readings) else [])]
+    return [
+        ONE,
+        *{PERCENT: [1 / HUNDREDTH], DEGREES: [180 / sympy.pi]}.get(mine, []),
+        *([sympy.pi / 180] if other == DEGREES else []),
+    ]
+
+
+def rounds(gold: Value, answer: Value, first: Expr, second: Expr) -> bool:
+    """Whether one is a decimal fraction of six digits or more that the other, which has no end, is rounded to.
+
+    Floats of other programs may be off in their last digits.
+    """
+    decimals = [value.decimals if value.digits >= ENOUGH_DIGITS else None for value in (gold, answer)]
+    most = max((count for count in decimals if count is not None), default=0)
+    if most < ENOUGH_DIGITS or not (first.is_real and second.is_real) or first.free_symbols | second.free_symbols:
+        return False
+    apart = abs(sympy.N(first - second, DIGITS))
+    if most >= FLOAT_DIGITS:
+        return bool(apart <= NOISE * abs(first))
+    exact = gold.decimals is None or answer.decimals is None
+    return exact and bool(apart <= sympy.Rational(1, 2 * 10**most))
+
+
+def is_quantity(shape: Shape) -> bool:
+    """Whether there is a number in it, so that it says something without the name in front of it."""
+    if isinstance(shape, Value):
+        return all(bool(reading.atoms(sympy.Number)) for reading in shape.readings)
+    return isinstance(shape, Items | Region | Matrix)
+
+
+def plain(shape: Shape) -> Expr:
+    """The expression of a value; not a number for anything else."""
+    return shape.readings[0] if isinstance(shape, Value) else sympy.nan
+
+
+def as_items(shape: Shape) -> Items:
+    """A shape as a list, of one item if need be; a vector as coordinates."""
+    if isinstance(shape, Items):
+        return shape
+    if isinstance(shape, Matrix) and not shape.determinant and (len(shape.rows) == 1 or len(shape.rows[0]) == 1):
+        return Items(tuple(cell for row in shape.rows for cell in row), "()")
+    return Items((shape,))
+
+
+def may_stand_for(gold: str, answer: str, count: int) -> bool:
+    """Whether one kind of brackets may be written for another: any for a list, none that could be another interval."""
+    if gold == answer or (gold == "" and (answer == "{}" or count != 2)):
+        return True
+    if gold == "{}":
+        return answer == ""
+    return answer in ("()", "[]", "<>") and gold in ("()", "[]", "<>") and (count > 2 or "<>" in (gold, answer))
+
+
+def pieces(points: sympy.Set) -> list[sympy.Set]:
+    """The intervals and lone points that make a set, from below; none where something else is in it."""
+    parts = points.args if isinstance(points, sympy.Union) else (points,)
+    known = all(isinstance(part, sympy.Interval | sympy.FiniteSet) for part in parts)
+    return sorted(parts, key=lambda part: sympy.default_sort_key(part.inf.evalf())) if known else []
+
+
+def distance(first: Expr, second: Expr) -> float | None:
+    """How far two expressions are apart at most, relatively, with numbers put in for their letters.
+
+    Negative numbers too where there is an absolute value. None where they cannot be computed.
+    """
+    letters = sorted(first.free_symbols | second.free_symbols, key=str)
+    signs = (1, -1) if letters and (first.has(sympy.Abs) or second.has(sympy.Abs)) else (1,)
+    largest = 0.0
+    for sign in signs:
+        for shift in range(TRIES if letters else 1):
+            point = {letter: sign * POINTS[(place + 3 * shift) % len(POINTS)] for place, letter in enumerate(letters)}
+            one, other = (expression.subs(point).evalf(DIGITS) for expression in (first, second))
+            if not (one.is_number and other.is_number and one.is_finite and other.is_finite):
+                return None
+            size = max(abs(one), abs(other))
+            largest = max(largest, float(abs(one - other) / size) if size else 0.0)
+    return largest
+
+
+def names_of(items: Items) -> list[str]:
+    """What each item of a list names, as `x = 1` does; an empty text where it names nothing."""
+    return [item.name if isinstance(item, Equation) else "" for item in items.items]
+
+
+def distinct(names: list[str]) -> bool:
+    """Whether all items have a name of their own, so that their values could be coordinates."""
+    return len(names) > 1 and all(names) and len(set(names)) == len(names)
+
+
+def coordinates(gold: Items, answer: Items) -> tuple[Items, Items]:
+    """Both lists; values that one of them names, `x = 1, y = 2`, in an order where the other gives none: `(1, 2)`."""
+    if gold.brackets == "()" and distinct(names_of(answer)):
+        return gold, in_order(answer)
+    if gold.brackets or not distinct(names_of(gold)) or any(names_of(answer)):
+        return gold, answer
+    return in_order(gold) if answer.brackets else Items(gold.items, "()"), Items(answer.items, "()")
+
+
+def in_order(items: Items) -> Items:
+    """Named values as coordinates, in the order of their names."""
+    ordered = sorted(zip(names_of(items), items.items, strict=True), key=lambda pair: pair[0])
+    return Items(tuple(item.sides[-1] for _, item in ordered if isinstance(item, Equation)), "()")

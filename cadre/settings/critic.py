@@ -1,0 +1,37 @@
+"""What judges the decisions of a policy that learns from values."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from cadre.settings.learner import LearnerConfig
+from cadre.settings.policy import Policy, PolicyConfig
+from cadre.settings.section import AsWritten, Section, as_written, refused
+
+
+def _trained_here(policy: PolicyConfig) -> PolicyConfig:
+    given = {"frozen": policy.frozen, "url": policy.url, "sampling": as_written(policy.sampling)}
+    for option, value in given.items():
+        if value:
+            raise refused(
+                option,
+                f"got {value!r}; a critic is trained here and samples nothing, so expected it unset. Remove it.",
+            )
+    return policy
+
+
+class CriticConfig(Section):
+    """A value head: on the trunk of the policy that it judges, or on a model or an adapter of its own."""
+
+    policy: Annotated[Policy, AfterValidator(_trained_here)] | None = Field(
+        None, description="the critic's own model or lora; unset: the policy's trunk"
+    )
+    level: Literal["decision", "token"] = Field("decision", description="a value a decision, or before every token")
+    privileged: bool = Field(False, description="also show what the environment shows to critics only")
+    coefficient: float = Field(0.5, gt=0.0, description="weight of the value loss beside the policy's")
+    clip: float | None = Field(0.2, gt=0.0, description="a value moves at most so far from what it was, as in PPO")
+    learner: Annotated[LearnerConfig, AsWritten] = Field(
+        LearnerConfig(), description="changes to the learner, for the value heads"
+    )

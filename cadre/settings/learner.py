@@ -1,0 +1,28 @@
+"""How a policy's weights are changed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from cadre.settings.section import Positive, Section
+
+Packing = Literal["auto", "prefix_tree", "padded"]
+
+
+class LearnerConfig(Section):
+    """The optimiser: AdamW on float32 masters."""
+
+    learning_rate: float = Field(1e-6, gt=0.0, description="peak rate")
+    schedule: Literal["constant", "cosine"] = Field("constant", description="cosine falls to 0 at the last step")
+    warmup_steps: int = Field(0, ge=0, description="updates of linear warm-up")
+    weight_decay: float = Field(0.0, ge=0.0, description="decoupled from the gradient, a step")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="decay of the first and the second moment")
+    max_grad_norm: float = Field(1.0, gt=0.0, description="global norm a policy's gradient is clipped to")
+    epochs: Positive = Field(1, description="passes over a step's data")
+    minibatches: Positive = Field(1, description="optimiser steps a pass; the paper's single update is 1")
+    tokens_per_microbatch: Positive = Field(4_096, description="padded tokens in one forward; bounds memory")
+    pack: Packing = Field("auto", description="prefix_tree runs shared tokens once; auto where it is cheaper")
+    gradient_checkpointing: bool = Field(False, description="recompute activations: less memory, more time")
+    flex_attention: bool = Field(False, description="on a GPU, attention in a prefix tree by a compiled kernel")

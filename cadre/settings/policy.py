@@ -1,0 +1,86 @@
+"""What one set of weights is, and how it differs from the experiment's other policies."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from cadre.settings.learner import LearnerConfig
+from cadre.settings.sampling import SamplingConfig
+from cadre.settings.section import AsWritten, Positive, Section, refused
+
+
+class LoraConfig(Section):
+    """A low-rank adapter on a frozen base, PEFT's names."""
+
+    rank: Positive = Field(16, description="of the two matrices whose product is added")
+    alpha: float = Field(32.0, gt=0.0, description="the update is scaled by alpha / rank")
+    targets: Literal["all-linear"] | tuple[str, ...] = Field("all-linear", description="modules that get an adapter")
+
+
+class PolicyConfig(Section):
+    """One set of weights. Written short, `shared: seed` means `shared: {model: seed}`."""
+
+    model: str = Field(description="seed (the embedded model), a checkpoint folder, or a hub name")
+    lora: LoraConfig | None = Field(None, description="train an adapter on the frozen model instead of the model")
+    frozen: bool = Field(False, description="play, but never train")
+    url: str | None = Field(None, description="an OpenAI-compatible endpoint that serves the model; needs frozen")
+    key_variable: str = Field("OPENAI_API_KEY", description="environment variable with the endpoint's key")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the forward; masters stay float32")
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
+        "auto", description="cpu, cuda or cuda:1; auto is the GPU where there is one"
+    )
+    enable_thinking: bool | None = Field(
+        None, description="told to chat templates that ask for it, as Qwen3's does; unset: off there"
+    )
+    sampling: Annotated[SamplingConfig, AsWritten] = Field(
+        SamplingConfig(), description="changes to the experiment's sampling"
+    )
+    learner: Annotated[LearnerConfig, AsWritten] = Field(
+        LearnerConfig(), description="changes to the experiment's learner"
+    )
+    trust_remote_code: bool = Field(False, description="run Python that ships with the checkpoint")
+
+    @model_validator(mode="after")
+    def _remote_is_frozen(self) -> PolicyConfig:
+        if self.url is not None and not self.frozen:
+            raise refused(
+                "",
+                "got a url, and a remote model cannot be trained from here; expected frozen: true beside it. Add that, "
+                "or remove the url to train the model in this process.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _remote_has_no_device(self) -> PolicyConfig:
+        if self.url is not None and self.device != "auto":
+            raise refused(
+                "device",
+                f"got {self.device!r} for a model that an endpoint serves, which has a device of its own; expected no "
+                "device beside a url. Remove it.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _frozen_has_no_adapter(self) -> PolicyConfig:
+        if self.frozen and self.lora is not None:
+            raise refused(
+                "",
+                "got lora and frozen: true, which would leave the adapter at zero; expected one of the two. Remove "
+                "lora to play the plain model.",
+            )
+        return self
+
+    @property
+    def shares_base(self) -> bool:
+        """Whether others may use the model's own weights at the same time, as nobody changes them."""
+        return self.lora is not None or self.frozen
+
+
+def _plain_policy(value: Any) -> Any:
+    return {"model": value} if isinstance(value, str) else value
+
+
+# A policy, or in short the name of its model.
+Policy = Annotated[PolicyConfig, BeforeValidator(_plain_policy)]

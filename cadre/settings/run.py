@@ -1,0 +1,46 @@
+"""How long a run trains, what it leaves behind, how it is evaluated, and how programs are confined meanwhile."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from cadre.settings.section import Positive, Section
+
+
+class TrainConfig(Section):
+    """The loop."""
+
+    steps: Positive = Field(100, description="updates")
+    tasks_per_step: int = Field(16, ge=1, le=1_000_000, description="trees a step")
+    replacements: int = Field(0, ge=0, description="rounds of other tasks a step in place of those that teach nothing")
+    max_tokens: int = Field(0, ge=0, description="stop after the step that has sampled this many tokens; 0 for never")
+    seed: int = Field(0, description="names every random draw of the run")
+    checkpoint_minutes: float = Field(
+        5.0,
+        ge=0.0,
+        description="minutes between checkpoints to go on from; 0: the first, the best, the last",
+    )
+    checkpoint_every: int = Field(0, ge=0, description="steps between checkpoints that are kept for good; 0 for none")
+    checkpoints_kept: Positive = Field(2, description="newest checkpoints that are kept, beside the best one")
+    trees_kept: int = Field(1, ge=0, description="trees a step that are written whole into trees.jsonl")
+
+
+class EvaluateConfig(Section):
+    """Held-out tasks, played at temperature 0 with one sample a decision."""
+
+    tasks: int = Field(200, ge=0, description="so many of the test split; 0 for none")
+    first: int = Field(0, ge=0, description="from this one on, so that settings can be chosen on others")
+    every: int = Field(0, ge=0, description="steps between evaluations in training; 0 for before and after only")
+
+
+class SandboxConfig(Section):
+    """How strictly programs that a model wrote are confined."""
+
+    level: Literal["auto", "process", "confined", "isolated"] = Field(
+        "auto", description="auto takes the highest that holds, never below confined; process is rlimits only"
+    )
+    cgroup: Literal["auto", "on", "off"] = Field(
+        "auto", description="limits on all processes of a program together, where a cgroup v2 subtree is delegated"
+    )

@@ -1,0 +1,24 @@
+"""How completions are drawn."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from cadre.settings.section import Positive, Section, Share
+
+
+class SamplingConfig(Section):
+    """The distribution that completions are drawn from."""
+
+    temperature: float = Field(1.0, gt=0.0, description="divides the logits, in sampling and in the loss")
+    top_p: Share = Field(1.0, description="nucleus sampling; training needs 1, as the loss uses the full softmax")
+    top_k: int = Field(0, ge=0, description="keep the k likeliest tokens, 0 for all; training needs 0")
+    max_tokens: Positive = Field(512, description="longest completion in tokens; a longer one is cut and marked")
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (), description="strings that end a completion; its text is cut before them, its ids keep them"
+    )
+    memory: Annotated[float, Field(gt=0.0)] | None = Field(
+        None, description="GiB for the keys, values and scores of what a model samples at once; unset: by the device"
+    )

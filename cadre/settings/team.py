@@ -1,0 +1,38 @@
+"""Who plays."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from cadre.errors import nearest
+from cadre.settings.policy import Policy
+from cadre.settings.section import Section, refused
+
+
+class TeamConfig(Section):
+    """The policies, and which of them plays each role."""
+
+    policies: dict[str, Policy] = Field(min_length=1, description="policy: its model, or all about it")
+    roles: dict[str, str] = Field(min_length=1, description="role: policy")
+
+    @model_validator(mode="after")
+    def _roles_name_policies(self) -> TeamConfig:
+        for role, chosen in self.roles.items():
+            if chosen not in self.policies:
+                raise refused(
+                    f"roles.{role}",
+                    f"got policy {chosen!r}; expected one of {', '.join(self.policies)}. Define it under team.policies "
+                    f"or name another.{nearest(chosen, self.policies)}",
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _every_policy_plays(self) -> TeamConfig:
+        for name in self.policies:
+            if name not in self.roles.values():
+                raise refused(
+                    f"policies.{name}",
+                    "no role plays it; expected every policy under team.roles. "
+                    f"Give it a role ({', '.join(self.roles)}) or remove it.",
+                )
+        return self

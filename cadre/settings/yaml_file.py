@@ -1,0 +1,151 @@
+"""A YAML file as nested dictionaries, and `key=value` pairs set in them. What the keys mean is said elsewhere."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cadre.errors import ConfigError
+
+Raw = dict[str, Any]
+# The one policy of a team that is written as the name of its model.
+ONLY_POLICY = "shared"
+
+
+class UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping, of which plain YAML takes the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def parse_yaml(text: str) -> Any:
+    """What the YAML says. Raises ValueError, whose message is one line, where it is none."""
+    try:
+        return yaml.load(text, UniqueKeys)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def read(path: Path) -> Raw:
+    """The sections of a file. Raises ConfigError where it cannot be read, or holds something else."""
+    try:
+        raw = parse_yaml(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: not UTF-8 (byte {error.start}); expected a YAML file in UTF-8. Save it so."
+        ) from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid YAML ({error}). Fix the file.") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a YAML file. Fix the path.") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: got {type(raw).__name__} at the top; expected sections such as env: and team:.")
+    return raw
+
+
+def overridden(raw: Raw, pairs: Sequence[str]) -> Raw:
+    """`raw` itself, with `key=value` pairs set in it one after the other."""
+    for pair in pairs:
+        override(raw, pair)
+    return raw
+
+
+def settings_of(pairs: Sequence[str]) -> Raw:
+    """`key=value` pairs as a dictionary."""
+    return overridden({}, pairs)
+
+
+def override(raw: Raw, pair: str) -> None:
+    """Set one dotted key in place; `*` stands for every name there is: `team.policies.*.dtype=bfloat16`.
+
+    A short form on the way (`algorithm: at_grpo`) is written out first.
+    """
+    key, equals, text = pair.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"override: got {pair!r}; expected key=value, such as train.steps=20.")
+    try:
+        value = parse_yaml(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"override: got {pair!r}, whose value is not valid YAML ({error}). Quote or fix it."
+        ) from None
+    _set(raw, (), key.split("."), value)
+
+
+def _set(section: Raw, above: tuple[str, ...], keys: Sequence[str], value: Any) -> None:
+    """Set `keys`, outermost first, in the section whose own keys are `above`."""
+    first, *rest = keys
+    for name in _names(section, above) if first == "*" else [first]:
+        if rest:
+            _set(_below(section, (*above, name)), (*above, name), rest, value)
+        else:
+            section[name] = copy.deepcopy(value)
+
+
+def _names(section: Raw, above: tuple[str, ...]) -> list[str]:
+    if not section:
+        where = ".".join(above) or "the top"
+        raise ConfigError(
+            f"override: got * below {where}, where nothing is named; expected one name or more before it."
+        )
+    return list(section)
+
+
+def merge(section: Raw, changes: Mapping[str, Any], above: tuple[str, ...] = ()) -> None:
+    """Set in place what `changes` says, section by section; `*` stands for every name there is.
+
+    A section that says what it is (an algorithm's name, a policy's model, a team's policies and roles) stands whole;
+    of any other the keys that it does not name stay as they were.
+    """
+    for key, value in changes.items():
+        for name in _names(section, above) if key == "*" else [key]:
+            here = (*above, name)
+            if isinstance(value, Mapping) and section.get(name) is not None and not _stands_whole(here, value):
+                merge(_below(section, here), value, here)
+            else:
+                section[name] = copy.deepcopy(value)
+
+
+def _stands_whole(key: tuple[str, ...], value: Mapping[str, Any]) -> bool:
+    if key == ("team",):
+        return {"policies", "roles"} <= value.keys()
+    return any(name in value for name in long_form(key, ""))
+
+
+def _below(section: Raw, key: tuple[str, ...]) -> Raw:
+    """The section at the last part of `key`, made where there is none."""
+    name = key[-1]
+    if section.get(name) is None:
+        section[name] = {}
+    if isinstance(section[name], str) and (written_out := long_form(key, section[name])):
+        section[name] = written_out
+    if not isinstance(section[name], dict):
+        raise ConfigError(
+            f"override: {'.'.join(key)} is {section[name]!r}, and has nothing below it; expected a section there."
+        )
+    inner: Raw = section[name]
+    return inner
+
+
+def long_form(key: tuple[str, ...], word: str) -> Raw:
+    """What the one word stands for of a section that may be written so; empty where none may."""
+    if key == ("algorithm",):
+        return {"name": word}
+    if key == ("team",):
+        return {"policies": {ONLY_POLICY: word}}
+    is_policy = len(key) == 3 and key[:2] == ("team", "policies")
+    return {"model": word} if is_policy or key == ("algorithm", "critic", "policy") else {}

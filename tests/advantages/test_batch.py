@@ -1,0 +1,116 @@
+"""What one update learns from, from trees to sequences."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from cadre.advantages.batch import build_batch, useful
+from cadre.errors import ConfigError
+from cadre.settings import CreditConfig, LossConfig
+from cadre.team import Team
+from cadre.types import Message, Task, Tree
+from tests.advantages.critics import (
+    Learner,
+    named,
+    node,
+    one_answer,
+    team_of,
+)
+from tests.advantages.trees import leaf
+
+
+def test_the_penalty_is_taken_from_the_return_before_the_comparison() -> None:
+    """Rewards 1 and 1; one sample is surer than the reference by 0.5 nats, so it earns 0.05 less."""
+    root = node(0, {"a": 2}, [leaf({"a": i}, 1.0) for i in range(2)], "p")
+    surer = iter([(0.0, 0.0, 0.0, -0.75, -0.5), (0.0, 0.0, 0.0, -0.5, -0.25)])
+    learner = Learner(reference=lambda datum: next(surer))
+    batch = build_batch([Tree(Task("t", {}), root)], named("magrpo", kl=0.1), team_of(learner))
+    assert [datum.advantages[-1] for datum in batch.data] == pytest.approx([-0.025, 0.025])
+    assert batch.metrics["a/kl_to_reference"] == pytest.approx(0.5 / 4)
+    plain = build_batch([Tree(Task("t", {}), root)], named("magrpo"), team_of(learner))
+    assert [datum.advantages[-1] for datum in plain.data] == [0.0, 0.0]
+
+
+def test_the_loss_gets_its_reference_only_where_it_asks() -> None:
+    plan = named("grpo")
+    assert build_batch([one_answer(1.0)], plan, team_of(Learner())).data[0].reference == ()
+    asks = replace(plan, loss=LossConfig(kl=0.1))
+    (datum,) = build_batch([one_answer(1.0)], asks, team_of(Learner())).data
+    assert datum.reference == (0.0, 0.0, 0.0, -0.5, -0.25, -1.0)
+
+
+@dataclass
+class ByLength:
+    seen: list[tuple[Sequence[Message], str]] = field(default_factory=list)
+
+    def score(self, prompts: Sequence[Sequence[Message]], completions: Sequence[str]) -> list[float]:
+        self.seen += zip(prompts, completions, strict=True)
+        return [float(len(text)) for text in completions]
+
+
+def test_a_reward_model_pays_in_place_of_the_environment() -> None:
+    judge = ByLength()
+    plan = named("rlhf", kl=0.0, gae_lambda=1.0, whiten=False, reward_model="scorer")
+    batch = build_batch([one_answer(100.0)], plan, replace(team_of(Learner()), reward_model=judge))
+    assert batch.data[0].advantages[3:] == pytest.approx((5.0,) * 3)  # "p a 0"
+    assert batch.metrics["reward_model/score"] == 5.0
+    assert judge.seen == [((Message("user", "p a"),), "p a 0")]
+    with pytest.raises(ConfigError, match="without one"):
+        build_batch([one_answer(1.0)], plan, team_of(Learner()))
+
+
+def test_what_is_selected_holds_for_critics_too() -> None:
+    """A cut answer trains the critic and no policy; an overlong one pays with its last token; a role weighs more."""
+    root = one_answer(1.0)
+    (sample,) = root.root.samples["a"]
+    cut = replace(sample, finish="length")
+    tree = replace(root, root=replace(root.root, samples={"a": (cut,)}))
+    plan = named("rlhf", kl=0.0, gae_lambda=1.0, whiten=False)
+    masked = replace(plan, selection=CreditConfig(truncated="mask"))
+    batch = build_batch([tree], masked, team_of(Learner()))
+    assert batch.metrics["rollout/dropped"] == 1
+    assert [any(datum.mask) for datum in batch.data] == [False]
+    assert batch.data[0].targets is not None
+    late = replace(plan, selection=CreditConfig(overlong_buffer=1, overlong_factor=0.25, role_weights={"a": 2.0}))
+    (datum,) = build_batch([tree], late, team_of(Learner())).data
+    assert datum.advantages[3:] == pytest.approx((2.0 * 0.75,) * 3)
+
+
+def test_a_tree_of_equal_rewards_teaches_where_its_distance_to_the_reference_costs() -> None:
+    """Mistake: replacement tasks for trees that would train, since the predicate forgot `algorithm.kl`."""
+    tree = Tree(Task("t", {}), node(0, {"a": 2}, [leaf({"a": i}, 1.0) for i in range(2)], "p"))
+    surer = {"0": -0.75, "1": -0.5}
+
+    def team() -> Team:
+        answers = iter(surer.values())
+        return team_of(Learner(reference=lambda datum: (0.0, 0.0, 0.0, next(answers), -0.25)))
+
+    assert not useful(named("magrpo"), team())(tree)
+    assert useful(named("magrpo", kl=0.1), team())(tree)
+    asked = Learner()
+    differs = Tree(Task("t", {}), node(0, {"a": 2}, [leaf({"a": i}, float(i)) for i in range(2)], "p"))
+    assert useful(named("magrpo", kl=0.1), team_of(asked))(differs)
+    assert asked.referred == []  # the rewards alone teach
+
+
+def test_a_tree_teaches_where_length_alone_tells_its_siblings_apart() -> None:
+    root = node(0, {"a": 2}, [leaf({"a": i}, 1.0) for i in range(2)], "p")
+    siblings = (root.samples["a"][0], replace(root.samples["a"][1], finish="length"))
+    tree = Tree(Task("t", {}), replace(root, samples={"a": siblings}))
+    assert not useful(named("grpo"), team_of(Learner()))(tree)
+    assert useful(replace(named("grpo"), selection=CreditConfig(overlong_buffer=1)), team_of(Learner()))(tree)
+
+
+def test_the_reference_is_asked_once_where_both_the_reward_and_the_loss_want_it() -> None:
+    learner = Learner()
+    plan = replace(named("grpo", kl=0.1), loss=LossConfig(kl=0.1))
+    (datum,) = build_batch([one_answer(1.0)], plan, team_of(learner)).data
+    assert datum.reference == (0.0, 0.0, 0.0, -0.5, -0.25, -1.0)
+    assert len(learner.referred) == 1
+
+
+def test_the_running_means_move_with_a_batch() -> None:
+    state: dict[str, float] = {}
+    build_batch([one_answer(4.0)], named("spiral", decay=0.75), team_of(Learner()), state)
+    assert state == {"a": 1.0}

@@ -1,0 +1,42 @@
+"""What a sample is worth, every number worked out by hand; the trees are small enough to draw."""
+
+import pytest
+
+from tests.advantages.trees import advantages, inner, leaf, node, sequential, two_turns
+
+
+def test_reward_to_go_discounts_the_mean_of_the_children_at_unequal_depths() -> None:
+    got = advantages(two_turns(), "reward_to_go", "node", "mean", "none", gamma=0.5)
+    # first: 1 + 0.5 * (2 + 4) / 2 = 2.5; second: 2; mean 2.25
+    assert got == pytest.approx({"a0": 0.25, "a1": -0.25, "late-a0": -1.0, "late-a1": 1.0})
+
+
+def test_gamma_counts_turns_not_the_steps_within_one() -> None:
+    got = advantages(sequential(), "reward_to_go", "node", "none", "none", gamma=0.5)
+    assert got["tool1"] == pytest.approx(4.0 + (0 + 3 + 3) / 3)
+
+
+def test_an_episode_sums_what_was_earned_before_a_sample_too() -> None:
+    got = advantages(two_turns(), "episode", "role_turn_task", "none", "none")
+    assert got == pytest.approx({"a0": 1.0 + 3.0, "a1": 2.0, "late-a0": 3.0, "late-a1": 5.0})
+
+
+def test_alpha_weighs_the_team_against_the_role() -> None:
+    got = advantages(sequential(), "step", "node", "mean", "none", alpha=0.5)
+    assert [got[f"planner{i}"] for i in range(3)] == pytest.approx([-1.0, 0.5, 0.5])
+    assert [got[f"tool{i}"] for i in range(3)] == pytest.approx([-1.0, 2.0, -1.0])  # no team reward to weigh
+
+
+def test_the_local_reward_of_another_role_is_not_mine() -> None:
+    root = node(0, {"a": 2, "b": 2}, [leaf({"a": 0, "b": 0}, 1.0, a=1.0), leaf({"a": 1, "b": 1}, 1.0, b=5.0)])
+    got = advantages(root, "step", "node", "mean", "none")
+    assert got == pytest.approx({"a0": 0.5, "a1": -0.5, "b0": -2.5, "b1": 2.5})
+
+
+def test_what_the_team_earned_before_a_role_first_acts_is_of_its_episode() -> None:
+    """a acts and the team earns 10, then b, then c: all three are worth 10 and what follows."""
+    last = node(0, {"c": 1}, [leaf({"c": 0}, 1.0)])
+    middle = node(0, {"b": 1}, [inner({"b": 0}, last, 0.0, b=0.5)])
+    root = node(0, {"a": 1}, [inner({"a": 0}, middle, 10.0, a=2.0)])
+    got = advantages(root, "episode", "node", "none", "none")
+    assert got == pytest.approx({"a0": 13.0, "b0": 11.5, "c0": 11.0})

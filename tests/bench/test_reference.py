@@ -1,0 +1,68 @@
+"""The page of settings and metrics is up to date, and describes what runs write, no more and no less."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import reference
+from tests.cli.calling import call
+
+ROOT = Path(__file__).parents[2]
+ROLES = {"scout": "one", "runner": "two"}
+# What these runs do not write: it takes a reward model.
+ELSEWHERE = {"reward_model/score"}
+EXPERIMENTS = {
+    "groups": {"algorithm": {"name": "grpo", "k": 4, "kl": 0.1}, "credit": {"overlong_buffer": 2}},
+    "critics": {"algorithm": {"name": "ippo", "k": 2}},
+}
+
+
+@pytest.fixture(scope="module")
+def written(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of one step for every experiment."""
+    folder = tmp_path_factory.mktemp("reference")
+    for name, sections in EXPERIMENTS.items():
+        recipe = {
+            "env": f"{ROOT}/tests/games.py:Relay",
+            "team": {"policies": dict.fromkeys(ROLES.values(), str(speaker)), "roles": ROLES},
+            "sampling": {"max_tokens": 2},
+            "train": {"steps": 1, "tasks_per_step": 2},
+            "evaluate": {"tasks": 2},
+        }
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(recipe | sections))
+        assert call("train", str(folder / f"{name}.yaml"), "--run", str(folder / name)).code == 0
+    return {name: folder / name for name in EXPERIMENTS}
+
+
+def keys(path: Path) -> set[str]:
+    return {key for line in path.read_text().splitlines() for key in json.loads(line)}
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert reference.PAGE.read_text() == reference.page(), "run: python bench/reference.py"
+
+
+def test_every_metric_that_is_written_is_described(written: dict[str, Path]) -> None:
+    for run in written.values():
+        metrics = keys(run / "metrics.jsonl") - {"step"}
+        assert not {metric for metric in metrics if not reference.described(metric, ROLES)}
+        assert keys(run / "evaluations.jsonl") == set(reference.EVALUATION)
+
+
+def test_nothing_is_described_that_is_never_written(written: dict[str, Path]) -> None:
+    metrics = {reference.unnumbered(metric) for run in written.values() for metric in keys(run / "metrics.jsonl")}
+    for pattern in set(reference.METRICS) - ELSEWHERE:
+        head, _, tail = pattern.partition("/")
+        names = {"ROLE": [*ROLES], "POLICY": [*ROLES.values()]}.get(head, [head])
+        found = [metric for metric in metrics for name in names if metric.startswith(f"{name}/")]
+        assert any(tail == "PART" or metric.endswith(f"/{tail}") for metric in found), pattern
+    assert not reference.described("rollout/invented", ROLES)
+
+
+def test_every_setting_is_on_the_page() -> None:
+    page = reference.page()
+    for name in ("train.steps", "learner.betas", "algorithm.gae_lambda", "sampling.max_tokens", "sandbox.cgroup"):
+        assert f"| `{name}` |" in page
+    assert "| `algorithm.k` | " in page

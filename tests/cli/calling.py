@@ -1,0 +1,32 @@
+"""Calls the command line in this process, through `main`, as a shell would."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from dataclasses import dataclass
+from unittest import mock
+
+from cadre.cli import main
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a call came to: its exit code, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+def call(*arguments: str) -> Done:
+    """`cadre ARGUMENTS`. An exception that a shell would show as a traceback is raised here."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    patched = mock.patch.object(sys, "argv", ["cadre", *arguments])
+    with patched, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as exit:
+            code = exit.code if isinstance(exit.code, int) else 0 if exit.code is None else 1
+    return Done(code, out.getvalue(), err.getvalue())

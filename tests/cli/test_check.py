@@ -1,0 +1,67 @@
+"""`cadre check`: every fault to stderr and exit code 2, else what holds and the first prompts."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import call
+
+BROKEN = """
+from cadre.env import Env
+from cadre.types import Message, Observation, Task
+
+class Broken(Env):
+    roles = ("speaker",)
+
+    def __init__(self, task):
+        super().__init__(task)
+        self.said = None
+
+    def observe(self):
+        return {} if self.said else {"speaker": Observation("speaker", [Message("planner", "Go.")])}
+
+    def step(self, actions):
+        self.said = "x"
+        return 1.0
+
+    @classmethod
+    def tasks(cls, split):
+        return [Task(f"{split}-{i}", {"i": i, "split": split}) for i in range(4)]
+"""
+
+
+def test_a_sound_environment_shows_the_first_prompts() -> None:
+    done = call("check", "examples/taboo.py:Taboo")
+    assert done.code == 0
+    assert done.out.count("ok  Taboo") == 6
+    assert "clue sees first, as the embedded model reads it" in done.out
+    assert "<|user|>Describe this word" in done.out
+
+
+def test_every_fault_is_a_paragraph_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    done = call("check", f"{tmp_path}/broken.py:Broken")
+    assert done.code == 2
+    told = done.err.splitlines()
+    assert [line.partition(";")[0] for line in told] == [
+        "error: Broken.success: missing",
+        "error: Broken.step: got a plain function",
+        "error: Broken.observe: for speaker got a list [Message(role='planner', content='Go.')] as messages",
+        "error: Broken.observe: for speaker message 1 of 1 is by 'planner'",
+        "error: Broken.step: got a float 1.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("import nowhere_at_all", "failed to load at line 1: ModuleNotFoundError"),
+        ("class Broken(", "failed to load at line 1: SyntaxError"),
+        ("Broken = 3", "has no environment 'Broken'"),
+    ],
+)
+def test_a_file_that_does_not_load(tmp_path: Path, text: str, wanted: str) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    done = call("check", f"{tmp_path}/broken.py:Broken")
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert wanted in done.err

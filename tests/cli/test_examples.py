@@ -1,0 +1,79 @@
+"""What README prints and what examples/ holds runs as it stands: it passes the check and trains two steps."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import call
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def block(language: str) -> str:
+    """The only block of this language in README."""
+    (text,) = re.findall(rf"```{language}\n(.*?)```", README, flags=re.S)
+    return text
+
+
+def trained(recipe: str, folder: Path) -> str:
+    done = call("train", recipe, "train.steps=2", "evaluate.tasks=4", "--run", str(folder))
+    assert done.code == 0, done.err
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+    return done.out
+
+
+def test_the_task_in_readme_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("codebook.py").write_text(block("python"))
+    Path("codebook.yaml").write_text(block("yaml"))
+    done = call("check", "codebook.py:Codebook")
+    assert (done.code, done.out.count("ok  Codebook")) == (0, 6), done.err
+    assert re.search(
+        r"step 2/2  speaker [+-]\d.\d\d  guesser [+-]\d.\d\d  success", trained("codebook.yaml", tmp_path / "run")
+    )
+
+
+def test_the_python_of_the_docs_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("codebook.py").write_text(block("python"))
+    (script,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), flags=re.S)
+    Path("script.py").write_text(script)
+    names = runpy.run_path("script.py")
+    assert len(names["trained"].metrics()) == 2
+    assert names["again"].folder == names["trained"].folder
+
+
+def test_a_planner_and_two_workers_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    done = call("check", "examples/sum.py:Sum")
+    assert (done.code, done.out.count("ok  Sum")) == (0, 6), done.err
+    printed = trained("examples/sum.yaml", tmp_path / "run")
+    assert re.search(r"step 2/2  planner [+-]\d.\d\d  left [+-]\d.\d\d  right [+-]\d.\d\d  success", printed)
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text()
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+)
+def test_files_that_are_named_are_there(page: str) -> None:
+    """But in the log, which says what was tried when."""
+    named = re.findall(r"`([\w./-]+/[\w./-]*\.(?:py|md|yaml|json|jsonl|svg))`", (ROOT / page).read_text())
+    homes = (ROOT, ROOT / "cadre", ROOT / "docs", ROOT / "cadre" / "engines")
+    assert (
+        page.endswith("LOG.md") or [name for name in named if not any((home / name).exists() for home in homes)] == []
+    )
+
+
+@pytest.mark.parametrize("name", re.findall(r"cadre (?:train|eval) ([a-z0-9][a-z0-9.-]+)[ \n`]", README))
+def test_recipes_that_readme_names_are_there(name: str) -> None:
+    assert name.endswith(".yaml") or (ROOT / "cadre" / "recipes" / f"{name}.yaml").is_file()

@@ -1,0 +1,56 @@
+"""`cadre list`: short, grouped, and complete."""
+
+import re
+
+import yaml
+
+from cadre.cli.listing import GROUPS
+from cadre.envs import ENVS
+from cadre.experiment.config import recipes
+from tests.cli.calling import call
+
+
+def test_everything_bundled_is_in_a_group() -> None:
+    tasks = [task for group in GROUPS.values() for task in group]
+    for name in ENVS:
+        assert sum(name == task or name.startswith(f"{task}-") for task in tasks) == 1, name
+    for name, path in recipes().items():
+        env = yaml.safe_load(path.read_text())["env"]
+        assert any(name == task or name.startswith(f"{task}-") for task in tasks), name
+        assert any(env == task or env.startswith(f"{task}-") for task in tasks), name
+
+
+def names_in(lines: list[str]) -> set[str]:
+    """The names that the lines stand for, `-alone` behind plan-path being plan-path-alone."""
+    names, task = set(), ""
+    for word in re.split(r"\s+", " ".join(lines)):
+        if word.startswith("-"):
+            names.add(task + word)
+        elif word not in GROUPS or word in ENVS:
+            task = word
+            names.add(word)
+    return names
+
+
+def test_the_list_is_short_and_names_everything_once() -> None:
+    done = call("list")
+    lines = done.out.splitlines()
+    assert done.code == 0
+    assert len(lines) <= 30
+    assert max(map(len, lines)) <= 80
+    middle = lines.index("")
+    assert set(ENVS) <= names_in(lines[1:middle])
+    assert set(recipes()) <= names_in(lines[middle + 2 :])
+
+
+def test_a_tasks_recipes_are_told_in_words() -> None:
+    lines = call("list", "sokoban").out.splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == [name for name in recipes() if "sokoban" in name]
+    assert "    Sokoban by a single planner without a tool, AT-GRPO: the baseline of one" in lines
+    assert "debate has no recipe" in call("list", "debate").out
+
+
+def test_an_unknown_task_is_refused_with_the_nearest() -> None:
+    done = call("list", "sokobn")
+    assert done.code == 2
+    assert "Did you mean sokoban?" in done.err

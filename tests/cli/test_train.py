@@ -1,0 +1,51 @@
+"""What `cadre train` says at the end: where to look, or how to go on."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cadre.experiment import session
+from tests.cli.bad_calls import plain_recipe
+from tests.cli.calling import call
+
+
+def recipe(folder: Path, model: Path) -> str:
+    path = folder / "plain.yaml"
+    path.write_text(plain_recipe(model))
+    return str(path)
+
+
+def test_a_run_ends_with_where_to_look(speaker: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = call("train", recipe(tmp_path, speaker), "evaluate.tasks=2", "--run", str(run))
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[0].startswith(f"run {run}: ")
+    assert lines[0].endswith("games.py:Pair, grpo, independent(2), 1 policy")
+    assert lines[-5].startswith("success on 2 held-out tasks: ")
+    assert lines[-4] == f"The run is in {run}. Next:"
+    assert [line.split()[0] for line in lines[-3:]] == ["cadre", "cadre", "tensorboard"]
+
+
+def test_a_run_that_was_stopped_says_how_to_go_on_and_with_which_recipe(
+    speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "start", lambda *arguments: (None, 0))
+    plain, run = recipe(tmp_path, speaker), tmp_path / "run"
+    done = call("train", plain, "--run", str(run))
+    assert done.code == 130
+    assert done.out.splitlines()[-2:] == [
+        "Stopped after 0 of 1 steps; saved. Go on with:",
+        f"  cadre train {plain} --run {run} --resume",
+    ]
+
+
+def test_a_dry_run_writes_nothing(speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = recipe(tmp_path, speaker)
+    done = call("train", plain, "--dry-run")
+    assert done.code == 0, done.err
+    assert "4 training and 4 held-out tasks" in done.out
+    assert [path.name for path in tmp_path.iterdir()] == ["plain.yaml"]
+    assert json.loads(Path(plain).read_text())["train"]["steps"] == 1

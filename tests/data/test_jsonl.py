@@ -1,0 +1,59 @@
+"""Lines that are no rows: each is named by its file and number, in one paragraph that says what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from cadre.data import load
+from cadre.data.jsonl import rows_of
+from cadre.errors import DataError
+
+
+def test_rows_with_their_lines(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_bytes('{"a": 1}\n\n  \n{"a": "x\u2028y"}\r\n{"a": null}'.encode())
+    assert list(rows_of(file)) == [(1, {"a": 1}), (4, {"a": "x\u2028y"}), (5, {"a": None})]
+
+
+BROKEN = {
+    "cut off": (b'{"a": 1', r"line 2: got no JSON .*Fix or remove the line"),
+    "no JSON": (b"a: 1", r"line 2: got no JSON"),
+    "a list": (b"[1]", r"line 2: got list; expected one JSON object"),
+    "two objects": (b'{"a": 1} {"a": 2}', r"line 2: got no JSON"),
+    "Latin-1": (b'{"a": "\xe9"}', r"line 2: got the byte 0xe9; expected UTF-8"),
+    "half a character": (b'{"a": "\\ud83d"}', r"line 2: got half of a character"),
+    "half a character in a name": (b'{"\\ud83d": 1}', r"line 2: got half of a character"),
+    "nested too deeply": (b'{"a": ' + b"[" * 200_000, r"line 2: got no JSON"),
+    "a huge number": (b'{"a": ' + b"9" * 10_000 + b"}", r"line 2: got no JSON"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_line_in_the_middle_is_named(case: str, tmp_path: Path) -> None:
+    line, message = BROKEN[case]
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b'{"a": 1}\n' + line + b'\n{"a": 2}\n')
+    with pytest.raises(DataError, match=message) as caught:
+        list(rows_of(file))
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_is_a_folder(tmp_path: Path) -> None:
+    for path in (tmp_path / "no.jsonl", tmp_path):
+        with pytest.raises(DataError, match="cannot be read"):
+            list(rows_of(path))
+
+
+def test_a_broken_line_of_a_public_set_is_named_too(tmp_path: Path) -> None:
+    (tmp_path / "aime25").mkdir()
+    (tmp_path / "aime25" / "test.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n{"problem": "1+')
+    with pytest.raises(DataError, match=r"aime25/test\.jsonl, line 2: got no JSON"):
+        load("aime25", "test", str(tmp_path))
+
+
+def test_a_public_set_that_holds_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "aime25").mkdir()
+    (tmp_path / "aime25" / "test.jsonl").write_text('{"problem": "1+1?", "answer": ""}\n\n')
+    with pytest.raises(DataError, match="holds no item that can be judged"):
+        load("aime25", "test", str(tmp_path))

@@ -1,0 +1,100 @@
+"""Which problems are trained on and which are held out: one set or two, public ones or your own."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cadre.data.tasks import Choice, tasks_of
+from cadre.errors import ConfigError, DataError
+from tests.data.invented import folder
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return folder(tmp_path_factory.mktemp("data"))
+
+
+def write(file: Path, questions: list[str]) -> str:
+    rows = [json.dumps({"question": question, "answer": "1"}) for question in questions]
+    file.write_text("\n".join(rows))
+    return str(file)
+
+
+def asked(choice: Choice, split: str) -> list[str]:
+    return [task.data["question"] for task in tasks_of(choice, split)]  # type: ignore[arg-type]
+
+
+def test_a_file_for_each_split(tmp_path: Path) -> None:
+    train, test = write(tmp_path / "a.jsonl", ["p", "q"]), write(tmp_path / "b.jsonl", ["r"])
+    choice = Choice("problem", train, test)
+    assert (asked(choice, "train"), asked(choice, "test")) == (["p", "q"], ["r"])
+
+
+def test_one_s_own_training_beside_a_public_test_set(tmp_path: Path, home: str) -> None:
+    choice = Choice("problem", write(tmp_path / "a.jsonl", ["p", "q"]), "math500", home)
+    assert asked(choice, "train") == ["p", "q"]
+    assert "red hens" in asked(choice, "test")[0]
+
+
+def test_a_file_is_divided_by_the_hash_of_its_texts(tmp_path: Path) -> None:
+    questions = [f"What is {n} times {n}?" for n in range(200)]
+    file = write(tmp_path / "a.jsonl", questions)
+    choice = Choice("problem", file, file)
+    train, test = asked(choice, "train"), asked(choice, "test")
+    assert sorted(train + test) == sorted(questions)
+    assert 10 <= len(test) <= 32  # a tenth
+    longer = write(tmp_path / "b.jsonl", [*reversed(questions), *(f"What is {n}?" for n in range(50))])
+    again = Choice("problem", longer, longer)
+    assert set(test) <= set(asked(again, "test"))  # what is held out stays so when the file grows
+    assert set(train) <= set(asked(again, "train"))
+
+
+def test_its_first_items_are_held_out_where_a_number_is_given(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", ["p", "q", "r"])
+    choice = Choice("problem", file, file, held_out=2)
+    assert (asked(choice, "test"), asked(choice, "train")) == (["p", "q"], ["r"])
+
+
+def test_a_set_that_has_one_split_is_divided(home: str) -> None:
+    choice = Choice("problem", "math-train", "math-train", home, held_out=1)
+    assert (len(tasks_of(choice, "train")), len(tasks_of(choice, "test"))) == (1, 1)
+
+
+def test_test_items_of_one_s_own_file_do_not_stay_in_training(tmp_path: Path) -> None:
+    train, test = write(tmp_path / "a.jsonl", ["p", "Q!"]), write(tmp_path / "b.jsonl", ["q"])
+    assert asked(Choice("problem", train, test), "train") == ["p"]
+    with pytest.raises(DataError, match="1 of 2 training items"):
+        tasks_of(Choice("problem", train, test, leaks="refuse"), "train")
+    with pytest.raises(DataError, match=r"nothing of .* is left to train on"):
+        tasks_of(Choice("problem", test, train), "train")
+
+
+def test_a_split_that_would_be_empty_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", ["p", "q", "r"])
+    for held_out, left in ((3, "leaves 0 for training"), (0.0001, "and 0 held out"), (7, "leaves 0 for training")):
+        for split in ("train", "test"):
+            with pytest.raises(DataError, match=left):
+                tasks_of(Choice("problem", file, file, held_out=held_out), split)  # type: ignore[arg-type]
+
+
+REFUSED = {
+    "another kind": (Choice("problem", "mbpp", "math500"), r"settings\.train: got mbpp, a set of programs; .*aime24"),
+    "an unknown name": (Choice("problem", "maths500", "math500"), r"Did you mean math500\?"),
+    "held out of two": (Choice("problem", "gsm8k", "gsm8k", held_out=0.1), r"settings\.held_out: got 0\.1, but gsm8k"),
+    "fields of no file": (Choice("problem", "gsm8k", "gsm8k", fields=(("answer", "gold"),)), r"settings\.fields: .*"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_settings_that_do_not_fit_together(case: str, home: str) -> None:
+    choice, message = REFUSED[case]
+    with pytest.raises(ConfigError, match=message):
+        tasks_of(choice, "train")
+
+
+def test_invented_items_where_there_are_no_data() -> None:
+    for kind in ("problem", "program", "article"):
+        choice = Choice(kind, "polaris", "math500", "example")  # type: ignore[arg-type]
+        (train,), (test,) = (tasks_of(choice, split) for split in ("train", "test"))  # type: ignore[arg-type]
+        assert train.data != test.data

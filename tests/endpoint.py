@@ -1,0 +1,41 @@
+"""An OpenAI-compatible endpoint of this process, for tests of remote team mates."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    """Answers every chat completion with the last message, and remembers what it was asked. It serves `echo` alone."""
+
+    asked: list[dict] = []
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append(body)
+        message = {"role": "assistant", "content": body["messages"][-1]["content"]}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        reply = json.dumps({"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]})
+        self.send_response(200 if body["model"] == "echo" else 404)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(reply.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """Within it the endpoint runs at this url."""
+    server = HTTPServer(("127.0.0.1", 0), Endpoint)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()

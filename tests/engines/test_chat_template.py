@@ -1,0 +1,171 @@
+"""Messages to ids: the template, the system role, and conversations that keep what was sampled."""
+
+import pytest
+
+from cadre.engines.chat_template import PLAIN, Template
+from cadre.errors import EngineError
+from cadre.types import Message, PreviousTurn, Sample
+from tests.engines.tiny import CHATML, byte_tokenizer
+
+STOPS = (257, 259)
+HISTORY = (Message("system", "Be brief."), Message("user", "Go."))
+TRIMMING = CHATML.replace("message.content", "message.content | trim")
+THINKING = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.role == 'assistant' %}{{ message.content.split('</think>')[-1] }}{% else %}"
+    "{{ message.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}{% endif %}"
+)
+NUMBERING = CHATML.replace("{{ message.role }}", "{{ messages | length }} {{ message.role }}")
+REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('No system role') }}{% endif %}" + CHATML
+DROPPING = CHATML.replace("{% for message in messages %}", "{% for message in messages if message.role != 'system' %}")
+
+
+def template(text=CHATML) -> Template:
+    return Template(byte_tokenizer(text))
+
+
+def ids(text: str) -> tuple[int, ...]:
+    return tuple(byte_tokenizer()(text, add_special_tokens=False).input_ids)
+
+
+def previous(one: Template, text: str, token_ids: tuple[int, ...], finish="stop", messages=HISTORY) -> PreviousTurn:
+    prompt = one.prompt_ids(messages, None, STOPS)
+    return PreviousTurn(messages, Sample("r", "p", text, prompt, token_ids, (0.0,) * len(token_ids), finish, 0))
+
+
+def later(text: str, history=HISTORY) -> tuple[Message, ...]:
+    return (*history, Message("assistant", text), Message("user", "More."))
+
+
+def test_prompt_is_the_template_with_a_generation_prompt():
+    expected = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nGo.<|im_end|>\n<|im_start|>assistant\n"
+    assert template().prompt_ids(HISTORY, None, STOPS) == ids(expected)
+
+
+def test_end_of_turn_is_the_templates_own():
+    assert template().end_of_turn == 259
+    assert template(None).end_of_turn == 257
+    assert template("{% for m in messages %}{{ m.content }}\n{% endfor %}").end_of_turn is None
+
+
+@pytest.mark.parametrize("text", [REFUSING, DROPPING])
+def test_system_text_goes_into_the_first_user_message(text):
+    one = template(text)
+    assert not one.takes_system
+    expected = "<|im_start|>user\nBe brief.\n\nGo.<|im_end|>\n<|im_start|>assistant\n"
+    assert one.render(HISTORY, generation=True) == expected
+    assert template().takes_system
+
+
+def test_a_tokenizer_without_a_template_gets_the_plain_one():
+    tokenizer = byte_tokenizer(None)
+    one = Template(tokenizer)
+    assert tokenizer.chat_template == PLAIN
+    assert one.render(later("Yes."), generation=True) == (
+        "System:\nBe brief.\n\nUser:\nGo.\n\nAssistant:\nYes.<eos>\n\nUser:\nMore.\n\nAssistant:\n"
+    )
+
+
+def test_thinking_is_switched_off_where_the_template_knows_it():
+    assert template(THINKING).render(HISTORY, generation=True).endswith("assistant\n<think></think>")
+
+
+def test_thinking_is_switched_on_where_it_is_asked_for():
+    on = Template(byte_tokenizer(THINKING), True)
+    assert on.render(HISTORY, generation=True).endswith("assistant\n")
+    assert Template(byte_tokenizer(THINKING), False).render(HISTORY, generation=True).endswith("<think></think>")
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_thinking_is_refused_where_the_template_does_not_ask(thinking):
+    with pytest.raises(EngineError, match=rf"got {str(thinking).lower()}.*such as Qwen3"):
+        Template(byte_tokenizer(), thinking)
+
+
+def test_a_turn_that_a_stop_string_ended_is_closed_in_the_next_prompt():
+    """The ids keep the string, which the text does not have, and are followed by the end of the turn."""
+    one = template()
+    before = previous(one, "Yes", ids("Yes|"))
+    after = one.prompt_ids(later("Yes"), before, STOPS)
+    assert after[: len(before.sample.prompt_ids) + 5] == (*before.sample.prompt_ids, *ids("Yes|"), 259)
+
+
+@pytest.mark.parametrize("text", [CHATML, TRIMMING, REFUSING, None])
+@pytest.mark.parametrize("content", ["Yes.", " Yes. \n"])
+def test_an_extension_keeps_the_sampled_ids(text, content):
+    one = template(text)
+    # Ids that no tokenizer would give for this text, as a model may well sample them.
+    sampled = (300, 301, one.end_of_turn)
+    before = previous(one, content, sampled)
+    after = one.prompt_ids(later(content), before, STOPS)
+    assert after[: len(before.sample.prompt_ids) + 3] == before.sample.prompt_ids + sampled
+    rest = after[len(before.sample.prompt_ids) + 3 :]
+    whole = one.prompt_ids(later("Yes."), None, STOPS)
+    assert whole[-len(rest) :] == rest
+    assert whole[-len(rest) - 1] == one.end_of_turn
+
+
+def test_a_cut_sample_gets_the_end_of_turn_token():
+    one = template()
+    before = previous(one, "Yes", ids("Yes"), finish="length")
+    assert one.prompt_ids(later("Yes"), before, STOPS) == one.prompt_ids(later("Yes"), None, STOPS)
+
+
+def test_extensions_chain():
+    one = template()
+    first = previous(one, "A", (300, 259))
+    history = later("A")
+    prompt = one.prompt_ids(history, first, STOPS)
+    second = PreviousTurn(history, Sample("r", "p", "B", prompt, (301, 259), (0.0, 0.0), "stop", 0))
+    after = one.prompt_ids(later("B", history), second, STOPS)
+    assert after[: len(prompt) + 2] == (*prompt, 301, 259)
+    assert after.count(300) == 1
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        later("Something else."),
+        (*HISTORY, Message("assistant", "Yes.")),
+        (Message("user", "Other."), Message("assistant", "Yes."), Message("user", "More.")),
+        (Message("system", "Changed."), *later("Yes.")[1:]),
+    ],
+)
+def test_conversations_that_do_not_extend_are_rendered_afresh(messages):
+    one = template()
+    before = previous(one, "Yes.", (300, 259))
+    assert one.prompt_ids(messages, before, STOPS) == one.prompt_ids(messages, None, STOPS)
+
+
+def test_a_template_that_strips_thinking_is_rendered_afresh():
+    one = template(THINKING)
+    text = "<think>hm</think>Yes."
+    before = previous(one, text, (300, 259))
+    after = one.prompt_ids(later(text), before, STOPS)
+    assert after == one.prompt_ids(later(text), None, STOPS)
+    assert 300 not in after
+
+
+@pytest.mark.parametrize(
+    ("text", "extends"), [(CHATML, True), (TRIMMING, True), (None, True), (THINKING, False), (NUMBERING, False)]
+)
+def test_a_template_that_rewrites_answers_is_detected(text, extends, caplog):
+    assert template(text).extends is extends
+    assert bool(caplog.records) is not extends
+    assert extends or "rewrites earlier answers" in caplog.text
+
+
+def test_thinking_that_is_kept_extends():
+    keeping = THINKING.replace(".split('</think>')[-1]", "").replace("<think></think>", "")
+    one = template(keeping)
+    text = "<think>hm</think>Yes."
+    before = previous(one, text, (300, 259))
+    assert one.prompt_ids(later(text), before, STOPS)[len(before.sample.prompt_ids)] == 300
+
+
+def test_a_refused_conversation_says_what_to_do():
+    one = template("{% if messages|length > 2 %}{{ raise_exception('Roles must alternate') }}{% endif %}" + CHATML)
+    with pytest.raises(EngineError, match=r"Roles must alternate.*user, user, user"):
+        one.render([Message("user", "x")] * 3, generation=True)

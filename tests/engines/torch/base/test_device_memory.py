@@ -1,0 +1,60 @@
+"""How much of a device sampling may take, by numbers worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cadre.engines.torch.base import device_memory
+from cadre.engines.torch.base.device_memory import GIB, LEAST, for_sampling, power_of_two
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+def devices(monkeypatch: pytest.MonkeyPatch, total: float, free: float) -> None:
+    monkeypatch.setattr(device_memory, "total_and_free", lambda device: (int(total * GIB), int(free * GIB)))
+
+
+def test_powers_of_two() -> None:
+    assert [power_of_two(number) for number in (1, 2, 3, 4, 1023, 1024)] == [1, 2, 2, 4, 512, 1024]
+
+
+def test_a_quarter_of_a_cpu_and_half_of_a_gpu_beside_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPU: 24 / 4 = 6, less than 20 / 2; (24 - 12) / 4 = 3. GPU: (140 - 28) / 2 = 56, less than 3/4 of 130."""
+    devices(monkeypatch, 24.0, 20.0)
+    assert for_sampling(CPU, 0, 1) == 4 * GIB
+    assert for_sampling(CPU, 12 * GIB, 1) == 2 * GIB
+    devices(monkeypatch, 140.0, 130.0)
+    assert for_sampling(GPU, 28 * GIB, 1) == 32 * GIB
+
+
+def test_engines_share_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """24 / 2 / 4 = 3, and 20 / 2 / 2 = 5 of what is free."""
+    devices(monkeypatch, 24.0, 20.0)
+    assert for_sampling(CPU, 0, 2) == 2 * GIB
+
+
+def test_others_on_the_device_change_it_only_when_little_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """6 of 24 are 4 as a power of two, and as long as half of what is free is 4."""
+    found = []
+    for free in (24.0, 16.0, 8.1, 7.9, 0.1):
+        devices(monkeypatch, 24.0, free)
+        found.append(for_sampling(CPU, 0, 1))
+    assert found == [4 * GIB, 4 * GIB, 4 * GIB, 2 * GIB, LEAST]
+
+
+def test_what_linux_and_a_container_say(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 10 kB\nMemFree: 3 kB\nMemAvailable:    7 kB\n")
+    assert device_memory._available(tmp_path / "meminfo") == 7 * 1024
+    assert device_memory._available(tmp_path / "nowhere") is None
+    for text, limit in (("max\n", 1 << 62), ("4096\n", 4096)):
+        (tmp_path / "memory.max").write_text(text)
+        assert device_memory._cgroup_limit(tmp_path / "memory.max") == limit
+    assert device_memory._cgroup_limit(tmp_path / "nowhere") == 1 << 62
+
+
+def test_this_machine() -> None:
+    total, free = device_memory.total_and_free(CPU)
+    assert 0 < free <= total

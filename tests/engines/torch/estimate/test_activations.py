@@ -1,0 +1,52 @@
+"""What a forward keeps, against what it does keep on tensors that are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from cadre.engines.torch.base.loading import autocast
+from cadre.engines.torch.base.lora import Adapters
+from cadre.engines.torch.estimate.activations import activations, kept_bytes, scores
+from cadre.engines.torch.learning.token_logprobs import CHUNK, KEPT
+from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
+
+TOKENS = 96
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+@pytest.mark.parametrize("settings", [{}, {"dtype": "bfloat16"}, {"lora": LoraConfig(rank=2)}], ids=str)
+def test_as_much_as_a_real_forward_keeps(folders: dict[str, Path], architecture: str, settings: dict) -> None:
+    folder = folders[architecture]
+    policy = PolicyConfig(model=str(folder), **settings)
+    guess = activations(str(folder), policy, LearnerConfig(tokens_per_microbatch=TOKENS))
+    model = AutoModelForCausalLM.from_pretrained(folder).requires_grad_(policy.lora is None)
+    adapters = Adapters(model, {"p": policy.lora} if policy.lora else {}, 0)
+    ids = torch.zeros(1, TOKENS, dtype=torch.int64)
+    with autocast(model, getattr(torch, policy.dtype)), adapters.rows([("p", 1)]):
+        real = kept_bytes(model, lambda: model.base_model(input_ids=ids, use_cache=False))
+    # Keys are repeated for heads that share them, or not, as the kernel at hand wants it.
+    assert guess == pytest.approx(real, rel=0.1)
+    assert real > 2 * TOKENS * 32 * 4
+
+
+def test_checkpointing_keeps_each_layer_s_input_and_one_layer(folders: dict[str, Path]) -> None:
+    """Two layers of width 32."""
+    policy, folder = PolicyConfig(model="-"), str(folders["llama"])
+    whole = activations(folder, policy, LearnerConfig(tokens_per_microbatch=TOKENS))
+    less = activations(folder, policy, LearnerConfig(tokens_per_microbatch=TOKENS, gradient_checkpointing=True))
+    assert less == 4 * TOKENS * 32 * 2 + whole // 2
+
+
+def test_a_frozen_model_keeps_nothing(folders: dict[str, Path]) -> None:
+    assert activations(str(folders["llama"]), PolicyConfig(model="-", frozen=True), LearnerConfig()) == 0
+
+
+def test_scores_by_hand() -> None:
+    """Float32: those of 10 tokens of a vocabulary of 100 are kept once, or twice, beside three that are in work."""
+    assert scores(100, 10, entropy=False) == 4 * 1000 * (1 + 3)
+    assert scores(100, 10, entropy=True) == 4 * 1000 * (2 + 3)
+    assert scores(1 << 17, 4096, entropy=False) == 4 * (KEPT + 3 * CHUNK)

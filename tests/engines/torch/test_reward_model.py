@@ -1,0 +1,39 @@
+"""Reward models: the folder is a plain one, what else is refused, and so are sequences that are too long."""
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from cadre.engines.torch.reward_model import RewardModel
+from cadre.engines.torch.reward_training import Settings
+from cadre.errors import EngineError
+from cadre.types import Message
+from tests.engines.torch.test_reward_training import toy, trained
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2"])
+def test_the_folder_scores_the_same_in_plain_transformers(name, folders, tmp_path):
+    out, _ = trained(folders, tmp_path, Settings(steps=2, learning_rate=1e-3, validate=0.0, pairs=4), name)
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in out.iterdir()}
+    model, tokenizer = AutoModelForSequenceClassification.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    prompts, answers = [pair.prompt for pair in toy(5)], ["", "x", "please", "never 3", "a longer one than the others"]
+    wanted = []
+    for prompt, answer in zip(prompts, answers, strict=True):
+        said = [{"role": "user", "content": prompt[0].content}]
+        text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True) + answer + "<|im_end|>"
+        ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
+        with torch.no_grad():
+            wanted.append(float(model.eval()(ids).logits[0, 0]))
+    scorer = RewardModel.load(out)
+    assert scorer.score(prompts, answers) == pytest.approx(wanted, abs=1e-5)
+    assert len(set(wanted)) == 5
+
+
+def test_what_is_no_reward_model_is_refused(folders, tmp_path):
+    with pytest.raises(EngineError, match="expected a sequence classifier with one"):
+        RewardModel.load(folders["llama"])
+    with pytest.raises(EngineError, match="was not found"):
+        RewardModel.load(tmp_path / "none")
+    out, _ = trained(folders, tmp_path, Settings(steps=1, validate=0.0))
+    with pytest.raises(EngineError, match="context holds 512 tokens"):
+        RewardModel.load(out).score([(Message("user", "x" * 600),)], ["y"])

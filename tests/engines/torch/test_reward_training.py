@@ -1,0 +1,104 @@
+"""Training of reward models on tiny models: they learn an order, and their loss is the published one."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from cadre.cli.app import app
+from cadre.engines.torch.reward_model import RewardModel, load_scorer
+from cadre.engines.torch.reward_training import Report, Settings, _picked, accuracy, preference_loss, split, train
+from cadre.errors import ConfigError, DivergedError, RunError
+from cadre.rewards.preferences import Pair, line_of
+from cadre.types import Message
+
+FAST = Settings(steps=30, learning_rate=2e-3, validate=0.25, pairs=8)
+
+
+def toy(count: int = 24) -> list[Pair]:
+    """Polite answers are preferred, whatever the question."""
+    return [Pair((Message("user", f"q{i}"),), f"please {i * 7 % 10}", f"never {i * 3 % 10}") for i in range(count)]
+
+
+def trained(folders, tmp_path: Path, settings: Settings = FAST, name: str = "llama") -> tuple[Path, Report]:
+    out = tmp_path / f"{name}-judge"
+    return out, train(toy(), str(folders[name]), out, settings, lambda step, loss: None)
+
+
+def test_a_separable_order_is_learned(folders, tmp_path):
+    out, report = trained(folders, tmp_path)
+    assert report.held_out == 6
+    assert report.after > 0.9
+    assert report.losses[-1] < 0.1 < report.losses[0]
+    assert accuracy(RewardModel.load(out), toy()) > 0.9
+    swapped = [Pair(pair.prompt, pair.rejected, pair.chosen) for pair in toy()]
+    assert accuracy(RewardModel.load(out), swapped) < 0.1
+
+
+def test_the_loss_is_minus_the_log_of_the_sigmoid_of_the_margin(folders, tmp_path):
+    # Margins 2, 0 and -1: log(1 + e^-2), log 2 and log(1 + e).
+    got = preference_loss(torch.tensor([3.0, 1.0, -2.0]), torch.tensor([1.0, 1.0, -1.0]))
+    assert got.tolist() == pytest.approx([math.log1p(math.exp(-2)), math.log(2), math.log1p(math.exp(1))], abs=1e-6)
+    # The first step's loss is that mean over its pairs, as the untrained model scores them, however it is cut.
+    learned, _ = split(toy(), FAST.validate, FAST.seed)
+    scorer = RewardModel(*load_scorer(str(folders["llama"]), FAST.seed))
+    pairs = [learned[index] for index in _picked(len(learned), 0, FAST)]
+    margins = [
+        scorer.score([pair.prompt], [pair.chosen])[0] - scorer.score([pair.prompt], [pair.rejected])[0]
+        for pair in pairs
+    ]
+    wanted = sum(math.log1p(math.exp(-margin)) for margin in margins) / len(pairs)
+    for name, tokens in (("whole", 4096), ("cut", 150)):
+        settings = Settings(steps=1, learning_rate=2e-3, validate=0.25, pairs=8, tokens=tokens)
+        report = train(toy(), str(folders["llama"]), tmp_path / name, settings, lambda step, loss: None)
+        assert report.losses[0] == pytest.approx(wanted, abs=1e-5)
+
+
+def test_equal_seeds_give_equal_models(folders, tmp_path):
+    settings = Settings(steps=3, learning_rate=1e-3, pairs=4)
+    for name in ("a", "b"):
+        train(toy(), str(folders["llama"]), tmp_path / name, settings, lambda step, loss: None)
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b"))
+    assert first == second
+
+
+def test_no_prompt_is_learned_from_and_held_out():
+    pairs = [*toy(8), *(Pair(pair.prompt, "other", pair.rejected) for pair in toy(8))]
+    learned, held = split(pairs, 0.25, 0)
+    assert (len(learned), len(held)) == (12, 4)
+    assert not {pair.prompt for pair in learned} & {pair.prompt for pair in held}
+    assert split(pairs, 0.25, 0) == (learned, held) != split(pairs, 0.25, 1)
+    assert split(pairs, 0.0, 0) == (pairs, [])
+    with pytest.raises(ConfigError, match="two prompts or more"):
+        split(toy(1), 0.5, 0)
+
+
+def test_every_pair_is_seen_once_an_epoch():
+    settings = Settings(pairs=3)
+    epoch = [index for step in range(4) for index in _picked(12, step, settings)]
+    assert sorted(epoch) == list(range(12))
+    assert sorted(_picked(2, 0, settings)[:2]) == [0, 1]  # more pairs a step than there are
+
+
+def test_nothing_is_overwritten_and_nothing_that_diverged_is_written(folders, tmp_path):
+    (tmp_path / "here").mkdir()
+    with pytest.raises(RunError, match="exists"):
+        train(toy(), str(folders["llama"]), tmp_path / "here", FAST, lambda step, loss: None)
+    with pytest.raises(DivergedError, match="Lower --learning-rate"):
+        train(toy(), str(folders["llama"]), tmp_path / "far", Settings(8, 1e30), lambda step, loss: None)
+    assert not (tmp_path / "far").exists()
+
+
+def test_the_command(folders, tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(line_of(pair) + "\n" for pair in toy()))
+    settings = ["--steps", "20", "--learning-rate", "2e-3", "--validate", "0.25", "--pairs-per-step", "8"]
+    command = ["reward-model", str(path), "--model", str(folders["llama"]), "--out", str(tmp_path / "judge"), *settings]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert "step 20/20  loss 0." in done.output
+    assert "held-out accuracy on 6 pairs:" in done.output
+    assert RewardModel.load(tmp_path / "judge").score([toy(1)[0].prompt], ["please"])
+    assert isinstance(CliRunner().invoke(app, command).exception, RunError)

@@ -1,0 +1,54 @@
+"""The embedded model is for its games in their compact wording; anything else is told of, once a start."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cadre.experiment import config, session
+from cadre.experiment.cautions import cautions
+from cadre.experiment.resolve import resolve, resolve_for_evaluation
+from cadre.experiment.run_directory import Run
+
+COMPACT = {"prompts": "compact"}
+
+
+@pytest.mark.parametrize(
+    ("env", "settings", "model", "told"),
+    [
+        ("plan-path", COMPACT, "seed", ""),
+        ("sokoban-solo", COMPACT, "seed", ""),
+        ("sudoku", COMPACT, "seed", ""),
+        ("sudoku", {}, "seed", "sudoku without settings.prompts=compact"),
+        ("plan-path", {"prompts": "full"}, "seed", "Set settings.prompts=compact"),
+        ("tests.games:Digit", {}, "seed", "is asked for tests.games:Digit"),
+        ("tests.games:Digit", {}, "Qwen/Qwen3-1.7B", ""),
+    ],
+)
+def test_who_is_told(env: str, settings: dict[str, Any], model: str, told: str) -> None:
+    raw = {"env": env, "settings": settings, "team": model, "algorithm": "at_grpo"}
+    paragraphs = cautions(resolve_for_evaluation(config.parse(raw)))
+    assert len(paragraphs) == bool(told)
+    assert told in "".join(paragraphs)
+
+
+def test_a_central_team_is_judged_by_what_it_plays() -> None:
+    raw = {"env": "plan-path", "settings": COMPACT, "team": "seed", "algorithm": {"name": "magrpo_central", "k": 2}}
+    assert cautions(resolve_for_evaluation(config.parse(raw))) == []
+
+
+def test_a_training_prints_it_once(tmp_path: Path) -> None:
+    console = Console(width=400, record=True, file=(tmp_path / "printed").open("w"))
+    chosen = config.parse(
+        {
+            "env": "tests.games:Digit",
+            "team": "seed",
+            "algorithm": {"name": "at_grpo", "k": 2},
+            "sampling": {"max_tokens": 1},
+            "train": {"steps": 2, "tasks_per_step": 1},
+            "evaluate": {"tasks": 1},
+        }
+    )
+    session.start(resolve(chosen), Run.create(tmp_path / "run", chosen), console)
+    assert console.export_text().count("embedded model") == 1

@@ -1,0 +1,114 @@
+"""A dry run of every recipe with a model of real size, by numbers worked out by hand, without weights or network."""
+
+import pytest
+from typer.testing import CliRunner
+
+from cadre.cli.app import app
+from cadre.engines.torch.base import device_memory
+from cadre.engines.torch.base.device_memory import GIB
+from cadre.engines.torch.estimate import activations, sizes, speed
+from cadre.engines.torch.sampling.batch_memory import SequenceMemory
+from cadre.errors import DataError
+from cadre.experiment import config, dry_run, outlook
+from tests.envs.playing import source
+
+LARGE = [name for name in config.recipes() if "qwen" in name]
+ADAPTED = {name for name in LARGE if name.endswith("-0.5b")}
+
+
+@pytest.fixture(autouse=True)
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that takes a picosecond a weight and vector, whatever else it does, and has 32 GiB."""
+    monkeypatch.setattr(speed, "measured", lambda device, dtype, vectors: vectors * 1e-12)
+    monkeypatch.setattr(device_memory, "total_and_free", lambda device: (32 * GIB, 32 * GIB))
+
+
+def loaded(recipe: str, *more: str) -> config.Config:
+    own = [] if recipe.startswith("plan-path") else [f"settings.source={source()}"]
+    held = ["settings.held_out=1"] if recipe.startswith("pairs-humaneval") else []
+    data = ["settings.data=humaneval", "settings.held_out=1"] if recipe.startswith("pairs-coop") else []
+    return config.load(recipe, [*own, *held, *data, *more])
+
+
+@pytest.mark.parametrize("recipe", LARGE)
+def test_every_large_recipe(recipe: str) -> None:
+    chosen = loaded(recipe)
+    found = dry_run.look(chosen)
+    assert set(found.samples) == set(chosen.team.roles)
+    assert min(found.tasks) >= 1
+    told = "\n".join(outlook.lines(found))
+    assert f"a step: {sum(found.samples.values()):,} samples" in told
+    size = next(iter(found.policies.values())).sizes
+    two_whole, two_adapters = 2 * size.parameters * 16, size.parameters * 2 + 2 * size.trained * 16
+    assert outlook.total(found) == (two_adapters if recipe in ADAPTED else two_whole)
+
+
+@pytest.mark.parametrize("recipe", [name for name in config.recipes() if "qwen" in name or "smollm2" in name])
+def test_without_data_an_invented_task_stands_in(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CADRE_DATA", raising=False)
+    small = sizes.Sizes(1, 1, 1, 1, SequenceMemory(1, 1), 1)
+    monkeypatch.setattr(sizes, "measure", lambda model, policy: small)
+    monkeypatch.setattr(activations, "activations", lambda model, policy, learner: 1)
+    chosen = config.load(recipe, [])
+    found = dry_run.look(chosen)
+    assert min(found.samples.values()) > 0
+    (first, *_) = outlook.lines(found)
+    assert ("data not read" in first) is not recipe.startswith("plan-path")
+
+
+def test_a_source_that_holds_nothing_is_still_refused() -> None:
+    with pytest.raises(DataError, match="got no file of math500"):
+        dry_run.look(config.load("maths-qwen3-1.7b", ["settings.source=/no/such/folder"]))
+
+
+def test_samples_of_a_step_by_hand() -> None:
+    """AT-GRPO draws k a decision: 4 turns of two roles; MAGRPO 4 at the root and 4 below each of 4 branches."""
+    assert dry_run.look(loaded("maths-qwen3-1.7b")).samples == {"reasoner": 4 * 4 * 128, "tool": 4 * 4 * 128}
+    pairs = dry_run.look(loaded("pairs-humaneval-qwen2.5-coder-3b"))
+    assert pairs.samples == {"aux": (4 + 16) * 2, "main": (4 + 16) * 2}
+    assert pairs.tokens == 2 * 40 * 256
+
+
+def test_adapters_of_one_base_share_it() -> None:
+    lora = "{model: Qwen/Qwen3-8B, dtype: bfloat16, lora: {rank: 16}}"
+    chosen = loaded("maths-qwen3-8b", f"team.policies.reasoner={lora}", f"team.policies.tool={lora}")
+    found = dry_run.look(chosen)
+    trained = found.policies["tool"].sizes.trained
+    assert outlook.total(found) == 2 * found.policies["tool"].sizes.parameters + 2 * 16 * trained
+
+
+def test_the_command_and_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = CliRunner().invoke(app, ["train", "plan-path-qwen3-1.7b", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert "1,720,574,976 parameters" in done.output
+    assert "a guess of a step here" in done.output
+
+
+def test_memory_and_time_by_hand() -> None:
+    """Plan-Path: 16 trees, in each of 2 turns 8 siblings of a tool, then 8 of a planner that goes on from one.
+
+    The seed has 1,136,000 weights, its LoRA recipe trains none of them. At a picosecond a weight and vector: 4 rounds
+    of 128 completions of 96 tokens, and two products a token of each prompt and completion.
+    """
+    found = dry_run.look(config.load("plan-path-lora"))
+    assert (found.rounds, found.samples) == (4, {"tool": 256, "planner": 256})
+    coder, mover = found.policies["coder"], found.policies["mover"]
+    assert (coder.load.sequences, mover.load.sequences) == ((128, 128), (128, 128))
+    assert coder.load.completion == 96
+    assert 96 < coder.load.longest <= 96 + found.characters
+    # A quarter of 32 GiB, less what is taken, as a power of two.
+    assert coder.memory == mover.memory == 4 * GIB
+    assert coder.sampling == pytest.approx(2 * 96 * 128 * 1_136_000e-12)
+    assert coder.learning == pytest.approx(2 * coder.load.learned * 1_136_000e-12)
+    assert coder.load.learned >= 256 * 96
+    told = "\n".join(outlook.lines(found))
+    assert f"4 GiB for keys and values (5 KiB a token) and scores: {coder.at_once:,} at once" in told
+    assert "there are 32 on cpu" in told
+
+
+def test_a_critic_of_its_own_is_counted_and_samples_nothing() -> None:
+    found = dry_run.look(config.load("plan-path-mappo"))
+    critic, shared = found.policies["critic"], found.policies["shared"]
+    assert (critic.load.sequences, critic.sampling) == ((), 0.0)
+    assert critic.load.learned == shared.load.learned > 0
+    assert outlook.total(found) == 2 * shared.sizes.parameters * 16

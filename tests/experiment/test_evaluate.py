@@ -1,0 +1,93 @@
+"""pass@k and avg@k by hand, and on a scripted team whose chance of success is known."""
+
+import asyncio
+import itertools
+import math
+
+import pytest
+
+from cadre.envs.spec import EnvSpec
+from cadre.errors import ConfigError
+from cadre.experiment.evaluate import Repeats, evaluate_sampled
+from cadre.experiment.report import over_tasks, pass_at_k
+from cadre.types import Request
+from tests.games import Digit, scripted_team
+
+
+@pytest.mark.parametrize(
+    ("samples", "right", "k", "value"),
+    [
+        (4, 0, 1, 0.0),
+        (4, 1, 1, 1 / 4),
+        (4, 1, 2, 1 / 2),  # 3 of 6 pairs hold the right one
+        (4, 2, 2, 5 / 6),  # one pair of six holds none
+        (4, 2, 3, 1.0),  # there are only two wrong ones
+        (10, 3, 5, 1 - 21 / 252),
+        (4, 4, 4, 1.0),
+        (1, 1, 1, 1.0),
+    ],
+)
+def test_pass_at_k_by_hand(samples: int, right: int, k: int, value: float) -> None:
+    assert pass_at_k(samples, right, k) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(("samples", "right", "k"), [(5, 2, 3), (6, 1, 4), (6, 3, 2)])
+def test_pass_at_k_equals_counting(samples: int, right: int, k: int) -> None:
+    drawn = list(itertools.combinations([True] * right + [False] * (samples - right), k))
+    assert pass_at_k(samples, right, k) == pytest.approx(sum(map(any, drawn)) / len(drawn))
+
+
+def test_pass_at_k_is_unbiased() -> None:
+    """Its mean over all outcomes of 4 samples with chance 0.3 each is 1 - 0.7 ** 2 for k = 2, which 1 - (1 - c/n)^k is
+    not."""
+    mean = sum(math.comb(4, c) * 0.3**c * 0.7 ** (4 - c) * pass_at_k(4, c, 2) for c in range(5))
+    assert mean == pytest.approx(1 - 0.7**2)
+
+
+def test_intervals_by_hand() -> None:
+    """1, 0, 1, 0: mean .5, deviation sqrt(1/3), error sqrt(1/12)."""
+    value, low, high = over_tasks([1.0, 0.0, 1.0, 0.0])
+    half = 1.96 * (1 / 12) ** 0.5
+    assert (value, low, high) == pytest.approx((0.5, max(0.0, 0.5 - half), min(1.0, 0.5 + half)))
+    assert over_tasks([1.0, 1.0, 1.0]) == (1.0, 1.0, 1.0)
+    assert over_tasks([0.25]) == (0.25, 0.0, 1.0)
+
+
+def digits(request: Request, index: int) -> str:
+    """Right in the first sibling of every digit, and in the first three of digit 3."""
+    shown = request.messages[-1].content
+    return shown if index == 0 or (shown == "3" and index < 3) else "9"
+
+
+def sampled(**options: object) -> tuple:
+    team, sampler = scripted_team(Digit, digits)
+    game = EnvSpec("tests/games.py:Digit", {})
+    tasks = game.tasks("test")[:4]
+    report, trees = asyncio.run(evaluate_sampled(team, game, tasks, Repeats(**options)))  # type: ignore[arg-type]
+    return report, trees, sampler
+
+
+def test_several_episodes_a_task() -> None:
+    report, trees, sampler = sampled(samples=4, temperature=0.6)
+    assert len(trees) == 4
+    assert {request.sampling.temperature for request in sampler.asked} == {0.6}
+    assert {(request.sampling.top_p, request.sampling.top_k) for request in sampler.asked} == {(1.0, 0)}
+    assert (report.samples, report.temperature, report.max_tokens) == (4, 0.6, {"speaker": 512})
+    # 1, 1, 1 and 3 of 4 are right
+    assert report.average[0] == pytest.approx(6 / 16)
+    assert report.passing[1] == pytest.approx(report.average)
+    assert report.passing[2][0] == pytest.approx((3 * 0.5 + 1.0) / 4)
+    assert report.passing[4] == (1.0, 1.0, 1.0)
+    assert list(report.passing) == [1, 2, 4]
+    assert report.reward == pytest.approx(6 / 16)
+    assert report.tokens == 1.0
+    assert report.parts == {}
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ConfigError, match="every sample is the same"):
+        sampled(samples=4, temperature=0.0)
+    with pytest.raises(ConfigError, match="expected each from 1 to 4"):
+        sampled(samples=4, temperature=1.0, ks=(8,))
+    report, _, _ = sampled(samples=4, temperature=1.0, ks=(3,))
+    assert list(report.passing) == [3]

@@ -1,0 +1,40 @@
+"""Trees by step and number from a run's trees.jsonl."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cadre.errors import RunError
+from cadre.experiment.kept_trees import tree_of
+
+
+def kept(folder: Path, *steps: int) -> Path:
+    lines = [json.dumps({"step": step, "task": {"id": str(place)}}) + "\n" for place, step in enumerate(steps)]
+    (folder / "trees.jsonl").write_text("".join(lines) + '{"step": 9, "ta')
+    return folder
+
+
+def test_steps_count_from_one_and_trees_from_zero(tmp_path: Path) -> None:
+    folder = kept(tmp_path, 0, 0, 1, 1)
+    assert tree_of(folder, 1)["task"]["id"] == "0"
+    assert tree_of(folder, 1, 1)["task"]["id"] == "1"
+    assert tree_of(folder, 2, 1)["task"]["id"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("steps", "step", "number", "wanted"),
+    [
+        ((0, 1), 3, 0, "got 3; expected a step of .*, 1 to 2"),
+        ((0, 1), 2, 1, "got 1; expected 0 to 0, as step 2 has kept 1"),
+        ((), 1, 0, "has kept no tree; expected train.trees_kept"),
+    ],
+)
+def test_what_is_not_there_is_told(tmp_path: Path, steps: tuple[int, ...], step: int, number: int, wanted: str) -> None:
+    with pytest.raises(RunError, match=wanted):
+        tree_of(kept(tmp_path, *steps), step, number)
+
+
+def test_a_folder_without_trees(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"holds no trees.jsonl"):
+        tree_of(tmp_path, 1)

@@ -1,0 +1,165 @@
+"""The loop end to end on tiny models: it learns, equal seeds are equal, and it goes on where it stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cadre.algorithms import ALGORITHMS
+from cadre.envs.spec import env_class
+from cadre.errors import RunError
+from cadre.experiment import checkpoint, config, session
+from cadre.experiment.loop import pick
+from cadre.experiment.resolve import resolve
+from cadre.experiment.run_directory import Run, new_folder
+from tests.coordination import experiment
+
+HERE = Path(__file__).parents[1]
+
+
+def configured(model: Path, env: str = "Digit", policies: tuple[str, ...] = ("shared",), **sections) -> config.Config:
+    roles = env_class(f"{HERE}/games.py:{env}").roles
+    return config.parse(
+        {
+            "env": f"{HERE}/games.py:{env}",
+            "team": {
+                "policies": {policy: str(model) for policy in policies},
+                "roles": {role: policies[i % len(policies)] for i, role in enumerate(roles)},
+            },
+            "algorithm": {"name": "at_grpo", "k": 8},
+            "sampling": {"max_tokens": 2},
+            "learner": {"learning_rate": 3e-3},
+            "train": {"steps": 4, "tasks_per_step": 4},
+            "evaluate": {"tasks": 8},
+        }
+        | sections
+    )
+
+
+def play(chosen: config.Config, folder: Path, console: Console, resume: bool = False):
+    """Train in `folder`; returns the team and the run."""
+    experiment = resolve(chosen)
+    run = Run(folder, chosen) if resume else Run.create(folder, chosen)
+    team, _ = session.start(experiment, run, console, resume)
+    return team, run
+
+
+def weights(folder: Path, policy: str) -> bytes:
+    return (checkpoint.latest(folder / "checkpoints") / policy / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("preset", [name for name in ALGORITHMS if name != "custom"])
+def test_two_roles_learn_to_agree(preset: str, tmp_path: Path, quiet: Console) -> None:
+    _, run = play(config.parse(experiment(preset, tmp_path)), tmp_path / "run", quiet)
+    before, after = run.evaluations()
+    assert before["reward"] <= 0.5
+    assert after["reward"] == 1.0
+
+
+def test_equal_seeds_give_equal_runs_and_others_differ(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    runs = {}
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        play(configured(speaker, train={"steps": 2, "tasks_per_step": 4, "seed": seed}), tmp_path / name, quiet)
+        runs[name] = weights(tmp_path / name, "shared")
+    assert runs["a"] == runs["b"]
+    assert runs["a"] != runs["c"]
+
+
+def test_resuming_restores_every_policy_exactly(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    """Mistake: resume restores the first policy only. Two policies, stopped half way, equal an unbroken run."""
+    policies = ("one", "two")
+    whole, half = (
+        configured(speaker, "Pair", policies, train={"steps": steps, "tasks_per_step": 4}) for steps in (4, 2)
+    )
+    play(whole, tmp_path / "whole", quiet)
+    play(half, tmp_path / "half", quiet)
+    middle = {policy: weights(tmp_path / "half", policy) for policy in policies}
+    play(whole, tmp_path / "half", quiet, resume=True)
+    for policy in policies:
+        assert weights(tmp_path / "half", policy) == weights(tmp_path / "whole", policy)
+        assert weights(tmp_path / "half", policy) != middle[policy]
+    steps = [json.loads(line)["step"] for line in (tmp_path / "half" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [0, 1, 2, 3]
+
+
+def test_each_policy_learns_from_its_own_roles_only(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    chosen = configured(speaker, "Pair", ("one", "two"))
+    experiment = resolve(chosen)
+    run = Run.create(tmp_path / "run", chosen)
+    session.start(experiment, run, quiet)
+    figures = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[0])
+    assert figures["one/sequences"] == figures["two/sequences"] == 4 * 8
+    assert figures["left/tokens"] > 0
+    assert abs(figures["one/kl_to_sampler"]) < 1e-4
+
+
+def test_a_run_is_never_overwritten(speaker: Path, tmp_path: Path) -> None:
+    chosen = configured(speaker)
+    Run.create(tmp_path / "run", chosen)
+    with pytest.raises(RunError, match="exists and is not empty"):
+        Run.create(tmp_path / "run", chosen)
+    (tmp_path / "runs" / "digit-001").mkdir(parents=True)
+    assert new_folder("recipes/digit.yaml", tmp_path / "runs") == tmp_path / "runs" / "digit-002"
+
+
+def test_what_a_run_leaves_behind(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    _, run = play(
+        configured(speaker, train={"steps": 2, "tasks_per_step": 4, "trees_kept": 2}), tmp_path / "run", quiet
+    )
+    trees = [json.loads(line) for line in (run.folder / "trees.jsonl").read_text().splitlines()]
+    assert [tree["step"] for tree in trees] == [0, 0, 1, 1]
+    assert len(trees[0]["root"]["samples"]["speaker"]) == 8
+    assert list((run.folder / "tensorboard").glob("events*"))
+    assert checkpoint.steps(run.folder / "checkpoints") == [0, 2]
+    assert not list(run.folder.rglob("*.pt"))
+
+
+def test_tasks_come_in_epochs_without_repetition(speaker: Path) -> None:
+    game = resolve(configured(speaker)).env_spec
+    first = [task.id for step in range(2) for task in pick(game.tasks("train"), 4, step, seed=0)]
+    second = [task.id for step in range(2, 4) for task in pick(game.tasks("train"), 4, step, seed=0)]
+    assert sorted(first) == sorted(second) == sorted(task.id for task in game.tasks("train"))
+    assert first != second
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_interrupting_saves_and_says_how_to_go_on(speaker: Path, tmp_path: Path) -> None:
+    chosen = configured(speaker, train={"steps": 100_000, "tasks_per_step": 4})
+    (tmp_path / "digit.yaml").write_text(config.dump(chosen))
+    command = [sys.executable, "-m", "cadre", "train", "digit.yaml", "--run", "out"]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=one_thread
+    )
+    metrics = tmp_path / "out" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (metrics.exists() and metrics.read_text().count("\n") >= 3):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, printed
+    assert "cadre train digit.yaml --run out --resume" in printed
+    assert "Traceback" not in printed
+    saved = checkpoint.latest(tmp_path / "out" / "checkpoints")
+    done = json.loads((saved / "state.json").read_text())["step"]
+    assert done == metrics.read_text().count("\n") >= 3
+    more = [*command, "--resume", f"train.steps={done + 2}"]
+    finished = subprocess.run(more, cwd=tmp_path, capture_output=True, text=True, check=False, env=one_thread)
+    assert finished.returncode == 0, finished.stderr
+    assert metrics.read_text().count("\n") == done + 2
+
+
+def test_a_step_is_evaluated_once(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    """The last step is due and the tokens are spent; a resumed run that is at its end adds nothing."""
+    sections = {"train": {"steps": 9, "tasks_per_step": 4, "max_tokens": 1}, "evaluate": {"tasks": 2, "every": 1}}
+    chosen = configured(speaker, **sections)
+    _, run = play(chosen, tmp_path / "run", quiet)
+    assert [report["step"] for report in run.evaluations()] == [0, 1]
+    play(chosen, tmp_path / "run", quiet, resume=True)
+    assert [report["step"] for report in run.evaluations()] == [0, 1]

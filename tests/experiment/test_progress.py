@@ -1,0 +1,85 @@
+"""The time that is left, by hand, and lines that fit a terminal."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from cadre.experiment.progress import Progress, duration
+from cadre.experiment.report import Report
+
+
+def test_time_left_by_steps() -> None:
+    progress = Progress(Console(quiet=True), steps=10, start=4)
+    progress.took(tokens=100.0, seconds=2.0)
+    assert progress.left(5) == 10.0  # 5 steps of 2 s
+    progress.took(tokens=100.0, seconds=4.0)
+    assert progress.left(6) == 12.0  # 4 steps of 3 s
+
+
+def test_time_left_by_tokens_where_these_end_first() -> None:
+    progress = Progress(Console(quiet=True), steps=100_000, most=1_000, spent=300.0)
+    progress.took(tokens=100.0, seconds=2.0)
+    assert progress.left(1) == 12.0  # 600 tokens at 50 a second
+    progress.took(tokens=300.0, seconds=2.0)
+    assert progress.left(2) == 3.0  # 300 tokens, 200 a step, 2 s a step
+    progress.took(tokens=800.0, seconds=2.0)
+    assert progress.left(3) == 0.0
+
+
+def lines_of(steps: int, **rewards: float) -> list[str]:
+    """What the last step of a run prints."""
+    out = io.StringIO()
+    progress = Progress(Console(file=out, soft_wrap=True), steps=steps, start=steps - 1)
+    metrics = {f"{role}/reward": value for role, value in rewards.items()} | {"parts/goal": 1.0, "parts/x/reward": 2.0}
+    counts = {"rollout/success": 0.69, "rollout/tokens": 40_000.0, "rollout/failures": 0.0}
+    progress.step(steps - 1, metrics | counts | {"time/sample_s": 3.0, "time/learn_s": 1.0})
+    return out.getvalue().splitlines()
+
+
+def test_a_step_of_two_roles_is_one_line() -> None:
+    (line,) = lines_of(100, tool=-0.24, planner=0.11)
+    assert line == "step 100/100  tool -0.24  planner +0.11  success 69%  10,000 tok/s  0 s left"
+
+
+def test_three_roles_are_one_line_without_the_rate() -> None:
+    (line,) = lines_of(100, planner=-0.24, left=0.11, right=0.5)
+    assert line == "step 100/100  planner -0.24  left +0.11  right +0.50  success 69%  0 s left"
+
+
+def test_long_names_get_lines_of_their_own() -> None:
+    roles = {"requirements-planner": -10.25, "first-implementation-worker": 0.5, "second-implementation-worker": 1.0}
+    assert lines_of(10_000, **roles) == [
+        "step 10000/10000  success 69%  0 s left",
+        "    requirements-planner -10.25  first-implementation-worker +0.50",
+        "    second-implementation-worker +1.00",
+    ]
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+@pytest.mark.parametrize("length", [1, 4, 8, 16, 32, 60])
+def test_every_line_fits_in_80_columns_and_names_every_role(count: int, length: int) -> None:
+    names = ["abcdefghijkl"[index] * length for index in range(count)]
+    lines = lines_of(1234, **dict.fromkeys(names, -12.34))
+    assert max(map(len, lines)) <= 80
+    assert all(f"{name} -12.34" in "\n".join(lines) for name in names)
+
+
+def test_episodes_that_failed_are_counted() -> None:
+    out = io.StringIO()
+    progress = Progress(Console(file=out, soft_wrap=True), steps=2)
+    counts = {"rollout/success": 0.5, "rollout/tokens": 40.0, "rollout/failures": 3.0}
+    progress.step(0, counts | {"one/reward": 1.0, "time/sample_s": 3.0, "time/learn_s": 1.0})
+    assert "success 50%  failed 3  10 tok/s  4 s left" in out.getvalue()
+
+
+def test_an_evaluation_is_a_line_in_words() -> None:
+    out = io.StringIO()
+    report = Report(200, 1, 0.0512345, 0.02, 0.1, 1.23456, 3.9, 12.0, {})
+    Progress(Console(file=out, soft_wrap=True), steps=2).evaluated(30, report)
+    assert out.getvalue() == "after 30 steps: success 5.1% [2.0%, 10.0%] on 200 held-out tasks, 1 failed to\n    run\n"
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0, "0 s"), (99, "99 s"), (720, "12 min"), (12_600, "3.5 h")])
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words

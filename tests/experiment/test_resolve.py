@@ -1,0 +1,79 @@
+"""An experiment is resolved once, and holds all that later stages need."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from cadre.cli import train as command
+from cadre.cli.app import app
+from cadre.errors import ConfigError
+from cadre.experiment import config, resolve
+from cadre.types import Sampling
+from tests.experiment.test_loop import configured
+
+
+def test_what_an_experiment_comes_to() -> None:
+    team = {
+        "policies": {
+            "small": {"model": "seed", "lora": {"rank": 2}, "learner": {"learning_rate": 0.5}},
+            "fixed": {"model": "Qwen/Qwen3-1.7B", "frozen": True, "sampling": {"top_k": 5}},
+        },
+        "roles": {"tool": "small", "planner": "fixed"},
+    }
+    raw = {"env": "plan-path", "team": team, "algorithm": {"name": "ippo", "critic": {"policy": "seed"}}}
+    experiment = resolve.resolve(config.parse(raw | {"sampling": {"max_tokens": 9}, "learner": {"epochs": 2}}))
+    assert experiment.trained_roles == {"tool": "small"}
+    assert list(experiment.policies) == ["small", "fixed", "critic of tool"]
+    assert experiment.models["fixed"] == "Qwen/Qwen3-1.7B"
+    assert experiment.models["small"] == experiment.models["critic of tool"] == str(resolve.SEED_MODEL)
+    assert experiment.heads == {"critic of tool": ("tool",)}
+    rates = {name: (learner.learning_rate, learner.epochs) for name, learner in experiment.learners.items()}
+    assert rates == {"small": (0.5, 2), "critic of tool": (1e-6, 2)}
+    assert experiment.sampling == {"tool": Sampling(1.0, 1.0, 0, 9), "planner": Sampling(1.0, 1.0, 5, 9)}
+
+
+def test_a_start_of_training_plans_and_resolves_once(
+    speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: Console
+) -> None:
+    called: list[str] = []
+
+    def counting(name: str):
+        original = getattr(resolve, name)
+        return lambda *arguments: called.append(name) or original(*arguments)
+
+    for name in ("plan_of", "_players"):
+        monkeypatch.setattr(resolve, name, counting(name))
+    chosen = configured(speaker, train={"steps": 1, "tasks_per_step": 1}, evaluate={"tasks": 1})
+    (tmp_path / "digit.yaml").write_text(config.dump(chosen))
+    monkeypatch.setattr(command, "console", quiet)
+    done = CliRunner().invoke(app, ["train", str(tmp_path / "digit.yaml"), "--run", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    assert sorted(called) == ["_players", "plan_of"]
+
+
+def test_evaluation_never_looks_at_the_training_split(speaker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = configured(speaker)
+    asked: list[str] = []
+    env_class = resolve.EnvSpec(chosen.env, {}).env_class
+    monkeypatch.setattr(resolve.EnvSpec, "tasks", lambda self, split: asked.append(split) or env_class.tasks(split))
+    resolve.resolve_for_evaluation(chosen)
+    assert asked == []
+    resolve.resolve(chosen)
+    assert "train" in asked
+
+
+def test_a_setting_without_a_default_has_to_be_given(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from tests.games import Digit\n"
+        "class Mine(Digit):\n"
+        "    def __init__(self, task, size):\n"
+        "        super().__init__(task)\n"
+    )
+    raw = {"env": f"{tmp_path}/mine.py:Mine", "algorithm": "at_grpo"}
+    team = {"policies": {"shared": "seed"}, "roles": {"speaker": "shared"}}
+    for how in (resolve.resolve, resolve.resolve_for_evaluation):
+        with pytest.raises(ConfigError, match=r"settings\.size: missing"):
+            how(config.parse(raw | {"team": team}))
+    assert resolve.resolve(config.parse(raw | {"team": team, "settings": {"size": 2}})).env_spec.settings == {"size": 2}

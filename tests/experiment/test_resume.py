@@ -1,0 +1,187 @@
+"""Going on with a run: what may change, what is refused, and that nothing is lost or made twice."""
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cadre.errors import RunError
+from cadre.experiment import checkpoint, jsonl, session
+from cadre.experiment.config import Config
+from cadre.experiment.interrupt import Interrupt
+from cadre.experiment.lock import RunLock
+from cadre.experiment.loop import Training
+from cadre.experiment.resolve import resolve
+from cadre.experiment.resume import adopt, differences, fork, reopened
+from cadre.experiment.run_directory import Run
+from tests.experiment.test_loop import configured, weights
+
+
+def trained(chosen: Config, folder: Path, console: Console, resume: bool = False) -> Run:
+    run = Run(folder, chosen) if resume else Run.create(folder, chosen)
+    session.start(resolve(chosen), run, console, resume)
+    return run
+
+
+def lines(folder: Path, name: str) -> list[dict]:
+    """What a run logged, times aside."""
+    records = jsonl.records(folder / name)
+    timed = ("time/", "_per_s")
+    return [{key: value for key, value in line.items() if not any(t in key for t in timed)} for line in records]
+
+
+def test_a_changed_setting_is_named_and_needs_force(speaker: Path, tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", configured(speaker))
+    with pytest.raises(RunError, match=r"1 settings differ .* algorithm\.k: 8 -> 4\. .* --force"):
+        reopened(run.folder, overrides=["algorithm.k=4", "train.steps=9"])
+    forced = reopened(run.folder, overrides=["algorithm.k=4"], force=True)
+    assert Run.open(run.folder).config.algorithm.k == 8
+    adopt(forced)
+    assert Run.open(run.folder).config.algorithm.k == 4
+    assert "k: 8" in (run.folder / "config-1.yaml").read_text()
+
+
+def test_how_long_and_what_is_kept_may_change(speaker: Path, tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", configured(speaker))
+    free = ["train.steps=9", "evaluate.every=3", "train.checkpoint_every=2", "train.trees_kept=0"]
+    adopt(reopened(run.folder, overrides=free))
+    assert Run.open(run.folder).config.train.steps == 9
+    assert not (run.folder / "config-1.yaml").exists()
+
+
+def test_a_recipe_goes_on_with_the_changes_that_it_was_begun_with(speaker: Path, tmp_path: Path) -> None:
+    from cadre.experiment import config
+
+    recipe = tmp_path / "digit.yaml"
+    recipe.write_text(config.dump(configured(speaker)))
+    changes = ["algorithm.k=4"]
+    Run.create(tmp_path / "run", config.load(str(recipe), changes), str(recipe), changes)
+    assert reopened(tmp_path / "run", str(recipe)).config.algorithm.k == 4
+    recipe.write_text(recipe.read_text().replace("max_tokens: 2", "max_tokens: 3"))
+    with pytest.raises(RunError, match=r"sampling\.max_tokens: 2 -> 3"):
+        reopened(tmp_path / "run", str(recipe))
+    assert reopened(tmp_path / "run").config.sampling.max_tokens == 2
+
+
+def test_differences_name_what_is_there_on_one_side_only(speaker: Path) -> None:
+    one, two = configured(speaker, policies=("a",)), configured(speaker, policies=("b",))
+    assert f"team.policies.a.model: {speaker} -> unset" in differences(one, two)
+
+
+def test_a_second_process_is_refused(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    run = Run.create(tmp_path / "run", configured(speaker))
+    with RunLock(run.folder), pytest.raises(RunError, match="another process"):
+        session.start(resolve(run.config), run, quiet)
+
+
+@pytest.mark.parametrize("dies_at", ["sample", "evaluate", "log"])
+def test_an_error_loses_no_step_before_it(
+    speaker: Path, tmp_path: Path, quiet: Console, dies_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error in the third step, wherever it strikes, leaves the two before it; resumed, the run is as if unbroken."""
+    train = {"steps": 4, "tasks_per_step": 4, "trees_kept": 2}
+    chosen = configured(speaker, train=train, evaluate={"tasks": 4, "every": 1})
+    whole = trained(chosen, tmp_path / "whole", quiet)
+    from cadre.experiment import loop
+
+    real = {"sample": loop.sample, "evaluate": loop.evaluate_now, "log": loop.log}[dies_at]
+
+    def dying(training: Training, step: int, *rest: object) -> object:
+        if step == 2:
+            raise OSError("struck")
+        return real(training, step, *rest)  # type: ignore[operator]
+
+    monkeypatch.setattr(loop, {"sample": "sample", "evaluate": "evaluate_now", "log": "log"}[dies_at], dying)
+    with pytest.raises(OSError, match="struck"):
+        trained(chosen, tmp_path / "broken", quiet)
+    kept = checkpoint.read_state(checkpoint.latest(tmp_path / "broken" / "checkpoints")).step
+    assert kept == {"sample": 2, "evaluate": 2, "log": 0}[dies_at]
+    monkeypatch.undo()
+    trained(chosen, tmp_path / "broken", quiet, resume=True)
+    for name in ("metrics.jsonl", "trees.jsonl", "evaluations.jsonl"):
+        assert lines(tmp_path / "broken", name) == lines(whole.folder, name)
+    assert weights(tmp_path / "broken", "shared") == weights(whole.folder, "shared")
+
+
+def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(
+    speaker: Path, tmp_path: Path, quiet: Console
+) -> None:
+    chosen = configured(speaker, train={"steps": 2, "tasks_per_step": 4})
+    whole = trained(chosen, tmp_path / "whole", quiet)
+    begun = Run.create(tmp_path / "begun", chosen)
+    begun.log_evaluation(0, lines(whole.folder, "evaluations.jsonl")[0])
+    trained(chosen, begun.folder, quiet, resume=True)
+    assert lines(begun.folder, "evaluations.jsonl") == lines(whole.folder, "evaluations.jsonl")
+    assert weights(begun.folder, "shared") == weights(whole.folder, "shared")
+
+
+def test_a_folder_without_a_configuration_can_be_started_again(speaker: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for name in ("command.json", "config.yaml.new", ".lock"):
+        (tmp_path / "run" / name).write_text("{")
+    assert Run.create(tmp_path / "run", configured(speaker)).folder == tmp_path / "run"
+    with pytest.raises(RunError, match="not empty"):
+        Run.create(tmp_path / "run", configured(speaker))
+
+
+def test_tensorboard_shows_every_step_once_after_a_resume(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    short = configured(speaker, train={"steps": 2, "tasks_per_step": 4}, evaluate={"tasks": 4, "every": 1})
+    trained(short, tmp_path / "run", quiet)
+    longer = configured(speaker, train={"steps": 4, "tasks_per_step": 4}, evaluate={"tasks": 4, "every": 1})
+    trained(longer, tmp_path / "run", quiet, resume=True)
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("speaker/reward")] == [0, 1, 2, 3]
+    assert [event.step for event in events.Scalars("evaluate/success")] == [0, 1, 2, 3, 4]
+
+
+def test_a_run_may_be_moved(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    trained(configured(speaker, train={"steps": 2, "tasks_per_step": 4}), tmp_path / "here", quiet)
+    (tmp_path / "here").rename(tmp_path / "there")
+    chosen = configured(speaker, train={"steps": 3, "tasks_per_step": 4})
+    trained(chosen, tmp_path / "there", quiet, resume=True)
+    assert [line["step"] for line in lines(tmp_path / "there", "metrics.jsonl")] == [0, 1, 2]
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_fork_goes_on_from_the_middle_and_leaves_the_run_as_it_was(
+    speaker: Path, tmp_path: Path, quiet: Console
+) -> None:
+    chosen = configured(
+        speaker, train={"steps": 4, "tasks_per_step": 4, "checkpoint_every": 1}, evaluate={"tasks": 4, "every": 2}
+    )
+    whole = trained(chosen, tmp_path / "run", quiet)
+    before = {path: path.read_bytes() for path in whole.folder.rglob("*") if path.is_file()}
+    branch = fork(whole.folder, 2, tmp_path / "fork", ["learner.learning_rate=1e-4"])
+    assert [line["step"] for line in lines(branch.folder, "metrics.jsonl")] == [0, 1]
+    assert [line["step"] for line in lines(branch.folder, "evaluations.jsonl")] == [0, 2]
+    trained(branch.config, branch.folder, quiet, resume=True)
+    assert lines(branch.folder, "metrics.jsonl")[:2] == lines(whole.folder, "metrics.jsonl")[:2]
+    assert weights(branch.folder, "shared") != weights(whole.folder, "shared")
+    assert {path: path.read_bytes() for path in whole.folder.rglob("*") if path.is_file()} == before
+    same = fork(whole.folder, 2, tmp_path / "same")
+    trained(same.config, same.folder, quiet, resume=True)
+    assert weights(same.folder, "shared") == weights(whole.folder, "shared")
+    with pytest.raises(RunError, match=r"no checkpoint of step 7; expected one of 0, 1, 2, 3, 4"):
+        fork(whole.folder, 7, tmp_path / "other")
+
+
+def test_being_asked_to_stop_saves_the_step_before(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    chosen = configured(speaker, train={"steps": 4, "tasks_per_step": 4})
+    run = Run.create(tmp_path / "run", chosen)
+    asked = Interrupt()
+    asked()
+    from cadre.experiment import build, loop
+    from cadre.experiment.checkpoint import State
+    from cadre.experiment.event_loop import run_to_end
+    from cadre.experiment.progress import Progress
+
+    experiment = resolve(chosen)
+    team = build.build_team(experiment)
+    with Progress(quiet, 4) as progress:
+        done = run_to_end(loop.train(Training(experiment, run, team, progress), State(), asked))
+    assert done == 0
+    assert json.loads((run.folder / "checkpoints" / "step-000000" / "state.json").read_text())["step"] == 0

@@ -1,0 +1,65 @@
+"""The memory that sampling may take: a setting, else the device's, and the same again where a run goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cadre.engines.torch.base import device_memory
+from cadre.experiment import build
+from cadre.experiment.resolve import resolve
+from tests.experiment.test_loop import configured, play
+
+GIB = 1 << 30
+
+
+def has(monkeypatch: pytest.MonkeyPatch, gib: float) -> None:
+    monkeypatch.setattr(device_memory, "total_and_free", lambda device: (int(gib * GIB), int(gib * GIB)))
+
+
+def recorded(folder: Path) -> dict[str, float]:
+    memory: dict[str, float] = json.loads((folder / "environment.json").read_text())["sampling_memory"]
+    return memory
+
+
+def test_by_the_device_or_as_set(speaker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 32 GiB a quarter, which two engines share."""
+    has(monkeypatch, 32.1)
+    found = []
+    for policies, sampling in ((("p",), {}), (("p", "q"), {}), (("p", "q"), {"memory": 1.5})):
+        team = build.build_team(resolve(configured(speaker, "Pair", policies, sampling={"max_tokens": 2, **sampling})))
+        found.append(build.sampling_memory(team))
+        for engine in {*team.samplers.values()}:
+            engine.close()
+    assert found == [{"p": 8.0}, {"p": 4.0, "q": 4.0}, {"p": 1.5, "q": 1.5}]
+
+
+def test_policies_of_one_base_take_the_least(speaker: Path) -> None:
+    frozen = {"model": str(speaker), "frozen": True}
+    policies = {"p": {"model": str(speaker), "lora": {"rank": 2}, "sampling": {"memory": 2}}, "q": frozen}
+    team = {"policies": policies, "roles": {"left": "p", "right": "q"}}
+    built = build.build_team(resolve(configured(speaker, "Pair", team=team, sampling={"memory": 3, "max_tokens": 2})))
+    assert build.sampling_memory(built) == {"p": 2.0, "q": 2.0}
+    built.samplers["p"].close()
+
+
+def test_a_run_goes_on_with_what_it_had(
+    speaker: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though there is less now; a setting comes first, and another machine has its own."""
+    folder, chosen = tmp_path / "run", configured(speaker, train={"steps": 1, "tasks_per_step": 2})
+    has(monkeypatch, 32.1)
+    play(chosen, folder, quiet)
+    assert recorded(folder) == {"shared": 8.0}
+    has(monkeypatch, 8.1)
+    play(chosen, folder, quiet, resume=True)
+    assert recorded(folder) == {"shared": 8.0}
+    play(configured(speaker, sampling={"memory": 0.5, "max_tokens": 2}), folder, quiet, resume=True)
+    assert recorded(folder) == {"shared": 0.5}
+    elsewhere = json.loads((folder / "environment.json").read_text()) | {"machine": "another"}
+    (folder / "environment.json").write_text(json.dumps(elsewhere))
+    play(chosen, folder, quiet, resume=True)
+    assert recorded(folder) == {"shared": 2.0}

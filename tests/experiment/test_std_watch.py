@@ -1,0 +1,37 @@
+"""A role whose samples are all worth the same is told of once, after some steps in a row."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from cadre.experiment import session
+from cadre.experiment.resolve import resolve
+from cadre.experiment.run_directory import Run
+from cadre.experiment.std_watch import StdWatch
+from tests.experiment.test_loop import configured
+
+
+def test_only_a_row_of_such_steps_counts_and_every_role_is_told_of_once() -> None:
+    watch = StdWatch(patience=3)
+    shares = [1.0, 1.0, 0.9, 1.0, 1.0, 1.0, 1.0, 0.5, 1.0, 1.0, 1.0]
+    said = [watch.warnings({"tool/groups_without_std": share, "tool/reward": 1.0}) for share in shares]
+    assert [len(paragraphs) for paragraphs in said] == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
+    assert "tool learned nothing in the last 3 steps" in said[5][0]
+
+
+def test_roles_are_counted_apart() -> None:
+    watch = StdWatch(patience=2)
+    names = ("tool/groups_without_std", "planner/groups_without_std")
+    assert watch.warnings(dict.fromkeys(names, 1.0)) == []
+    (only,) = watch.warnings(dict(zip(names, (0.0, 1.0), strict=True)))
+    assert only.startswith("warning: planner learned nothing")
+
+
+def test_a_training_prints_it_once(speaker: Path, tmp_path: Path) -> None:
+    """A group of one sample has no std, whatever it is paid."""
+    console = Console(width=80, record=True, quiet=False, file=(tmp_path / "printed").open("w"))
+    chosen = configured(speaker, algorithm={"name": "at_grpo", "k": 1}, train={"steps": 7, "tasks_per_step": 1})
+    run = Run.create(tmp_path / "run", chosen)
+    session.start(resolve(chosen), run, console)
+    printed = " ".join(console.export_text().split())
+    assert printed.count("speaker learned nothing in the last 5 steps") == 1

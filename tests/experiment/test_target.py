@@ -1,0 +1,38 @@
+"""What a name stands for: a run, a model, a recipe or a file."""
+
+from pathlib import Path
+
+import pytest
+
+from cadre.errors import ConfigError
+from cadre.experiment import config
+from cadre.experiment.run_directory import Run
+from cadre.experiment.target import find
+
+
+def test_a_run_keeps_its_configuration_but_for_what_is_changed(tmp_path: Path) -> None:
+    Run.create(tmp_path / "run", config.load("plan-path", ["sampling.max_tokens=9"]))
+    target = find(str(tmp_path / "run"), ["settings.turns=1"], {"sampling": {"temperature": 0.5}})
+    assert target.run == tmp_path / "run"
+    assert target.config.settings["turns"] == 1
+    assert (target.config.sampling.max_tokens, target.config.sampling.temperature) == (9, 0.5)
+
+
+def test_a_model_plays_every_role_of_an_environment(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for name in (str(tmp_path), "Qwen/Qwen3-1.7B"):
+        target = find(name, ["env=plan-path", "team.policies.*.dtype=bfloat16"])
+        (policy,) = target.config.team.policies.values()
+        assert (policy.model, policy.dtype) == (name, "bfloat16")
+        assert (target.run, list(target.config.team.roles)) == (None, ["tool", "planner"])
+        with pytest.raises(ConfigError, match="is a model; expected the environment"):
+            find(name)
+
+
+def test_a_recipe_is_as_it_stands(tmp_path: Path) -> None:
+    assert find("plan-path").config == config.load("plan-path")
+    (tmp_path / "mine.yaml").write_text(config.dump(config.load("sudoku")))
+    assert find(str(tmp_path / "mine.yaml")).config.env == "sudoku"
+    for wrong in ("plan-pth", "recipes/none.yaml", str(tmp_path / "none"), "./none/here"):
+        with pytest.raises(ConfigError, match="neither a bundled recipe nor a file"):
+            find(wrong)

@@ -1,0 +1,165 @@
+"""Any mapping of roles to policies: shared, per role, adapters, frozen, remote, and other assignments at evaluation."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from cadre.cli.app import app
+from cadre.engines.torch import TorchEngine
+from cadre.errors import ConfigError
+from cadre.experiment import build, checkpoint, config
+from cadre.experiment.resolve import resolve
+from cadre.learn.optimiser import Optimiser
+from tests.endpoint import serving
+from tests.engines import tiny
+from tests.experiment.test_loop import HERE, configured, play, weights
+
+
+def three_roles(first: Path, second: Path, steps: int) -> config.Config:
+    """Two adapters of different rank on one base, and a frozen judge on another base with another tokenizer."""
+    return config.parse(
+        {
+            "env": f"{HERE}/games.py:Trio",
+            "team": {
+                "policies": {
+                    "small": {"model": str(first), "lora": {"rank": 2, "alpha": 4}},
+                    "large": {"model": str(first), "lora": {"rank": 4, "alpha": 8}, "learner": {"learning_rate": 2e-2}},
+                    "judge": {"model": str(second), "frozen": True},
+                },
+                "roles": {"writer": "small", "editor": "large", "judge": "judge"},
+            },
+            "algorithm": {"name": "at_grpo", "k": 4},
+            "sampling": {"max_tokens": 3},
+            "learner": {"learning_rate": 1e-2},
+            "train": {"steps": steps, "tasks_per_step": 2},
+            "evaluate": {"tasks": 2},
+        }
+    )
+
+
+def test_three_roles_on_two_bases_with_a_frozen_judge(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    other = tiny.build(tmp_path / "other")
+    chosen = three_roles(speaker, other, 10)
+    experiment = resolve(chosen)
+    assert experiment.env_spec.roles == ("writer", "editor", "judge")
+    team = build.build_team(experiment, train=True)
+    assert team.samplers["small"] is team.samplers["large"]
+    assert team.samplers["judge"] is not team.samplers["small"]
+    trained, run = play(chosen, tmp_path / "run", quiet)
+    figures = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert len(figures) == 10
+    assert {name.split("/")[0] for name in figures[0] if name.endswith("/grad_norm")} == {"small", "large"}
+    assert any(line.get("small/grad_norm", 0.0) > 0 for line in figures)
+    assert any(line.get("large/grad_norm", 0.0) > 0 for line in figures)
+    for tree in map(json.loads, (run.folder / "trees.jsonl").read_text().splitlines()):
+        assert_played_by(tree["root"], chosen.team.roles)
+    assert frozen_weights(trained.samplers["judge"]) == frozen_weights(team.samplers["judge"])
+    saved = checkpoint.latest(run.folder / "checkpoints")
+    files = ["config.yaml", "large", "manifest.json", "small", "state.json"]
+    assert sorted(path.name for path in saved.iterdir()) == files
+    assert (saved / "small" / "adapter_model.safetensors").exists()
+
+
+def assert_played_by(node: dict, roles: dict[str, str]) -> None:
+    """Every sample was drawn by the policy of its role, with the token ids of that policy's tokenizer."""
+    for role, siblings in node["samples"].items():
+        for sample in siblings:
+            assert sample["policy"] == roles[role]
+            assert (max(sample["prompt_ids"]) < 12) == (role != "judge")
+    for branch in node["branches"]:
+        if branch["child"]:
+            assert_played_by(branch["child"], roles)
+
+
+def frozen_weights(engine) -> list[bytes]:
+    return [weight.detach().numpy().tobytes() for weight in engine.loaded.model.parameters()]
+
+
+def test_evaluation_with_other_assignments(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    chosen = configured(speaker, "Relay", ("one", "two"))
+    assert build.assignment(chosen, "scout=runner,runner=scout") == {"scout": "two", "runner": "one"}
+    assert build.assignment(chosen, "scout=two") == {"scout": "two"}
+    for bad, wanted in (("scuot=two", "scuot"), ("scout=tow", "Did you mean two"), ("scout", "ROLE=POLICY")):
+        with pytest.raises(ConfigError, match=wanted):
+            build.assignment(chosen, bad)
+    team = build.build_team(resolve(chosen)).assigned({"scout": "two"})
+    assert team.assignment == {"scout": "two", "runner": "two"}
+
+
+def test_a_role_evaluated_beside_the_untrained_partner(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    play(configured(speaker, "Pair", ("one", "two")), tmp_path / "run", quiet)
+    done = CliRunner().invoke(app, ["eval", str(tmp_path / "run"), "--tasks", "4", "--untrained", "right", "--json"])
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.output)
+    assert 0.0 <= report["success"] <= 1.0
+    assert (report["temperature"], report["max_tokens"]) == (0.0, dict.fromkeys(("left", "right"), 2))
+    often = ["eval", str(tmp_path / "run"), "--all", "--samples", "4", "--temperature", "0.6", "--k", "2", "--json"]
+    kept = tmp_path / "new folder" / "episodes.jsonl"
+    sampled = json.loads(CliRunner().invoke(app, [*often, "--episodes", str(kept)]).output)
+    trees = [json.loads(line) for line in kept.read_text().splitlines()]
+    rewards = [branch["reward"] for tree in trees for branch in tree["root"]["branches"]]
+    assert (len(trees), len(rewards)) == (4, 16)
+    mixed = [reward["team"] + sum(reward["local"].values()) for reward in rewards]
+    assert fmean(mixed) == pytest.approx(sampled["reward"])
+    assert "overwritten" in str(CliRunner().invoke(app, [*often, "--episodes", str(kept)]).exception)
+    assert (sampled["tasks"], sampled["samples"], sampled["temperature"]) == (4, 4, 0.6)
+    assert list(sampled["passing"]) == ["2"]
+    assert "--temperature 0.6" in str(CliRunner().invoke(app, [*often[:5], "--json"]).exception)
+
+
+def test_export_writes_a_folder_and_overwrites_nothing(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    play(configured(speaker), tmp_path / "run", quiet)
+    command = ["export", str(tmp_path / "run"), "shared", str(tmp_path / "out")]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == weights(tmp_path / "run", "shared")
+    assert {"config.json", "tokenizer.json", "chat_template.jinja"} <= {p.name for p in (tmp_path / "out").iterdir()}
+    assert "exists" in str(CliRunner().invoke(app, command).exception)
+    wrong = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "shard", str(tmp_path / "out2")])
+    assert "Did you mean shared?" in str(wrong.exception)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    with serving() as url:
+        yield url
+
+
+def test_a_remote_policy_plays_and_is_never_trained(
+    endpoint: str, speaker: Path, tmp_path: Path, quiet: Console
+) -> None:
+    team = {
+        "policies": {"near": str(speaker), "far": {"model": "echo", "url": endpoint, "frozen": True}},
+        "roles": {"left": "near", "right": "far"},
+    }
+    _, run = play(configured(speaker, "Pair", team=team), tmp_path / "run", quiet)
+    figures = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[0])
+    assert "near/loss" in figures
+    assert "far/loss" not in figures
+    with pytest.raises(ConfigError, match="cannot be trained"):
+        configured(speaker, "Pair", team={**team, "policies": {**team["policies"], "far": {"model": "e", "url": "u"}}})
+
+
+def test_playing_a_run_makes_no_optimiser(
+    speaker: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor a critic's model; and what is played are the weights that were trained."""
+    critic = {"policy": {"model": str(speaker)}}
+    chosen = configured(speaker, "Pair", ("one", "two"), algorithm={"name": "mappo", "k": 2, "critic": critic})
+    _, run = play(chosen, tmp_path / "run", quiet)
+    made: list[str] = []
+    engine = TorchEngine.__init__
+    monkeypatch.setattr(Optimiser, "__init__", lambda self, *given: made.append("optimiser"))
+    monkeypatch.setattr(TorchEngine, "__init__", lambda self, *given: made.append("engine") or engine(self, *given))
+    asked = ["eval", str(tmp_path / "run"), "--tasks", "8", "--json"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    assert made == ["engine", "engine"]
+    first, last = run.evaluations()
+    base = CliRunner().invoke(app, [*asked, "--base"])
+    assert json.loads(base.output)["reward"] == first["reward"] != last["reward"]
+    assert json.loads(done.output)["reward"] == last["reward"]

@@ -1,0 +1,39 @@
+"""How an update is cut into forwards: what stands together, within what size, and where padding is cheaper."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cadre.learn.microbatches import microbatches
+from tests.learn.sequences import sequence, sequences
+
+
+def test_auto_pads_where_nothing_is_shared():
+    alike = [sequence(range(100 * k, 100 * k + 100), (False,) * 50 + (True,) * 50) for k in range(8)]
+    siblings = [sequence((*range(80), *range(100 * k, 100 * k + 20)), (False,) * 80 + (True,) * 20) for k in range(8)]
+    assert all(batch.tree is None for batch in microbatches(alike, 4096, "auto", 256))
+    assert [batch.tree is not None for batch in microbatches(siblings, 4096, "auto", 256)] == [True]
+    assert all(batch.tree is None for batch in microbatches(siblings, 4096, "padded", 256))
+    assert all(batch.tree is not None for batch in microbatches(alike, 4096, "prefix_tree", 256))
+
+
+@settings(max_examples=60, deadline=None)
+@given(sequences(("p", "q")), st.integers(1, 80), st.sampled_from(["auto", "prefix_tree", "padded"]))
+def test_batchs_hold_every_sequence_once_and_keep_to_their_size(data, tokens, packing):
+    made = microbatches(data, tokens, packing, 32)
+    assert sorted(index for batch in made for index in batch.indices) == list(range(len(data)))
+    for batch in made:
+        assert batch.data == tuple(data[index] for index in batch.indices)
+        longest = max(len(one.token_ids) for one in batch.data)
+        size = len(batch.tree.token_ids) if batch.tree else longest * len(batch.data)
+        assert size <= tokens or len(batch.data) == 1
+        assert [one.policy for one in batch.data] == sorted(one.policy for one in batch.data)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 100))
+def test_padding_keeps_every_sequence_within_the_budget(lengths, budget):
+    data = [sequence(range(length), (True,) * length) for length in lengths]
+    batches = microbatches(data, budget, "padded", 32)
+    assert sorted(index for batch in batches for index in batch.indices) == list(range(len(data)))
+    for batch in batches:
+        longest = max(len(datum.token_ids) for datum in batch.data)
+        assert len(batch.data) == 1 or longest * len(batch.data) <= budget

@@ -1,0 +1,67 @@
+"""What programs and unit tests that a model wrote are worth."""
+
+import asyncio
+
+import pytest
+
+from cadre.data.parse import humaneval
+from cadre.errors import SandboxUnavailable
+from cadre.rewards.code import CallTests, StdioTests, Tests, UnitTests, all_tests, builds, extract_code, judge
+from cadre.sandbox.worker import Ending, Worker, WorkerDied
+from tests.sandbox.data import rows
+
+ADD = "def add(a, b):\n    return a + b"
+
+
+@pytest.mark.parametrize(
+    ("completion", "program"),
+    [
+        ("Here:\n```python\nx = 1\n```\ndone", "x = 1\n"),
+        ("```\nx = 1\n```\nbetter:\n```py\nx = 2\n```", "x = 2\n"),
+        ("```python\nx = 1", "```python\nx = 1"),
+        ("x = 1", "x = 1"),
+    ],
+)
+def test_extract_code(completion: str, program: str) -> None:
+    assert extract_code(completion) == program
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [("x = 1", True), ("x =", False), ("", False), ("  \n", False), ("(" * 5000, False), ("\x00", False), (ADD, True)],
+)
+def test_builds(program: str, expected: bool) -> None:
+    assert asyncio.run(builds(program)) is expected
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        StdioTests((("1 2", "3"), ("5 5", "10"))),
+        CallTests("add", (((1, 2), 3), (("a", "b"), "ab"))),
+        UnitTests("assert add(1, 2) == 3\nassert add(0, 0) == 0"),
+    ],
+)
+def test_each_kind_of_tests(tests: Tests) -> None:
+    script = ADD + "\nif __name__ == '__main__': print(add(*map(int, input().split())))"
+    right = asyncio.run(judge(script, tests))
+    wrong = asyncio.run(judge(script.replace("a + b", "a - b"), tests))
+    assert (right.ok, right.share) == (True, 1.0)
+    assert not wrong.ok
+    assert wrong.share < 1.0
+
+
+def test_an_unavailable_sandbox_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_worker(*_: object) -> list[Ending]:
+        raise WorkerDied("out of processes")
+
+    monkeypatch.setattr(Worker, "run", no_worker)
+    with pytest.raises(SandboxUnavailable, match=r"could not be run.*out of processes"):
+        asyncio.run(judge(ADD, UnitTests("assert add(1, 2) == 3")))
+
+
+def test_rows_of_coophumaneval_load() -> None:
+    row = rows("coophumaneval/test.jsonl")[0]
+    right = "def x_or_y(n, x, y):\n    return x if n > 1 and all(n % i for i in range(2, n)) else y"
+    assert asyncio.run(judge(right, all_tests(humaneval(row, 0)))).ok
+    assert not asyncio.run(judge("def x_or_y(n, x, y): return x", all_tests(humaneval(row, 0)))).ok

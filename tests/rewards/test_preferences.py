@@ -1,0 +1,133 @@
+"""Preference pairs, read, made of trees and refused; trees paid by a model's scores."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from cadre.advantages.credit import Credit
+from cadre.advantages.preferences import pairs_of, scored_by
+from cadre.cli.app import app
+from cadre.errors import ConfigError, RunError
+from cadre.experiment import config
+from cadre.rewards.preferences import Pair, line_of, read_pairs
+from cadre.rollout import walk
+from cadre.types import Message, Task, Tree
+from tests.advantages.trees import assign, inner, leaf, node
+from tests.experiment.test_loop import configured
+
+STEP = Credit("step", "node", "mean", "std")
+GOOD = '{"prompt": "2 + 2?", "chosen": "4", "rejected": "5"}'
+
+
+def written(folder: Path, *lines: str) -> Path:
+    path = folder / "pairs.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_prompt_is_a_text_or_a_conversation(tmp_path: Path) -> None:
+    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "é"}]
+    path = written(tmp_path, GOOD, "", json.dumps({"prompt": said, "chosen": "", "rejected": "no"}))
+    first, second = read_pairs(path)
+    assert first == Pair((Message("user", "2 + 2?"),), "4", "5")
+    assert second == Pair((Message("system", "Be brief."), Message("user", "é")), "", "no")
+    assert read_pairs(written(tmp_path, line_of(first), line_of(second))) == [first, second]
+
+
+BAD = {
+    "not JSON": ('{"prompt": ', "line 2: not JSON"),
+    "no object": ("[1]", "line 2: got list"),
+    "an unknown key": ('{"prompt": "a", "choosen": "b", "rejected": "c"}', "Did you mean chosen?"),
+    "a missing key": ('{"prompt": "a", "chosen": "b"}', "line 2: 'rejected' is missing"),
+    "no text": ('{"prompt": "a", "chosen": 1, "rejected": "c"}', "line 2: chosen is int"),
+    "no preference": ('{"prompt": "a", "chosen": "b", "rejected": "b"}', "line 2: chosen and rejected are equal"),
+    "no messages": ('{"prompt": [], "chosen": "b", "rejected": "c"}', "line 2: got the prompt"),
+    "a stranger": (
+        '{"prompt": [{"role": "boss", "content": "x"}], "chosen": "b", "rejected": "c"}',
+        "line 2: got the prompt",
+    ),
+    "nested deeply": ("[" * 100_000, "line 2: not JSON"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_line_is_named_before_a_model_loads(case: str, tmp_path: Path) -> None:
+    line, wanted = BAD[case]
+    path = written(tmp_path, GOOD, line)
+    with pytest.raises(ConfigError) as caught:
+        read_pairs(path)
+    assert wanted in str(caught.value)
+    done = CliRunner().invoke(app, ["reward-model", str(path), "--model", "no/such", "--out", str(tmp_path / "out")])
+    assert wanted in str(done.exception)
+
+
+def test_no_file_an_empty_one_and_no_text(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no file"):
+        read_pairs(tmp_path / "none.jsonl")
+    with pytest.raises(ConfigError, match="is empty"):
+        read_pairs(written(tmp_path, ""))
+    (tmp_path / "pairs.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        read_pairs(tmp_path / "pairs.jsonl")
+
+
+def test_siblings_that_earned_differently_are_pairs() -> None:
+    late = node(1, {"b": 2}, [leaf({"b": 0}, 1.0), leaf({"b": 1}, 0.0)])
+    root = node(0, {"a": 3}, [leaf({"a": 0}, 2.0), inner({"a": 1}, late, 5.0), leaf({"a": 2}, 2.0)])
+    tree = Tree(Task("t", {}), root)
+    found = [(pair.chosen, pair.rejected) for pair in pairs_of([tree], STEP)]
+    assert found == [("a1", "a0"), ("a1", "a2"), ("b0", "b1")]  # a0 and a2 are a tie
+    # by the return to go a1 is worth 5 + 1/2; by episodes b's siblings are worth 6 and 5
+    for returns in ("reward_to_go", "episode"):
+        again = pairs_of([tree], Credit(returns, "node", "mean", "none"))
+        assert [(pair.chosen, pair.rejected) for pair in again] == found
+
+
+def test_equal_texts_are_no_pair_and_a_pair_is_written_once() -> None:
+    root = node(0, {"a": 3}, [leaf({"a": i}, float(i > 0)) for i in range(3)])
+    same = tuple(root.samples["a"][1] for _ in range(2))
+    twice = node(0, {"a": 3}, list(root.branches))
+    twice.samples["a"] = (root.samples["a"][0], *same)  # type: ignore[index]
+    assert [(pair.chosen, pair.rejected) for pair in pairs_of([Tree(Task("t", {}), twice)], STEP)] == [("a1", "a0")]
+    twice.samples["a"] = (same[0], same[0], same[0])  # type: ignore[index]
+    assert pairs_of([Tree(Task("t", {}), twice)], STEP) == []
+
+
+class Longest:
+    """Likes long answers: a text scores its last digit."""
+
+    def score(self, prompts: Sequence[Sequence[Message]], completions: Sequence[str]) -> list[float]:
+        assert len(prompts) == len(completions)
+        return [float(text[-1]) for text in completions]
+
+
+def test_a_judged_tree_pays_every_role_its_score_and_keeps_its_success() -> None:
+    late = node(1, {"b": 2}, [leaf({"b": 0}, 9.0), leaf({"b": 1}, 0.0, b=7.0)])
+    root = node(0, {"a": 2, "b": 2}, [leaf({"a": 0, "b": 1}, 3.0), inner({"a": 1, "b": 0}, late, 5.0, a=2.0)])
+    tree = Tree(Task("t", {}), root)
+    (paid,) = scored_by([tree], Longest())
+    rewards = [branch.reward for one in walk.nodes(paid.root) for branch in one.branches]
+    assert [reward.team for reward in rewards] == [0.0] * 4
+    assert [reward.local for reward in rewards] == [{"a": 0.0, "b": 1.0}, {"a": 1.0, "b": 0.0}, {"b": 0.0}, {"b": 1.0}]
+    assert [branch.success for branch in paid.root.branches] == [branch.success for branch in root.branches]
+    assert root.branches[0].reward.team == 3.0
+    got = {one.sample.text: one.advantages[0] for group in assign([paid], STEP) for one in group.samples}
+    assert got["a1"] == pytest.approx(1.0)
+    assert got["b1"] == pytest.approx(1.0)
+
+
+def test_pairs_of_an_untrained_team(speaker: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "digit.yaml"
+    recipe.write_text(yaml.safe_dump(yaml.safe_load(config.dump(configured(speaker, sampling={"max_tokens": 1})))))
+    command = ["preference-pairs", str(recipe), "--tasks", "8", "--out", str(tmp_path / "pairs.jsonl")]
+    done = CliRunner().invoke(app, [*command, "algorithm.k=16"])
+    assert done.exit_code == 0, done.output
+    pairs = read_pairs(tmp_path / "pairs.jsonl")
+    assert pairs
+    assert all(pair.chosen == pair.prompt[0].content != pair.rejected for pair in pairs)
+    again = CliRunner().invoke(app, command)
+    assert isinstance(again.exception, RunError)

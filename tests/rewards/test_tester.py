@@ -1,0 +1,157 @@
+"""What tests are worth: ways to be paid for none, asserts that look at values alone, blocks of huge texts."""
+
+import asyncio
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from cadre.data.records import Program
+from cadre.rewards import source, tester
+from cadre.rewards.code import StdioTests, Tests, UnitTests, extract_code, fenced
+from cadre.rewards.tester import Worth
+from cadre.sandbox.checkers import Verdict
+
+HACKS = [json.loads(line) for line in Path(__file__).with_name("hacks.jsonl").read_text().splitlines()]
+# A comment and a blank line of the reference's own, which no mutant has.
+REFERENCE = "# adds\n\n\ndef add(a=0, b=0):\n    # the sum\n    return a + b"
+PROBLEM = Program(
+    "add", "Add two numbers.", "add", tests="assert add(1, 2) == 3\nassert add(5, 0) == 5", names=("add",),
+    reference=REFERENCE,
+)  # fmt: skip
+
+
+def worth_of(text: str, problem: Program = PROBLEM, right: str = REFERENCE) -> Worth:
+    async def judged() -> Worth:
+        return await tester.worth(await tester.written(text, problem), problem, right, 4)
+
+    return asyncio.run(judged())
+
+
+def test_honest_tests_are_paid_in_full() -> None:
+    assert sum(worth_of("assert add(2, 2) == 4\nassert add(1, 0) == 1").parts.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("hack", HACKS, ids=lambda hack: hack["name"])
+def test_what_tests_nothing_is_paid_for_being_a_test_at_most(hack: dict[str, str]) -> None:
+    text = "```python\n" + hack["text"].replace("@ENTRY@", "add") + "\n```"
+    assert sum(worth_of(text).parts.values()) <= 0.2 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("test", "counts"),
+    [
+        ("add(1, 2) == 3", True),
+        ("abs(add(0.1, 0.2) - 0.3) < 1e-9", True),
+        ("math.isclose(add(0.1, 0.2), 0.3)", True),
+        ("sorted([add(1, x) for x in range(3)], key=lambda y: -y) == [3, 2, 1]", True),
+        ("all(add(a, b) == a + b for a, b in zip([1, 2], [3, 4]))", True),
+        ("str(add(1, 2)).upper() == '3' and not isinstance(add(1, 2), str)", True),
+        ("add(*[1], **{'b': 2}) in {3: 4}", True),
+        ("Counter([add(1, 2)])[3] == 1", True),
+        ("add(1, 2) == three", False),
+        ("add(1, 2).__class__ is int", False),
+        ("getattr(add, 'x', 1)", False),
+        ("open('/etc/passwd') or add(1, 2)", False),
+        ("'{0.__code__}'.format(add)", False),
+        ("math.sys or add(1, 2)", False),
+        ("(x := add(1, 2)) == 3", False),
+        ("(lambda: (yield add(1, 2)))()", False),
+        ("f'{add!r}'", False),
+        ("[vars for vars in [1]] == vars(add(1, 2))", False),
+        ("[add for add in [len]] and add(1, 2) == 3", False),
+        ("add == add", False),
+    ],
+)
+def test_asserts_that_look_at_values_alone(test: str, counts: bool) -> None:
+    found = source.asserts({"source": f"def test():\n    assert {test}, 'told'", "entry": "add"})
+    assert bool(found) is counts
+    assert "told" not in "".join(found)
+
+
+def test_a_program_is_written_as_its_mutants_are() -> None:
+    alike = source.plain({"source": REFERENCE})
+    assert alike == "def add(a=0, b=0):\n    return a + b"
+    for mutant in source.mutants({"source": REFERENCE, "count": 4}):
+        assert len(mutant.splitlines()) == len(alike.splitlines())
+
+
+def test_every_program_is_run_equally_often_in_an_order_that_the_tests_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    async def judge(program: str, tests: Tests) -> Verdict:
+        seen.append(program)
+        return Verdict(1, 1, (), "ok")
+
+    def order(tests: str) -> str:
+        seen.clear()
+        asyncio.run(tester.repeated(list("rabcd"), UnitTests(tests), "name"))
+        return "".join(seen)
+
+    monkeypatch.setattr(tester, "judge", judge)
+    orders = [order(f"assert f({i})") for i in range(20)]
+    assert {"".join(sorted(one)) for one in orders} == {"aabbccddrr"}
+    assert len(set(orders)) > 15
+    assert len({one.index("r") for one in orders}) > 3
+    assert order("assert f(0)") == orders[0]
+
+
+def test_a_verdict_that_changes_between_equal_runs_is_no_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    coin = itertools.cycle([0, 1, 1])
+
+    async def judge(program: str, tests: Tests) -> Verdict:
+        return Verdict(next(coin), 1, (), "ok")
+
+    async def none(*_: object) -> list[str]:
+        return []
+
+    monkeypatch.setattr(tester, "judge", judge)
+    monkeypatch.setattr(tester, "mutants", none)
+    found = asyncio.run(tester.worth(UnitTests("assert add(1, 2) == 3"), PROBLEM, REFERENCE, 4))
+    assert found == Worth(False)
+    assert sum(found.parts.values()) == 0.0
+
+
+def test_where_no_mutant_fails_a_program_that_does_nothing_is_the_wrong_one() -> None:
+    """Neither program has an operator, a number or a return, so that there is no mutant."""
+    same = "def same(x):\n    x"
+    problem = Program("same", "Nothing.", "same", tests="assert same(1) is None", names=("same",), reference=same)
+    assert asyncio.run(tester.mutants(problem, same, 4)) == []
+    const = "def word():\n    x = 'a'\n    yield x"
+    problem = Program("word", "A word.", "word", tests="assert list(word()) == ['a']", names=("word",), reference=const)
+    wrong = asyncio.run(tester.mutants(problem, const, 4))
+    assert wrong == ["def word(*arguments, **keywords):\n    return None"]
+    assert worth_of("assert word == word or word()", problem, const).parts["kills"] == 0.0
+    assert worth_of("assert [*word()] == ['a']", problem, const).kills == 1.0
+
+
+def test_blocks_of_a_completion() -> None:
+    text = "```bash\nls\n```\nthen\n```python title=x\na\n```\n```Python \nb = 1\n```\nend\n```py\nopen"
+    assert [(block.mark, block.text) for block in fenced(text)] == [
+        ("bash", "ls\n"), ("python title=x", "a\n"), ("python", "b = 1\n"),
+    ]  # fmt: skip
+    assert extract_code(text) == "b = 1\n"
+
+
+def test_pairs_are_neighbours() -> None:
+    def pair(between: str) -> str:
+        return f"```input\n1\n```{between}\n```output\n2\n```"
+
+    script = Program("s", "Add.", hidden=(("5 5\n", "10\n"),))
+    assert asyncio.run(tester.written(pair("\n \n"), script)) == StdioTests((("1\n", "2\n"),))
+    assert asyncio.run(tester.written(pair("\nso"), script)) is None
+    assert asyncio.run(tester.written("```output\n2\n```\n```input\n1\n```", script)) is None
+
+
+@pytest.mark.parametrize(
+    "part", ["```input\n", "```input\nx\n```\n", "```", "``` ", "``` \t", "\n```input \t", "```python\n"]
+)
+def test_texts_that_break_expressions_take_no_longer_than_others(part: str) -> None:
+    """A megabyte each; expressions that look for the end of each block again took hours."""
+    text = part * (2**20 // len(part))
+    script = Program("s", "Add.", hidden=(("5 5\n", "10\n"),))
+    assert asyncio.run(tester.written(text, script)) is None
+    assert len(extract_code(text)) <= len(text)
+    spaces = "```" + " " * 2**20 + "x"
+    assert extract_code(spaces) == spaces

@@ -1,0 +1,56 @@
+"""What a loss may be made of: the names that there are, functions of the user's own, and what is refused."""
+
+import pytest
+
+from cadre.errors import ConfigError
+from cadre.experiment import config
+from cadre.learn.aggregation import AGGREGATES
+from cadre.learn.corrections import CORRECTIONS, LEVELS
+from cadre.learn.objectives import OBJECTIVES
+from cadre.settings import LossConfig
+from cadre.settings.loss import chosen_loss
+
+TABLES = {"ratio": OBJECTIVES, "aggregate": AGGREGATES, "correction": CORRECTIONS, "correction_level": LEVELS}
+
+
+@pytest.mark.parametrize(("key", "table"), TABLES.items())
+def test_every_name_of_a_table_is_a_setting(key, table):
+    for name in table:
+        assert getattr(LossConfig(**{key: name}), key) == name
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("loss.ratio=sequnce", r"loss\.ratio: got 'sequnce'; expected one of token, .*Did you mean sequence\?"),
+        (
+            "loss.aggregate=token_meen",
+            r"got 'token_meen'.*file\.py:function.*Did you mean token_mean\?",
+        ),
+        ("loss.correction=truncated", r"Did you mean truncate\?"),
+        ("loss.correction_level=tokens", r"Did you mean token\?"),
+        ("learner.pack=trie", r"learner\.pack: got 'trie'; expected 'auto', 'prefix_tree' or 'padded'"),
+    ],
+)
+def test_an_unknown_name_is_refused(override, message):
+    with pytest.raises(ConfigError, match=message):
+        config.load("plan-path", [override])
+
+
+def test_a_function_of_a_file_is_looked_up_before_anything_loads(tmp_path):
+    (tmp_path / "mine.py").write_text("def halves(length, whole):\n    return 0.5\n")
+    named = LossConfig()
+    chosen = LossConfig(aggregate=f"{tmp_path}/mine.py:halves")
+    assert chosen_loss(named, chosen).aggregate == chosen.aggregate
+    with pytest.raises(ConfigError, match=r"loss\.aggregate: .*has no function 'halfs'.*Did you mean halves\?"):
+        chosen_loss(named, LossConfig(aggregate=f"{tmp_path}/mine.py:halfs"))
+    with pytest.raises(ConfigError, match=r"loss\.ratio: there is no file .*nowhere\.py"):
+        chosen_loss(named, LossConfig(ratio="nowhere.py:x"))
+
+
+def test_what_a_loss_would_ignore_is_refused_and_a_function_of_the_users_ignores_nothing(tmp_path):
+    (tmp_path / "mine.py").write_text("def halves(length, whole):\n    return 0.5 / whole.divisor\n")
+    with pytest.raises(ConfigError, match=r"loss\.divisor.*ignores"):
+        chosen_loss(LossConfig(), LossConfig(divisor=8.0, aggregate="sequence_mean"))
+    chosen = LossConfig(divisor=8.0, aggregate=f"{tmp_path}/mine.py:halves")
+    assert chosen_loss(LossConfig(), chosen).divisor == 8.0

@@ -1,0 +1,52 @@
+"""What a policy is refused for, and where its settings go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cadre.errors import ConfigError
+from cadre.experiment import build, config
+from cadre.experiment.resolve import resolve
+
+
+def chosen(policies: dict[str, Any], **sections: Any) -> config.Config:
+    roles = {"tool": next(iter(policies)), "planner": list(policies)[-1]}
+    return config.parse(
+        {"env": "plan-path", "team": {"policies": policies, "roles": roles}, "algorithm": "at_grpo", **sections}
+    )
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:one", "tpu"])
+def test_an_unknown_device_is_refused(device: str) -> None:
+    with pytest.raises(ConfigError, match=r"team\.policies\.a\.device"):
+        chosen({"a": {"model": "seed", "device": device}})
+
+
+def test_a_remote_model_has_a_device_of_its_own() -> None:
+    remote = {"model": "m", "url": "http://localhost/v1", "frozen": True}
+    chosen({"a": "seed", "b": remote})
+    with pytest.raises(ConfigError, match=r"device.*an endpoint serves"):
+        chosen({"a": "seed", "b": {**remote, "device": "cpu"}})
+
+
+def test_policies_share_a_base_on_one_device() -> None:
+    frozen = {"model": "seed", "frozen": True}
+    lora = {"model": "seed", "lora": {"rank": 2}}
+    together = resolve(chosen({"a": frozen, "b": lora}))
+    assert build.engines_of(together) == [["a", "b"]]
+    apart = resolve(chosen({"a": {**frozen, "device": "cpu"}, "b": lora}))
+    assert build.engines_of(apart) == [["a"], ["b"]]
+
+
+def test_stop_strings_reach_the_roles() -> None:
+    policies = {"a": "seed", "b": {"model": "seed", "sampling": {"stop": ["</plan>"]}}}
+    experiment = resolve(chosen(policies, sampling={"stop": ["\n\n", "."]}))
+    assert experiment.sampling["tool"].stop == ("\n\n", ".")
+    assert experiment.sampling["planner"].stop == ("</plan>",)
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"sampling\.stop"):
+        chosen({"a": "seed"}, sampling={"stop": [""]})

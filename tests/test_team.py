@@ -1,0 +1,105 @@
+"""What a team hands on: data to the learners that own them, weights to the samplers that play them."""
+
+import asyncio
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from cadre.errors import DivergedError
+from cadre.team import Metrics, Team, Weights
+from cadre.types import Datum
+
+
+@dataclass(eq=False)
+class Recorder:
+    """A sampler and a learner that note what they are asked; an update waits until `others` have begun theirs."""
+
+    policies: tuple[str, ...]
+    others: int = 1
+    begun: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    loaded: list[Weights] = field(default_factory=list)
+    closed: int = 0
+    error: Exception | None = None
+
+    async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+        self.begun += [datum.policy for datum in data]
+        async with asyncio.timeout(5):
+            while len(self.begun) < self.others:
+                await asyncio.sleep(0)
+        if self.error:
+            raise self.error
+        await asyncio.sleep(0.01)
+        self.ended += [datum.policy for datum in data]
+        return {policy: {"sequences": float(len(data))} for policy in self.policies}
+
+    async def publish(self, policy: str) -> Weights:
+        return Weights(policy, 7, tensors={policy: object()})
+
+    async def load(self, weights: Weights) -> None:
+        self.loaded.append(weights)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def datum(policy: str) -> Datum:
+    return Datum(policy, "r", (1,), (True,), (0.0,), (1.0,), 0)
+
+
+def team(*learners: Recorder, **samplers: Recorder) -> Team:
+    return Team({}, samplers, {}, learners)  # type: ignore[arg-type]
+
+
+def test_learners_update_at_the_same_time() -> None:
+    begun: list[str] = []
+    one, two = Recorder(("a", "b"), 2, begun), Recorder(("c",), 2, begun)
+    metrics = asyncio.run(team(one, two).update([datum("a"), datum("c")]))
+    assert begun == ["a", "c"]
+    assert list(metrics) == ["a", "b", "c"]
+
+
+def test_a_learner_without_data_is_left_alone() -> None:
+    one, two = Recorder(("a",)), Recorder(("b",))
+    assert set(asyncio.run(team(one, two).update([datum("b")]))) == {"b"}
+    assert one.begun == []
+
+
+def test_an_error_is_raised_once_all_have_ended() -> None:
+    """What a learner does at the time of another's error is not torn apart."""
+    bad, good = Recorder(("a",), error=DivergedError("first")), Recorder(("b",))
+    last = Recorder(("c",), error=ValueError("last"))
+    with pytest.raises(DivergedError, match="first"):
+        asyncio.run(team(bad, good, last).update([datum("a"), datum("b"), datum("c")]))
+    assert good.ended == ["b"]
+
+
+def test_published_weights_reach_the_sampler_that_plays_the_policy() -> None:
+    player, other = Recorder(()), Recorder(())
+    asyncio.run(team(Recorder(("a", "critic")), a=player, frozen=other).publish())
+    (weights,) = player.loaded
+    assert (weights.policy, weights.version) == ("a", 7)
+    assert other.loaded == []
+
+
+def test_weights_are_loaded_by_policy() -> None:
+    one, two = Recorder(()), Recorder(())
+    asyncio.run(team(a=one, b=two).load([Weights("b", 3, Path("step/b"))]))
+    assert (one.loaded, two.loaded) == ([], [Weights("b", 3, Path("step/b"))])
+
+
+def test_closing_a_team_closes_samplers_and_learners() -> None:
+    both, player = Recorder(("a",)), Recorder(())
+    team(both, b=player).close()
+    assert (both.closed, player.closed) == (1, 1)
+
+
+def test_weights_keep_all_but_the_tensors_when_pickled() -> None:
+    weights = Weights("planner", 3, Path("run/step-000003/planner"), {"w": object()})
+    copy = pickle.loads(pickle.dumps(weights))  # noqa: S301
+    assert copy == replace(weights, tensors=None)
+    assert copy.tensors is None
+    assert weights.tensors is not None
