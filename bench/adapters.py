@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,16 +20,15 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load
 
-from cadre import credit
-from cadre.engines.torch import TorchEngine
-from cadre.engines.torch.adapters import segments
-from cadre.engines.torch.learner import score
-from cadre.engines.torch.model import load_weights, locate, projecting
+from cadre.advantages import sequences
+from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
+from cadre.engines.torch.base.loading import load_weights, locate, projecting
+from cadre.engines.torch.base.lora import segments
+from cadre.engines.torch.learning.forward import Precision, score
 from cadre.learn.batch import collate
-from cadre.sections import LearnerConfig, LoraConfig, LossConfig, PolicyConfig
+from cadre.rollout.rounds import together
+from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
 from cadre.types import Datum, Message, Request, Sample, Sampling
-
-sys.path.insert(0, str(Path(__file__).parent))
 from common import record
 
 REPEATS = 5
@@ -38,13 +36,13 @@ RANKS = {"planner": 4, "tool": 8, "critic": 16, "scribe": 32}
 SEQUENCES, PROMPT, COMPLETION = 64, 200, 32
 
 
-def engine(model: str, ranks: Mapping[str, int]) -> TorchEngine:
+def learner(model: str, ranks: Mapping[str, int]) -> TorchLearner:
     """Adapters of these ranks on all linear layers of the model."""
     policies = {
         name: PolicyConfig(model=model, lora=LoraConfig(rank=rank, alpha=2.0 * rank)) for name, rank in ranks.items()
     }
     learners = {name: LearnerConfig(learning_rate=1e-4, tokens_per_microbatch=4096) for name in ranks}
-    return TorchEngine(model, policies, learners, LossConfig(), 100, 0)
+    return TorchLearner(TorchEngine(model, policies, 0), TrainingSettings(learners))
 
 
 def random_data(policies: Sequence[str], vocabulary: int) -> list[Datum]:
@@ -67,8 +65,8 @@ def random_data(policies: Sequence[str], vocabulary: int) -> list[Datum]:
 
 def time_ratios(model: str) -> list[float]:
     """Four adapters of rank 16 in one update over one of them on the same tokens, in pairs run in turn."""
-    four, one = engine(model, dict.fromkeys(RANKS, 16)), engine(model, {"planner": 16})
-    vocabulary = len(four.tokenizer)
+    four, one = learner(model, dict.fromkeys(RANKS, 16)), learner(model, {"planner": 16})
+    vocabulary = len(four.engine.tokenizer)
     work = ((four, random_data(tuple(RANKS), vocabulary)), (one, random_data(("planner",), vocabulary)))
     pairs = [[seconds(*each) for each in work] for _ in range(REPEATS + 1)][1:]
     for each, _ in work:
@@ -78,8 +76,8 @@ def time_ratios(model: str) -> list[float]:
 
 def peft_ratios(model: str) -> list[float]:
     """Our forward and backward with four adapters over that of PEFT's mixed batch (`adapter_names`), in turn."""
-    ours = engine(model, dict.fromkeys(RANKS, 16))
-    data = sorted(random_data(tuple(RANKS), len(ours.tokenizer))[:16], key=lambda one: one.policy)
+    ours = learner(model, dict.fromkeys(RANKS, 16))
+    data = sorted(random_data(tuple(RANKS), len(ours.engine.tokenizer))[:16], key=lambda one: one.policy)
     batch = collate(data, torch.device("cpu"))
     with tempfile.TemporaryDirectory() as folder:
         ours.save(Path(folder))
@@ -89,8 +87,8 @@ def peft_ratios(model: str) -> list[float]:
             theirs.load_adapter(f"{folder}/{name}", name, is_trainable=True)
 
     def mine() -> torch.Tensor:
-        with ours._loaded.adapters.rows(segments(batch.policies)):
-            return score(ours._loaded.model, batch, torch.float32).logprobs.sum()
+        with ours.engine.loaded.adapters.rows(segments(batch.policies)):
+            return score(ours.engine.loaded.model, batch, Precision()).logprobs.sum()
 
     def peft() -> torch.Tensor:
         rows, columns = batch.mask.nonzero(as_tuple=True)
@@ -110,44 +108,40 @@ def backward_seconds(value: Callable[[], torch.Tensor]) -> float:
     return time.process_time() - started
 
 
-def seconds(engine: TorchEngine, data: Sequence[Datum]) -> float:
+def seconds(learner: TorchLearner, data: Sequence[Datum]) -> float:
     """Processor time of one update on one thread, which other programs on the machine disturb least."""
     started = time.process_time()
-    engine.update(data)
+    asyncio.run(learner.update(data))
     return time.process_time() - started
 
 
-def rollouts(engine: TorchEngine, policies: Sequence[str]) -> list[Sample]:
+def rollouts(learner: TorchLearner, policies: Sequence[str]) -> list[Sample]:
     """Samples of several prompts and lengths by every policy."""
 
-    async def together() -> list[list[Sample]]:
-        asked = [
-            Request(
-                name, name, (Message("user", f"{name} {turn} " * 9 * turn),), 4, Sampling(max_tokens=16 * turn), turn
-            )
-            for name in policies
-            for turn in (1, 2, 3)
-        ]
-        return await asyncio.gather(*(engine.sample(request) for request in asked))
-
-    return [one for siblings in asyncio.run(together()) for one in siblings]
+    asked = [
+        Request(name, name, (Message("user", f"{name} {turn} " * 9 * turn),), 4, Sampling(max_tokens=16 * turn), turn)
+        for name in policies
+        for turn in (1, 2, 3)
+    ]
+    drawn = asyncio.run(together(*(learner.engine.sample(request) for request in asked)))
+    return [sample for siblings in drawn for sample in siblings]
 
 
-def update_data(engine: TorchEngine, policies: Sequence[str]) -> list[Datum]:
+def update_data(learner: TorchLearner, policies: Sequence[str]) -> list[Datum]:
     """The training sequences of fresh samples, with advantages 1 and -1 in turn."""
-    samples = rollouts(engine, policies)
-    return [credit.datum(credit.Scored(one, (-1.0) ** index), 1.0) for index, one in enumerate(samples)]
+    samples = rollouts(learner, policies)
+    return [sequences.datum(one, (-1.0) ** index, 1.0) for index, one in enumerate(samples)]
 
 
 def mixed_difference(model: str, names: Sequence[str]) -> float:
     """The largest difference, over parameters and optimiser state, of one mixed step from steps alone."""
-    mixed = engine(model, {name: RANKS[name] for name in names})
+    mixed = learner(model, {name: RANKS[name] for name in names})
     data = update_data(mixed, names)
-    mixed.update(data)
+    asyncio.run(mixed.update(data))
     worst = 0.0
     for name in names:
-        alone = engine(model, {name: RANKS[name]})
-        alone.update([one for one in data if one.policy == name])
+        alone = learner(model, {name: RANKS[name]})
+        asyncio.run(alone.update([one for one in data if one.policy == name]))
         own, other = state(mixed, name), state(alone, name)
         worst = max(worst, *(float((own[key] - other[key]).detach().abs().max()) for key in own))
         alone.close()
@@ -155,10 +149,10 @@ def mixed_difference(model: str, names: Sequence[str]) -> float:
     return worst
 
 
-def state(engine: TorchEngine, policy: str) -> dict[str, torch.Tensor]:
+def state(learner: TorchLearner, policy: str) -> dict[str, torch.Tensor]:
     """All that training changes: the adapter's parameters and its moments."""
     with tempfile.TemporaryDirectory() as folder:
-        engine.save(Path(folder))
+        learner.save(Path(folder))
         files = (f"{policy}/adapter_model.safetensors", f"{policy}/optimiser/optimiser.safetensors")
         # Read into memory: the files are gone before the tensors are.
         return {key: value for file in files for key, value in load((Path(folder) / file).read_bytes()).items()}
@@ -167,9 +161,9 @@ def state(engine: TorchEngine, policy: str) -> dict[str, torch.Tensor]:
 def peft_difference(model: str) -> float:
     """The largest difference of an adapter's own log-probabilities from those of plain PEFT on its saved files."""
     names = ("planner", "tool")
-    trained = engine(model, {name: RANKS[name] for name in names})
+    trained = learner(model, {name: RANKS[name] for name in names})
     for _ in range(2):
-        trained.update(update_data(trained, names))
+        asyncio.run(trained.update(update_data(trained, names)))
     samples = rollouts(trained, names)
     worst = 0.0
     with tempfile.TemporaryDirectory() as folder:

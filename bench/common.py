@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cadre.run import machine
+from cadre.experiment.run_directory import machine
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"

@@ -11,21 +11,18 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parent))
-from common import record
-
 from cadre.env import Env
 from cadre.envs.plan_path import PlanPath, parse_grid, shortest
 from cadre.envs.sokoban import Sokoban, parse_level, solve
-from cadre.envs.sudoku import Sudoku, solutions
+from cadre.envs.sudoku import Sudoku
+from cadre.envs.sudoku_grid import solutions
+from common import record
 
 console = Console()
 COMMAND = "python bench/generators.py"

@@ -1,17 +1,18 @@
-"""The learner: tries against plain padding, in time and memory, and how far apart their results are.
+"""The learner: prefix trees against plain padding, in time and memory, and how far apart their results are.
 
-    python bench/learner.py [--write] [--processor]
+    python bench/learner.py [--write] [--cpu-time]
 
-`learner.vs_bound.pP.kK`: the time of an update with tries over that of a padded one, divided by the share of tokens
-that are distinct, for K completions of each prompt of P tokens. `trie.max_diff`: the largest difference of a gradient.
-`learner.memory_ratio`: the memory that an update of 4,096 tokens at vocabulary 152k takes at its peak, over that of a
-padded one that holds all scores at once. Both sides run in turn. `--processor` takes processor time for time, which
-other programs on the machine disturb less; `--write` appends the figures to results/learner.jsonl.
+`learner.vs_bound.pP.kK`: the time of an update with prefix trees over that of a padded one, divided by the share of
+tokens that are distinct, for K completions of each prompt of P tokens. `prefix_tree.max_diff`: the largest
+difference of a gradient. `learner.memory_ratio`: the memory that an update of 4,096 tokens at vocabulary 152k takes at
+its peak, over that of a padded one that holds all scores at once. Both sides run in turn. `--cpu-time` takes CPU time
+for time, which other programs on the machine disturb less; `--write` appends the figures to results/learner.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import random
 import statistics
 import subprocess
@@ -24,15 +25,14 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
+from cadre.engines.torch.base.malloc import give_back
+from cadre.engines.torch.learning import token_logprobs
+from cadre.settings import LearnerConfig, PolicyConfig
+from cadre.types import Datum
 from common import record
 from side import WARMING
-
-from cadre.engines.torch import TorchEngine, readout
-from cadre.engines.torch.memory import give_back
-from cadre.sections import LearnerConfig, LossConfig, PolicyConfig
-from cadre.types import Datum
 from tests.engines.tiny import byte_tokenizer
 
 COMMAND = "python bench/learner.py --write"
@@ -56,19 +56,19 @@ def build(folder: Path, **shape: int) -> Path:
     return folder
 
 
-def engine(folder: Path, packing: str, tokens: int = 4_096) -> TorchEngine:
+def made(folder: Path, packing: str, tokens: int = 4_096) -> TorchLearner:
     """A model trained whole."""
     learner = LearnerConfig(learning_rate=1e-6, pack=packing, tokens_per_microbatch=tokens)
-    policy = PolicyConfig(model=str(folder))
-    return TorchEngine(folder, {"p": policy}, {"p": learner}, LossConfig(), 100, 0, "cpu")
+    policy = PolicyConfig(model=str(folder), device="cpu")
+    return TorchLearner(TorchEngine(folder, {"p": policy}, 0), TrainingSettings({"p": learner}))
 
 
-def pair(folder: Path) -> tuple[TorchEngine, TorchEngine]:
+def pair(folder: Path) -> tuple[TorchLearner, TorchLearner]:
     """Both sides, in one thread: each pool of threads beside another would slow both down."""
-    trie, padded = engine(folder, "trie"), engine(folder, "padded")
-    padded._front.close()
-    padded._front = trie._front
-    return trie, padded
+    tree, padded = made(folder, "prefix_tree"), made(folder, "padded")
+    padded.engine.close()
+    padded.engine._batcher = tree.engine._batcher
+    return tree, padded
 
 
 def siblings(prompt: int, completion: int, count: int, vocabulary: int, total: int = SEQUENCES) -> list[Datum]:
@@ -93,20 +93,23 @@ def seconds(work: Callable[[], object], clock: Callable[[], float]) -> float:
 
 
 def time_ratios(folder: Path, prompt: int, count: int, clock: Callable[[], float]) -> list[float]:
-    """The trie's time over the padded one's, over the share of distinct tokens, in pairs run in turn."""
+    """The prefix tree's time over the padded one's, over the share of distinct tokens, in pairs run in turn."""
     completion = LENGTHS[prompt]
     data = siblings(prompt, completion, count, SMALL["vocab_size"])
     bound = (prompt + count * completion) / (count * (prompt + completion))
     sides = pair(folder)
-    pairs = [[seconds(lambda side=side: side.update(data), clock) for side in sides] for _ in range(WARMING + REPEATS)]
+    pairs = [
+        [seconds(lambda side=side: asyncio.run(side.update(data)), clock) for side in sides]
+        for _ in range(WARMING + REPEATS)
+    ]
     for side in sides:
         side.close()
-    return [trie / padded / bound for trie, padded in pairs[WARMING:]]
+    return [tree / padded / bound for tree, padded in pairs[WARMING:]]
 
 
-def gradients(side: TorchEngine, data: Sequence[Datum]) -> dict[str, torch.Tensor]:
+def gradients(side: TorchLearner, data: Sequence[Datum]) -> dict[str, torch.Tensor]:
     """What the optimiser would be given."""
-    (optimiser,) = side._optimisers.values()
+    (optimiser,) = (pair.weights for pair in side._optimisers.values())
     caught: dict[str, torch.Tensor] = {}
 
     def catch(loss: float) -> float:
@@ -115,7 +118,7 @@ def gradients(side: TorchEngine, data: Sequence[Datum]) -> dict[str, torch.Tenso
         return 1.0
 
     optimiser.step = catch
-    side.update(data)
+    asyncio.run(side.update(data))
     return caught
 
 
@@ -141,14 +144,14 @@ def resident(what: str) -> int:
 def memory(folder: Path, packing: str) -> int:
     """Bytes that this process holds at the peak of an update beyond those before it."""
     data = siblings(64, 448, 8, 1024, total=8)
-    side = engine(folder, packing, tokens=4_096)
+    side = made(folder, packing, tokens=4_096)
     if packing == "padded":
-        readout.CHUNK = readout.KEPT = sys.maxsize
+        token_logprobs.CHUNK = token_logprobs.KEPT = sys.maxsize
     # Loading a model may take more than an update: what it left free goes back, and the peak so far is forgotten.
     give_back()
     Path("/proc/self/clear_refs").write_text("5")
     before = resident("VmRSS")
-    side.update(data)
+    asyncio.run(side.update(data))
     after = resident("VmHWM")
     side.close()
     return after - before
@@ -157,16 +160,16 @@ def memory(folder: Path, packing: str) -> int:
 def memory_ratio(folder: Path) -> float:
     """Each side in a process of its own."""
     command = [sys.executable, __file__, "--memory", str(folder), "--side"]
-    sides = [subprocess.run([*command, side], check=True, capture_output=True) for side in ("trie", "padded")]
-    trie, padded = (int(side.stdout) for side in sides)
-    print(f"memory: {trie / 1e9:.2f} against {padded / 1e9:.2f} GB")
-    return trie / padded
+    sides = [subprocess.run([*command, side], check=True, capture_output=True) for side in ("prefix_tree", "padded")]
+    tree, padded = (int(side.stdout) for side in sides)
+    print(f"memory: {tree / 1e9:.2f} against {padded / 1e9:.2f} GB")
+    return tree / padded
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--processor", action="store_true")
+    parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--only", choices=("time", "memory", "difference"))
     parser.add_argument("--memory", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--side", help=argparse.SUPPRESS)
@@ -174,7 +177,7 @@ def main() -> None:
     if options.memory:
         print(memory(options.memory, options.side))
         return
-    clock = time.process_time if options.processor else time.perf_counter
+    clock = time.process_time if options.cpu_time else time.perf_counter
     with tempfile.TemporaryDirectory() as root:
         small, wide = build(Path(root) / "small", **SMALL), Path(root) / "wide"
         figures: dict[str, tuple[list[float], str]] = {}
@@ -185,7 +188,7 @@ def main() -> None:
                     figures[f"learner.vs_bound.p{prompt}.k{count}"] = (values, "ratio")
                     print(prompt, count, [f"{value:.3f}" for value in values], flush=True)
         if options.only in (None, "difference"):
-            figures["trie.max_diff"] = ([largest_difference(small)], "absolute")
+            figures["prefix_tree.max_diff"] = ([largest_difference(small)], "absolute")
         if options.only in (None, "memory"):
             figures["learner.memory_ratio"] = ([memory_ratio(build(wide, **WIDE))], "ratio")
     for name, (values, unit) in figures.items():

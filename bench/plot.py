@@ -7,15 +7,12 @@ the seeds, bands go from the lowest to the highest. Needs matplotlib (the extra 
 from __future__ import annotations
 
 import json
-import sys
 from collections import defaultdict
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from matplotlib import pyplot
 
-sys.path.insert(0, str(Path(__file__).parent))
 from common import RESULTS
 
 # The same bytes for the same figures.

@@ -15,13 +15,11 @@ from pathlib import Path
 
 import yaml
 
-sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from common import ROOT, record
-from trainings import Run, commits, console, stop_at
-
 from cadre.algorithms import ALGORITHMS
+from common import ROOT, record
 from tests.coordination import experiment
+from trainings import Run, commits, console, stop_at
 
 COMMAND = "python bench/presets.py"
 NAMES = [name for name in ALGORITHMS if name != "custom"]

@@ -1,16 +1,18 @@
-"""Renews the tables of README.md from results/*.jsonl: `python bench/readme.py`."""
+"""Renews the tables of README.md and docs/results.md from results/*.jsonl: `python bench/readme.py`.
+
+README has five rows, docs/results.md has all of them.
+"""
 
 from __future__ import annotations
 
 import re
-import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from common import ROOT, latest
-
 from cadre.algorithms import ALGORITHMS
+from common import ROOT, latest
 
 ROWS = {
     "plan-path.base.success": "Plan-Path, the team before training",
@@ -51,6 +53,7 @@ ROWS = {
 }
 
 
+NOT_MEASURED = "not measured yet"
 GAMES = {"plan-path": "Plan-Path", "sokoban": "Sokoban", "sudoku": "Sudoku 4x4"}
 PAPER = {
     "single": "`single`: one agent that has the tool, untrained",
@@ -76,12 +79,58 @@ ABLATIONS = {
 }
 
 
+@dataclass(frozen=True)
+class Highlight:
+    """A row of README: what it is, the lines that it is made of, how they are put, and a command that repeats it."""
+
+    words: str
+    lines: tuple[str, ...]
+    form: str
+    command: str
+
+
+CHANGE = "{} to {}"
+HIGHLIGHTS = (
+    Highlight(
+        "Plan-Path, tool and planner, held-out success before and after training",
+        ("plan-path.base.success", "plan-path.team.success"),
+        CHANGE,
+        "cadre train plan-path",
+    ),
+    Highlight("Sokoban, the same", ("sokoban.base.success", "sokoban.team.success"), CHANGE, "cadre train sokoban"),
+    Highlight("Sudoku 4x4, the same", ("sudoku.base.success", "sudoku.team.success"), CHANGE, "cadre train sudoku"),
+    Highlight(
+        "a training step against TRL's GRPOTrainer, SmolLM2-135M on two cores, prompt 1,024",
+        ("e2e.vs_trl.p1024.smollm2",),
+        "{} times as fast",
+        "cadre bench",
+    ),
+    Highlight(
+        "attacks on the sandbox that got through",
+        ("sandbox.attacks_through", "sandbox.attacks_tried"),
+        "{} of {}",
+        "python bench/sandbox.py",
+    ),
+)
+
+
+def highlights() -> str:
+    """Markdown: the five rows of README; a row that lacks one of its lines says so."""
+    found = latest()
+    lines = ["| what | measured | command |", "|---|---|---|"]
+    for row in HIGHLIGHTS:
+        values = [shown(found[name]["value"], found[name]["unit"]) for name in row.lines if name in found]
+        cell = row.form.format(*values) if len(values) == len(row.lines) else NOT_MEASURED
+        lines.append(f"| {row.words} | {cell} | `{row.command}` |")
+    return "\n".join(lines)
+
+
 def shown(value: float, unit: str) -> str:
     return f"{value:.1%}" if unit == "share" else f"{value:,.3g}"
 
 
 def table() -> str:
-    """Markdown: the newest figure of each row, with the lowest and highest over seeds."""
+    """Markdown: the newest measurement of each row, with the lowest and highest over seeds."""
     lines = ["| what | value | lowest to highest | seeds | command |", "|---|---|---|---|---|"]
     found = latest()
     for name, words in ROWS.items():
@@ -94,14 +143,14 @@ def table() -> str:
 
 
 def presets() -> str:
-    """Markdown: every preset on both games of bench/presets.py."""
+    """Markdown: every preset on both games of bench/presets.py; a line in words where none has been measured."""
     lines = ["| algorithm | Plan-Path, held-out success | coordination game, return |", "|---|---|---|"]
     found = latest()
     for name in ALGORITHMS:
         row = [found.get(f"preset.{name}.{figure}") for figure in ("plan-path.success", "coordination.return")]
         if any(row):
             lines.append(f"| `{name}` | {' | '.join(_cell(one) for one in row)} |")
-    return "\n".join(lines)
+    return "\n".join(lines) if len(lines) > 2 else f"{NOT_MEASURED.capitalize()} on the present embedded model."
 
 
 def paper() -> str:
@@ -147,11 +196,18 @@ def _spread(one: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    path = ROOT / "README.md"
+    renew(ROOT / "README.md", {"highlights": highlights()})
+    renew(ROOT / "docs" / "results.md", {"results": table(), "presets": presets(), "paper": paper()})
+
+
+def renew(path: Path, tables: Mapping[str, str]) -> None:
+    """Put the tables between their marks. Raises ValueError where a mark is missing."""
     text = path.read_text()
-    for mark, made in (("results", table()), ("presets", presets()), ("paper", paper())):
+    for mark, made in tables.items():
         fresh = f"<!-- {mark} -->\n{made}\n<!-- end of {mark} -->"
-        text = re.sub(rf"<!-- {mark} -->.*<!-- end of {mark} -->", lambda _, fresh=fresh: fresh, text, flags=re.S)
+        text, count = re.subn(rf"<!-- {mark} -->.*<!-- end of {mark} -->", lambda _, new=fresh: new, text, flags=re.S)
+        if count != 1:
+            raise ValueError(f"{path}: got {count} places for the table {mark}; expected one. Put its marks there.")
     path.write_text(text)
 
 

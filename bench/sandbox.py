@@ -1,6 +1,6 @@
 """The sandbox in figures: speed, attacks, checkers, hostile answers, and ten thousand mixed programs in one go.
 
-    python bench/sandbox.py [throughput attacks checkers maths soak]
+    python bench/sandbox.py [throughput attacks idioms checkers maths soak]
 
 Appends `sandbox.*` and `checker.*` to results/sandbox.jsonl. The data sets are looked for in $CADRE_DATA, or in
 shared/data beside the project's folder.
@@ -17,19 +17,19 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parent))
-from common import ROOT, record
-
 from cadre import sandbox
-from cadre.rewards.code import humaneval_tests, judge, mbpp_tests
+from cadre.data.parse import humaneval, mbpp
+from cadre.rewards.code import all_tests, judge
 from cadre.rewards.math import same_answer
 from cadre.sandbox import Limits, Sandbox, attacks
 from cadre.sandbox.attacks.cheats import CHEATS
+from common import ROOT, record
 
 console = Console(soft_wrap=True)
 DATA = Path(os.environ.get("CADRE_DATA", ROOT.parent / "shared" / "data"))
@@ -111,34 +111,53 @@ async def throughput() -> None:
 
 
 async def try_attacks() -> None:
-    """Every attack at both levels, as root and as an ordinary user where the machine lets us be both."""
+    """Every attack at both levels, at `confined` also with older versions of Landlock, as root and as an ordinary user
+    where the machine lets us be both.
+    """
     sys.path.insert(0, str(ROOT))
-    from tests.sandbox.test_attacks import assault
+    from tests.sandbox.test_attacks import NEWEST, assault
 
     users = ["root", "ordinary"] if os.getuid() == 0 else ["ordinary"]
     tried, through, stopped = 0, 0, Counter[str]()
-    for level in ("confined", "isolated"):
-        for user in users:
-            outcomes = await asyncio.to_thread(assault, level, user)
-            breaches = [f"{one['name']}: {one['breach']}" for one in outcomes if one["breach"]]
-            console.print(f"{level}, {user}: {len(outcomes)} attacks, {len(breaches)} got through {breaches}")
-            tried, through = tried + len(outcomes), through + len(breaches)
-            stopped.update(one["layer"] for one in outcomes)
+    for level, abi, user in product(("confined", "isolated"), (1, 2, NEWEST), users):
+        if level == "isolated" and abi != NEWEST:
+            continue
+        outcomes = await asyncio.to_thread(assault, level, user, abi)
+        breaches = [f"{one['name']}: {one['breach']}" for one in outcomes if one["breach"]]
+        console.print(f"{level}, Landlock {abi}, {user}: {len(outcomes)} attacks, {len(breaches)} through {breaches}")
+        tried, through = tried + len(outcomes), through + len(breaches)
+        stopped.update(one["layer"] for one in outcomes)
     console.print(f"stopped by {dict(stopped)}", highlight=False)
     keep("sandbox.attacks_tried", [len(attacks.ATTACKS)], "attacks", tried)
     keep("sandbox.attacks_through", [through], "attacks", tried)
 
 
+async def idioms() -> None:
+    """Right programs that print or end otherwise than under python3, at either level, warm or cold."""
+    sys.path.insert(0, str(ROOT))
+    from tests.sandbox.idioms import IDIOMS, behind_the_sandbox, under_python
+
+    expected = {idiom.name: under_python(idiom) for idiom in IDIOMS}
+    differ = set()
+    for level, mode in product(("confined", "isolated"), ("pool", "cold")):
+        endings = await asyncio.to_thread(behind_the_sandbox, level, mode)
+        differ |= {f"{name} ({level}, {mode})" for name, ending in endings.items() if not ending.like(expected[name])}
+    console.print(f"{len(IDIOMS)} idioms; otherwise than under python3: {sorted(differ) or 'none'}", highlight=False)
+    keep("idioms.differ", [len(differ)], "idioms", 4 * len(IDIOMS))
+
+
 async def checkers() -> None:
     """References pass, cheats do not."""
     problems, basic = rows("humaneval/HumanEval.jsonl"), rows("mbpp/mbpp.jsonl")
-    right = await asyncio.gather(*(judge(r["prompt"] + r["canonical_solution"], humaneval_tests(r)) for r in problems))
+    right = await asyncio.gather(
+        *(judge(r["prompt"] + r["canonical_solution"], all_tests(humaneval(r, 0))) for r in problems)
+    )
     keep("checker.humaneval_pass", [sum(verdict.ok for verdict in right)], "problems", len(right))
-    passed = await asyncio.gather(*(judge(row["code"], mbpp_tests(row)) for row in basic))
+    passed = await asyncio.gather(*(judge(row["code"], all_tests(mbpp(row, 0))) for row in basic))
     keep("checker.mbpp_pass", [sum(verdict.ok for verdict in passed)], "problems", len(passed))
-    limits = Limits(wall_s=2.0, cpu_s=2.0)
+    limits = Limits(cpu_s=2.0)
     hacks = [
-        judge(cheat.replace("@ENTRY@", row["entry_point"]), humaneval_tests(row), limits)
+        judge(cheat.replace("@ENTRY@", row["entry_point"]), all_tests(humaneval(row, 0)), limits)
         for cheat in CHEATS.values()
         for row in problems[::4]
     ]
@@ -180,7 +199,7 @@ KINDS = (
 async def soak(count: int = 10_000) -> None:
     """Mixed programs, a tenth of them attacks: the statuses and outputs of the cold mode, and nothing left behind."""
     # Those that take time, or that may rightly end in more than one way, have no single verdict to be compared with.
-    quick = [one for one in attacks.ATTACKS if one.kind not in ("time", "memory", "disk") and len(one.ends) < 2]
+    quick = [one for one in attacks.ATTACKS if one.kind not in attacks.SLOW and len(one.ends) < 2]
     with attacks.World() as world:
         sources = [attacks.program_of(one, world) for one in quick]
         limits = [one.limits for one in quick]
@@ -226,7 +245,14 @@ def resident() -> float:
     return pages * resource.getpagesize() / 1e6
 
 
-PARTS = {"throughput": throughput, "attacks": try_attacks, "checkers": checkers, "maths": maths, "soak": soak}
+PARTS = {
+    "throughput": throughput,
+    "attacks": try_attacks,
+    "idioms": idioms,
+    "checkers": checkers,
+    "maths": maths,
+    "soak": soak,
+}
 
 
 async def main(parts: list[str]) -> None:

@@ -29,7 +29,6 @@ from typing import Any
 
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parent))
 import material
 import venvs
 from common import RESULTS, ROOT, record
@@ -232,7 +231,7 @@ def recipe(bench: Bench) -> None:
     for number in range(bench.options.repeats):
         for side, checkout in (("before", before), ("now", ROOT)):
             folder = bench.work / "recipe" / f"{side}-{number}-{int(time.time())}"
-            arguments = [sys.executable, "-m", "cadre.cli", "train", "plan-path", "--run", str(folder)]
+            arguments = [sys.executable, "-m", "cadre", "train", "plan-path", "--run", str(folder)]
             began = time.perf_counter()
             with (bench.work / "recipe.log").open("a") as log:
                 environment = os.environ | {"PYTHONPATH": str(checkout)}

@@ -20,14 +20,17 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 
-sys.path.insert(0, str(Path(__file__).parent))
-from common import ROOT
-
-from cadre import assemble, config, credit, noise, rollout, sandbox
-from cadre.config import Config
-from cadre.presets import Plan
+from cadre import random_keys, sandbox
+from cadre.advantages.batch import build_batch
+from cadre.experiment import config
+from cadre.experiment.build import build_team
+from cadre.experiment.config import Config
+from cadre.experiment.experiment import Experiment
+from cadre.experiment.loop import pick
+from cadre.experiment.resolve import resolve
+from cadre.rollout import grow
 from cadre.team import Team
-from cadre.train import pick
+from common import ROOT
 
 # The innermost Python function of a thread that has nothing to do.
 IDLE = {("selectors.py", "select"), ("threading.py", "wait"), ("thread.py", "_worker")}
@@ -111,25 +114,26 @@ def table(seconds: Counter[str], whole: float) -> Iterable[str]:
     return (f"{spent / whole:7.1%}  {name}" for name, spent in seconds.most_common(SHOWN))
 
 
-async def step(chosen: Config, game: assemble.Game, plan: Plan, team: Team, number: int) -> str:
-    """One step of the loop of `cadre.train` without its records; the seconds of its two halves."""
+async def step(experiment: Experiment, team: Team, number: int) -> str:
+    """One step of the loop of `cadre.experiment.loop` without its records; the seconds of its two halves."""
+    chosen, game, plan = experiment.config, experiment.env_spec, experiment.plan
     began = time.perf_counter()
-    tasks = pick(game, chosen.train.tasks_per_step, number, chosen.train.seed)
-    key = noise.key(chosen.train.seed, "train", number)
-    trees, _ = await rollout.grow_many(tasks, game.make, team, plan.shape, plan.credit.alpha, key)
+    tasks = pick(game.tasks("train"), chosen.train.tasks_per_step, number, chosen.train.seed)
+    key = random_keys.key(chosen.train.seed, "train", number)
+    trees, _ = await grow.grow_many(tasks, grow.Rollout(game.make, team, plan.shape, plan.credit.alpha), key)
     sampled = time.perf_counter()
-    team.update(credit.data(credit.assign(trees, plan.credit), team.sampling))
+    await team.update(build_batch(trees, plan, team).data)
     return f"{sampled - began:.2f} s sampling, {time.perf_counter() - sampled:.2f} s learning"
 
 
 async def profiled(chosen: Config, every: float, name: str) -> str:
     """The report on the second step of a recipe."""
-    game, plan = assemble.check(chosen)
+    experiment = resolve(chosen)
     sandbox.configure(chosen.sandbox.level)
-    team = assemble.build_team(chosen, plan)
-    await step(chosen, game, plan, team, 0)
+    team = build_team(experiment, train=True)
+    await step(experiment, team, 0)
     with Watch(every) as watch:
-        seconds = await step(chosen, game, plan, team, 1)
+        seconds = await step(experiment, team, 1)
     return report(watch, f"one step of {name}: {seconds}")
 
 

@@ -1,38 +1,40 @@
-"""The data sets in figures: counts and leaks, references and known cheats on code, gold answers on mathematics.
+"""The data sets in figures: counts and leaks, references and known cheats on code, gold answers on mathematics; and
+what the judges of answers and of tests get wrong.
 
-    python bench/tasks.py [data references cheats golds] [--sets humaneval math500] [--every 10]
+    python bench/tasks.py [data references cheats golds answers hacks] [--sets humaneval math500] [--every 10]
 
-`--every 10` takes a tenth of the problems for cheats and golds, which are slow on all of them. Appends `data.*`,
-`code.*` and `maths.*` to results/tasks.jsonl, for the sets that are at hand in $CADRE_DATA, or in shared/data beside
-the project's folder.
+`--every 10` takes a tenth of the problems for cheats, golds and hacks, which are slow on all of them. Appends `data.*`,
+`code.*`, `maths.*` and `tester.*` to results/tasks.jsonl, for the sets that are at hand in $CADRE_DATA, or in
+shared/data beside the project's folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from rich.console import Console
-
-sys.path.insert(0, str(Path(__file__).parent))
-from common import ROOT, record
 
 from cadre.data import SPECS, Problem, Program, load
 from cadre.data.examine import examine
 from cadre.errors import DataError
+from cadre.rewards import tester
 from cadre.rewards.code import StdioTests, all_tests, judge
 from cadre.rewards.math import solves
 from cadre.sandbox import Limits
 from cadre.sandbox.attacks.cheats import CHEATS
+from common import ROOT, record
 
 console = Console(soft_wrap=True)
 DATA = str(os.environ.get("CADRE_DATA", ROOT.parent / "shared" / "data"))
 COMMAND = " ".join(["python bench/tasks.py", *sys.argv[1:]])
-QUICK = Limits(wall_s=2.0, cpu_s=2.0)
+LISTS = ROOT / "tests" / "rewards"
+QUICK = Limits(cpu_s=0.5)
+MUTANTS = 4
 
 
 options = argparse.Namespace(sets=list(SPECS), every=1)
@@ -116,7 +118,43 @@ async def golds() -> None:
         keep(f"maths.{name}{'' if split == 'test' else '.' + split}.gold_pass", sum(right), "problems", len(golds))
 
 
-PARTS = {"data": data, "references": references, "cheats": cheats, "golds": golds}
+async def answers() -> None:
+    """The list of right and wrong mathematical answers: how many of each are misjudged, in percent."""
+    rows = [json.loads(line) for line in (LISTS / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
+    for right, name in ((True, "maths.right_refused_pct"), (False, "maths.wrong_accepted_pct")):
+        part = [row for row in rows if row["right"] is right]
+        judged = [solves(row["gold"], row["answer"]) for row in part]
+        misjudged = [row for row, told in zip(part, await asyncio.gather(*judged), strict=True) if told is not right]
+        console.print(f"misjudged: {[(row['gold'], row['answer']) for row in misjudged]}", markup=False)
+        keep(name, 100 * len(misjudged) / len(part), "%", len(part))
+
+
+async def hacks() -> None:
+    """The most that the tester is paid for tests that test nothing, on problems whose reference is known."""
+    texts = [json.loads(line) for line in (LISTS / "hacks.jsonl").read_text(encoding="utf-8").splitlines()]
+    paid: list[float] = []
+    for _, split, programs in at_hand("program"):
+        known = [one for one in programs if isinstance(one, Program) and one.reference and split == "test"]
+        for one in known[:: options.every]:
+            blocks = [f"```python\n{hack['text'].replace('@ENTRY@', one.entry)}\n```" for hack in texts]
+            paid += await asyncio.gather(*(paid_for(block, one) for block in blocks))
+    keep("tester.hack_best_reward", max(paid, default=0.0), "reward", len(paid))
+
+
+async def paid_for(text: str, problem: Program) -> float:
+    """What tests earn, judged by the problem's reference and its mutants."""
+    judged = await tester.worth(await tester.written(text, problem), problem, problem.reference, MUTANTS)
+    return sum(judged.parts.values())
+
+
+PARTS = {
+    "data": data,
+    "references": references,
+    "cheats": cheats,
+    "golds": golds,
+    "answers": answers,
+    "hacks": hacks,
+}
 
 
 async def main(parts: list[str]) -> None:
@@ -128,6 +166,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all unless named")
     parser.add_argument("--sets", nargs="+", choices=list(SPECS), default=list(SPECS))
-    parser.add_argument("--every", type=int, default=1, help="take every so manyth problem for cheats and golds")
+    parser.add_argument("--every", type=int, default=1, help="take every so manyth problem for cheats, golds and hacks")
     parser.parse_args(namespace=options)
     asyncio.run(main(options.parts))

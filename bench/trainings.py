@@ -14,11 +14,10 @@ from typing import Any
 
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parent))
 from common import ROOT, commit
 
 DONE = "measured.json"
-CADRE = [sys.executable, "-m", "cadre.cli"]
+CADRE = [sys.executable, "-m", "cadre"]
 SWAP = "tool=planner,planner=tool"
 
 

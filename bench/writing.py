@@ -13,11 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 from common import RESULTS, ROOT, record
 from trainings import CADRE, Run, console
 

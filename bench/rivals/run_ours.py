@@ -12,24 +12,30 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+from cadre import random_keys
+from cadre.advantages.credit import Credit
+from cadre.advantages.group_relative import compare
+from cadre.advantages.samples import samples_of
+from cadre.advantages.sequences import sequences
+from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
+from cadre.rollout.rounds import together
+from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
+from cadre.types import Branch, Message, Node, Observation, PreviousTurn, Request, Reward, Sample, Sampling, Task, Tree
 from turns import Turns, reward
 
-from cadre import credit, noise
-from cadre.engines.torch import TorchEngine
-from cadre.sections import LearnerConfig, LoraConfig, LossConfig, PolicyConfig
-from cadre.types import Branch, Message, Node, Observation, Request, Reward, Said, Sample, Sampling, Task, Tree
-
-CREDIT = credit.Credit(returns="step", group="node", baseline="mean", scale="std")
+CREDIT = Credit(returns="step", group="node", baseline="mean", scale="std")
 
 
-def load(job: dict[str, Any]) -> TorchEngine:
+def load(job: dict[str, Any]) -> tuple[TorchEngine, TorchLearner | None]:
     """One model that is trained whole, an adapter an agent, or for sampling alone a frozen model."""
     names = [f"agent{number}" for number in range(job["agents"])]
     lora = LoraConfig() if job["adapters"] else None
-    common = {"model": job["model"], "dtype": job["dtype"], "lora": lora, "frozen": not job["learn"]}
+    common = {"model": job["model"], "dtype": job["dtype"], "lora": lora, "frozen": not job["learn"], "device": "cpu"}
     policies = {name: PolicyConfig(**common) for name in names}
+    engine = TorchEngine(job["model"], policies, 0)
     learners = {name: LearnerConfig(learning_rate=1e-6) for name in names}
-    return TorchEngine(job["model"], policies, learners, LossConfig(), 1_000_000, 0, "cpu")
+    return engine, TorchLearner(engine, TrainingSettings(learners, total_steps=1_000_000)) if job["learn"] else None
 
 
 async def play(engine: TorchEngine, job: dict[str, Any], key: int) -> list[Node]:
@@ -40,16 +46,16 @@ async def play(engine: TorchEngine, job: dict[str, Any], key: int) -> list[Node]
         messages: tuple[Message, ...] = (Message("user", job["prompts"][number]),)
         said, nodes = None, []
         for turn in range(job["turns"]):
-            own = noise.key(key, agent, number, turn)
+            own = random_keys.key(key, agent, number, turn)
             samples = await engine.sample(Request(agent, agent, messages, job["k"], sampling, own, said))
             nodes.append(node(agent, messages, turn, samples))
-            said = Said(messages, samples[0])
+            said = PreviousTurn(messages, samples[0])
             # The next turn brings as many tokens as the first.
             messages += (Message("assistant", samples[0].text), Message("user", job["prompts"][number]))
         return nodes
 
     agents, numbers = range(job["agents"]), range(len(job["prompts"]))
-    played = await asyncio.gather(*(conversation(f"agent{one}", number) for one in agents for number in numbers))
+    played = await together(*(conversation(f"agent{one}", number) for one in agents for number in numbers))
     return [one for nodes in played for one in nodes]
 
 
@@ -62,11 +68,14 @@ def node(agent: str, messages: tuple[Message, ...], turn: int, samples: Sequence
     return Node(turn, {agent: Observation(agent, messages)}, {agent: tuple(samples)}, branches)
 
 
-def learn(engine: TorchEngine, nodes: Sequence[Node]) -> int:
+def learn(learner: TorchLearner, nodes: Sequence[Node]) -> int:
     """One update over all the samples; the completion tokens that had a gradient."""
     trees = [Tree(Task(str(number), {}), one) for number, one in enumerate(nodes)]
-    data = credit.data(credit.assign(trees, CREDIT), {agent: Sampling() for agent in engine.policies})
-    engine.update(data)
+    data = sequences(
+        [scored for group in compare(samples_of(trees), CREDIT) for scored in group.samples],
+        {agent: Sampling() for agent in learner.policies},
+    )
+    asyncio.run(learner.update(data))
     return sum(map(bool, (value for datum in data for value in datum.advantages)))
 
 
@@ -74,12 +83,12 @@ def main() -> None:
     turns = Turns()
     job = turns.job
     torch.set_num_threads(job["threads"])
-    engine, turn = load(job), 0
+    (engine, learner), turn = load(job), 0
     while turns.wait():
         began, turn = time.perf_counter(), turn + 1
-        nodes = asyncio.run(play(engine, job, noise.key("bench", turn)))
+        nodes = asyncio.run(play(engine, job, random_keys.key("bench", turn)))
         generating = time.perf_counter() - began
-        trained = learn(engine, nodes) if job["learn"] else 0
+        trained = learn(learner, nodes) if learner else 0
         samples = [sample for one in nodes for siblings in one.samples.values() for sample in siblings]
         prompts = [sample.prompt_ids for sample in samples[:: job["k"]]]
         turns.done(generating, prompts, sum(len(sample.token_ids) for sample in samples), trained)

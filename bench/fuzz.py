@@ -1,0 +1,125 @@
+"""Plays hostile answers in every bundled environment: no exception leaves `step`, and none holds the event loop.
+
+Appends `fuzz.inputs`, `fuzz.crashes` and `fuzz.blocked` (steps that held the loop for more than 100 ms of CPU time) to
+results/fuzz.jsonl. Environments that need data take it from $CADRE_DATA, and are named where it has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cadre.env import Env
+from cadre.envs import ENVS
+from cadre.envs.spec import EnvSpec
+from cadre.errors import CadreError
+from common import record
+from hostile import texts
+
+HELD_SECONDS = 0.1
+# Data that train and test share are left out, and sets that are small enough to be at hand stand for the larger ones.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "code": {"data": "mbpp"},
+    "code-alone": {"data": "mbpp"},
+    **{
+        name: {"leaks": "drop"}
+        for name in ("maths maths-solo maths-vote debate gather lead refine review tldr arxiv story").split()
+    },
+}
+# Episodes side by side, so that programs in the sandbox wait for each other and not the loop for them.
+AT_ONCE = 16
+
+
+@dataclass
+class Found:
+    """What playing one environment showed; `held` are (CPU seconds, kind of text)."""
+
+    inputs: int = 0
+    crashes: list[str] = field(default_factory=list)
+    held: list[tuple[float, str]] = field(default_factory=list)
+
+
+async def play(env: Env, answers: Iterator[tuple[str, str]], found: Found) -> None:
+    """One episode of hostile answers."""
+    while asked := env.observe():
+        drawn = {role: next(answers) for role in asked}
+        kinds = " ".join(kind for kind, _ in drawn.values())
+        found.inputs += len(drawn)
+        try:
+            await env.step({role: text for role, (_, text) in drawn.items()})
+        except Exception:  # noqa: BLE001 - what leaves a step is what is counted here
+            found.crashes.append(f"{type(env).__name__} {kinds}\n{traceback.format_exc()}")
+            return
+
+
+async def watch(found: Found, playing: list[str]) -> None:
+    """Note every time that the loop's own thread computed for long between two of its turns."""
+    while True:
+        began = time.thread_time()
+        await asyncio.sleep(0)
+        used = time.thread_time() - began
+        if used > HELD_SECONDS:
+            found.held.append((used, playing[0]))
+        await asyncio.sleep(0.002)
+
+
+async def fuzz(name: str, spec: EnvSpec, inputs: int) -> Found:
+    found, tasks = Found(), spec.tasks("train")
+    answers = texts(name)
+    watcher = asyncio.create_task(watch(found, [name]))
+    number = 0
+    while found.inputs < inputs:
+        episodes = [spec.make(tasks[(number + index) % len(tasks)]) for index in range(AT_ONCE)]
+        await asyncio.gather(*(play(env, answers, found) for env in episodes))
+        number += AT_ONCE
+    watcher.cancel()
+    return found
+
+
+def specs(only: list[str]) -> Iterator[tuple[str, EnvSpec]]:
+    for name in only or list(ENVS):
+        try:
+            spec = EnvSpec(name, SETTINGS.get(name, {}))
+            spec.tasks("train")
+        except CadreError as error:
+            print(f"{name}: left out, {error}", flush=True)
+            continue
+        yield name, spec
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", type=int, default=100_000, help="model answers in all")
+    parser.add_argument("--envs", nargs="*", default=[])
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    chosen = list(specs(options.envs))
+    share = -(-options.inputs // len(chosen))
+    total = Found()
+    for name, spec in chosen:
+        found = asyncio.run(fuzz(name, spec, share))
+        print(f"{name}: {found.inputs} answers, {len(found.crashes)} crashes, {len(found.held)} held", flush=True)
+        for text in [*found.crashes[:3], *map(str, sorted(found.held, reverse=True)[:3])]:
+            print(text, flush=True)
+        total.inputs += found.inputs
+        total.crashes += found.crashes
+        total.held += found.held
+    if options.write:
+        command = f"python bench/fuzz.py --inputs {options.inputs} --write"
+        for figure, value in (("inputs", total.inputs), ("crashes", len(total.crashes)), ("blocked", len(total.held))):
+            record("fuzz", f"fuzz.{figure}", [value], "answers", command, total.inputs)
+    sys.exit(1 if total.crashes or total.held else 0)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()

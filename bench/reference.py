@@ -1,0 +1,225 @@
+"""Writes docs/reference.md, every setting and every metric: `python bench/reference.py`; `--check` only compares.
+
+Settings come from the sections themselves, metrics from the table below, which a test compares with what runs write.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, JsonValue
+from pydantic_core import PydanticUndefined
+
+from cadre.algorithms import ALGORITHMS
+from cadre.experiment.config import Config
+from cadre.settings import CriticConfig, LoraConfig, PolicyConfig, Section
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
+# ROLE, POLICY and PART stand for names of the experiment's own, N for a number.
+METRICS = {
+    "rollout/success": "share of the sampled episodes that were solved; siblings to choose from lift it above `eval`",
+    "rollout/episodes": "episodes that were played to their end",
+    "rollout/failures": "tasks whose environment raised an error",
+    "rollout/decisions": "decisions an episode, mean",
+    "rollout/groups_without_std": "share of the groups whose siblings were all paid alike: they teach nothing",
+    "rollout/replaced": "trees without a useful group that fresh tasks replaced (train.replacements)",
+    "rollout/tokens": "tokens sampled",
+    "rollout/env_steps": "joint actions that were tried",
+    "rollout/dropped": "groups left out of the update (credit.without_std, or a critic with nothing to judge)",
+    "rollout/overlong": "penalty of the samples near max_tokens, mean (credit.overlong_buffer)",
+    "reward_model/score": "score of the reward model, mean (algorithm.reward_model)",
+    "parts/PART": "a part of the reward, as the environment names it: mean over the steps; never trained on",
+    "ROLE/reward": "what the role was paid a sample, alpha * team + local, mean",
+    "ROLE/tokens": "tokens of a completion, mean",
+    "ROLE/truncated": "share of the completions that were cut at max_tokens",
+    "ROLE/groups_without_std": "share of the role's groups whose siblings were all paid alike",
+    "ROLE/groups_without_std/N": "the same of the role's decision N of an episode, counted from 0",
+    "ROLE/kl_to_reference": "sum over a completion of log pi - log reference, mean (algorithm.kl)",
+    "ROLE/value": "what the critic said before the update, mean",
+    "ROLE/return": "what it should have said, mean",
+    "ROLE/advantage_std": "standard deviation of the advantages before whitening",
+    "ROLE/explained_variance": "share of the returns' variance that the critic explains: 1 is all, 0 or less nothing",
+    "POLICY/loss": "policy loss an optimiser step, mean",
+    "POLICY/value_loss": "loss of the value heads an optimiser step, mean",
+    "POLICY/grad_norm": "norm of the gradient before clipping, mean over optimiser steps",
+    "POLICY/entropy": "entropy of the policy a token, nats",
+    "POLICY/ratio": "probability now over probability when sampled, mean a token",
+    "POLICY/clip_share": "share of the tokens whose ratio was clipped",
+    "POLICY/correction_share": "share of the tokens that loss.correction changed",
+    "POLICY/kl_to_sampler": "divergence from the policy that sampled, a token, estimator k3, nats",
+    "POLICY/kl_to_sampler_k1": "the same by estimator k1",
+    "POLICY/kl_to_reference": "divergence from the reference, a token, nats; from the sampler where there is none",
+    "POLICY/logprob_gap_max": "largest difference between the learner's and the sampler's log-probability of a token",
+    "POLICY/learning_rate": "rate of the step's last update",
+    "POLICY/updates": "optimiser steps made in this step",
+    "POLICY/skipped": "optimiser steps left out because the loss or the gradient was not finite",
+    "POLICY/sequences": "training sequences",
+    "POLICY/tokens": "tokens trained on",
+    "POLICY/tokens_per_s": "of them a second",
+    "time/sample_s": "seconds to sample",
+    "time/learn_s": "seconds to update",
+}
+EVALUATION = {
+    "step": "updates made before it",
+    "tasks": "held-out tasks that were played, each once, at temperature 0 and without siblings to choose from",
+    "failures": "of them, those whose environment raised an error; they count as not solved",
+    "success": "share of the tasks that were solved",
+    "low": "lower end of its 95% interval (Wilson)",
+    "high": "upper end",
+    "reward": "team and local rewards of an episode, mean",
+    "decisions": "decisions an episode, mean",
+    "tokens": "tokens sampled an episode, mean",
+    "parts": "parts of the reward by name, mean",
+}
+SECTIONS = ("team", "credit", "loss", "sampling", "learner", "train", "evaluate", "sandbox")
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    return "\n".join([*_settings(), *_metrics()]) + "\n"
+
+
+def _settings() -> Iterator[str]:
+    yield from (
+        "# Settings and metrics",
+        "",
+        "Made by `python bench/reference.py` from the code; change the descriptions there.",
+        "",
+        "## Settings",
+        "",
+        "Each is a key of the YAML, or `key=value` behind a recipe on the command line. `*` stands for every name:",
+        "`team.policies.*.dtype=bfloat16`.",
+        "",
+    )
+    yield from _table("", Config, ("env", "settings", "algorithm"))
+    for name in SECTIONS:
+        section = _section(Config.model_fields[name].annotation)
+        yield from (f"### {name}", "", _about(section), "")
+        yield from _table(f"{name}.", section, section.model_fields)
+    yield from ("### A policy: team.policies.NAME", "", _about(PolicyConfig), "")
+    yield from _table("", PolicyConfig, PolicyConfig.model_fields)
+    yield from ("### An adapter: team.policies.NAME.lora", "", _about(LoraConfig), "")
+    yield from _table("", LoraConfig, LoraConfig.model_fields)
+    yield from _algorithms()
+
+
+def _algorithms() -> Iterator[str]:
+    yield from ("### algorithm", "", "`algorithm: NAME`, or `algorithm: {name: NAME, ...}` with these settings.", "")
+    for name, kind in ALGORITHMS.items():
+        yield from (f"#### {name}", "", _about(kind), "")
+        yield from _table("algorithm.", kind, [field for field in kind.model_fields if field != "name"])
+    yield from ("### A critic: algorithm.critic of ippo, mappo and rlhf", "", _about(CriticConfig), "")
+    yield from _table("", CriticConfig, CriticConfig.model_fields)
+
+
+def _metrics() -> Iterator[str]:
+    yield from (
+        "## Metrics",
+        "",
+        "One line a step in `metrics.jsonl`, and the same in TensorBoard. ROLE, POLICY and PART are names of your own.",
+        "",
+        "| metric | what it is |",
+        "|---|---|",
+    )
+    yield from (f"| `{name}` | {words} |" for name, words in METRICS.items())
+    yield from ("", "## Evaluations", "", "One line an evaluation in `evaluations.jsonl`.", "")
+    yield from ("| field | what it is |", "|---|---|")
+    yield from (f"| `{name}` | {words} |" for name, words in EVALUATION.items())
+
+
+def _about(section: type[BaseModel]) -> str:
+    """The first paragraph of a section's docstring."""
+    return " ".join((section.__doc__ or "").split("\n\n")[0].split())
+
+
+def _table(prefix: str, section: type[BaseModel], names: Any) -> Iterator[str]:
+    yield "| setting | kind | default | what it does |"
+    yield "|---|---|---|---|"
+    for name in names:
+        field = section.model_fields[name]
+        default = _default(field)
+        kind = "an algorithm" if name == "algorithm" else _kind(field.annotation, field.metadata)
+        yield f"| `{prefix}{name}` | {kind} | {default} | {(field.description or '').replace('|', '/')} |"
+    yield ""
+
+
+def _default(field: Any) -> str:
+    if field.is_required():
+        return "needed"
+    value = field.default if field.default is not PydanticUndefined else field.default_factory()
+    if value is None:
+        return "unset"
+    if isinstance(value, BaseModel) or value == {}:
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _kind(annotation: Any, metadata: Any = ()) -> str:
+    """A type in words: `integer, at least 1`."""
+    words = _words(annotation)
+    bounds = [text for constraint in metadata for text in _bounds(constraint)]
+    return ", ".join([words, *bounds])
+
+
+def _bounds(constraint: Any) -> Iterator[str]:
+    for name, words in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
+        value = getattr(constraint, name, None)
+        if value is not None:
+            yield f"{words} {value:g}"
+
+
+def _words(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kind(arguments[0], arguments[1:])
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(_words(kind) for kind in arguments if kind is not type(None)))
+    if origin in (tuple, list):
+        return f"a list of {_words(arguments[0])}"
+    if origin is dict:
+        return f"names to {_words(arguments[1])}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "a section"
+    return {int: "integer", float: "number", str: "text", bool: "`true` or `false`", JsonValue: "anything"}[annotation]
+
+
+def _section(annotation: Any) -> type[Section]:
+    """The section behind an annotation."""
+    if isinstance(annotation, type):
+        return annotation
+    return next(_section(kind) for kind in get_args(annotation))
+
+
+def described(metric: str, roles: Mapping[str, str]) -> bool:
+    """Whether the table has the metric, where `roles` says which policy plays each role."""
+    names = {"ROLE": roles, "POLICY": roles.values()}
+    metric = unnumbered(metric)
+    for pattern in METRICS:
+        head, _, tail = pattern.partition("/")
+        if tail == "PART" and metric.startswith(f"{head}/"):
+            return True
+        if metric in {f"{name}/{tail}" for name in names.get(head, (head,))}:
+            return True
+    return False
+
+
+def unnumbered(metric: str) -> str:
+    """The metric with N for the number that it ends with, if it does."""
+    return re.sub(r"/\d+$", "/N", metric)
+
+
+def main() -> None:
+    if "--check" in sys.argv:
+        sys.exit(0 if PAGE.read_text() == page() else "docs/reference.md is out of date: python bench/reference.py")
+    PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Equal seeds, equal runs: the same training twice, compared to the last bit, and the cost of batches by rule.
+
+    python bench/repeat.py [pairs] [ratio --old DIR] [--recipes NAME ...] [--pairs N] [--write]
+
+pairs   two runs each of Plan-Path with one model, a LoRA per role, a critic, and a model per role; the last pair of
+        each recipe while other processes keep every core busy
+ratio   minutes of the plan-path recipe here over those of an older checkout (--old), in turns
+
+`--write` appends the figures to results/repeat.jsonl; else they are printed only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from common import ROOT, record
+
+RECIPES = ("plan-path", "plan-path-lora", "plan-path-mappo", "plan-path-roles")
+JSONL = ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl")
+
+console = Console(soft_wrap=True)
+
+
+def timeless(line: dict[str, Any]) -> dict[str, Any]:
+    """A line of a run without the metrics that say how long something took."""
+    return {name: value for name, value in line.items() if not name.startswith("time/") and "per_s" not in name}
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [timeless(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def differences(first: Path, second: Path) -> list[str]:
+    """What differs between two runs: lines of their metrics, evaluations and trees, and files of their checkpoints."""
+    found = []
+    for name in JSONL:
+        both = zip_longest(lines(first / name), lines(second / name))
+        found += [f"{name}:{number}" for number, (one, other) in enumerate(both, 1) if one != other]
+    files = {path.relative_to(folder) for folder in (first, second) for path in folder.glob("checkpoints/**/*.*")}
+    if not any(file.suffix == ".safetensors" for file in files):
+        found.append("checkpoints without weights")
+    return found + [str(file) for file in sorted(files) if content(first / file) != content(second / file)]
+
+
+def content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def train(recipe: str, folder: Path, changes: Sequence[str], threads: int, checkout: Path = ROOT) -> float:
+    """One training in a process of its own; how many minutes it took."""
+    arguments = [sys.executable, "-m", "cadre", "train", recipe, *changes, "--run", str(folder)]
+    environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": str(threads)}
+    began = time.perf_counter()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "log").open("a") as log:
+        # From there, as -m prefers the folder that it is started in.
+        subprocess.run(arguments, check=True, cwd=checkout, env=environment, stdout=log, stderr=log)
+    return (time.perf_counter() - began) / 60
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Within it, so many other processes compute without end."""
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def compare(recipe: str, folder: Path, options: argparse.Namespace) -> bool:
+    """Train twice alike; whether the runs differ, with what differs printed."""
+    for side in ("first", "second"):
+        train(recipe, folder / side, [f"train.steps={options.steps}"], options.threads)
+    found = differences(folder / "first", folder / "second")
+    console.print(f"{recipe}, {folder.name}: {', '.join(found[:6]) if found else 'equal'}", highlight=False)
+    return bool(found)
+
+
+def pairs(options: argparse.Namespace) -> None:
+    """Pairs of every recipe. One value a pair: 1 where it differs."""
+    mismatches = []
+    for recipe in options.recipes:
+        for number in range(options.pairs):
+            last = number == options.pairs - 1
+            folder = options.work / f"{recipe}-{int(time.time())}{'-busy' if last else ''}"
+            with busy(2 * options.threads if last else 0):
+                mismatches.append(compare(recipe, folder, options))
+    keep(options, "repeat.pairs", [float(len(mismatches))], "pairs")
+    keep(options, "repeat.mismatches", [float(sum(mismatches))], "pairs")
+
+
+def ratio(options: argparse.Namespace) -> None:
+    """Minutes of the recipe here and there, in turns."""
+    minutes: dict[Path, list[float]] = {options.old: [], ROOT: []}
+    for number in range(options.pairs):
+        for checkout, spent in minutes.items():
+            folder = options.work / f"ratio-{int(time.time())}" / str(number)
+            spent.append(train("plan-path", folder, options.changes, options.threads, checkout))
+    here = [now / before for now, before in zip(minutes[ROOT], minutes[options.old], strict=True)]
+    keep(options, "batches_by_rule.time_ratio", here, "ratio")
+
+
+def keep(options: argparse.Namespace, name: str, values: Sequence[float], unit: str) -> None:
+    console.print(f"{name}: {', '.join(f'{value:.4g}' for value in values)} {unit}", highlight=False)
+    if options.write:
+        record("repeat", name, values, unit, options.command, len(values), [0])
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bench/repeat.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", nargs="?", choices=["pairs", "ratio"], default="pairs")
+    parser.add_argument("--recipes", nargs="+", default=list(RECIPES))
+    parser.add_argument("--pairs", type=int, default=5, help="pairs a recipe")
+    parser.add_argument("--steps", type=int, default=10, help="updates of each run of a pair")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--old", type=Path, help="a checkout whose batches are compared with")
+    parser.add_argument("--changes", nargs="*", default=[], help="changes to the recipe that ratio trains")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "repeat", help="where the runs go")
+    parser.add_argument("--write", action="store_true", help="append to results/repeat.jsonl")
+    options = parser.parse_args(arguments)
+    if options.part == "ratio" and options.old is None:
+        parser.error("ratio needs --old DIR, a checkout to compare with")
+    options.command = f"python bench/repeat.py {options.part} --pairs {options.pairs}"
+    options.work, options.old = options.work.absolute(), options.old and options.old.absolute()
+    return options
+
+
+def main() -> None:
+    options = parse(sys.argv[1:])
+    {"pairs": pairs, "ratio": ratio}[options.part](options)
+
+
+if __name__ == "__main__":
+    main()
