@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, overload
 
-from cadre.types import Observation, Reward, Task
+from cadre.types import Observation, Reward, Sample, Task
 
 Split = Literal["train", "test"]
 
@@ -36,9 +36,21 @@ class Env:
         """Apply one text from every role that `observe` named. Local rewards only for those roles."""
         raise NotImplementedError
 
+    async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
+        """Apply one completion from every role that `observe` named: by default `step` with their texts. Overridden
+        where an answer is more than its text, as with tool calls."""
+        return await self.step({role: sample.text for role, sample in samples.items()})
+
+    async def until_ready(self) -> None:
+        """Waited for before `observe` is asked; overridden where it takes time until it is known who acts."""
+
     def fork(self) -> Self:
         """An independent copy of the state."""
         return copy.deepcopy(self)
+
+    def close(self) -> None:
+        """Nobody will step or fork this state again: give back what it holds. What it showed can still be asked for.
+        Closing the state that an episode began with closes all of its forks."""
 
     @property
     def success(self) -> bool:

@@ -124,8 +124,8 @@ class Team:
     ) -> list[Sample]:
         """`count` siblings from the policy that plays the observation's role."""
         role = observation.role
-        policy = self.assignment[role]
-        request = Request(role, policy, observation.messages, count, self.sampling[role], key, previous)
+        policy, sampling = self.assignment[role], narrowed(self.sampling[role], observation)
+        request = Request(role, policy, observation.messages, count, sampling, key, previous, observation.tools)
         return await self.samplers[policy].sample(request)
 
     def greedy(self) -> Team:
@@ -198,6 +198,13 @@ class Team:
             if part:
                 answers |= dict(zip(part, ask(learner, [data[index] for index in part]), strict=True))
         return [answers[index] for index in range(len(data))]
+
+
+def narrowed(sampling: Sampling, observation: Observation) -> Sampling:
+    """The role's sampling with the stop strings and the length that the observation asks for."""
+    stop = (*sampling.stop, *(text for text in observation.stop if text not in sampling.stop))
+    longest = sampling.max_tokens if observation.max_tokens is None else observation.max_tokens
+    return replace(sampling, stop=stop, max_tokens=min(sampling.max_tokens, longest))
 
 
 async def _together(works: Iterable[Awaitable[T]]) -> list[T]:

@@ -10,14 +10,42 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Finish = Literal["stop", "length"]
+# How a prompt goes on from what its role saw and said before (`Sample.history`).
+History = Literal["first", "clean", "realigned", "new"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that a role may call: `Tool("add", "Adds.", {"type": "object", "properties": {...}})`.
+
+    `parameters` is the JSON schema of its arguments, plain JSON values.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that a role makes, with its arguments as JSON text: `ToolCall("call_1", "add", '{"a": 1}')`."""
+
+    id: str
+    name: str
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message, as the field writes them: `Message("user", "Plan the moves.")`."""
+    """One chat message, as the field writes them: `Message("user", "Plan the moves.")`.
 
-    role: Literal["system", "user", "assistant"]
+    An assistant's message may hold `tool_calls`; what a tool returned is by "tool" and names its call.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +58,19 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one team role sees before it acts: its whole conversation so far, as chat messages."""
+    """What one team role sees before it acts: its whole conversation so far, as chat messages.
+
+    `tools` are the functions that it may call. `stop` and `max_tokens` narrow the role's sampling, where what it talks
+    to asks for that. `conversation` tells apart several that a role has side by side: a prompt goes on from the role's
+    last turn in the same one.
+    """
 
     role: str
     messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    conversation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +109,10 @@ class Sample:
     `prompt_ids` and `token_ids` are the ids that the sampler really used; `token_ids` ends with the end-of-turn token
     when `finish` is "stop". `logprobs[j]` is the sampler's natural log-probability of `token_ids[j]` under the
     distribution it drew from (temperature, top-p and top-k applied). `version` counts the policy's updates so far.
+
+    `message` is the completion as a chat message where tools were offered: what was said, and the calls read out of it.
+    `history` tells how the prompt goes on from the role's turn before: "clean" keeps its sampled ids, which the chat
+    template would write alike, "realigned" keeps them although it would not, "new" is rendered afresh.
     """
 
     role: str
@@ -82,6 +123,8 @@ class Sample:
     logprobs: tuple[float, ...]
     finish: Finish
     version: int
+    message: Message | None = None
+    history: History = "first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +133,7 @@ class PreviousTurn:
 
     messages: tuple[Message, ...]
     sample: Sample
+    tools: tuple[Tool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +147,7 @@ class Request:
     sampling: Sampling
     key: int
     previous: PreviousTurn | None = None
+    tools: tuple[Tool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cadre.errors import DivergedError
-from cadre.team import Metrics, Team, Weights
-from cadre.types import Datum
+from cadre.team import Metrics, Team, Weights, narrowed
+from cadre.types import Datum, Observation, Sampling
 
 
 @dataclass(eq=False)
@@ -103,3 +103,11 @@ def test_weights_keep_all_but_the_tensors_when_pickled() -> None:
     assert copy == replace(weights, tensors=None)
     assert copy.tensors is None
     assert weights.tensors is not None
+
+
+def test_an_observation_narrows_its_roles_sampling():
+    sampling = Sampling(max_tokens=8, stop=("a",))
+    seen = Observation("r", (), stop=("a", "b"), max_tokens=4)
+    assert narrowed(sampling, seen) == Sampling(max_tokens=4, stop=("a", "b"))
+    assert narrowed(sampling, replace(seen, stop=(), max_tokens=99)) == sampling
+    assert narrowed(sampling, Observation("r", ())) == sampling

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import TemplateError
 
+from cadre.engines import tool_calls
 from cadre.errors import EngineError
-from cadre.types import Message, PreviousTurn
+from cadre.types import History, Message, PreviousTurn, Tool
 
 # For tokenizers without a template: every turn under a heading, an assistant's turn ended by the end-of-sequence token.
 PLAIN = (
@@ -28,13 +30,22 @@ PROBE = "qzx"
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """The ids that a model continues, and how they go on from its turn before (`Sample.history`)."""
+
+    ids: tuple[int, ...]
+    history: History
+
+
 class Template:
     """The chat template of one tokenizer; built once per model, and immutable.
 
     `takes_system` tells whether it has a place for a system message; where it has none the system text is put before
     the first user message. `end_of_turn` is the id of the token that closes an assistant's turn, None where the
     template closes it with ordinary text. `extends` tells whether a plain answer stays in a later prompt as it was
-    sampled; where it does not, every turn starts a new sequence, and the log says so once.
+    sampled; where it does not, every turn starts a new sequence, and the log says so once. `takes_tools` tells whether
+    it writes tools; where it does not they are put in words.
 
     `enable_thinking` is handed to templates that ask for it, and is off there by default. Raises EngineError where it
     is set and the template knows no such thing.
@@ -46,6 +57,7 @@ class Template:
             tokenizer.chat_template = PLAIN
         self._options = _options(tokenizer, enable_thinking)
         self.takes_system = self._takes_system()
+        self.takes_tools = self._takes_tools()
         self.end_of_turn = self._end_of_turn()
         self.extends = self._extends()
         if not self.extends:
@@ -54,12 +66,15 @@ class Template:
                 tokenizer.name_or_path or "this model",
             )
 
-    def render(self, messages: Sequence[Message], generation: bool) -> str:
+    def render(self, messages: Sequence[Message], generation: bool, tools: Sequence[Tool] = ()) -> str:
         """The conversation as text, with the opening of an assistant's turn where `generation`."""
-        plain = [{"role": message.role, "content": message.content} for message in self._merged(messages)]
+        told = messages if self.takes_tools else tool_calls.in_words(messages, tools)
+        options: dict[str, Any] = dict(self._options)
+        if tools and self.takes_tools:
+            options["tools"] = tool_calls.definitions(tools)
         try:
             return self._tokenizer.apply_chat_template(
-                plain, tokenize=False, add_generation_prompt=generation, **self._options
+                tool_calls.as_dicts(self._merged(told)), tokenize=False, add_generation_prompt=generation, **options
             )
         except TemplateError as error:
             roles = ", ".join(message.role for message in messages)
@@ -68,18 +83,46 @@ class Template:
                 "expect an optional system message, then user and assistant in turn. Change what observe() returns."
             ) from error
 
-    def prompt_ids(
-        self, messages: Sequence[Message], previous: PreviousTurn | None, stops: Sequence[int]
-    ) -> tuple[int, ...]:
-        """The ids that the model continues. Goes on from those of `previous` where the conversation extends it."""
-        text = self.render(messages, generation=True)
-        rest = None if previous is None else self._after(text, messages, previous)
-        if previous is None or rest is None:
-            return self._encode(text)
+    def prompt(
+        self,
+        messages: Sequence[Message],
+        previous: PreviousTurn | None,
+        stops: Sequence[int],
+        tools: Sequence[Tool] = (),
+    ) -> Prompt:
+        """What the model continues. Goes on from the ids of `previous` where the conversation extends it."""
+        text = self.render(messages, generation=True, tools=tools)
+        if previous is None:
+            return Prompt(self._encode(text), "first")
+        rest, history = self._after(text, messages, previous, tools)
+        if rest is None:
+            return Prompt(self._encode(text), "new")
         more = self._encode(rest)
         if more and more[0] in stops and previous.sample.token_ids[-1:] and previous.sample.token_ids[-1] in stops:
             more = more[1:]
-        return previous.sample.prompt_ids + previous.sample.token_ids + more
+        return Prompt(previous.sample.prompt_ids + previous.sample.token_ids + more, history)
+
+    def prompt_ids(
+        self, messages: Sequence[Message], previous: PreviousTurn | None, stops: Sequence[int]
+    ) -> tuple[int, ...]:
+        """The ids of the prompt alone, of a conversation without tools."""
+        return self.prompt(messages, previous, stops).ids
+
+    def said(self, prompt_ids: Sequence[int], token_ids: Sequence[int], tools: Sequence[Tool]) -> Message:
+        """A completion, without its end-of-turn token, as a message with the calls of these tools that it makes."""
+        text, schema = self.decode(token_ids), self._response_template()
+        if schema is None:
+            return Message("assistant", text)
+        try:
+            parsed = self._tokenizer.parse_response(
+                self._tokenizer.decode(token_ids),
+                schema,
+                prefix=self._tokenizer.decode(prompt_ids),
+                tools=tool_calls.definitions(tools),
+            )
+        except (ValueError, RecursionError):  # malformed JSON, say: then it is what it looks like, a text
+            return Message("assistant", text)
+        return tool_calls.said(text, parsed, tools)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of a completion, without special tokens."""
@@ -88,22 +131,40 @@ class Template:
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
 
-    def _after(self, text: str, messages: Sequence[Message], previous: PreviousTurn) -> str | None:
+    def _after(
+        self, text: str, messages: Sequence[Message], previous: PreviousTurn, tools: Sequence[Tool]
+    ) -> tuple[str | None, History]:
         """What `text` has after the turn that was sampled, or None where it does not extend that turn."""
         seen = len(previous.messages)
         extends = (
             tuple(messages[:seen]) == previous.messages
+            and tuple(tools) == previous.tools
             and len(messages) > seen + 1
-            and messages[seen] == Message("assistant", previous.sample.text)
+            and tool_calls.is_turn(messages[seen], previous.sample)
         )
         if not (extends and self.extends):
-            return None
-        before = self.render(previous.messages, generation=True)
+            return None, "new"
+        before = self.render(previous.messages, generation=True, tools=tools)
         # Many templates trim what was said; the ids keep it as it was sampled.
         for content in (previous.sample.text, previous.sample.text.strip()):
             if text.startswith(before + content):
-                return text[len(before + content) :]
-        return None
+                return text[len(before + content) :], "clean"
+        return self._realigned(before, messages, previous, tools), "realigned"
+
+    def _realigned(
+        self, before: str, messages: Sequence[Message], previous: PreviousTurn, tools: Sequence[Tool]
+    ) -> str | None:
+        """What follows a turn with tool calls, which templates and programs write in their own way: it is cut out by a
+        stand-in. None where it cannot be, and where thinking is to be left out."""
+        if not (previous.sample.message and previous.sample.message.tool_calls) or "</think>" in previous.sample.text:
+            return None
+        stand_in = list(messages)
+        stand_in[len(previous.messages)] = Message("assistant", PROBE)
+        try:
+            text = self.render(stand_in, generation=True, tools=tools)
+        except EngineError:
+            return None
+        return text[len(before + PROBE) :] if text.startswith(before + PROBE) else None
 
     def _merged(self, messages: Sequence[Message]) -> list[Message]:
         """The messages, a leading system text put into the first user message where the template takes none."""
@@ -120,6 +181,24 @@ class Template:
             return PROBE in self._tokenizer.apply_chat_template(probe, tokenize=False, **self._options)
         except TemplateError:
             return False
+
+    def _takes_tools(self) -> bool:
+        try:
+            probe = [{"role": "user", "content": "x"}]
+            tools = tool_calls.definitions([Tool(PROBE)])
+            return PROBE in self._tokenizer.apply_chat_template(probe, tokenize=False, tools=tools, **self._options)
+        except TemplateError:
+            return False
+
+    def _response_template(self) -> Any:
+        """How answers are read: the tokenizer's own way, or that of templates which write calls as Qwen's do, or that
+        in which they were asked for in words; None where nobody knows."""
+        declared = getattr(self._tokenizer, "response_template", None)
+        if declared is not None or (self.takes_tools and tool_calls.OPEN not in self._tokenizer.get_chat_template()):
+            return declared
+        asked = [Message("user", "x")]
+        opening = self.render(asked, generation=True).removeprefix(self.render(asked, generation=False))
+        return tool_calls.hermes(opening.partition("<think>")[0] or PROBE)
 
     def _extends(self) -> bool:
         first = [Message("user", "x")]

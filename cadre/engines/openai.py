@@ -12,10 +12,11 @@ import os
 from typing import Any
 
 from cadre import random_keys
+from cadre.engines import tool_calls
 from cadre.engines.stop_strings import cut
 from cadre.errors import EngineError
 from cadre.team import Weights
-from cadre.types import Finish, Request, Sample, Sampling
+from cadre.types import Finish, Message, Request, Sample, Sampling, ToolCall
 
 
 class OpenAISampler:
@@ -62,7 +63,8 @@ class OpenAISampler:
         sampling = request.sampling
         reply = await client.chat.completions.create(
             model=self._model,
-            messages=[{"role": message.role, "content": message.content} for message in request.messages],
+            messages=[_as_dict(message) for message in request.messages],
+            tools=tool_calls.definitions(request.tools) or self._openai.NOT_GIVEN,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=sampling.max_tokens,
@@ -73,10 +75,29 @@ class OpenAISampler:
         choice = reply.choices[0]
         finish: Finish = "length" if choice.finish_reason == "length" else "stop"
         text = cut(choice.message.content or "", sampling.stop)
-        return Sample(request.role, request.policy, text, (), (), (), finish, 0)
+        message = _said(choice.message, text) if request.tools else None
+        return Sample(request.role, request.policy, text, (), (), (), finish, 0, message)
 
     def _beyond_openai(self, sampling: Sampling) -> dict[str, Any]:
         body: dict[str, Any] = {"top_k": sampling.top_k} if sampling.top_k else {}
         if self._enable_thinking is not None:
             body["chat_template_kwargs"] = {"enable_thinking": self._enable_thinking}
         return body
+
+
+def _as_dict(message: Message) -> dict[str, Any]:
+    """The message as endpoints take it, arguments as text."""
+    plain: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if message.role == "tool":
+        plain["tool_call_id"] = message.tool_call_id
+    return plain
+
+
+def _said(reply: Any, text: str) -> Message:
+    calls = [ToolCall(call.id, call.function.name, call.function.arguments) for call in reply.tool_calls or []]
+    return Message("assistant", text, tuple(calls))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
@@ -43,7 +43,18 @@ def of_trees(trees: Sequence[Tree], alpha: float) -> Metrics:
         "rollout/tokens": sum(len(sample.token_ids) for tree in trees for sample in walk.samples(tree.root)),
         "rollout/env_steps": len(branches),
     }
-    return metrics | {f"parts/{name}": value for name, value in parts.items()} | _by_role(trees, alpha)
+    parted = {f"parts/{name}": value for name, value in parts.items()}
+    return metrics | parted | _of_histories(trees) | _by_role(trees, alpha)
+
+
+def _of_histories(trees: Sequence[Tree]) -> Metrics:
+    """How many decisions go on from a turn before: with the ids that were sampled, with them although the template
+    would write them in another way, or in a new sequence. Empty where no prompt followed another."""
+    decisions = [
+        siblings[0].history for tree in trees for node in walk.nodes(tree.root) for siblings in node.samples.values()
+    ]
+    later = Counter(history for history in decisions if history != "first")
+    return {f"rollout/history_{name}": later[name] for name in ("clean", "realigned", "new")} if later else {}
 
 
 def _by_role(trees: Sequence[Tree], alpha: float) -> Metrics:

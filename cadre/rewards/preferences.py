@@ -82,4 +82,4 @@ def _messages(raw: Any, where: str) -> tuple[Message, ...]:
 
 def line_of(pair: Pair) -> str:
     """A pair as `read_pairs` reads it."""
-    return json.dumps({**asdict(pair), "prompt": [asdict(message) for message in pair.prompt]})
+    return json.dumps({**asdict(pair), "prompt": [{"role": m.role, "content": m.content} for m in pair.prompt]})

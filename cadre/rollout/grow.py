@@ -5,16 +5,19 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import Any
 
 from cadre import random_keys
 from cadre.env import Env
 from cadre.errors import CadreError, ContractError
+from cadre.rollout.conversations import Previous, last_turn, with_turns, words
 from cadre.rollout.rounds import together
 from cadre.rollout.tree_shape import Shape
 from cadre.team import Team
-from cadre.types import Branch, Node, Observation, PreviousTurn, Reward, Sample, Task, Tree
+from cadre.types import Branch, Node, Observation, Reward, Sample, Task, Tree
 
 MAX_DEPTH = 200
 
@@ -45,7 +48,7 @@ class Past:
     """What lies above a decision.
 
     path        the branch taken at each decision
-    previous    what each role saw and said last
+    previous    what each role saw and said last in each of its conversations
     turns       how often each role acted
     share       what the decision counts beside those that are played side by side
     unpaid      the roles that acted and have not been paid since, while the shape looks ahead for them
@@ -54,7 +57,7 @@ class Past:
     """
 
     path: tuple[int, ...] = ()
-    previous: Mapping[str, PreviousTurn] = field(default_factory=dict)
+    previous: Previous = field(default_factory=dict)
     turns: Mapping[str, int] = field(default_factory=dict)
     share: float = 1.0
     unpaid: frozenset[str] = frozenset()
@@ -84,11 +87,10 @@ class Tried:
     def below(self, index: int, share: float) -> Past:
         """The past of the decision that branch `index` leads to, when the shape does not look ahead."""
         chosen = {role: self.samples[role][sibling] for role, sibling in self.choices[index].items()}
-        said = {role: PreviousTurn(self.observations[role].messages, sample) for role, sample in chosen.items()}
         turns = {role: self.past.turns.get(role, 0) + 1 for role in chosen}
         return Past(
             path=(*self.past.path, index),
-            previous={**self.past.previous, **said},
+            previous=with_turns(self.past.previous, self.observations, chosen),
             turns={**self.past.turns, **turns},
             share=share,
             resumed=share,
@@ -116,6 +118,7 @@ async def grow(env: Env, rollout: Rollout, key: int, past: Past | None = None) -
 
 async def attempt(env: Env, rollout: Rollout, key: int, past: Past) -> Tried | None:
     """Sample at the state of `env` and try what was sampled; None where the episode is over."""
+    await env.until_ready()
     observations = env.observe()
     if not observations:
         return None
@@ -129,19 +132,29 @@ async def attempt(env: Env, rollout: Rollout, key: int, past: Past) -> Tried | N
     choices = shape.choices(counts)
     drawn = await together(
         *(
-            rollout.team.sample(observation, counts[role], random_keys.key(here, role), past.previous.get(role))
+            rollout.team.sample(
+                observation, counts[role], random_keys.key(here, role), last_turn(past.previous, observation)
+            )
             for role, observation in observations.items()
         )
     )
     samples = {role: tuple(siblings) for role, siblings in zip(observations, drawn, strict=True)}
 
     # Try: each joint action on its own copy of the one state.
-    actions = [{role: samples[role][index].text for role, index in choice.items()} for choice in choices]
+    actions = [{role: samples[role][index] for role, index in choice.items()} for choice in choices]
     forks, rewards = await step_each(env, actions)
 
     # Choose the branches to go on with, where a step paid nobody by what follows it.
     tried = Tried(env, past, observations, samples, choices, forks, rewards)
-    return await choose(tried, rollout, key)
+    return leave_behind(await choose(tried, rollout, key))
+
+
+def leave_behind(tried: Tried) -> Tried:
+    """Close what the shape does not go on with."""
+    kept = {id(tried.forks[index]) for index in tried.picked}
+    for fork in (fork for fork in tried.forks if id(fork) not in kept):
+        fork.close()
+    return tried
 
 
 async def go_on(tried: Tried, rollout: Rollout, key: int) -> Node:
@@ -221,7 +234,7 @@ def waiting_roles(tried: Tried, alpha: float) -> frozenset[str]:
 
 def first_of_equals(tried: Tried) -> list[int]:
     """For each joint action the first that is equal to it: they lead to one state, so what follows is played once."""
-    actions = [tuple(tried.samples[role][sibling].text for role, sibling in choice.items()) for choice in tried.choices]
+    actions = [words({role: tried.samples[role][at] for role, at in choice.items()}) for choice in tried.choices]
     return [actions.index(action) for action in actions]
 
 
@@ -231,17 +244,17 @@ def settled(tried: Tried, picked: Sequence[int], scores: Sequence[float], ahead:
     return replace(tried, picked=picked, ahead=ahead, value=value)
 
 
-async def step_each(env: Env, actions: Sequence[dict[str, str]]) -> tuple[list[Env], list[Reward]]:
+async def step_each(env: Env, actions: Sequence[dict[str, Sample]]) -> tuple[list[Env], list[Reward]]:
     """What each action leads to from the state of `env`, and what it pays; `env` itself stays as it is.
 
     Equal actions are stepped once and share the state that they lead to, since the contract makes them equal; nobody
     steps that state again, only its forks. As a policy sharpens most siblings say the same.
     """
-    places: dict[tuple[tuple[str, str], ...], int] = {}
-    order = [places.setdefault(tuple(action.items()), len(places)) for action in actions]
-    distinct = [dict(action) for action in places]
+    places: dict[Any, int] = {}
+    order = [places.setdefault(words(action), len(places)) for action in actions]
+    distinct = [actions[order.index(place)] for place in places.values()]
     forks = [env.fork() for _ in distinct]
-    rewards = await together(*(fork.step(action) for fork, action in zip(forks, distinct, strict=True)))
+    rewards = await together(*(fork.step_samples(action) for fork, action in zip(forks, distinct, strict=True)))
     return [forks[place] for place in order], [rewards[place] for place in order]
 
 
@@ -270,7 +283,8 @@ async def grow_any(
 
     async def grow_one(position: int, task: Task) -> Tree | Failure:
         try:
-            root = await grow(rollout.make(task), rollout, random_keys.key(key, position))
+            with closing(rollout.make(task)) as env:
+                root = await grow(env, rollout, random_keys.key(key, position))
         except CadreError:
             raise
         except Exception:  # noqa: BLE001 - the one boundary that turns a failed episode into data

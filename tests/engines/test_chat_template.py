@@ -4,7 +4,7 @@ import pytest
 
 from cadre.engines.chat_template import PLAIN, Template
 from cadre.errors import EngineError
-from cadre.types import Message, PreviousTurn, Sample
+from cadre.types import Message, PreviousTurn, Sample, Tool, ToolCall
 from tests.engines.tiny import CHATML, byte_tokenizer
 
 STOPS = (257, 259)
@@ -169,3 +169,108 @@ def test_a_refused_conversation_says_what_to_do():
     one = template("{% if messages|length > 2 %}{{ raise_exception('Roles must alternate') }}{% endif %}" + CHATML)
     with pytest.raises(EngineError, match=r"Roles must alternate.*user, user, user"):
         one.render([Message("user", "x")] * 3, generation=True)
+
+
+TOOLING = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool.function | tojson }}\n{% endfor %}"
+    "<tool_call></tool_call><|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+ADD = Tool("add", "Adds.", {"type": "object", "properties": {"a": {"type": "integer"}}})
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+
+
+def tool_turn(one: Template, text: str) -> PreviousTurn:
+    prompt = one.prompt(HISTORY, None, STOPS, [ADD]).ids
+    sampled = (*ids(text), 259)
+    message = one.said(prompt, sampled[:-1], [ADD])
+    sample = Sample("r", "p", text, prompt, sampled, (0.0,) * len(sampled), "stop", 0, message)
+    return PreviousTurn(HISTORY, sample, (ADD,))
+
+
+def returned(turn: PreviousTurn) -> tuple[Message, ...]:
+    echoed = Message("assistant", "", tuple(ToolCall("x", c.name, '{"a":1}') for c in turn.sample.message.tool_calls))
+    return (*HISTORY, echoed, Message("tool", "2", tool_call_id="x"))
+
+
+@pytest.mark.parametrize(("text", "takes"), [(TOOLING, True), (CHATML, False), (None, False)])
+def test_tools_are_written_by_the_template_or_put_in_words(text, takes):
+    one = template(text)
+    assert one.takes_tools is takes
+    shown = one.render(HISTORY, generation=True, tools=[ADD])
+    assert '"name": "add"' in shown
+    assert "Be brief." in shown
+    assert "add" not in one.render(HISTORY, generation=True)
+
+
+@pytest.mark.parametrize("text", [TOOLING, CHATML, None])
+def test_calls_are_read_out_of_an_answer(text):
+    one = template(text)
+    prompt = one.prompt(HISTORY, None, STOPS, [ADD]).ids
+    two = one.said(prompt, ids(f"Well. {CALL}{CALL}"), [ADD])
+    assert two == Message("assistant", "Well.", tuple(ToolCall(f"call_{n}", "add", '{"a": 1}') for n in range(2)))
+    unclosed = one.said(prompt, ids(CALL.removesuffix("\n</tool_call>")), [ADD])
+    assert [call.name for call in unclosed.tool_calls] == ["add"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Just words.",
+        "<tool_call>{not json</tool_call>",
+        '<tool_call>{"name": "other", "arguments": {}}</tool_call>',
+        '<tool_call>["add"]</tool_call>',
+        '<tool_call>{"name": "add", "arguments": "a"}</tool_call>',
+        "<tool_call>" + "[" * 20_000,
+    ],
+)
+def test_what_is_no_call_of_an_offered_tool_is_text(said):
+    one = template(TOOLING)
+    assert one.said(one.prompt(HISTORY, None, STOPS, [ADD]).ids, ids(said), [ADD]) == Message("assistant", said)
+
+
+def test_a_template_whose_calls_nobody_can_read_gives_text():
+    one = template(TOOLING.replace("tool_call>", "odd>"))
+    assert one.said((), ids(CALL), [ADD]) == Message("assistant", CALL)
+
+
+def test_a_tokenizers_own_response_template_reads_the_answer():
+    tokenizer = byte_tokenizer(TOOLING)
+    field = {"open": "CALL ", "close": ";", "content": "json", "repeats": True, "transform": {"function": "{content}"}}
+    tokenizer.response_template = {
+        "start_anchor": "assistant\n",
+        "fields": {"tool_calls": field, "content": {"content": "text"}},
+    }
+    message = Template(tokenizer).said((), ids('CALL {"name": "add", "arguments": {"a": "1"}};'), [ADD])
+    assert message.tool_calls == (ToolCall("call_0", "add", '{"a": "1"}'),)
+
+
+@pytest.mark.parametrize(
+    ("said", "history"),
+    [
+        (CALL, "clean"),
+        (CALL.replace('"a": 1', '"a":  1'), "realigned"),
+        ("Well. " + CALL, "realigned"),
+        ("<think>hm</think>" + CALL.replace("\n", ""), "new"),
+    ],
+)
+def test_sampled_ids_are_kept_over_a_tool_call(said, history):
+    one = template(TOOLING)
+    turn = tool_turn(one, said)
+    after = one.prompt(returned(turn), turn, STOPS, [ADD])
+    kept = turn.sample.prompt_ids + turn.sample.token_ids
+    assert after.history == history
+    assert (after.ids[: len(kept)] == kept) is (history != "new")
+    if history != "new":
+        assert after.ids[len(kept) :] == ids("\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n")
+    assert one.prompt(returned(turn), turn, STOPS).history == "new"  # without the tools it is another prompt
+
+
+def test_how_plain_prompts_go_on_is_told():
+    one = template()
+    before = previous(one, "Yes.", (300, 259))
+    assert one.prompt(HISTORY, None, STOPS).history == "first"
+    assert one.prompt(later("Yes."), before, STOPS).history == "clean"
+    assert one.prompt(later("No."), before, STOPS).history == "new"

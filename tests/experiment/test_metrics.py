@@ -1,10 +1,12 @@
-"""Metrics of groups, by hand."""
+"""Metrics of groups and of how prompts go on, by hand."""
+
+from dataclasses import replace
 
 import pytest
 
 from cadre.advantages.credit import Credit
 from cadre.experiment import metrics
-from cadre.types import Task, Tree
+from cadre.types import History, Node, Task, Tree
 from tests.advantages.trees import assign, inner, leaf, node
 
 
@@ -26,3 +28,17 @@ def test_the_share_of_groups_without_std_by_role() -> None:
         }
     )
     assert metrics.of_groups([]) == {}
+
+
+def test_how_prompts_go_on_is_counted_a_decision() -> None:
+    def told(history: History, *below: Node) -> Node:
+        branch = inner({"r": 0}, below[0]) if below else leaf({"r": 0}, 0.0)
+        made = node(0, {"r": 2}, [branch])
+        return replace(made, samples={"r": tuple(replace(sample, history=history) for sample in made.samples["r"])})
+
+    root = told("first", told("clean", told("clean", told("new", told("realigned")))))
+    counted = metrics.of_trees([Tree(Task("t", {}), root)], 1.0)
+    assert counted["rollout/history_clean"] == 2
+    assert counted["rollout/history_realigned"] == 1
+    assert counted["rollout/history_new"] == 1
+    assert "rollout/history_new" not in metrics.of_trees([Tree(Task("t", {}), told("first"))], 1.0)

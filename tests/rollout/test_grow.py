@@ -154,7 +154,7 @@ def test_equal_actions_are_stepped_once_and_the_tree_is_the_same(
 
     async def plainly(env, actions):
         forks = [env.fork() for _ in actions]
-        return forks, [await fork.step(action) for fork, action in zip(forks, actions, strict=True)]
+        return forks, [await fork.step_samples(action) for fork, action in zip(forks, actions, strict=True)]
 
     def answer(request, index):
         return str(index % 2)
@@ -392,3 +392,46 @@ def test_a_task_that_is_drawn_twice_in_a_step_is_played_twice() -> None:
     assert first != second
     asyncio.run(grow_any([task], Rollout(Digit, team, tree_shape.greedy(2), 1.0), 7, first=1))
     assert sampler.asked[-1].key == second
+
+
+def test_what_the_shape_leaves_behind_is_closed_and_in_the_end_the_episode() -> None:
+    forks: list[Env] = []
+    closed: list[Env] = []
+
+    class Closing(Pair):
+        def fork(self) -> "Closing":
+            forks.append(super().fork())
+            return forks[-1]  # type: ignore[return-value]
+
+        def close(self) -> None:
+            closed.append(self)
+
+        async def step(self, actions: dict[str, str]) -> Reward:
+            assert self not in closed
+            return await super().step(actions)
+
+    team, _ = scripted_team(Pair, lambda request, index: str(index))
+    made = Closing(Task("t", {}), 2)
+    rollout = Rollout(lambda task: made, team, tree_shape.greedy(3), 1.0)
+    asyncio.run(grow_many([made.task], rollout, 7))
+    assert len(forks) == 6
+    assert closed[-1] is made
+    assert len(closed) == 5  # two siblings at each of two decisions, and the whole
+
+
+def test_who_acts_is_waited_for() -> None:
+    class Slow(Digit):
+        acts = False
+
+        async def until_ready(self) -> None:
+            await asyncio.sleep(0)
+            self.acts = True
+
+        def observe(self) -> dict[str, Observation]:
+            assert self.acts
+            return super().observe()
+
+    team, _ = scripted_team(Digit, lambda request, index: "1")
+    rollout = Rollout(Slow, team, tree_shape.greedy(2), 1.0)
+    trees, failures = asyncio.run(grow_many(Slow.tasks("train")[:1], rollout, 7))
+    assert (len(trees), failures) == (1, [])

@@ -8,6 +8,7 @@ from typing import ParamSpec, TypeVar
 
 from torch import nn
 
+from cadre.engines.chat_template import Prompt
 from cadre.engines.stop_strings import StopStrings, cut
 from cadre.engines.torch.base import device_memory, loading, malloc, storage
 from cadre.engines.torch.sampling import batch_memory
@@ -61,9 +62,10 @@ class TorchEngine:
     async def sample(self, request: Request) -> list[Sample]:
         """`request.count` siblings, drawn in one batch with whatever else is asked for at the time."""
         self._check_held(request.policy, f"Role {request.role!r} asks for")
-        asked = self._generation(request)
-        completions = await self._batcher.submit(asked)
-        return [self._sample(request, asked.prompt_ids, completion) for completion in completions]
+        template = self.loaded.templates[request.policy]
+        prompt = template.prompt(request.messages, request.previous, self.loaded.stops, request.tools)
+        completions = await self._batcher.submit(self._generation(request, prompt.ids))
+        return [self._sample(request, prompt, completion) for completion in completions]
 
     async def load(self, weights: Weights) -> None:
         """Take a policy's weights, after the batch that is being drawn: those of a folder, or a learner's tensors.
@@ -150,10 +152,9 @@ class TorchEngine:
                 "team.roles."
             )
 
-    def _generation(self, request: Request) -> GenerationRequest:
+    def _generation(self, request: Request, prompt_ids: tuple[int, ...]) -> GenerationRequest:
         """The request in token ids."""
         template, sampling = self.loaded.templates[request.policy], request.sampling
-        prompt_ids = template.prompt_ids(request.messages, request.previous, self.loaded.stops)
         return GenerationRequest(
             policy=request.policy,
             prompt_ids=prompt_ids,
@@ -174,18 +175,21 @@ class TorchEngine:
             )
         return min(request.sampling.max_tokens, room)
 
-    def _sample(self, request: Request, prompt_ids: tuple[int, ...], completion: Completion) -> Sample:
-        ids = completion.token_ids
-        text = self.loaded.templates[request.policy].decode(ids[:-1] if ids[-1] in self.loaded.stops else ids)
+    def _sample(self, request: Request, prompt: Prompt, completion: Completion) -> Sample:
+        ids, template = completion.token_ids, self.loaded.templates[request.policy]
+        said = ids[:-1] if ids[-1] in self.loaded.stops else ids
+        text = template.decode(said)
         return Sample(
             role=request.role,
             policy=request.policy,
             text=cut(text, request.sampling.stop),
-            prompt_ids=prompt_ids,
+            prompt_ids=prompt.ids,
             token_ids=ids,
             logprobs=completion.logprobs,
             finish=completion.finish,
             version=completion.version,
+            message=template.said(prompt.ids, said, request.tools) if request.tools else None,
+            history=prompt.history,
         )
 
     def _decode(self, requests: Sequence[GenerationRequest], listener: Listener) -> None:
