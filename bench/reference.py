@@ -64,7 +64,10 @@ METRICS = {
     "POLICY/sequences": "training sequences",
     "POLICY/tokens": "tokens trained on",
     "POLICY/tokens_per_s": "of them a second",
+    "ROLE/staleness": "updates of its policy since its samples were drawn, mean",
+    "rollout/staleness_max": "the most of all samples",
     "time/sample_s": "seconds to sample",
+    "time/wait_s": "seconds that learning waited for that; fewer where sampling runs ahead",
     "time/learn_s": "seconds to update",
 }
 EVALUATION = {

@@ -111,6 +111,7 @@ class Team:
     """`assignment` maps role to policy, `samplers` policy to engine, `sampling` role to its distribution.
 
     A team without `learners` plays only. `reward_model` scores what the team says where the algorithm asks for that.
+    `apart` says that samplers have weights of their own, so that they may sample while the learners learn.
     """
 
     assignment: Mapping[str, str]
@@ -118,6 +119,7 @@ class Team:
     sampling: Mapping[str, Sampling]
     learners: Sequence[Learner] = field(default=())
     reward_model: RewardModel | None = None
+    apart: bool = False
 
     async def sample(
         self, observation: Observation, count: int, key: int, previous: PreviousTurn | None
@@ -153,17 +155,18 @@ class Team:
         updates = await _together(learner.update(part) for learner, part in parts if part)
         return {policy: metrics for update in updates for policy, metrics in update.items()}
 
-    async def publish(self) -> None:
-        """Hand the weights of every trained policy to the sampler that plays it."""
-        await _together(self._hand_over(learner, policy) for learner in self.learners for policy in learner.policies)
+    async def published(self) -> list[Weights]:
+        """The weights of every policy that is trained and that a sampler plays."""
+        return await _together(
+            learner.publish(policy)
+            for learner in self.learners
+            for policy in learner.policies
+            if policy in self.samplers
+        )
 
     async def load(self, weights: Iterable[Weights]) -> None:
         """Let the samplers of these policies take these weights."""
         await _together(self.samplers[part.policy].load(part) for part in weights)
-
-    async def _hand_over(self, learner: Learner, policy: str) -> None:
-        if policy in self.samplers:
-            await self.samplers[policy].load(await learner.publish(policy))
 
     def trains(self, policy: str) -> bool:
         """Whether one of the engines trains the policy; frozen and remote ones are not trained."""

@@ -79,7 +79,8 @@ def test_an_error_is_raised_once_all_have_ended() -> None:
 
 def test_published_weights_reach_the_sampler_that_plays_the_policy() -> None:
     player, other = Recorder(()), Recorder(())
-    asyncio.run(team(Recorder(("a", "critic")), a=player, frozen=other).publish())
+    both = team(Recorder(("a", "critic")), a=player, frozen=other)
+    asyncio.run(both.load(asyncio.run(both.published())))
     (weights,) = player.loaded
     assert (weights.policy, weights.version) == ("a", 7)
     assert other.loaded == []

@@ -1,8 +1,9 @@
 """Everything needed to go on as if nothing had happened.
 
 All randomness is keyed by the step, so the step is the random state and the data position. Beside it stand the running
-baselines, the best score so far, and what the engines save: every policy's and critic's weights, optimiser moments,
-schedule and counters, in safetensors and JSON. Each checkpoint is a sealed folder (`cadre.experiment.sealed`).
+baselines, the best score so far, the steps that are sampled and not learned from yet, and what the engines save: every
+policy's and critic's weights, optimiser moments, schedule and counters, in safetensors and JSON. Each checkpoint is a
+sealed folder (`cadre.experiment.sealed`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import json
 import logging
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from cadre.errors import RunError
-from cadre.experiment import sealed
+from cadre.experiment import in_flight, sealed
+from cadre.experiment.in_flight import StepSample
 from cadre.team import Team, Weights
 
 log = logging.getLogger(__name__)
@@ -29,12 +32,14 @@ class State:
     baselines   the running baselines by name
     best_step   the step of the best evaluation so far, None before the first
     best        its share of successes
+    in_flight   the next steps, as far as they are sampled
     """
 
     step: int = 0
     baselines: dict[str, float] = field(default_factory=dict)
     best_step: int | None = None
     best: float = 0.0
+    in_flight: tuple[StepSample, ...] = ()
 
 
 def name_of(step: int) -> str:
@@ -55,7 +60,8 @@ def save(folder: Path, state: State, team: Team, config: str = "") -> Path:
     def fill(partial: Path) -> None:
         for learner in team.learners:
             learner.save(partial)
-        (partial / "state.json").write_text(json.dumps(asdict(state)))
+        in_flight.write(partial, state.in_flight)
+        (partial / "state.json").write_text(json.dumps(_without_trees(state)))
         (partial / "config.yaml").write_text(config)
 
     return sealed.write(final, fill)
@@ -93,7 +99,13 @@ def _newest_first(folder: Path, at_most: int | None) -> Iterator[Path]:
 
 def read_state(checkpoint: Path) -> State:
     """The loop's own state, without the weights."""
-    return State(**json.loads((checkpoint / "state.json").read_text()))
+    return State(**json.loads((checkpoint / "state.json").read_text()), in_flight=in_flight.read(checkpoint))
+
+
+def _without_trees(state: State) -> dict[str, Any]:
+    fields = asdict(replace(state, in_flight=()))
+    del fields["in_flight"]
+    return fields
 
 
 def load(checkpoint: Path, team: Team) -> State:

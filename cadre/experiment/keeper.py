@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
 from cadre.experiment import checkpoint
+from cadre.experiment.ahead import SamplingAhead
 from cadre.experiment.checkpoint import State
 from cadre.experiment.config import dump
 from cadre.experiment.run_directory import Run
@@ -17,22 +18,25 @@ from cadre.team import Team
 class Keeper:
     """Holds the state of a training and writes its checkpoints; owned by the loop, lives as long as that.
 
-    What is saved is always a state between two steps, with everything of the steps before it logged.
+    What is saved is always a state between two steps, with everything of the steps before it logged, and with the next
+    steps as far as `ahead` has sampled them.
     """
 
-    def __init__(self, run: Run, team: Team, state: State) -> None:
-        self.run, self.team, self.state = run, team, state
+    def __init__(self, run: Run, team: Team, state: State, ahead: SamplingAhead) -> None:
+        self.run, self.team, self.state, self.ahead = run, team, state, ahead
         self._folder = run.folder / "checkpoints"
         self._whole = True
         self._saved = time.monotonic()
 
-    @contextmanager
-    def to_the_end(self) -> Iterator[None]:
-        """Save whatever ends this, unless a step was just changing the weights: then the last checkpoint stands."""
+    @asynccontextmanager
+    async def to_the_end(self) -> AsyncIterator[None]:
+        """Save whatever ends this, unless a step was just changing the weights, or one that was sampled from earlier
+        ones is lost: then the last checkpoint stands."""
         try:
             yield
         finally:
-            if self._whole:
+            again = await self.ahead.close(self.state.step)
+            if self._whole and again:
                 self.save()
 
     @contextmanager
@@ -43,20 +47,25 @@ class Keeper:
         self.state = replace(self.state, step=self.state.step + 1)
         self._whole = True
 
-    def save_where_due(self) -> None:
-        """By minutes, by steps, or because the evaluation just made is the best so far."""
+    async def save_where_due(self) -> None:
+        """By minutes, by steps, or because the evaluation just made is the best so far; once no step is being sampled
+        from weights that are gone when this is read."""
+        if self._due():
+            await self.ahead.settle()
+            self.save()
+
+    def _due(self) -> bool:
         goal, step = self.run.config.train, self.state.step
         minutes = (time.monotonic() - self._saved) / 60
         by_time = 0 < goal.checkpoint_minutes <= minutes
         by_step = goal.checkpoint_every > 0 and step % goal.checkpoint_every == 0
-        if by_time or by_step or self._best()[0] == step:
-            self.save()
+        return by_time or by_step or self._best()[0] == step
 
     def save(self) -> None:
         """Write the state, and remove what need not be kept."""
         goal = self.run.config.train
         best_step, best = self._best()
-        self.state = replace(self.state, best_step=best_step, best=best)
+        self.state = replace(self.state, best_step=best_step, best=best, in_flight=self.ahead.ready())
         checkpoint.save(self._folder, self.state, self.team, dump(self.run.config))
         checkpoint.prune(self._folder, goal.checkpoints_kept, best_step, goal.checkpoint_every)
         self._saved = time.monotonic()

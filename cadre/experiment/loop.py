@@ -10,8 +10,10 @@ from functools import lru_cache, partial
 from cadre import random_keys
 from cadre.advantages.batch import build_batch, useful
 from cadre.experiment import evaluate, metrics
+from cadre.experiment.ahead import SamplingAhead, Span
 from cadre.experiment.checkpoint import State
 from cadre.experiment.experiment import Experiment
+from cadre.experiment.in_flight import StepSample
 from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.keeper import Keeper
 from cadre.experiment.progress import Progress
@@ -38,32 +40,37 @@ class Training:
 async def train(training: Training, start: State, interrupt: Interrupt) -> int:
     """Train from where `start` stands to `train.steps` or `train.max_tokens`; returns the updates made in all.
 
-    When `interrupt` is asked, a step that is still sampling is dropped, one that is learning is finished, and either
-    way the state is saved.
+    Sampling runs ahead of learning as far as `train.max_staleness` lets it. When `interrupt` is asked, a step that is
+    still sampling is dropped where it can be sampled again, one that is learning is finished, and either way the state
+    is saved.
     """
     goal, every = training.experiment.config.train, training.experiment.config.evaluate.every
-    keeper, tokens = Keeper(training.run, training.team, start), training.run.total("rollout/tokens")
-    with keeper.to_the_end():
+    span = Span(goal.max_staleness, goal.steps)
+    ahead = SamplingAhead(partial(sample, training), training.team, span, start.in_flight)
+    keeper, tokens = Keeper(training.run, training.team, start, ahead), training.run.total("rollout/tokens")
+    async with keeper.to_the_end():
+        await ahead.hand_over()
         if due(start.step, every) or start.step == 0:
-            await interrupt.stoppable(evaluate_now(training, start.step))
+            await interrupt.stoppable(evaluate_now(training, start.step, ahead))
         keeper.save()
         while not interrupt.asked and keeper.state.step < goal.steps and not 0 < goal.max_tokens <= tokens:
             # Sample: a tree from every task, all at once.
             began = time.monotonic()
-            sampled = await interrupt.stoppable(sample(training, keeper.state.step))
-            if sampled is None:
+            step_sample = await interrupt.stoppable(ahead.take(keeper.state.step))
+            if step_sample is None:
                 break
 
             # Learn: groups or a critic give advantages, advantages become one update a policy.
             with keeper.changing():
-                learned = await learn(training, keeper.state, sampled, time.monotonic() - began)
+                waited = {"time/wait_s": time.monotonic() - began}
+                learned = await learn(training, keeper.state, step_sample, ahead, waited)
             tokens += learned["rollout/tokens"]
 
             # Evaluate and save when due.
             if due(keeper.state.step, every):
-                await interrupt.stoppable(evaluate_now(training, keeper.state.step))
-            keeper.save_where_due()
-        await interrupt.stoppable(evaluate_now(training, keeper.state.step))
+                await interrupt.stoppable(evaluate_now(training, keeper.state.step, ahead))
+            await keeper.save_where_due()
+        await interrupt.stoppable(evaluate_now(training, keeper.state.step, ahead))
     return keeper.state.step
 
 
@@ -84,14 +91,17 @@ async def sample(training: Training, step: int) -> Sampled:
     )
 
 
-async def learn(training: Training, state: State, sampled: Sampled, sampling_seconds: float) -> Metrics:
-    """Learn from what a step sampled, and log it; the step's metrics."""
-    plan, began = training.experiment.plan, time.monotonic()
+async def learn(
+    training: Training, state: State, step_sample: StepSample, ahead: SamplingAhead, waited: Metrics
+) -> Metrics:
+    """Learn from what a step sampled, hand the weights over, and log it; the step's metrics."""
+    plan, began, sampled = training.experiment.plan, time.monotonic(), step_sample.sampled
     batch = build_batch(sampled.trees, plan, training.team, state.baselines)
     updates = await training.team.update(batch.data)
-    await training.team.publish()
-    seconds = {"time/sample_s": sampling_seconds, "time/learn_s": time.monotonic() - began}
-    step_metrics = metrics.of_step(sampled, batch, updates, plan.credit.alpha) | seconds
+    staleness = metrics.of_staleness(sampled.trees, ahead.versions)
+    await ahead.hand_over()
+    seconds = waited | {"time/sample_s": step_sample.seconds, "time/learn_s": time.monotonic() - began}
+    step_metrics = metrics.of_step(sampled, batch, updates, plan.credit.alpha) | staleness | seconds
     log(training, state.step, step_metrics, sampled.trees)
     return step_metrics
 
@@ -105,11 +115,13 @@ def log(training: Training, step: int, step_metrics: Metrics, trees: Sequence[Tr
         progress.console.print(paragraph, markup=False, highlight=False)
 
 
-async def evaluate_now(training: Training, step: int) -> None:
-    """`evaluate.tasks` of the test split, greedily, into the run, where it does not hold the report of `step` yet."""
+async def evaluate_now(training: Training, step: int, ahead: SamplingAhead) -> None:
+    """`evaluate.tasks` of the test split, greedily, into the run, where it does not hold the report of `step` yet; with
+    the newest weights."""
     settings, run, env_spec = training.experiment.config.evaluate, training.run, training.experiment.env_spec
     if not settings.tasks or any(report["step"] == step for report in run.evaluations()):
         return
+    await ahead.settle()
     tasks = env_spec.tasks("test")[settings.first : settings.first + settings.tasks]
     ticking = training.progress.evaluating(step, len(tasks))
     report, _ = await evaluate.evaluate(training.team.greedy(), env_spec, tasks, 0, ticking)

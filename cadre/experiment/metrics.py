@@ -89,6 +89,17 @@ def of_groups(groups: Sequence[AdvantageGroup]) -> Metrics:
     }
 
 
+def of_staleness(trees: Sequence[Tree], versions: Mapping[str, int]) -> Metrics:
+    """By how many updates the samples are behind the policies that learn from them, in `versions`: the mean by role of
+    trained policies, and the most."""
+    behind: dict[str, list[int]] = defaultdict(list)
+    for sample in (sample for tree in trees for sample in walk.samples(tree.root)):
+        if sample.policy in versions:
+            behind[sample.role].append(versions[sample.policy] - sample.version)
+    most = max((max(updates) for updates in behind.values()), default=0)
+    return {f"{role}/staleness": fmean(updates) for role, updates in behind.items()} | {"rollout/staleness_max": most}
+
+
 def of_updates(updates: Mapping[str, Metrics]) -> Metrics:
     """What the learners say, by policy."""
     return {f"{policy}/{name}": value for policy, metrics in updates.items() for name, value in metrics.items()}

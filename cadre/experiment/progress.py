@@ -54,7 +54,7 @@ class Progress:
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A line a step: reward by role, success of what was sampled, tokens a second, time left."""
-        tokens, seconds = metrics["rollout/tokens"], metrics["time/sample_s"] + metrics["time/learn_s"]
+        tokens, seconds = metrics["rollout/tokens"], metrics["time/wait_s"] + metrics["time/learn_s"]
         self.took(tokens, seconds)
         success = f"success {metrics['rollout/success']:.0%}"
         self.bars.update(self.total, completed=step + 1, note=success)

@@ -32,11 +32,11 @@ def reopened(folder: Path, recipe: str = "", overrides: Sequence[str] = (), forc
 
 def going_on(run: Run, wanted: Config, force: bool = False) -> Run:
     """The run with the configuration that is `wanted`. Raises as `reopened` does."""
-    changed = _changed(run.config, wanted)
-    if changed and not force:
+    changes = changed(run.config, wanted)
+    if changes and not force:
         raise RunError(
-            f"--resume: {len(changed)} settings differ from those that {run.folder} was made with: "
-            f"{'; '.join(changed)}. Expected the same, so that the run goes on as if nothing had happened. "
+            f"--resume: {len(changes)} settings differ from those that {run.folder} was made with: "
+            f"{'; '.join(changes)}. Expected the same, so that the run goes on as if nothing had happened. "
             "Undo the changes, start a new run, or add --force to go on with them."
         )
     return Run(run.folder, wanted)
@@ -45,13 +45,14 @@ def going_on(run: Run, wanted: Config, force: bool = False) -> Run:
 def adopt(run: Run) -> None:
     """Make the configuration of a reopened run its own; one that it changes is kept beside it."""
     before = Run.open(run.folder).config
-    if _changed(before, run.config):
+    if changed(before, run.config):
         _keep_aside(run.folder)
     if before != run.config:
         run.write_config(run.config)
 
 
-def _changed(before: Config, after: Config) -> list[str]:
+def changed(before: Config, after: Config) -> list[str]:
+    """What differs between two configurations of one run and is not `FREE`."""
     return [line for line in differences(before, after) if not line.startswith(FREE)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rich.console import Console
 
 from cadre import sandbox
@@ -9,12 +11,14 @@ from cadre.experiment import checkpoint
 from cadre.experiment.build import build_team, sampling_memory
 from cadre.experiment.cautions import cautions
 from cadre.experiment.checkpoint import State
+from cadre.experiment.config import load
 from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.lock import RunLock
 from cadre.experiment.loop import Training, train
 from cadre.experiment.progress import Progress
+from cadre.experiment.resume import changed
 from cadre.experiment.run_directory import Run
 from cadre.team import Team
 
@@ -46,8 +50,14 @@ def _locked(experiment: Experiment, run: Run, console: Console, resume: bool) ->
 
 def _restored(run: Run, team: Team) -> State:
     """The state of the latest checkpoint, or the first where none was written yet; what the run logged after it is
-    forgotten."""
+    forgotten. Steps that were sampled under other settings than the run's are sampled anew."""
     folder = run.folder / "checkpoints"
-    state = checkpoint.load(checkpoint.latest(folder), team) if checkpoint.steps(folder) else State()
+    if not checkpoint.steps(folder):
+        run.rewind(0)
+        return State()
+    latest = checkpoint.latest(folder)
+    state = checkpoint.load(latest, team)
     run.rewind(state.step)
+    if state.in_flight and changed(load(str(latest / "config.yaml")), run.config):
+        return replace(state, in_flight=())
     return state

@@ -15,6 +15,7 @@ class TrainConfig(Section):
     steps: Positive = Field(100, description="updates")
     tasks_per_step: int = Field(16, ge=1, le=1_000_000, description="trees a step")
     replacements: int = Field(0, ge=0, description="rounds of other tasks a step in place of those that teach nothing")
+    max_staleness: int = Field(0, ge=0, description="updates that sampling may run ahead of learning; 0 for none")
     max_tokens: int = Field(0, ge=0, description="stop after the step that has sampled this many tokens; 0 for never")
     seed: int = Field(0, description="names every random draw of the run")
     checkpoint_minutes: float = Field(

@@ -33,7 +33,7 @@ def lines_of(steps: int, **rewards: float) -> list[str]:
     progress = Progress(Console(file=out, soft_wrap=True), steps=steps, start=steps - 1)
     metrics = {f"{role}/reward": value for role, value in rewards.items()} | {"parts/goal": 1.0, "parts/x/reward": 2.0}
     counts = {"rollout/success": 0.69, "rollout/tokens": 40_000.0, "rollout/failures": 0.0}
-    progress.step(steps - 1, metrics | counts | {"time/sample_s": 3.0, "time/learn_s": 1.0})
+    progress.step(steps - 1, metrics | counts | {"time/wait_s": 3.0, "time/learn_s": 1.0})
     return out.getvalue().splitlines()
 
 
@@ -69,7 +69,7 @@ def test_episodes_that_failed_are_counted() -> None:
     out = io.StringIO()
     progress = Progress(Console(file=out, soft_wrap=True), steps=2)
     counts = {"rollout/success": 0.5, "rollout/tokens": 40.0, "rollout/failures": 3.0}
-    progress.step(0, counts | {"one/reward": 1.0, "time/sample_s": 3.0, "time/learn_s": 1.0})
+    progress.step(0, counts | {"one/reward": 1.0, "time/wait_s": 3.0, "time/learn_s": 1.0})
     assert "success 50%  failed 3  10 tok/s  4 s left" in out.getvalue()
 
 

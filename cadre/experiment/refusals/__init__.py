@@ -22,6 +22,7 @@ TRAINING = (
     critics.algorithm_critic_level,
     learning.sampling,
     learning.learner_epochs,
+    learning.train_max_staleness,
     learning.credit_overlong_buffer,
     learning.credit_role_weights,
     learning.credit_without_std,

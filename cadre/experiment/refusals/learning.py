@@ -32,6 +32,16 @@ def learner_epochs(experiment: Experiment) -> None:
             )
 
 
+def train_max_staleness(experiment: Experiment) -> None:
+    """Without a ratio or a correction nothing corrects for samples of earlier weights."""
+    loss, most = experiment.plan.loss, experiment.config.train.max_staleness
+    if most and loss.ratio == "none" and loss.correction == "none":
+        raise ConfigError(
+            f"train.max_staleness: got {most} under a loss without a ratio or a correction, which takes samples of "
+            "earlier weights for samples of its own; expected 0. Add loss.correction=truncate, or lower it."
+        )
+
+
 def credit_overlong_buffer(experiment: Experiment) -> None:
     """A penalty does not begin before the first token."""
     buffer = experiment.config.credit.overlong_buffer

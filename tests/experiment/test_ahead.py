@@ -1,0 +1,246 @@
+"""Sampling that runs ahead: which weights draw which step, that stopping loses nothing, and that 0 is as before."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cadre.advantages.batch import build_batch
+from cadre.errors import ConfigError
+from cadre.experiment import build, checkpoint, in_flight, loop, session
+from cadre.experiment.ahead import SamplingAhead, Span
+from cadre.experiment.config import Config
+from cadre.experiment.in_flight import StepSample
+from cadre.experiment.interrupt import Interrupt
+from cadre.experiment.loop import Training
+from cadre.experiment.progress import Progress
+from cadre.experiment.resolve import resolve
+from cadre.experiment.resume import fork
+from cadre.experiment.run_directory import Run
+from cadre.rollout.dynamic_sampling import Sampled
+from cadre.rollout.grow import Failure
+from cadre.team import Team, Weights
+from cadre.types import Task
+from tests.experiment.test_loop import configured, play, weights
+from tests.experiment.test_resume import lines
+
+
+def stale(speaker: Path, most: int, steps: int = 4, **sections) -> Config:
+    train = {"steps": steps, "tasks_per_step": 4, "max_staleness": most, "checkpoint_every": 1, "trees_kept": 2}
+    return configured(speaker, "Pair", ("one", "two"), train=train, **sections)
+
+
+@pytest.mark.parametrize(
+    ("most", "version", "begun", "steps"),
+    [(0, 0, 0, 1), (0, 3, 3, 1), (2, 0, 0, 3), (2, 1, 3, 1), (2, 1, 4, 0), (9, 7, 8, 2)],
+)
+def test_capacity_by_hand(most: int, version: int, begun: int, steps: int) -> None:
+    """(most + version + 1) - begun, and no step of the number 10 or above."""
+    assert Span(most, end=10).capacity(version, begun) == steps
+
+
+def by_hand(chosen: Config, most: int) -> list[dict[str, bytes]]:
+    """The plainest loop: the weights after every update, where step n is sampled before update n - most + 1."""
+    experiment = resolve(chosen)
+    team = build.build_team(experiment, train=True)
+    training = Training(experiment, Run(Path("unwritten"), chosen), team, Progress(Console(quiet=True), 4))
+    made, waiting, steps = [], [], chosen.train.steps
+
+    async def run() -> None:
+        for version in range(steps):
+            for step in range(steps):
+                if max(0, step - most) == version:
+                    waiting.append(await loop.sample(training, step))
+            await team.update(build_batch(waiting.pop(0).trees, experiment.plan, team, {}).data)
+            made.append(
+                {
+                    name: value.detach().numpy().tobytes()
+                    for name, value in team.samplers["two"].parameters("two").items()
+                }
+            )
+
+    asyncio.run(run())
+    team.close()
+    return made
+
+
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_a_run_is_what_the_rule_says_to_the_bit(speaker: Path, tmp_path: Path, quiet: Console, most: int) -> None:
+    """At 0 it is the synchronous loop; otherwise step n is drawn from the weights of n - max_staleness updates."""
+    chosen = stale(speaker, most)
+    team, run = play(chosen, tmp_path / "run", quiet)
+    learned = {name: value.detach().numpy().tobytes() for name, value in team.samplers["two"].parameters("two").items()}
+    assert learned == by_hand(chosen, most)[-1]
+    behind = [line["left/staleness"] for line in run.metrics()]
+    assert behind == [line["rollout/staleness_max"] for line in run.metrics()] == [min(step, most) for step in range(4)]
+
+
+def test_staleness_changes_what_is_learned(speaker: Path) -> None:
+    synchronous, ahead = by_hand(stale(speaker, 0), 0), by_hand(stale(speaker, 1), 1)
+    assert synchronous[0] == ahead[0]
+    assert synchronous[1] != ahead[1]
+
+
+def parted(chosen: Config) -> Team:
+    """The experiment's team with samplers that have weights of their own, in engines of their own."""
+    experiment = resolve(chosen)
+    learning, playing = build.build_team(experiment, train=True), build.build_team(experiment)
+    return Team(learning.assignment, playing.samplers, learning.sampling, learning.learners, apart=True)
+
+
+@pytest.mark.parametrize("most", [0, 2])
+def test_samplers_apart_give_the_same_run(
+    speaker: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Sampling and learning then go on at once; evaluations and checkpoints in between change nothing."""
+    chosen = stale(speaker, most, evaluate={"tasks": 4, "every": 2})
+    _, whole = play(chosen, tmp_path / "whole", quiet)
+    monkeypatch.setattr(session, "build_team", lambda experiment, **_: parted(experiment.config))
+    _, run = play(chosen, tmp_path / "parted", quiet)
+    for name in ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl"):
+        assert lines(run.folder, name) == lines(whole.folder, name)
+    assert weights(run.folder, "one") == weights(whole.folder, "one")
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_run_that_was_stopped_goes_on_as_if_unbroken(
+    speaker: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch, at: int, apart: bool
+) -> None:
+    """Stopped while it samples, with steps in flight: they are in the checkpoint, and learned from after a resume."""
+    chosen = stale(speaker, 2, steps=5, evaluate={"tasks": 4})
+    _, whole = play(chosen, tmp_path / "whole", quiet)
+    if apart:
+        monkeypatch.setattr(session, "build_team", lambda experiment, **_: parted(experiment.config))
+    real, interrupts = loop.sample, []
+    monkeypatch.setattr(session, "Interrupt", lambda: interrupts.append(Interrupt()) or interrupts[-1])
+
+    async def stopping(training: Training, step: int) -> Sampled:
+        if step == at + 2:
+            interrupts[-1]()
+        return await real(training, step)
+
+    monkeypatch.setattr(loop, "sample", stopping)
+    play(chosen, tmp_path / "run", quiet)
+    kept = checkpoint.read_state(checkpoint.latest(tmp_path / "run" / "checkpoints"))
+    assert kept.step < 5
+    assert [step.step for step in kept.in_flight] == [kept.step + i for i in range(len(kept.in_flight))]
+    assert apart or len(kept.in_flight) == (2 if at else 0)
+    monkeypatch.setattr(loop, "sample", real)
+    play(chosen, tmp_path / "run", quiet, resume=True)
+    for name in ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl"):
+        assert lines(tmp_path / "run", name) == lines(whole.folder, name)
+    assert weights(tmp_path / "run", "two") == weights(whole.folder, "two")
+
+
+def test_steps_in_flight_are_those_of_their_settings(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    """A fork with other settings samples anew; one without goes on with what it has."""
+    _, whole = play(stale(speaker, 2, evaluate={"tasks": 0}), tmp_path / "run", quiet)
+    for name, changes, behind in (("same", [], [0, 1, 2, 2]), ("other", ["learner.learning_rate=1e-4"], [0, 0, 1, 2])):
+        branch = fork(whole.folder, 1, tmp_path / name, changes)
+        play(branch.config, branch.folder, quiet, resume=True)
+        assert [line["rollout/staleness_max"] for line in branch.metrics()] == behind
+    assert weights(tmp_path / "same", "one") == weights(whole.folder, "one")
+
+
+def test_trees_come_back_from_a_checkpoint_as_they_were(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    chosen = stale(speaker, 0)
+    experiment = resolve(chosen)
+    team = build.build_team(experiment, train=True)
+    training = Training(experiment, Run(tmp_path, chosen), team, Progress(quiet, 4))
+    drawn = asyncio.run(loop.sample(training, 0))
+    failed = Failure(Task("t", {"grid": "S.G"}), "Traceback")
+    steps = (StepSample(3, drawn, 1.5), StepSample(4, Sampled([], [failed], 2), 0.25))
+    in_flight.write(tmp_path, steps)
+    assert in_flight.read(tmp_path) == steps
+    team.close()
+
+
+class Gate:
+    """Sampling that goes on when it is let."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, asyncio.Event] = {}
+        self.begun: list[int] = []
+
+    async def __call__(self, step: int) -> Sampled:
+        self.begun.append(step)
+        await self.open.setdefault(step, asyncio.Event()).wait()
+        return Sampled([], [])
+
+
+class Silent:
+    """A learner and a sampler in one, that only count weights."""
+
+    policies = ("p",)
+
+    def __init__(self) -> None:
+        self.version, self.loaded = 0, []
+
+    async def publish(self, policy: str) -> Weights:
+        return Weights(policy, self.version)
+
+    async def load(self, weights: Weights) -> None:
+        self.loaded.append(weights.version)
+
+
+def test_new_weights_wait_for_the_step_that_is_being_sampled() -> None:
+    both, gate = Silent(), Gate()
+    ahead = SamplingAhead(gate, Team({}, {"p": both}, {}, [both], apart=True), Span(1, end=9))
+
+    async def run() -> None:
+        await ahead.hand_over()
+        gate.open[0] = gate.open[2] = asyncio.Event()
+        gate.open[0].set()
+        assert (await ahead.take(0)).step == 0
+        await asyncio.sleep(0)
+        assert gate.begun == [0, 1]
+        both.version = 1
+        await ahead.hand_over()
+        assert both.loaded == [0]
+        taking = asyncio.create_task(ahead.take(1))
+        await asyncio.sleep(0.01)
+        assert (gate.begun, both.loaded) == ([0, 1], [0])
+        gate.open[1].set()
+        assert (await taking).step == 1
+        await asyncio.sleep(0.01)
+        assert (gate.begun, both.loaded) == ([0, 1, 2], [0, 1])
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_at_the_end_a_step_of_earlier_weights_is_waited_for(lost: bool) -> None:
+    """One of the present weights is not: it can be sampled again."""
+    both, gate = Silent(), Gate()
+    ahead = SamplingAhead(gate, Team({}, {"p": both}, {}, [both], apart=True), Span(2, end=9))
+
+    async def run() -> tuple[bool, Sequence[int]]:
+        gate.open[0] = asyncio.Event()
+        gate.open[0].set()
+        await ahead.take(0)
+        await asyncio.sleep(0)
+        taking = asyncio.create_task(ahead.take(1))
+        await asyncio.sleep(0)
+        taking.cancel()
+        closing = asyncio.create_task(ahead.close(1))
+        await asyncio.sleep(0.01)
+        assert not closing.done()
+        if lost:
+            ahead._begun[0].task.cancel()
+        else:
+            gate.open[1].set()
+            await asyncio.sleep(0.01)
+            gate.open[2].set()
+        return await closing, [step.step for step in ahead.ready()]
+
+    assert asyncio.run(run()) == ((False, []) if lost else (True, [1, 2]))
+
+
+def test_a_loss_that_corrects_nothing_is_refused(speaker: Path) -> None:
+    plain = {"algorithm": {"name": "magrpo", "k": 4}}
+    with pytest.raises(ConfigError, match=r"train\.max_staleness: got 1 .* loss\.correction=truncate"):
+        resolve(stale(speaker, 1, **plain))
+    resolve(stale(speaker, 1, loss={"correction": "truncate"}, **plain))
