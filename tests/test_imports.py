@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parent.parent / "cadre"
 LAYERS = [
     {"types", "errors", "random_keys"},
     {"env", "team"},
-    {"settings", "envs", "rewards", "data", "sandbox", "rollout", "learn"},
+    {"settings", "envs", "rewards", "data", "sandbox", "programs", "rollout", "learn"},
     {"advantages"},
     {"algorithms"},
     {"engines"},
@@ -56,7 +56,7 @@ def test_only_engines_import_model_libraries_and_environments_no_torch() -> None
         roots = {name.split(".")[0] for name in imports(path)}
         if top not in {"engines", "cluster"}:
             assert not roots & ENGINE_ONLY, path
-        if top in {"envs", "rewards", "sandbox", "env", "types", "rollout", "advantages", "team"}:
+        if top in {"envs", "rewards", "sandbox", "programs", "env", "types", "rollout", "advantages", "team"}:
             assert "torch" not in roots, path
 
 

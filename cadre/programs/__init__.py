@@ -1,0 +1,1 @@
+"""The endpoint that other people's agent programs call as they would call OpenAI's."""

@@ -1,0 +1,87 @@
+"""What calls demand of their answers: told in words, checked afterwards."""
+
+import socket
+
+import pytest
+
+from cadre.programs.calls import Call, joined
+from cadre.programs.checked import check_demands, keeps, told
+from cadre.programs.refusal import Refused
+from cadre.types import Message, Tool, ToolCall
+
+USER = Message("user", "Go.")
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+ADD, SUB = Tool("add"), Tool("sub")
+CALLED = Message("assistant", "", (ToolCall("1", "add", "{}"),))
+
+
+def call(**demands) -> Call:
+    return Call("r", (USER,), **demands)
+
+
+def test_a_free_call_stays_as_it_is():
+    assert told(call(tools=(ADD,))) == call(tools=(ADD,))
+
+
+def test_demands_stand_at_the_end_of_the_system_message():
+    asked = told(Call("r", (Message("system", "Be brief."), USER), schema=SCHEMA))
+    assert asked.messages[0].content.startswith("Be brief.\n\nAnswer with one JSON object")
+    assert '"required": ["a"]' in asked.messages[0].content
+    assert "schema" not in told(call(schema={})).messages[0].content
+
+
+def test_a_named_tool_is_the_only_one_shown():
+    asked = told(call(tools=(ADD, SUB), choice="sub"))
+    assert asked.tools == (SUB,)
+    assert "Call the tool sub now." in asked.messages[0].content
+    assert "Call one of the tools now." in told(call(tools=(ADD, SUB), choice="required")).messages[0].content
+
+
+@pytest.mark.parametrize(
+    ("demands", "message", "kept"),
+    [
+        ({}, Message("assistant", "x"), True),
+        ({"schema": SCHEMA}, Message("assistant", '{"a": 1}'), True),
+        ({"schema": SCHEMA}, Message("assistant", '{"a": "1"}'), False),
+        ({"schema": SCHEMA}, Message("assistant", "a = 1"), False),
+        ({"schema": SCHEMA}, Message("assistant", "[" * 50_000), False),
+        ({"schema": SCHEMA}, CALLED, True),
+        ({"schema": {}}, Message("assistant", "{}"), True),
+        ({"schema": {}}, Message("assistant", "1"), False),
+        ({"choice": "required"}, CALLED, True),
+        ({"choice": "required"}, Message("assistant", "x"), False),
+        ({"choice": "add"}, CALLED, True),
+        ({"choice": "sub"}, CALLED, False),
+    ],
+)
+def test_answers_are_checked(demands, message, kept):
+    assert keeps(call(tools=(ADD, SUB), **demands), message) is kept
+
+
+def test_demands_that_no_answer_can_keep_are_refused():
+    with pytest.raises(Refused, match="none of the tools"):
+        check_demands(call(choice="mul", tools=(ADD,)))
+    with pytest.raises(Refused, match="JSON schema"):
+        check_demands(call(schema={"type": 3}))
+
+
+def test_a_schema_is_never_looked_up_elsewhere():
+    with socket.socket() as elsewhere:
+        elsewhere.bind(("127.0.0.1", 0))
+        elsewhere.listen()
+        elsewhere.settimeout(0.05)
+        reference = f"http://127.0.0.1:{elsewhere.getsockname()[1]}/schema"
+        assert not keeps(call(schema={"$ref": reference}), Message("assistant", "{}"))
+        with pytest.raises(TimeoutError):
+            elsewhere.accept()
+
+
+def test_conversations_are_as_chat_templates_expect_them():
+    one, two = (Message("assistant", "", (ToolCall(str(n), "add", "{}"),)) for n in range(2))
+    given = [Message("system", "a"), Message("system", "b"), USER, Message("assistant", "x"), one, two]
+    assert joined([*given, Message("system", "c")]) == (
+        Message("system", "a\n\nb"),
+        USER,
+        Message("assistant", "x", (*one.tool_calls, *two.tool_calls)),
+        Message("user", "c"),
+    )
