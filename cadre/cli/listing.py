@@ -11,7 +11,8 @@ import typer
 from cadre.cli.terminal import WIDTH, console
 from cadre.envs import ENVS
 from cadre.errors import ConfigError, nearest
-from cadre.experiment import config
+from cadre.experiment.recipes import LEVELS, composed, forms, real_tasks, recipes
+from cadre.settings.known_models import KNOWN_MODELS
 
 GROUPS = {
     "games": ("plan-path", "sokoban", "boxoban", "sudoku"),
@@ -24,10 +25,10 @@ INDENT = " " * 4
 
 
 def list_all(
-    task: Annotated[str, typer.Argument(help="a task, such as plan-path: what each of its recipes trains")] = "",
+    name: Annotated[str, typer.Argument(help="a task: what its recipes train; a recipe: all that it says")] = "",
 ) -> None:
     """The bundled environments and recipes."""
-    for line in _of_task(task) if task else _overview():
+    for line in _told(name) if name else _overview():
         console.print(line, markup=False, highlight=False)
 
 
@@ -38,7 +39,9 @@ def _overview() -> list[str]:
         *_lines(ENVS),
         "",
         "Recipes (cadre train NAME; cadre list plan-path says what each trains):",
-        *_lines(config.recipes()),
+        *_lines(recipes()),
+        "",
+        *_real(),
     ]
 
 
@@ -67,15 +70,43 @@ def _wrapped(head: str, row: str) -> list[str]:
     )
 
 
+def _real() -> list[str]:
+    """How recipes of real size are named."""
+    tasks = ", ".join(real_tasks())
+    levels = ", ".join(f"{level} {meaning}" for level, meaning in LEVELS.items())
+    rows = {
+        "Real": "TASK-MODEL or TASK-MODEL-LEVEL, such as plan-path-qwen3-1.7b-L1 (cadre list it)",
+        "  tasks": f"{tasks}; forms such as plan-path-solo too",
+        "  models": ", ".join(KNOWN_MODELS),
+        "  levels": levels,
+    }
+    return [
+        line
+        for head, row in rows.items()
+        for line in textwrap.wrap(row, WIDTH, initial_indent=f"{head:<11}", subsequent_indent=" " * 11)
+    ]
+
+
+def _told(name: str) -> list[str]:
+    """All that a recipe says, or a line for every recipe of a task."""
+    known = [task for tasks in GROUPS.values() for task in tasks]
+    if name in known:
+        return _of_task(name)
+    if name in recipes():
+        return recipes()[name].read_text(encoding="utf-8").splitlines()
+    if (real := composed(name)) is not None:
+        return real.text().splitlines()
+    raise ConfigError(f"list: got {name!r}; expected a recipe or one of {', '.join(known)}.{nearest(name, known)}")
+
+
 def _of_task(task: str) -> list[str]:
     """A line for every recipe of a task, in the words of its first line."""
-    known = [name for tasks in GROUPS.values() for name in tasks]
-    if task not in known:
-        raise ConfigError(f"list: got {task!r}; expected one of {', '.join(known)}.{nearest(task, known)}")
-    recipes, lines = config.recipes(), []
-    for name in _of(task, recipes):
-        about = recipes[name].read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+    lines = []
+    for name in _of(task, recipes()):
+        about = recipes()[name].read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
         lines += [name, *textwrap.wrap(about, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)]
+    for real in _of(task, real_tasks()):
+        lines += textwrap.wrap(f"{real}-MODEL for {', '.join(forms(real))}", WIDTH, subsequent_indent=INDENT)
     return lines or [f"{task} has no recipe; name it in a YAML of your own: env: {task}"]
 
 

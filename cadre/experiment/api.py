@@ -19,15 +19,16 @@ from cadre.envs.spec import name_of
 from cadre.errors import ConfigError, RunError, nearest
 from cadre.experiment import session
 from cadre.experiment.build import ask_hub
-from cadre.experiment.config import find_recipe, parse
+from cadre.experiment.config import parse
 from cadre.experiment.loaded_team import LoadedTeam, open_team
+from cadre.experiment.recipes import read_recipe
 from cadre.experiment.report import Report
 from cadre.experiment.resolve import resolve
 from cadre.experiment.resume import adopt, going_on
 from cadre.experiment.run_directory import Run, new_folder
 from cadre.experiment.target import Target, find
 from cadre.experiment.threads import settle_threads
-from cadre.settings.yaml_file import Raw, merge, read
+from cadre.settings.yaml_file import Raw, merge
 
 Section = Mapping[str, Any]
 
@@ -143,7 +144,7 @@ def _target(target: str | Path | Section | None, sections: Sections) -> Target:
 
 def _raw(recipe: str | Path | Section | None, sections: Sections) -> Raw:
     """The configuration that the sections make of a recipe."""
-    named = read(find_recipe(str(recipe))) if isinstance(recipe, str | Path) else recipe or {}
+    named = read_recipe(str(recipe)) if isinstance(recipe, str | Path) else recipe or {}
     raw = copy.deepcopy(dict(named))
     merge(raw, _changes(sections))
     return raw

@@ -6,9 +6,7 @@ says what was wrong and how to fix it. Nothing here imports torch or loads a mod
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
@@ -17,8 +15,9 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError
 from cadre.algorithms import ALGORITHMS, Algorithm
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
-from cadre.errors import ConfigError, nearest
+from cadre.errors import ConfigError
 from cadre.experiment.explain import Explainer
+from cadre.experiment.recipes import read_recipe
 from cadre.settings import (
     CreditConfig,
     EvaluateConfig,
@@ -31,9 +30,7 @@ from cadre.settings import (
     TrainConfig,
 )
 from cadre.settings.section import AsWritten
-from cadre.settings.yaml_file import long_form, overridden, read
-
-RECIPES = Path(__file__).parent.parent / "recipes"
+from cadre.settings.yaml_file import long_form, overridden
 
 
 def _plain_algorithm(value: Any) -> Any:
@@ -58,31 +55,12 @@ class Config(Section):
     sandbox: SandboxConfig = Field(SandboxConfig(), description="how programs that a model wrote are confined")
 
 
-def recipes() -> dict[str, Path]:
-    """The bundled recipes by name."""
-    return {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
-
-
 def load(recipe: str, overrides: Sequence[str] = ()) -> Config:
-    """The configuration of a bundled recipe or a YAML file, with `key.sub=value` pairs applied (values are YAML).
+    """The configuration of a recipe or a YAML file, with `key.sub=value` pairs applied (values are YAML).
 
     Raises ConfigError where there is no such file, or what it says cannot be.
     """
-    return parse(overridden(read(find_recipe(recipe)), overrides))
-
-
-def find_recipe(recipe: str) -> Path:
-    """The file of a recipe: a bundled name or a path."""
-    known = recipes()
-    path = known.get(recipe, Path(recipe))
-    is_folder = os.path.isdir(path)
-    if is_folder or not os.path.exists(path):  # unlike Path's own, these take a name that is too long for one
-        what = "a folder" if is_folder else "neither a bundled recipe nor a file"
-        raise ConfigError(
-            f"recipe: got {recipe!r}, which is {what}; expected one of {', '.join(known)} "
-            f"or the path of a YAML file.{nearest(recipe, known)}"
-        )
-    return path
+    return parse(overridden(read_recipe(recipe), overrides))
 
 
 def parse(raw: Mapping[str, Any], env: type[Env] | None = None) -> Config:

@@ -9,7 +9,8 @@ from typing import Any
 
 from cadre.env import Env
 from cadre.errors import ConfigError
-from cadre.experiment.config import Config, find_recipe, parse
+from cadre.experiment.config import Config, parse
+from cadre.experiment.recipes import read_recipe
 from cadre.settings.yaml_file import Raw, merge, overridden, read
 
 
@@ -33,7 +34,7 @@ def find(
     """
     folder = Path(name).expanduser()
     is_run = (folder / "config.yaml").is_file()
-    raw = read(folder / "config.yaml") if is_run else _model(name) if _is_model(name, folder) else _recipe(name)
+    raw = read(folder / "config.yaml") if is_run else _model(name) if _is_model(name, folder) else read_recipe(name)
     merge(raw, changes or {})
     overridden(raw, overrides)
     if "env" not in raw:
@@ -51,7 +52,3 @@ def _is_model(name: str, folder: Path) -> bool:
 def _model(name: str) -> Raw:
     """One policy in every role; the algorithm says nothing here but that each role plays for itself."""
     return {"team": name, "algorithm": "at_grpo"}
-
-
-def _recipe(name: str) -> Raw:
-    return read(find_recipe(name))

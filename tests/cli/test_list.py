@@ -6,7 +6,7 @@ import yaml
 
 from cadre.cli.listing import GROUPS
 from cadre.envs import ENVS
-from cadre.experiment.config import recipes
+from cadre.experiment.recipes import recipes
 from tests.cli.calling import call
 
 
@@ -45,7 +45,9 @@ def test_the_list_is_short_and_names_everything_once() -> None:
 
 def test_a_tasks_recipes_are_told_in_words() -> None:
     lines = call("list", "sokoban").out.splitlines()
-    assert [line for line in lines if not line.startswith(" ")] == [name for name in recipes() if "sokoban" in name]
+    *names, real = [line for line in lines if not line.startswith(" ")]
+    assert names == [name for name in recipes() if "sokoban" in name]
+    assert real == "sokoban-MODEL for sokoban, sokoban-alone, sokoban-tool, sokoban-solo"
     assert "    Sokoban by a single planner without a tool, AT-GRPO: the baseline of one" in lines
     assert "debate has no recipe" in call("list", "debate").out
 

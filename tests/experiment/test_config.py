@@ -12,6 +12,7 @@ from cadre.algorithms import ALGORITHMS
 from cadre.envs.spec import env_class
 from cadre.errors import ConfigError
 from cadre.experiment import config
+from cadre.experiment.recipes import recipes
 from cadre.experiment.resolve import chosen_plan, resolve
 from cadre.settings.yaml_file import merge, read
 from tests.data.invented import folder
@@ -23,7 +24,7 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize("name", config.recipes())
+@pytest.mark.parametrize("name", recipes())
 def test_every_recipe_is_sound(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CADRE_DATA", folder(tmp_path))
     # The invented set of the pairs has two items.

@@ -10,10 +10,10 @@ from cadre.engines.torch.estimate import activations, sizes, speed
 from cadre.engines.torch.sampling.batch_memory import SequenceMemory
 from cadre.errors import DataError
 from cadre.experiment import config, dry_run, outlook
+from cadre.experiment.recipes import recipes
 from tests.envs.playing import source
 
-LARGE = [name for name in config.recipes() if "qwen" in name]
-ADAPTED = {name for name in LARGE if name.endswith("-0.5b")}
+LARGE = [name for name in recipes() if "qwen" in name]
 
 
 @pytest.fixture(autouse=True)
@@ -39,11 +39,10 @@ def test_every_large_recipe(recipe: str) -> None:
     told = "\n".join(outlook.lines(found))
     assert f"a step: {sum(found.samples.values()):,} samples" in told
     size = next(iter(found.policies.values())).sizes
-    two_whole, two_adapters = 2 * size.parameters * 16, size.parameters * 2 + 2 * size.trained * 16
-    assert outlook.total(found) == (two_adapters if recipe in ADAPTED else two_whole)
+    assert outlook.total(found) == size.parameters * 2 + 2 * size.trained * 16
 
 
-@pytest.mark.parametrize("recipe", [name for name in config.recipes() if "qwen" in name or "smollm2" in name])
+@pytest.mark.parametrize("recipe", [name for name in recipes() if "qwen" in name or "smollm2" in name])
 def test_without_data_an_invented_task_stands_in(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CADRE_DATA", raising=False)
     small = sizes.Sizes(1, 1, 1, 1, SequenceMemory(1, 1), 1)
@@ -54,6 +53,11 @@ def test_without_data_an_invented_task_stands_in(recipe: str, monkeypatch: pytes
     assert min(found.samples.values()) > 0
     (first, *_) = outlook.lines(found)
     assert ("data not read" in first) is not recipe.startswith("plan-path")
+
+
+def test_two_whole_models_have_two_of_everything() -> None:
+    found = dry_run.look(loaded("maths-qwen3-1.7b"))
+    assert outlook.total(found) == 2 * 1_720_574_976 * 16
 
 
 def test_a_source_that_holds_nothing_is_still_refused() -> None:

@@ -15,47 +15,7 @@ from cadre.engines.torch.base.lora import linear_layers, targeted_layers
 from cadre.engines.torch.sampling.batch_memory import SequenceMemory
 from cadre.errors import EngineError
 from cadre.settings import PolicyConfig
-
-# The shapes of the models that the bundled recipes name, so that a dry run of them needs no network.
-QWEN3 = {"model_type": "qwen3", "vocab_size": 151_936, "head_dim": 128, "num_key_value_heads": 8}
-SHAPES: dict[str, dict[str, Any]] = {
-    "Qwen/Qwen3-1.7B": {
-        **QWEN3,
-        "hidden_size": 2048,
-        "intermediate_size": 6144,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "tie_word_embeddings": True,
-    },
-    "Qwen/Qwen3-8B": {
-        **QWEN3,
-        "hidden_size": 4096,
-        "intermediate_size": 12_288,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "tie_word_embeddings": False,
-    },
-    "Qwen/Qwen2.5-Coder-3B": {
-        "model_type": "qwen2",
-        "vocab_size": 151_936,
-        "hidden_size": 2048,
-        "intermediate_size": 11_008,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 2,
-        "tie_word_embeddings": True,
-    },
-    "Qwen/Qwen2.5-Coder-0.5B-Instruct": {
-        "model_type": "qwen2",
-        "vocab_size": 151_936,
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "tie_word_embeddings": True,
-    },
-}
+from cadre.settings.known_models import SHAPES
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,79 @@
+"""The real models that recipes name in short, with their shapes, so that nothing about them needs a network.
+
+The shapes are what the models' own config.json say. What is left out: weights, tokenizers and chat templates, which
+come from the hub or a folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A model by its name on the hub, and the shape in the words of its config.json."""
+
+    hub: str
+    shape: Mapping[str, Any]
+
+    @property
+    def parameters(self) -> int:
+        """How many weights it has, shared ones once."""
+        shape = self.shape
+        hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
+        heads, pairs = shape["num_attention_heads"], shape["num_key_value_heads"]
+        size = shape.get("head_dim", hidden // heads)
+        columns = (heads + 2 * pairs) * size
+        attention = hidden * columns + heads * size * hidden
+        attention += columns if shape["model_type"] == "qwen2" else 2 * size  # biases, or norms of queries and keys
+        layer = attention + 3 * hidden * shape["intermediate_size"] + 2 * hidden
+        embeddings = (1 if shape["tie_word_embeddings"] else 2) * shape["vocab_size"] * hidden
+        return embeddings + layers * layer + hidden
+
+
+def _qwen3(hub: str, width: tuple[int, int], layers: int, heads: int, tied: bool = True) -> KnownModel:
+    """`width` are those of the residual stream and inside a layer's MLP."""
+    shape = {
+        "model_type": "qwen3",
+        "vocab_size": 151_936,
+        "head_dim": 128,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 40_960,
+        "hidden_size": width[0],
+        "intermediate_size": width[1],
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "tie_word_embeddings": tied,
+    }
+    return KnownModel(hub, shape)
+
+
+def _coder(hub: str, width: tuple[int, int], layers: int, heads: tuple[int, int], vocabulary: int) -> KnownModel:
+    """`heads` are those of queries and of keys; only the largest has embeddings of its own at the end."""
+    shape = {
+        "model_type": "qwen2",
+        "vocab_size": vocabulary,
+        "max_position_embeddings": 32_768,
+        "hidden_size": width[0],
+        "intermediate_size": width[1],
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads[0],
+        "num_key_value_heads": heads[1],
+        "tie_word_embeddings": vocabulary == 151_936,
+    }
+    return KnownModel(hub, shape)
+
+
+KNOWN_MODELS: dict[str, KnownModel] = {
+    "qwen3-0.6b": _qwen3("Qwen/Qwen3-0.6B", (1024, 3072), 28, 16),
+    "qwen3-1.7b": _qwen3("Qwen/Qwen3-1.7B", (2048, 6144), 28, 16),
+    "qwen3-4b": _qwen3("Qwen/Qwen3-4B", (2560, 9728), 36, 32),
+    "qwen3-8b": _qwen3("Qwen/Qwen3-8B", (4096, 12_288), 36, 32, tied=False),
+    "qwen2.5-coder-0.5b": _coder("Qwen/Qwen2.5-Coder-0.5B-Instruct", (896, 4864), 24, (14, 2), 151_936),
+    "qwen2.5-coder-1.5b": _coder("Qwen/Qwen2.5-Coder-1.5B-Instruct", (1536, 8960), 28, (12, 2), 151_936),
+    "qwen2.5-coder-3b": _coder("Qwen/Qwen2.5-Coder-3B", (2048, 11_008), 36, (16, 2), 151_936),
+    "qwen2.5-coder-7b": _coder("Qwen/Qwen2.5-Coder-7B-Instruct", (3584, 18_944), 28, (28, 4), 152_064),
+}
+SHAPES: dict[str, Mapping[str, Any]] = {model.hub: model.shape for model in KNOWN_MODELS.values()}

@@ -1,0 +1,144 @@
+"""Recipes by name: every task of real size with every model at every level is sound, and fits the card it names."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from cadre.engines.torch.base import device_memory
+from cadre.engines.torch.estimate import sizes, speed
+from cadre.envs import ENVS
+from cadre.envs.spec import EnvSpec
+from cadre.errors import ConfigError
+from cadre.experiment import config, dry_run, outlook
+from cadre.experiment.recipes import LEVELS, RealRecipe, composed, forms, real_tasks, recipes
+from cadre.experiment.resolve import resolve
+from cadre.settings import PolicyConfig
+from cadre.settings.known_models import KNOWN_MODELS
+from tests.cli.calling import call
+from tests.envs.playing import source
+
+TASKS = [form for task in real_tasks() for form in forms(task)]
+FEWER = {"pairs-humaneval": 1, "pairs-coophumaneval": 1}
+
+
+def real(name: str) -> RealRecipe:
+    recipe = composed(name)
+    assert recipe is not None
+    return recipe
+
+
+def changes(task: str) -> Iterator[str]:
+    """What lets a task be read from the invented data, of which there are two items a set."""
+    if "source" not in EnvSpec(forms_of(task), {}).all_settings:
+        return
+    yield f"settings.source={source()}"
+    if any(task.startswith(name) for name in FEWER):
+        yield from ("settings.data=humaneval", "settings.held_out=1")
+
+
+def forms_of(task: str) -> str:
+    return next(env for name in real_tasks() for form, env in forms(name).items() if form == task)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_with_every_model_at_every_level(task: str) -> None:
+    given = list(changes(task))
+    for model in KNOWN_MODELS:
+        for level in LEVELS:
+            chosen = config.load(f"{task}-{model}-{level}", given)
+            resolve(chosen)
+            named = {policy.model for policy in chosen.team.policies.values()}
+            assert named == {KNOWN_MODELS[model].hub}
+            assert len(chosen.team.policies) == (1 if level == "L0" else len(chosen.team.roles))
+            assert all((policy.lora is not None) == (level == "L1") for policy in chosen.team.policies.values())
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_dry_run_of_every_task(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "measured", lambda device, dtype, vectors: vectors * 1e-12)
+    chosen = config.load(f"{task}-qwen3-0.6b-L0", list(changes(task)))
+    found = dry_run.look(chosen)
+    assert set(found.samples) == set(chosen.team.roles)
+    assert len(list(outlook.lines(found))) > 4
+
+
+@pytest.mark.parametrize("ending", ["qwen3-0.6b-L0", "qwen3-1.7b-L2", "qwen2.5-coder-3b-L2", "qwen3-8b-L1"])
+def test_it_fits_the_card_of_its_first_line(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = real(f"plan-path-{ending}")
+    assert recipe.card is not None
+    there = int(recipe.card * 0.97e9)
+    monkeypatch.setattr(speed, "measured", lambda device, dtype, vectors: vectors * 1e-12)
+    monkeypatch.setattr(device_memory, "total_and_free", lambda device: (there, there))
+    found = dry_run.look(config.load(f"plan-path-{ending}"))
+    beside = max(policy.activations + policy.scores for policy in found.policies.values())
+    sampling = max(policy.memory for policy in found.policies.values())
+    assert outlook.total(found) + max(beside, sampling) <= there
+    assert min(policy.at_once for policy in found.policies.values()) >= 1
+    assert f"for one card of {recipe.card} GB" in recipe.text().splitlines()[0]
+
+
+@pytest.mark.parametrize("model", ["qwen3-0.6b", "qwen3-8b", "qwen2.5-coder-1.5b", "qwen2.5-coder-7b"])
+def test_weights_are_counted_as_the_model_has_them(model: str) -> None:
+    known = KNOWN_MODELS[model]
+    assert sizes.measure(known.hub, PolicyConfig(model=known.hub)).parameters == known.parameters
+
+
+def test_published_numbers_of_weights() -> None:
+    assert KNOWN_MODELS["qwen3-1.7b"].parameters == 1_720_574_976
+    assert KNOWN_MODELS["qwen3-8b"].parameters == 8_190_735_360
+    assert KNOWN_MODELS["qwen2.5-coder-7b"].parameters == 7_615_616_512
+
+
+def test_gigabytes_by_hand() -> None:
+    """L2: two whole models of 16 bytes a weight; L0: one; L1: two bytes a weight of one."""
+    weights = 1.720574976
+    assert real("plan-path-qwen3-1.7b").gigabytes == pytest.approx(2 * 16 * weights)
+    assert real("plan-path-qwen3-1.7b-L0").gigabytes == pytest.approx(16 * weights)
+    assert real("plan-path-qwen3-1.7b-L1").gigabytes == pytest.approx(2 * weights)
+    assert real("plan-path-qwen3-1.7b").card == 80
+    assert real("maths-qwen3-8b").card is None
+    assert "for no single card: 262 GB" in real("maths-qwen3-8b").about()
+
+
+def test_what_is_listed_reads_back_as_what_is_trained() -> None:
+    done = call("list", "plan-path-solo-qwen3-8b-L1")
+    assert done.code == 0
+    assert config.parse(yaml.safe_load(done.out)) == config.load("plan-path-solo-qwen3-8b-L1")
+    assert "env: plan-path-solo" in done.out
+    assert done.out.count("\n") < 20
+
+
+def test_the_papers_settings() -> None:
+    chosen = config.load("sokoban-qwen3-8b")
+    assert (chosen.algorithm.name, chosen.algorithm.k, chosen.algorithm.alpha) == ("at_grpo", 4, 1.0)
+    assert chosen.train.tasks_per_step // chosen.learner.minibatches == 64
+    assert (chosen.learner.learning_rate, chosen.sampling.max_tokens) == (1e-6, 4096)
+    assert config.load("sokoban-qwen3-8b-L1").learner.learning_rate == 1e-5
+
+
+def test_a_file_comes_before_a_composition_of_the_same_name() -> None:
+    name = "plan-path-qwen2.5-coder-0.5b"
+    assert name in recipes()
+    assert config.load(name).sampling.max_tokens == 512
+    assert config.load(f"{name}-L2").sampling.max_tokens == 4096
+
+
+def test_every_form_is_an_environment() -> None:
+    assert set(forms("plan-path").values()) == {name for name in ENVS if name.startswith("plan-path")}
+    assert forms("pairs-mbpp")["pairs-mbpp"] == "pairs"
+
+
+def test_a_task_that_there_is_not_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"'plan-pth' is no task .* Did you mean plan-path\?"):
+        config.load("plan-pth-qwen3-8b-L1")
+    with pytest.raises(ConfigError, match="neither a bundled recipe nor a file"):
+        config.load("plan-path-qwen3-80b")
+    assert composed("plan-path") is None
+    assert dataclasses.asdict(real("maths-qwen3-4b-L0")) == {
+        "task": "maths",
+        "env": "maths",
+        "model": "qwen3-4b",
+        "level": "L0",
+    }
