@@ -72,7 +72,7 @@ def look(config: Config) -> Outlook:
         samples[request.role] += request.count * config.train.tasks_per_step
     return Outlook(
         env=config.env,
-        tasks=None if example else (len(env_spec.tasks("train")), len(env_spec.tasks("test"))),
+        tasks=None if example else (len(env_spec.tasks("train")), len(experiment.held_out.tasks("test"))),
         rounds=len(asked),
         samples=dict(samples),
         tokens=sum(count * experiment.sampling[role].max_tokens for role, count in samples.items()),

@@ -17,7 +17,8 @@ class Experiment:
     """A configuration, resolved: made by `cadre.experiment.resolve`, which refuses what cannot be.
 
     config     what the user wrote
-    env_spec   makes episodes and knows the splits
+    env_spec   makes episodes to learn from and knows the training split
+    held_out   makes episodes of held-out tasks and knows the test split; the same but for `evaluate.settings`
     plan       how trees grow, what samples are worth, and how that becomes a gradient
     policies   every policy, those included that only a critic is
     models     by policy whose weights are here: the folder or the hub name of its model
@@ -28,6 +29,7 @@ class Experiment:
 
     config: Config
     env_spec: EnvSpec
+    held_out: EnvSpec
     plan: Plan
     policies: Mapping[str, PolicyConfig]
     models: Mapping[str, str]

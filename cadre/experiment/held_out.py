@@ -37,7 +37,7 @@ def opened(target: Target, wanted: HeldOut) -> tuple[LoadedTeam, Sequence[Task]]
     experiment = resolve_for_evaluation(target.config, target.env)
     assignment(target.config, wanted.assign)
     untrained_roles(target.config, wanted.untrained)
-    tasks = held_out_tasks(experiment.env_spec, wanted.count, wanted.first)
+    tasks = held_out_tasks(experiment.held_out, wanted.count, wanted.first)
     loaded = load_team(experiment, target.run, wanted.base).assigned(wanted.assign)
     return loaded.beside_untrained(wanted.untrained) if wanted.untrained else loaded, tasks
 
@@ -45,7 +45,7 @@ def opened(target: Target, wanted: HeldOut) -> tuple[LoadedTeam, Sequence[Task]]
 def evaluated(target: Target, wanted: HeldOut, repeats: Repeats) -> tuple[dict[str, Any], list[Tree]]:
     """The report by name, and all that was played: once a task at temperature 0, or as often as `repeats` says."""
     loaded, tasks = opened(target, wanted)
-    env_spec = loaded.experiment.env_spec
+    env_spec = loaded.experiment.held_out
     if repeats.temperature == 0.0:
         greedy = evaluate(loaded.team.greedy(), env_spec, tasks, repeats.seed)
         report, trees = run_to_end(greedy)

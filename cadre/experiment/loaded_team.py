@@ -51,20 +51,20 @@ class LoadedTeam:
         seed    names the draws of an environment that has some
         """
         chosen = self._chosen(tasks, first)
-        report, _ = run_to_end(evaluate.evaluate(self.team.greedy(), self.experiment.env_spec, chosen, seed))
+        report, _ = run_to_end(evaluate.evaluate(self.team.greedy(), self.experiment.held_out, chosen, seed))
         return report
 
     def evaluate_sampled(self, repeats: Repeats, tasks: int | Sequence[Task] = 200, first: int = 0) -> SampledReport:
         """Play held-out tasks several times each, for pass@k: `evaluate_sampled(Repeats(8, temperature=0.6))`."""
         chosen = self._chosen(tasks, first)
-        report, _ = run_to_end(evaluate.evaluate_sampled(self.team, self.experiment.env_spec, chosen, repeats))
+        report, _ = run_to_end(evaluate.evaluate_sampled(self.team, self.experiment.held_out, chosen, repeats))
         return report
 
     def play(self, task: int | Task = 0, seed: int = 0) -> Tree:
         """One episode at temperature 0, as a tree with one branch a decision; `task` is one, or a place in the test
         split."""
         chosen = self._chosen(1, task) if isinstance(task, int) else [task]
-        playing = evaluate.evaluate(self.team.greedy(), self.experiment.env_spec, chosen, seed)
+        playing = evaluate.evaluate(self.team.greedy(), self.experiment.held_out, chosen, seed)
         _, (tree,) = run_to_end(playing)
         return tree
 
@@ -95,7 +95,7 @@ class LoadedTeam:
     def _chosen(self, tasks: int | Sequence[Task], first: int) -> Sequence[Task]:
         if not isinstance(tasks, int):
             return tasks
-        return held_out_tasks(self.experiment.env_spec, tasks, first)
+        return held_out_tasks(self.experiment.held_out, tasks, first)
 
     def _trained(self) -> Run:
         if self.run is None:

@@ -118,7 +118,7 @@ def log(training: Training, step: int, step_metrics: Metrics, trees: Sequence[Tr
 async def evaluate_now(training: Training, step: int, ahead: SamplingAhead) -> None:
     """`evaluate.tasks` of the test split, greedily, into the run, where it does not hold the report of `step` yet; with
     the newest weights."""
-    settings, run, env_spec = training.experiment.config.evaluate, training.run, training.experiment.env_spec
+    settings, run, env_spec = training.experiment.config.evaluate, training.run, training.experiment.held_out
     if not settings.tasks or any(report["step"] == step for report in run.evaluations()):
         return
     await ahead.settle()

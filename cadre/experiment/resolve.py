@@ -10,6 +10,7 @@ from cadre.advantages import critic_inputs
 from cadre.advantages.plan import Plan
 from cadre.algorithms import plan_of
 from cadre.env import Env
+from cadre.envs.from_data import FromData
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.experiment.config import Config
@@ -50,11 +51,12 @@ def chosen_plan(config: Config) -> Plan:
 
 def _players(config: Config, env: type[Env] | None) -> Experiment:
     """The experiment as far as its environment and those who play in it go."""
-    policies = config.team.policies
+    policies, (trained, held_out) = config.team.policies, _environments(config, env or config.env)
     sampling = {role: merged(config.sampling, policies[name].sampling) for role, name in config.team.roles.items()}
     return Experiment(
         config=config,
-        env_spec=EnvSpec(env or config.env, config.settings, central=config.algorithm.central),
+        env_spec=trained,
+        held_out=held_out,
         plan=chosen_plan(config),
         policies=policies,
         models=_models(policies),
@@ -64,6 +66,23 @@ def _players(config: Config, env: type[Env] | None) -> Experiment:
             role: Sampling(**distribution.model_dump(exclude={"memory"})) for role, distribution in sampling.items()
         },
     )
+
+
+def _environments(config: Config, env: str | type[Env]) -> tuple[EnvSpec, EnvSpec]:
+    """The environment that is learned in, and that of held-out tasks.
+
+    A set that is held out is known to both, so that what leaks from it is left out of training.
+    """
+    changes, central = config.evaluate.settings, config.algorithm.central
+    spec = EnvSpec(env, config.settings, central=central)
+    if not changes:
+        return spec, spec
+    if "test" in changes and issubclass(spec.declared, FromData):
+        spec = EnvSpec(env, {**config.settings, "test": changes["test"]}, central=central)
+    try:
+        return spec, EnvSpec(env, {**config.settings, **changes}, central=central)
+    except ConfigError as error:
+        raise ConfigError(f"evaluate.{error}") from None
 
 
 def _with_critics(players: Experiment) -> Experiment:

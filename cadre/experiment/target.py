@@ -36,10 +36,18 @@ def find(
     is_run = (folder / "config.yaml").is_file()
     raw = read(folder / "config.yaml") if is_run else _model(name) if _is_model(name, folder) else read_recipe(name)
     merge(raw, changes or {})
+    _chosen_here(raw, [*(changes or {}).get("settings", {}), *overrides])
     overridden(raw, overrides)
     if "env" not in raw:
         raise ConfigError(f"{name} is a model; expected the environment that it is to play beside it, as in env=maths.")
     return Target(parse(raw, env), env, folder if is_run else None)
+
+
+def _chosen_here(raw: Raw, chosen: Sequence[str]) -> None:
+    """A setting that is chosen for this evaluation counts above what the experiment changes on held-out tasks."""
+    changed = (raw.get("evaluate") or {}).get("settings") or {}
+    for pair in chosen:
+        changed.pop(pair.partition("=")[0].removeprefix("settings."), None)
 
 
 def _is_model(name: str, folder: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from cadre.settings.section import Positive, Section
 
@@ -34,6 +34,9 @@ class EvaluateConfig(Section):
     tasks: int = Field(200, ge=0, description="so many of the test split; 0 for none")
     first: int = Field(0, ge=0, description="from this one on, so that settings can be chosen on others")
     every: int = Field(0, ge=0, description="steps between evaluations in training; 0 for before and after only")
+    settings: dict[str, JsonValue] = Field(
+        default_factory=dict, description="changes to the environment's settings on held-out tasks: {cases: 0}, say"
+    )
 
 
 class SandboxConfig(Section):

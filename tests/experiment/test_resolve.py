@@ -1,5 +1,6 @@
 """An experiment is resolved once, and holds all that later stages need."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from cadre.cli import train as command
 from cadre.cli.app import app
 from cadre.errors import ConfigError
 from cadre.experiment import config, resolve
+from cadre.experiment.target import find
 from cadre.types import Sampling
 from tests.experiment.test_loop import configured
 
@@ -32,6 +34,39 @@ def test_what_an_experiment_comes_to() -> None:
     rates = {name: (learner.learning_rate, learner.epochs) for name, learner in experiment.learners.items()}
     assert rates == {"small": (0.5, 2), "critic of tool": (1e-6, 2)}
     assert experiment.sampling == {"tool": Sampling(1.0, 1.0, 0, 9), "planner": Sampling(1.0, 1.0, 5, 9)}
+
+
+def test_held_out_tasks_have_settings_of_their_own() -> None:
+    raw = {"env": "plan-path", "team": "seed", "algorithm": "at_grpo", "settings": {"turns": 2, "size": 6}}
+    experiment = resolve.resolve(config.parse({**raw, "evaluate": {"settings": {"turns": 3}}}))
+    assert experiment.env_spec.settings == {"turns": 2, "size": 6}
+    assert experiment.held_out.settings == {"turns": 3, "size": 6}
+    with pytest.raises(ConfigError, match=r"^evaluate.settings.turn: .*turns\?"):
+        resolve.resolve(config.parse({**raw, "evaluate": {"settings": {"turn": 3}}}))
+
+
+def test_what_is_held_out_is_kept_from_training_whatever_set_it_is(tmp_path: Path) -> None:
+    """The set that held-out tasks are taken from is the one that leaks are looked for in."""
+    rows = [{"question": f"What is the sum of {n} and {n} and also one more?", "answer": str(2 * n)} for n in range(4)]
+    for name, chosen in {"all": rows, "few": rows[:1], "other": rows[2:]}.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chosen))
+    sets = {"train": str(tmp_path / "all.jsonl"), "test": str(tmp_path / "few.jsonl")}
+    raw = {"env": "maths-vote", "team": "seed", "algorithm": "grpo", "settings": sets}
+    other = {"settings": {"test": str(tmp_path / "other.jsonl")}}
+    assert len(resolve.resolve(config.parse(raw)).env_spec.tasks("train")) == 3
+    experiment = resolve.resolve(config.parse({**raw, "evaluate": other}))
+    assert len(experiment.env_spec.tasks("train")) == len(experiment.held_out.tasks("test")) == 2
+    with pytest.raises(ConfigError, match=r"^evaluate.settings.train: .* change what is trained on"):
+        resolve.resolve(config.parse({**raw, "evaluate": {"settings": {"train": "gsm8k"}}}))
+
+
+def test_a_setting_that_is_chosen_for_an_evaluation_counts_above_the_experiments_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "env: plan-path\nteam: seed\nalgorithm: grpo\nevaluate: {settings: {turns: 3}}\n"
+    )
+    usual, chosen = (find(str(tmp_path / "mine.yaml"), pairs) for pairs in ([], ["settings.turns=1"]))
+    assert resolve.resolve_for_evaluation(usual.config).held_out.settings == {"turns": 3}
+    assert resolve.resolve_for_evaluation(chosen.config).held_out.settings == {"turns": 1}
 
 
 def test_a_start_of_training_plans_and_resolves_once(

@@ -7,11 +7,12 @@ Each function is named after its setting and raises ConfigError. What a section 
 from cadre.experiment.refusals import critics, environment, learning, trees
 
 # In the order in which they are asked; those that play an episode come last.
-EVALUATION = (environment.settings, environment.env, environment.team_roles)
+EVALUATION = (environment.settings, environment.env, environment.team_roles, environment.evaluate_settings)
 TRAINING = (
     environment.settings,
     environment.env,
     environment.team_roles,
+    environment.evaluate_settings,
     environment.settings_of_tasks,
     trees.algorithm_k,
     trees.algorithm_k_size,

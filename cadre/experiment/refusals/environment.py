@@ -33,6 +33,22 @@ def team_roles(experiment: Experiment) -> None:
             )
 
 
+def evaluate_settings(experiment: Experiment) -> None:
+    """What is changed on held-out tasks leaves the roles and the training data as they are."""
+    changes, roles, others = experiment.config.evaluate.settings, experiment.env_spec.roles, experiment.held_out.roles
+    for name in ("train", "data", "held_out"):
+        if name in changes:
+            raise ConfigError(
+                f"evaluate.settings.{name}: got {changes[name]!r}, which would change what is trained on; expected "
+                "changes to held-out tasks alone. Name another set with evaluate.settings.test."
+            )
+    if others != roles:
+        raise ConfigError(
+            f"evaluate.settings: got {changes}, with which {experiment.config.env} has the roles {', '.join(others)}; "
+            f"expected those that are trained, {', '.join(roles)}. Remove what changes them."
+        )
+
+
 def settings(experiment: Experiment) -> None:
     """Every setting without a default is given."""
     if missing := experiment.env_spec.missing:
