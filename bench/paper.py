@@ -56,7 +56,7 @@ ROWS: dict[str, Row] = {
     "single-grpo": Row("-solo-grpo"),
     "single-at-grpo": Row("-solo"),
     "team-prompted": Row("", Run.before, trained=False),
-    "team-grpo": Row("-grpo"),
+    "team-grpo": Row("-grpo-by-role"),
     "team-shared": Row(""),
     "team-per-role": Row("-roles"),
     "tool-alone": Row("-tool"),
@@ -173,7 +173,7 @@ def main_table(paper: Paper, games: Sequence[str]) -> None:
                 for name in rows if all(run.complete for run in found) else ():
                     paper.keep_row(name, game, found)
 
-    for endings in (("",), ("-roles", "-solo", "-grpo", "-tool", "-alone", "-solo-grpo"), ("-roles-of-alone",)):
+    for endings in (("",), ("-roles", "-solo", "-grpo-by-role", "-tool", "-alone", "-solo-grpo"), ("-roles-of-alone",)):
         found = [run for ending in endings for game in games for run in runs(ending, game)]
         paper.train(found, partial(keep, endings))
     paper.curves(games)

@@ -142,6 +142,11 @@ class Team:
         }
         return replace(self, sampling=plain)
 
+    def exchanged(self, times: int) -> Team:
+        """The same policies, each so many roles further on (CORY, arXiv 2410.06101)."""
+        roles = list(self.assignment)
+        return self.assigned({role: self.assignment[roles[(n + times) % len(roles)]] for n, role in enumerate(roles)})
+
     def assigned(self, changes: Mapping[str, str]) -> Team:
         """The same policies with other roles, `{"tool": "planner", "planner": "tool"}` to swap two of them."""
         return replace(self, assignment={**self.assignment, **changes})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ class Setting:
     pays: str = "each"
     entropy: float = 0.0
     marks: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ("shared",)
+    options: Mapping[str, float] = field(default_factory=dict)
 
 
 # Advantages in deviations of their group need fewer steps. Critics play the game in which only the joint action pays,
@@ -55,6 +58,18 @@ CRITIC = Setting(steps=100, pays="both", entropy=0.2)
 SETTINGS = {
     "at_grpo": SCALED,
     "grpo": SCALED,
+    "grpo_by_role": SCALED,
+    "matpo": SCALED,
+    "flow_grpo": Setting(steps=30, max_tokens=2, game="HandshakeAlone", roles=("both",)),
+    "m_grpo": Setting(steps=30, policies=("one", "two")),
+    "gigpo": SCALED,
+    "tree_grpo": SCALED,
+    "tree_rl": Setting(),
+    "arpo": SCALED,
+    "bpo": Setting(),
+    "c3": Setting(),
+    "sirius": Setting(steps=60, entropy=0.1, options={"threshold": 0.5}),
+    "ma_dpo": Setting(),
     "dr_mas": SCALED,
     "magrpo": Setting(),
     "ma_reinforce": Setting(),
@@ -77,8 +92,11 @@ def experiment(name: str, folder: Path) -> dict[str, Any]:
     return {
         "env": f"{GAMES}:{chosen.game}",
         "settings": {"pays": chosen.pays},
-        "team": {"policies": {"shared": str(model)}, "roles": dict.fromkeys(chosen.roles, "shared")},
-        "algorithm": {"name": name, "k": chosen.k},
+        "team": {
+            "policies": dict.fromkeys(chosen.policies, str(model)),
+            "roles": dict(zip(chosen.roles, chosen.policies * len(chosen.roles), strict=False)),
+        },
+        "algorithm": {"name": name, "k": chosen.k, **chosen.options},
         "loss": {"entropy": chosen.entropy} if chosen.entropy else {},
         "sampling": {"max_tokens": chosen.max_tokens},
         "learner": {"learning_rate": chosen.learning_rate},

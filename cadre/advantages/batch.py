@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from cadre.advantages import filters, penalties, preferences
+from cadre.advantages import filters, gradient_mass, penalties, preferences
 from cadre.advantages.by_critic import judged_by_critic
+from cadre.advantages.by_preference import preferred_samples
 from cadre.advantages.group_relative import AdvantageGroup, BaselineState, compare, moved
 from cadre.advantages.plan import Plan
 from cadre.advantages.samples import ScoredSample, samples_of
@@ -35,9 +36,10 @@ def build_batch(
     if plan.reward_model is not None:
         trees, metrics = scored_by_model(trees, team)
     samples, charges = charged(samples_of(trees), plan, team)
-    learn = _by_group if plan.critic is None else _by_critic
+    learn = _by_preference if plan.preference is not None else _by_critic if plan.critic is not None else _by_group
     batch = learn(samples, plan, team, {} if baseline_state is None else baseline_state)
-    return replace(batch, metrics=metrics | charges | batch.metrics)
+    mass = gradient_mass.by_role(batch.data, plan.loss)
+    return replace(batch, metrics=metrics | charges | batch.metrics | mass)
 
 
 def charged(samples: Sequence[ScoredSample], plan: Plan, team: Team) -> tuple[list[ScoredSample], Metrics]:
@@ -55,9 +57,18 @@ def _by_group(samples: Sequence[ScoredSample], plan: Plan, team: Team, state: Ba
     """Samples are compared with those of their group."""
     groups = compare(samples, plan.credit, state)
     state.update(moved(state, groups, plan.credit))
-    kept = filters.selected(groups, plan.selection)
+    kept = [scored for scored in filters.selected(groups, plan.selection) if not plan.only_positive or scored.gains]
     dropped = sum(len(group.samples) for group in groups) - len(kept)
     return TrainingBatch(_sequences(kept, plan, team), groups, {"rollout/dropped": dropped})
+
+
+def _by_preference(samples: Sequence[ScoredSample], plan: Plan, team: Team, state: BaselineState) -> TrainingBatch:
+    """Joint actions are preferred to those of their decision that earned less."""
+    assert plan.preference is not None
+    preferred, metrics = preferred_samples(penalties.with_reference(samples, team), plan.credit, plan.preference)
+    kept = [replace(scored, reference=()) for scored in preferred if not filters.cut_off(scored, plan.selection)]
+    dropped = {"rollout/dropped": len(samples) - len(kept)}
+    return TrainingBatch(_sequences(kept, plan, team), [], metrics | dropped)
 
 
 def _by_critic(samples: Sequence[ScoredSample], plan: Plan, team: Team, state: BaselineState) -> TrainingBatch:

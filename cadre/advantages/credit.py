@@ -21,7 +21,10 @@ class Credit:
     """A point in the four axes. `alpha` weighs the team's reward against the local one, `gamma` discounts a turn.
 
     `count` says what counts once in a group's statistics: a whole episode, however many decisions a role makes in it,
-    or every decision. `decay` is that of the running means. Where a critic judges, `alpha` and `gamma` alone matter.
+    or every decision. `decay` is that of the running means. `threshold` is the reward from which an episode is passed,
+    for returns that ask. Where a critic judges, `alpha` and `gamma` alone matter.
+
+    With a `second` comparison the advantage is the sum of both, the second times `second_weight`.
     """
 
     returns: str
@@ -32,3 +35,6 @@ class Credit:
     gamma: float = 1.0
     count: Count = "decisions"
     decay: float = 0.95
+    threshold: float = 1.0
+    second: Credit | None = None
+    second_weight: float = 1.0

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cadre.advantages.group_relative import AdvantageGroup
+from cadre.advantages.returns import decisions_in_episode
 from cadre.advantages.samples import ScoredSample
 from cadre.learn.aggregation import AGGREGATES, Denominators
 from cadre.settings import CreditConfig, LossConfig, TreeWeight
@@ -39,10 +40,12 @@ def weighed_by_tree(samples: Sequence[ScoredSample], rule: TreeWeight, loss: Los
     """The samples with what they weigh beside the others of their update, 1 on average over those of a policy.
 
     A decision weighs its share, which its siblings have between them. `by_decision` leaves it at that; `alike` gives
-    every tree the same weight in the update of each policy. An average over tokens where that is what the loss takes.
+    every tree the same weight in the update of each policy; `by_episode` lets the decisions of a role in an episode
+    share the weight of one. An average over tokens where that is what the loss takes.
     """
     if rule == "by_sample":
         return list(samples)
+    share = part_of_episode if rule == "by_episode" else part_of_decision
 
     def block(scored: ScoredSample) -> tuple[str, int]:
         return scored.sample.policy, scored.decision.tree if rule == "alike" else 0
@@ -57,7 +60,12 @@ def weighed_by_tree(samples: Sequence[ScoredSample], rule: TreeWeight, loss: Los
     return [replace(scored, weight=share(scored) * each[block(scored)]) for scored in samples]
 
 
-def share(scored: ScoredSample) -> float:
+def part_of_episode(scored: ScoredSample) -> float:
+    """A sample's part in what its role does in an episode."""
+    return 1.0 / decisions_in_episode(scored.decision)
+
+
+def part_of_decision(scored: ScoredSample) -> float:
     """A sample's part in what its decision counts in the tree."""
     node = scored.decision.node
     return node.share / len(node.samples[scored.decision.role])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from cadre.advantages.credit import NO_STD, Credit
-from cadre.advantages.returns import RETURNS, decisions_in_episode
+from cadre.advantages.returns import RETURNS, decisions_in_episode, episodes_through
 from cadre.advantages.samples import ScoredSample
 from cadre.rollout.walk import Decision
 from cadre.settings.user_code import load_function
@@ -67,10 +67,15 @@ def valued(samples: Sequence[ScoredSample], credit: Credit) -> list[ScoredSample
         replace(
             scored,
             returns=returns_of(scored.decision, credit),
-            count=1.0 / decisions_in_episode(scored.decision) if credit.count == "episodes" else 1.0,
+            count=_episodes(scored.decision) if credit.count == "episodes" else 1.0,
         )
         for scored in samples
     ]
+
+
+def _episodes(decision: Decision) -> float:
+    """The sample's part in the episodes that hold it, each of which a role's decisions share."""
+    return episodes_through(decision) / decisions_in_episode(decision)
 
 
 def compare(
@@ -78,8 +83,35 @@ def compare(
 ) -> list[AdvantageGroup]:
     """Every sample in exactly one group, its return less its penalties held against the group's baseline.
 
-    All groups are judged against the running means in `state`, none of which is moved; `moved` says what they become.
+    With a second comparison its advantage is added, and the groups are those of the first. All groups are judged
+    against the running means in `state`, none of which is moved; `moved` says what they become.
     """
+    groups = _compared(samples, credit, state)
+    if credit.second is None:
+        return groups
+    second = by_place(_compared(samples, credit.second))
+    return [_with_second(group, second, credit) for group in groups]
+
+
+def by_place(groups: Sequence[AdvantageGroup]) -> dict[tuple, tuple[float, float]]:
+    """(advantage, deviation of its group) of every sample by its place."""
+    return {scored.decision.place: (scored.advantages[0], group.std) for group in groups for scored in group.samples}
+
+
+def _with_second(group: AdvantageGroup, second: Mapping[tuple, tuple[float, float]], credit: Credit) -> AdvantageGroup:
+    """The group with what the second comparison says of its samples; it differs where either does."""
+    judged = tuple(
+        replace(scored, advantages=(scored.advantages[0] + credit.second_weight * second[scored.decision.place][0],))
+        for scored in group.samples
+    )
+    spread = max(second[scored.decision.place][1] for scored in group.samples) if credit.second_weight else 0.0
+    return AdvantageGroup(group.key, judged, max(group.std, spread))
+
+
+def _compared(
+    samples: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float] | None = None
+) -> list[AdvantageGroup]:
+    """One comparison."""
     grouping = load_function("algorithm.group", credit.group, GROUPINGS)
     groups: dict[Key, list[ScoredSample]] = defaultdict(list)
     for scored in valued(samples, credit):
@@ -114,7 +146,14 @@ GROUPINGS: dict[str, Callable[[Decision], Key]] = {
     "task_role": lambda decision: (decision.tree, decision.role),
     "role_turn_task": lambda decision: (decision.tree, decision.role, decision.node.turn),
     "role": lambda decision: (decision.role,),
+    "subtree": lambda decision: (decision.tree, decision.role, (decision.path or (decision.index,))[0]),
+    "observation": lambda decision: (decision.tree, decision.role, *_seen(decision)),
 }
+
+
+def _seen(decision: Decision) -> Key:
+    """What the role was shown: samples of one task that answer the same are compared (GiGPO, arXiv 2505.10978)."""
+    return tuple(message.content for message in decision.node.observations[decision.role].messages)
 
 
 # What is subtracted, one number a sample.

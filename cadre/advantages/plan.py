@@ -20,7 +20,9 @@ class Plan:
 
     With a `critic` the samples are worth what they earned beyond its values, else what `credit` makes of their groups;
     `kl` weighs the penalty k1 in the reward; `reward_model` is the folder of the model that pays in place of the task.
-    `tree_weight` is what weighs alike in an update, `selection` which samples are learned from, and how much.
+    `tree_weight` is what weighs alike in an update, `selection` which samples are learned from, and how much; with
+    `only_positive` those without a positive advantage are left out. With `preference`, the beta of DPO, joint actions
+    of one decision are preferred to those that earned less, and nothing else is learned.
     """
 
     shape: Shape
@@ -31,3 +33,5 @@ class Plan:
     reward_model: str | None = None
     tree_weight: TreeWeight = "by_sample"
     selection: CreditConfig = ALL
+    only_positive: bool = False
+    preference: float | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from cadre.advantages.credit import Credit
@@ -95,11 +96,44 @@ def episode(decision: Decision, credit: Credit) -> float:
     return before + fmean(total(branch) for branch in decision.branches)
 
 
+def difference(decision: Decision, credit: Credit) -> float:
+    """`([V(sample) - V(root)] + [V(sample) - V(node)]) / sqrt(L)` (TreeRL, arXiv 2506.11902, equations 5 to 7).
+
+    V is the mean reward of the episodes below, that of what led there included; L is how many there are.
+    """
+    root = decision.above[0][0] if decision.above else decision.node
+    before = sum(role_reward(branch, decision.role, credit.alpha) for _, branch in decision.above)
+    below = [before + pay for pay in _leaf_rewards(decision.branches, decision.role, credit.alpha)]
+    beside = [before + pay for pay in _leaf_rewards(decision.node.branches, decision.role, credit.alpha)]
+    everywhere = _leaf_rewards(root.branches, decision.role, credit.alpha)
+    value = fmean(below)
+    return (2 * value - fmean(everywhere) - fmean(beside)) / math.sqrt(len(below))
+
+
+def _leaf_rewards(branches: Sequence[Branch], role: str, alpha: float) -> list[float]:
+    """What the role earns from these branches on, one number an episode."""
+    return [
+        role_reward(branch, role, alpha) + later
+        for branch in branches
+        for later in (_leaf_rewards(branch.child.branches, role, alpha) if branch.child else [0.0])
+    ]
+
+
+def passed(decision: Decision, credit: Credit) -> float:
+    """The share of the episodes through the sample that paid the role `credit.threshold` or more (rejection sampling,
+    as Sirius, arXiv 2502.04780, keeps what it trains on)."""
+    before = sum(role_reward(branch, decision.role, credit.alpha) for _, branch in decision.above)
+    paid = _leaf_rewards(decision.branches, decision.role, credit.alpha)
+    return fmean(before + pay >= credit.threshold for pay in paid)
+
+
 RETURNS: dict[str, Callable[[Decision, Credit], float]] = {
     "step": step,
     "first_paid": first_paid,
     "reward_to_go": reward_to_go,
     "episode": episode,
+    "difference": difference,
+    "passed": passed,
 }
 
 
@@ -111,3 +145,12 @@ def decisions_in_episode(decision: Decision) -> float:
         return 0.0 if child is None else (decision.role in child.samples) + fmean(map(below, child.branches))
 
     return 1 + sum(decision.role in node.samples for node, _ in decision.above) + fmean(map(below, decision.branches))
+
+
+def episodes_through(decision: Decision) -> int:
+    """How many of the episodes that were played hold the sample."""
+
+    def below(branch: Branch) -> int:
+        return 1 if branch.child is None else sum(map(below, branch.child.branches))
+
+    return sum(map(below, decision.branches))

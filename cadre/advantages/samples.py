@@ -40,6 +40,11 @@ class ScoredSample:
         return self.decision.sample
 
     @property
+    def gains(self) -> bool:
+        """Whether something of it is to become likelier."""
+        return any(advantage > 0.0 for advantage in self.advantages)
+
+    @property
     def paid(self) -> float:
         """What it is worth once its penalties are taken off."""
         return self.returns - sum(self.penalties)

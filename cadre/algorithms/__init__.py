@@ -11,15 +11,31 @@ from cadre.advantages.plan import Plan
 from cadre.algorithms import common
 from cadre.algorithms.actor_critic import Ippo, Mappo, Rlhf
 from cadre.algorithms.at_grpo import AtGrpo
+from cadre.algorithms.branching import Arpo, Bpo, TreeGrpo, TreeRl
+from cadre.algorithms.c3 import C3
 from cadre.algorithms.custom import Custom
 from cadre.algorithms.dr_mas import DrMas
-from cadre.algorithms.grpo import Grpo
+from cadre.algorithms.gigpo import Gigpo
+from cadre.algorithms.grpo import Grpo, GrpoByRole
+from cadre.algorithms.hierarchical import FlowGrpo, Matpo, MGrpo
+from cadre.algorithms.ma_dpo import MaDpo
 from cadre.algorithms.magrpo import Magrpo, MagrpoCentral, MaReinforce, MaRemax, MaRloo
+from cadre.algorithms.sirius import Sirius
 from cadre.algorithms.spiral import Spiral
 
 KINDS: tuple[type[common.Algorithm], ...] = (
     AtGrpo,
     Grpo,
+    GrpoByRole,
+    Matpo,
+    FlowGrpo,
+    MGrpo,
+    Gigpo,
+    TreeGrpo,
+    TreeRl,
+    Arpo,
+    Bpo,
+    C3,
     Magrpo,
     MaReinforce,
     MaRloo,
@@ -27,6 +43,8 @@ KINDS: tuple[type[common.Algorithm], ...] = (
     MagrpoCentral,
     DrMas,
     Spiral,
+    Sirius,
+    MaDpo,
     Ippo,
     Mappo,
     Rlhf,

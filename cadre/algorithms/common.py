@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -44,12 +44,17 @@ def _per_turn(value: Any) -> int | tuple[int, ...]:
 ManySiblings = Annotated[PerTurn | dict[str, PerTurn], BeforeValidator(_siblings)]
 
 
+TrainedPolicies = Literal["any", "shared", "one_role", "by_role"]
+
+
 class Algorithm(Section):
     """The settings of an algorithm, and the plan that they stand for."""
 
     # The one role `team` writes the parts of all roles; only an environment with one role can be played.
     central: ClassVar[bool] = False
     single_agent: ClassVar[bool] = False
+    # Which policies are trained: any, one for all roles, one that plays one role, or one for each role.
+    policies: ClassVar[TrainedPolicies] = "any"
 
     name: str
     k: Any

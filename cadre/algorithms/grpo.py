@@ -1,8 +1,8 @@
-"""GRPO on whole episodes, applied to a team."""
+"""GRPO on whole episodes, applied to a team: one group a task, or one a role of it."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,14 +13,28 @@ from cadre.rollout import tree_shape
 from cadre.settings import Positive
 
 
-class Grpo(Algorithm):
-    """GRPO on whole episodes (arXiv 2402.03300): k episodes a task, group = task and role."""
+class Episodes(Algorithm):
+    """k whole episodes a task, compared by their reward; `group` says whose are compared."""
 
-    name: Literal["grpo"]
+    group: ClassVar[str] = "task"
+
     k: Positive = Field(4, description="episodes a task")
     scale: Scale = Field("std", description=SCALE)
 
     def plan(self) -> Plan:
-        """k whole episodes, `(R - mean) / std` over them by task and role (equation 3)."""
-        credit = Credit("episode", "task_role", "mean", self.scale, self.alpha, count="episodes")
+        """k whole episodes, `(R - mean) / std` over them (arXiv 2402.03300, equation 3)."""
+        credit = Credit("episode", self.group, "mean", self.scale, self.alpha, count="episodes")
         return Plan(tree_shape.independent(self.k), credit)
+
+
+class Grpo(Episodes):
+    """GRPO on whole episodes (arXiv 2402.03300): k episodes a task, one group of all roles."""
+
+    name: Literal["grpo"]
+
+
+class GrpoByRole(Episodes):
+    """GRPO on whole episodes with a group a role of the task, so that roles are never compared with each other."""
+
+    group = "task_role"
+    name: Literal["grpo_by_role"]

@@ -77,7 +77,7 @@ async def train(training: Training, start: State, interrupt: Interrupt) -> int:
 async def sample(training: Training, step: int) -> Sampled:
     """A tree from every task of the step; where the experiment asks for it, others in place of those that teach
     nothing."""
-    experiment, team = training.experiment, training.team
+    experiment, team = training.experiment, played_by(training, step)
     goal, plan = experiment.config.train, experiment.plan
     every_task = experiment.env_spec.tasks("train")
     tasks = pick(every_task, goal.tasks_per_step, step, goal.seed)
@@ -89,6 +89,12 @@ async def sample(training: Training, step: int) -> Sampled:
         random_keys.key(goal.seed, "train", step),
         partial(training.progress.sampling, step),
     )
+
+
+def played_by(training: Training, step: int) -> Team:
+    """Who plays which role in a step: as configured, but where the policies exchange their roles."""
+    every = training.experiment.config.team.exchange_every
+    return training.team.exchanged(step // every) if every else training.team
 
 
 async def learn(

@@ -284,7 +284,7 @@ async def grow_any(
     async def grow_one(position: int, task: Task) -> Tree | Failure:
         try:
             with closing(rollout.make(task)) as env:
-                root = await grow(env, rollout, random_keys.key(key, position))
+                root = await (rollout.shape.grower or grow)(env, rollout, random_keys.key(key, position))
         except CadreError:
             raise
         except Exception:  # noqa: BLE001 - the one boundary that turns a failed episode into data

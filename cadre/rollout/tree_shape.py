@@ -1,7 +1,7 @@
 """How a tree grows: how many siblings a role samples, which joint actions are tried, which of them carry on.
 
-Three shapes, each a small function of the table `SHAPES`; one's own stands in a file of the user's and makes a `Shape`
-as they do. `rollout.grow` asks a shape its three questions and knows nothing else about it.
+Each shape is a small function of the table `cadre.rollout.shapes.SHAPES`; one's own stands in a file of the user's and
+makes a `Shape` as they do. `rollout.grow` asks a shape its three questions and knows nothing else about it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
 from cadre.errors import ConfigError
+from cadre.types import Node
 
 Joint = Literal["aligned", "cross"]
 # Siblings a decision: one number, one a turn (the last repeats), or either by role.
@@ -32,6 +33,7 @@ class Shape:
     expand     (scores, random): indices of the branches that carry on, given one score a branch
     joint      "aligned" tries the g-th siblings of all roles together, "cross" all combinations
     lookahead  how many decisions in a row that pay nobody fan out, to choose by what follows them
+    grower     what samples the whole tree in place of `rollout.grow.grow`, given that function's first arguments
     """
 
     name: str
@@ -39,6 +41,7 @@ class Shape:
     expand: Expand
     joint: Joint = "aligned"
     lookahead: int = 0
+    grower: Callable[..., Awaitable[Node | None]] | None = None
 
     @property
     def plays_all(self) -> bool:
@@ -141,5 +144,3 @@ def _random(scores: Sequence[float], generator: random.Random) -> Sequence[int]:
 
 
 CARRIES: dict[str, Expand] = {"argmax": _argmax, "sample": _sample, "random": _random}
-# Shapes by name; each takes the siblings `k` and, by keyword, the options that mean something to it.
-SHAPES: dict[str, Callable[..., Shape]] = {"independent": independent, "greedy": greedy, "full": full}

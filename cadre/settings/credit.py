@@ -8,8 +8,9 @@ from pydantic import Field, model_validator
 
 from cadre.settings.section import Section, refused
 
-# What weighs alike: every tree, every decision of an episode (those played side by side share one), or every sample.
-TreeWeight = Literal["alike", "by_decision", "by_sample"]
+# What weighs alike: every tree, every decision of an episode (those played side by side share one), every sample, or,
+# by role, every episode however often the role acts in it.
+TreeWeight = Literal["alike", "by_decision", "by_sample", "by_episode"]
 
 
 class CreditConfig(Section):
@@ -27,7 +28,8 @@ class CreditConfig(Section):
         "keep", description="samples of groups without a std: keep them in the loss's denominators, or drop them"
     )
     tree_weight: TreeWeight | None = Field(
-        None, description="what weighs alike in a policy's update: trees, decisions or samples; the algorithm's own"
+        None,
+        description="what weighs alike in an update: trees, decisions, samples, episodes; the algorithm's own",
     )
 
     @model_validator(mode="after")

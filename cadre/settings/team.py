@@ -14,6 +14,7 @@ class TeamConfig(Section):
 
     policies: dict[str, Policy] = Field(min_length=1, description="policy: its model, or all about it")
     roles: dict[str, str] = Field(min_length=1, description="role: policy")
+    exchange_every: int = Field(0, ge=0, description="updates after which each role goes to the next policy; 0: never")
 
     @model_validator(mode="after")
     def _roles_name_policies(self) -> TeamConfig:

@@ -54,7 +54,11 @@ def weights(folder: Path, policy: str) -> bytes:
     return (checkpoint.latest(folder / "checkpoints") / policy / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("preset", [name for name in ALGORITHMS if name != "custom"])
+# In a game of one decision these are, to the last number, what others do that are trained here.
+THE_SAME_HERE = {"grpo_by_role", "matpo", "arpo", "tree_grpo", "bpo"}
+
+
+@pytest.mark.parametrize("preset", sorted(ALGORITHMS.keys() - THE_SAME_HERE - {"custom"}))
 def test_two_roles_learn_to_agree(preset: str, tmp_path: Path, quiet: Console) -> None:
     _, run = play(config.parse(experiment(preset, tmp_path)), tmp_path / "run", quiet)
     before, after = run.evaluations()

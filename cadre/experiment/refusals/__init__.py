@@ -4,7 +4,7 @@ Each function is named after its setting and raises ConfigError. What a section 
 `cadre.settings` and `cadre.algorithms`.
 """
 
-from cadre.experiment.refusals import critics, environment, learning, trees
+from cadre.experiment.refusals import critics, environment, learning, team, trees
 
 # In the order in which they are asked; those that play an episode come last.
 EVALUATION = (environment.settings, environment.env, environment.team_roles, environment.evaluate_settings)
@@ -17,6 +17,8 @@ TRAINING = (
     trees.algorithm_k,
     trees.algorithm_k_size,
     critics.algorithm_single_agent,
+    team.algorithm_policies,
+    team.team_exchange_every,
     critics.algorithm_reward_model,
     critics.algorithm_critic_privileged,
     critics.algorithm_critic_policy,

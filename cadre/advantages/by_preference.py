@@ -1,0 +1,104 @@
+"""Multi-agent DPO: joint actions of one decision against those that earned less (DPO, arXiv 2305.18290, equation 7).
+
+    L = -log sigmoid(m),   m = beta * sum over agents of [gap(preferred) - gap(other)],   gap = log pi - log reference
+
+An agent's own gradient of L, the other agents' gaps held fixed, is `-beta * sigmoid(-m)` times that of
+`log pi(preferred) - log pi(other)`. As the policies that sampled are those that learn, it is a policy gradient whose
+advantages are `+beta * sigmoid(-m)` for what was preferred and the opposite for the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from cadre.advantages.credit import NO_STD, Credit
+from cadre.advantages.penalties import gaps
+from cadre.advantages.samples import ScoredSample
+from cadre.rollout.grow import score
+from cadre.team import Metrics
+from cadre.types import Branch, Node
+
+# The number of a tree, the path to a decision, a role, the index of its sample.
+Place = tuple[int, tuple[int, ...], str, int]
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Two joint actions of a decision, the better paid first: their samples by role, and the margin m between them."""
+
+    better: Mapping[str, Place]
+    worse: Mapping[str, Place]
+    margin: float
+
+
+def preferred_samples(
+    samples: Sequence[ScoredSample], credit: Credit, beta: float
+) -> tuple[list[ScoredSample], Metrics]:
+    """The samples with the advantages that make a policy gradient that of the loss above.
+
+    The pairs of a decision weigh as one has between them. A sample without `reference` has no gap: nobody trains it.
+    """
+    distances = {scored.decision.place: beta * sum(gaps(scored)) for scored in samples}
+    advantages: dict[Place, float] = defaultdict(float)
+    margins = []
+    for tree, path, node in _decisions(samples):
+        pairs = list(_preferences(node, (tree, path), distances, credit))
+        for pair in pairs:
+            push = beta * _sigmoid(-pair.margin) / len(pairs)
+            for place in pair.better.values():
+                advantages[place] += push
+            for place in pair.worse.values():
+                advantages[place] -= push
+        margins += [pair.margin for pair in pairs]
+    judged = [replace(scored, advantages=(advantages[scored.decision.place],)) for scored in samples]
+    return judged, _metrics(margins)
+
+
+def value(branch: Branch, turn: int, credit: Credit) -> float:
+    """What the team earns from a branch on: its score, and the mean of what follows, discounted once a turn."""
+    paid, child = score(branch.reward, credit.alpha), branch.child
+    if child is None:
+        return paid
+    discount = credit.gamma if child.turn > turn else 1.0
+    return paid + discount * fmean(value(after, child.turn, credit) for after in child.branches)
+
+
+def _decisions(samples: Sequence[ScoredSample]) -> Iterator[tuple[int, tuple[int, ...], Node]]:
+    """Every decision of the samples once."""
+    found = {(scored.decision.tree, scored.decision.path): scored.decision.node for scored in samples}
+    yield from ((tree, path, node) for (tree, path), node in found.items())
+
+
+def _preferences(
+    node: Node, at: tuple[int, tuple[int, ...]], distances: Mapping[Place, float], credit: Credit
+) -> Iterator[Preference]:
+    """All pairs of branches that earned differently."""
+    worth = [(value(branch, node.turn, credit), branch) for branch in node.branches]
+    for (first, left), (second, right) in itertools.combinations(worth, 2):
+        if abs(first - second) < NO_STD:
+            continue
+        better, worse = (left, right) if first > second else (right, left)
+        of_better, of_worse = (
+            {role: (*at, role, index) for role, index in branch.choice.items()} for branch in (better, worse)
+        )
+        margin = sum(distances[place] for place in of_better.values())
+        yield Preference(of_better, of_worse, margin - sum(distances[place] for place in of_worse.values()))
+
+
+def _sigmoid(x: float) -> float:
+    return 1.0 / (1.0 + math.exp(-x)) if x >= 0 else math.exp(x) / (1.0 + math.exp(x))
+
+
+def _metrics(margins: Sequence[float]) -> Metrics:
+    if not margins:
+        return {}
+    return {
+        "preference/loss": fmean(math.log1p(math.exp(-m)) if m >= 0 else -m + math.log1p(math.exp(m)) for m in margins),
+        "preference/accuracy": fmean(m > 0.0 for m in margins),
+        "preference/pairs": len(margins),
+    }

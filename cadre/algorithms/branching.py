@@ -1,0 +1,94 @@
+"""Whole episodes that branch: where they do, and what a branch is worth, as four papers have it."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from cadre.advantages.credit import Credit
+from cadre.advantages.plan import Plan
+from cadre.algorithms.common import Algorithm
+from cadre.rollout.branching import WHERE, branch
+from cadre.rollout.tree_shape import Shape
+from cadre.settings import Positive, TreeWeight
+from cadre.settings.user_code import load_function, one_of
+
+Where = Annotated[str, one_of(WHERE)]
+WHERE_WORDS = "the decisions that are sampled again: entropy takes the least certain, random any"
+DECISIONS = "decisions a round that are sampled again, in each episode that the tree began with"
+SIBLINGS = "more completions at each of them"
+ROUNDS = "how often decisions are chosen"
+BUDGET = "tokens of a tree after which no further round begins; 0 for no bound"
+
+
+class Branching(Algorithm):
+    """What the family has in common: k whole episodes a task, then branches from their decisions."""
+
+    tree_weight: ClassVar[TreeWeight] = "by_sample"
+
+    k: Positive = Field(4, description="episodes that a task begins with")
+    where: Where = Field("entropy", description=WHERE_WORDS)
+    decisions: int = Field(2, ge=1, le=100, description=DECISIONS)
+    siblings: int = Field(1, ge=1, le=100, description=SIBLINGS)
+    rounds: int = Field(1, ge=1, le=100, description=ROUNDS)
+    budget: int = Field(0, ge=0, description=BUDGET)
+
+    def plan(self) -> Plan:
+        """The shape, and what the subclass makes of it."""
+        return Plan(self.shape(), self.credit(), tree_weight=self.tree_weight)
+
+    def shape(self) -> Shape:
+        """`k` episodes and the branches of `rounds` rounds."""
+        where = load_function("algorithm.where", self.where, WHERE)
+        return branch(self.k, where, self.decisions, self.siblings, self.rounds, self.budget)
+
+    def credit(self) -> Credit:
+        """What a sample is worth."""
+        raise NotImplementedError
+
+
+class TreeGrpo(Branching):
+    """Tree-GRPO (arXiv 2509.21240): branches at random, judged within their own tree and within the task."""
+
+    name: Literal["tree_grpo"]
+    where: Where = Field("random", description=WHERE_WORDS)
+
+    def credit(self) -> Credit:
+        """The sum of two comparisons, each `(R - mean) / std` (equations 4 to 6)."""
+        task = Credit("episode", "task_role", "mean", "std", self.alpha, count="episodes")
+        return Credit("episode", "subtree", "mean", "std", self.alpha, count="episodes", second=task)
+
+
+class TreeRl(Branching):
+    """TreeRL (arXiv 2506.11902): branches where entropy is high; a step is worth what it adds to the chance of
+    success, seen from the root and from its parent."""
+
+    name: Literal["tree_rl"]
+    k: Positive = Field(6, description="episodes that a task begins with")
+
+    def credit(self) -> Credit:
+        """`([V - V(root)] + [V - V(parent)]) / sqrt(episodes below)` itself, without a baseline."""
+        return Credit("difference", "node", "none", "none", self.alpha)
+
+
+class Arpo(Branching):
+    """ARPO (arXiv 2507.19849): branches where entropy is high, episodes compared over the task."""
+
+    name: Literal["arpo"]
+
+    def credit(self) -> Credit:
+        """`(R - mean) / std` over the task; a shared part has the mean of its episodes (the soft estimate)."""
+        return Credit("episode", "task", "mean", "std", self.alpha, count="episodes")
+
+
+class Bpo(Branching):
+    """BPO (arXiv 2607.14171): branches where entropy is high, siblings compared with each other alone."""
+
+    tree_weight = "by_decision"
+    name: Literal["bpo"]
+    siblings: int = Field(3, ge=1, le=100, description=SIBLINGS)
+
+    def credit(self) -> Credit:
+        """`R - mean` of the siblings; decisions with one sample teach nothing."""
+        return Credit("episode", "node", "mean", "none", self.alpha)

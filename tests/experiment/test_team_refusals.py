@@ -1,0 +1,71 @@
+"""Teams that an algorithm is not about are refused; policies exchange their roles by the number of the step."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cadre.errors import ConfigError
+from cadre.experiment import config, loop
+from cadre.experiment.resolve import resolve
+from tests.games import Pair, scripted_team
+
+GAMES = f"{Path(__file__).parents[1]}/games.py"
+TWO = {"policies": {"one": "seed", "two": "seed"}, "roles": {"left": "one", "right": "two"}}
+ONE = {"policies": {"shared": "seed"}, "roles": {"left": "shared", "right": "shared"}}
+FROZEN = {"policies": {"one": "seed", "two": {"model": "seed", "frozen": True}}, "roles": TWO["roles"]}
+
+
+def resolved(team: dict, algorithm: str = "grpo", **more):
+    return resolve(config.parse({"env": f"{GAMES}:Pair", "team": team, "algorithm": algorithm, **more}))
+
+
+@pytest.mark.parametrize(
+    ("name", "fits", "refused", "wanted"),
+    [
+        ("matpo", [ONE, FROZEN], [TWO], "trains one policy that plays all roles"),
+        ("flow_grpo", [FROZEN], [ONE, TWO], "trains one role"),
+        ("m_grpo", [TWO, FROZEN], [ONE], "a policy of its own for each role"),
+    ],
+)
+def test_a_preset_is_about_a_team(name: str, fits: list, refused: list, wanted: str) -> None:
+    for team in fits:
+        resolved(team, name)
+    for team in refused:
+        with pytest.raises(ConfigError, match=wanted) as caught:
+            resolved(team, name)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("team", "algorithm", "wanted"),
+    [
+        (ONE, "grpo", "with one policy"),
+        (FROZEN, "grpo", "a policy that is not trained"),
+        (TWO, "ippo", "a critic"),
+        (
+            {**TWO, "policies": {"one": "seed", "two": {"model": "seed", "sampling": {"temperature": 0.5}}}},
+            "grpo",
+            "sampled differently",
+        ),
+    ],
+)
+def test_what_cannot_be_exchanged_is_refused(team: dict, algorithm: str, wanted: str) -> None:
+    with pytest.raises(ConfigError, match=wanted):
+        resolved({**team, "exchange_every": 2}, algorithm)
+
+
+@dataclass
+class Stub:
+    experiment: object
+    team: object
+
+
+def test_policies_exchange_their_roles_every_so_many_steps() -> None:
+    team, _ = scripted_team(Pair, lambda request, index: "0")
+    team = team.assigned({"left": "one", "right": "two"})
+    training = Stub(resolved({**TWO, "exchange_every": 2}), team)
+    played = [loop.played_by(training, step).assignment["left"] for step in range(6)]
+    assert played == ["one", "one", "two", "two", "one", "one"]
+    assert loop.played_by(training, 3).assignment == {"left": "two", "right": "one"}
+    assert loop.played_by(Stub(resolved(TWO), team), 3).assignment == {"left": "one", "right": "two"}
