@@ -108,7 +108,8 @@ class Sample:
 
     `prompt_ids` and `token_ids` are the ids that the sampler really used; `token_ids` ends with the end-of-turn token
     when `finish` is "stop". `logprobs[j]` is the sampler's natural log-probability of `token_ids[j]` under the
-    distribution it drew from (temperature, top-p and top-k applied). `version` counts the policy's updates so far.
+    distribution it drew from (temperature, top-p and top-k applied). `version` counts the updates that the policy had
+    had when sampling began; `changes` are the tokens from which later weights drew: `((17, 4),)`.
 
     `message` is the completion as a chat message where tools were offered: what was said, and the calls read out of it.
     `history` tells how the prompt goes on from the role's turn before: "clean" keeps its sampled ids, which the chat
@@ -125,6 +126,7 @@ class Sample:
     version: int
     message: Message | None = None
     history: History = "first"
+    changes: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from cadre.types import Request, Sample
 
 if TYPE_CHECKING:
     from cadre.engines.torch import TorchEngine
+    from cadre.engines.vllm import VllmSampler
 
 GIB = 1 << 30
 
@@ -40,13 +41,21 @@ def build_team(
     learners: list[Learner] = []
     engines = engines_of(experiment)
     for names in engines:
+        served = [name for name in names if name in experiment.on_vllm]
+        vllm = _on_vllm(experiment, served) if served else None
+        trained = train and any(name in experiment.learners for name in names)
+        if vllm is not None:
+            samplers |= dict.fromkeys(served, vllm)
+        if len(served) == len(names) and not trained:
+            continue
         policies = {name: experiment.policies[name] for name in names}
         seed, most = experiment.config.train.seed, memory_setting(experiment, names, memory)
         engine = TorchEngine(experiment.models[names[0]], policies, seed, most, len(engines))
-        samplers.update(dict.fromkeys(names, engine))
-        if train and any(name in experiment.learners for name in names):
-            learners.append(_learner(experiment, engine, diverged))
-    return Team(experiment.config.team.roles, samplers, experiment.sampling, learners, _reward_model(experiment))
+        samplers = dict.fromkeys(names, engine) | samplers
+        if trained:
+            learners.append(_beside(experiment, _learner(experiment, engine, diverged), vllm))
+    roles, scorer = experiment.config.team.roles, _reward_model(experiment)
+    return Team(roles, samplers, experiment.sampling, learners, scorer, _apart(experiment))
 
 
 def ask_hub(experiment: Experiment) -> None:
@@ -84,6 +93,34 @@ def sampling_memory(team: Team) -> dict[str, float]:
     from cadre.engines.torch import TorchEngine
 
     return {name: sampler.memory / GIB for name, sampler in team.samplers.items() if isinstance(sampler, TorchEngine)}
+
+
+def _on_vllm(experiment: Experiment, names: list[str]) -> VllmSampler:
+    """The sampler of the policies of one base that vLLM draws for."""
+    from cadre.engines.vllm import VllmSampler
+    from cadre.engines.vllm.launch import Options
+
+    policies = {name: experiment.policies[name] for name in names}
+    options = Options(experiment.config.vllm, memory_setting(experiment, names), experiment.config.train.max_staleness)
+    return VllmSampler(experiment.models[names[0]], policies, options)
+
+
+def _apart(experiment: Experiment) -> bool:
+    """Whether sampling goes on while the learners learn: where all that they train is drawn by vLLM, whose weights are
+    its own, and which does not wait for their card."""
+    trained = set(experiment.trained_roles.values())
+    return trained <= set(experiment.on_vllm) and not experiment.config.vllm.colocated
+
+
+def _beside(experiment: Experiment, learner: Learner, vllm: VllmSampler | None) -> Learner:
+    """The learner as it takes its turn with the sampler that has its policies' weights in another process, if any."""
+    if vllm is None:
+        return learner
+    from cadre.engines.vllm.beside import LearnerAtOnce, LearnerInTurns
+
+    if experiment.config.vllm.colocated:
+        return LearnerInTurns(learner, vllm)
+    return LearnerAtOnce(learner) if experiment.config.train.max_staleness else learner
 
 
 def _learner(experiment: Experiment, engine: TorchEngine, diverged: Path | None) -> Learner:

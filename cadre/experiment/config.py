@@ -28,6 +28,7 @@ from cadre.settings import (
     Section,
     TeamConfig,
     TrainConfig,
+    VllmConfig,
 )
 from cadre.settings.section import AsWritten
 from cadre.settings.yaml_file import long_form, overridden
@@ -49,6 +50,7 @@ class Config(Section):
     credit: CreditConfig = Field(CreditConfig(), description="which samples an update learns from, and how much")
     loss: Annotated[LossConfig, AsWritten] = Field(LossConfig(), description="changes to the algorithm's loss")
     sampling: SamplingConfig = Field(SamplingConfig(), description="how completions are drawn")
+    vllm: VllmConfig = Field(VllmConfig(), description="how vLLM is run, where it samples")
     learner: LearnerConfig = Field(LearnerConfig(), description="how weights are changed")
     train: TrainConfig = Field(TrainConfig(), description="the loop")
     evaluate: EvaluateConfig = Field(EvaluateConfig(), description="held-out tasks")

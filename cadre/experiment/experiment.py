@@ -9,6 +9,7 @@ from cadre.advantages.plan import Plan
 from cadre.envs.spec import EnvSpec
 from cadre.experiment.config import Config
 from cadre.settings import LearnerConfig, PolicyConfig
+from cadre.settings.section import merged
 from cadre.types import Sampling
 
 
@@ -41,3 +42,10 @@ class Experiment:
     def trained_roles(self) -> dict[str, str]:
         """The policy of each role that is trained."""
         return {role: name for role, name in self.config.team.roles.items() if name in self.learners}
+
+    @property
+    def on_vllm(self) -> tuple[str, ...]:
+        """The policies with weights here whose completions vLLM draws."""
+        drawn = {name: merged(self.config.sampling, policy.sampling) for name, policy in self.policies.items()}
+        played = set(self.config.team.roles.values()) & set(self.models)
+        return tuple(name for name, sampling in drawn.items() if name in played and sampling.engine == "vllm")

@@ -16,7 +16,7 @@ from cadre.errors import ConfigError
 from cadre.experiment.config import Config
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.refusals import EVALUATION, TRAINING
-from cadre.settings import LearnerConfig, PolicyConfig
+from cadre.settings import LearnerConfig, PolicyConfig, SamplingConfig
 from cadre.settings.loss import chosen_loss
 from cadre.settings.section import merged
 from cadre.types import Sampling
@@ -62,9 +62,7 @@ def _players(config: Config, env: type[Env] | None) -> Experiment:
         models=_models(policies),
         heads={},
         learners=_learners(config, policies),
-        sampling={
-            role: Sampling(**distribution.model_dump(exclude={"memory"})) for role, distribution in sampling.items()
-        },
+        sampling={role: _distribution(chosen) for role, chosen in sampling.items()},
     )
 
 
@@ -83,6 +81,11 @@ def _environments(config: Config, env: str | type[Env]) -> tuple[EnvSpec, EnvSpe
         return spec, EnvSpec(env, {**config.settings, **changes}, central=central)
     except ConfigError as error:
         raise ConfigError(f"evaluate.{error}") from None
+
+
+def _distribution(chosen: SamplingConfig) -> Sampling:
+    """What of the settings is about what is drawn, and not about who draws it."""
+    return Sampling(**chosen.model_dump(exclude={"memory", "engine"}))
 
 
 def _with_critics(players: Experiment) -> Experiment:

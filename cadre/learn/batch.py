@@ -23,8 +23,9 @@ class Batch:
 
     `token_ids` int64 [B, T]; `mask` boolean [B, T], True where a token is trained on; `rollout_logprobs` (the
     sampler's), `old` (those at the start of the update), `advantages` and `reference` float32 [B, T]; `temperature`
-    float32 [B]; `policies` names the policy of each sequence, `lengths` are their trained tokens. `targets` are the N
-    values that heads are trained on, of all sequences. Where there is a `tree`, it is what is run.
+    float32 [B]; `policies` and `roles` name the policy and the role of each sequence, `lengths` are their trained
+    tokens. `targets` are the N values that heads are trained on, of all sequences. Where there is a `tree`, it is what
+    is run.
     """
 
     token_ids: Tensor
@@ -38,6 +39,7 @@ class Batch:
     lengths: tuple[int, ...]
     targets: ValueTargets
     tree: PrefixTree | None = None
+    roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ def collate(data: Sequence[Datum], device: torch.device, tree: PrefixTree | None
         lengths=tuple(sum(datum.mask) for datum in data),
         targets=_targets(data, device),
         tree=tree,
+        roles=tuple(datum.role for datum in data),
     )
 
 

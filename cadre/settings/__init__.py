@@ -9,6 +9,7 @@ from cadre.settings.run import EvaluateConfig, SandboxConfig, TrainConfig
 from cadre.settings.sampling import SamplingConfig
 from cadre.settings.section import Positive, Section, Share
 from cadre.settings.team import TeamConfig
+from cadre.settings.vllm import VllmConfig
 
 __all__ = [
     "CreditConfig",
@@ -27,4 +28,5 @@ __all__ = [
     "TeamConfig",
     "TrainConfig",
     "TreeWeight",
+    "VllmConfig",
 ]

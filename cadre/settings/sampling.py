@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -21,4 +21,7 @@ class SamplingConfig(Section):
     )
     memory: Annotated[float, Field(gt=0.0)] | None = Field(
         None, description="GiB for the keys, values and scores of what a model samples at once; unset: by the device"
+    )
+    engine: Literal["torch", "vllm"] = Field(
+        "torch", description="what draws them: torch in this process, or vLLM in one of its own (docs/vllm.md)"
     )

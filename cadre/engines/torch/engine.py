@@ -8,13 +8,13 @@ from typing import ParamSpec, TypeVar
 
 from torch import nn
 
-from cadre.engines.chat_template import Prompt
-from cadre.engines.stop_strings import StopStrings, cut
+from cadre.engines.model_text import ModelText
+from cadre.engines.stop_strings import StopStrings
 from cadre.engines.torch.base import device_memory, loading, malloc, storage
 from cadre.engines.torch.sampling import batch_memory
 from cadre.engines.torch.sampling.batch_memory import SequenceMemory
 from cadre.engines.torch.sampling.decode import decode
-from cadre.engines.torch.sampling.generation import Completion, GenerationRequest, Listener, Stamped
+from cadre.engines.torch.sampling.generation import GenerationRequest, Listener, Stamped
 from cadre.engines.torch.sampling.request_batcher import RequestBatcher
 from cadre.errors import EngineError
 from cadre.settings import PolicyConfig
@@ -57,15 +57,15 @@ class TorchEngine:
         self._batcher = RequestBatcher(self._decode)
         self.loaded = self._batcher.work(loading.load, source, policies, target, seed)
         self.tokenizer = self.loaded.tokenizer
+        self._text = ModelText(self.loaded.templates, self.loaded.stops, self.loaded.context)
         self.memory = memory or device_memory.for_sampling(target, self._taken(), sharing)
 
     async def sample(self, request: Request) -> list[Sample]:
         """`request.count` siblings, drawn in one batch with whatever else is asked for at the time."""
         self._check_held(request.policy, f"Role {request.role!r} asks for")
-        template = self.loaded.templates[request.policy]
-        prompt = template.prompt(request.messages, request.previous, self.loaded.stops, request.tools)
+        prompt = self._text.prompt(request)
         completions = await self._batcher.submit(self._generation(request, prompt.ids))
-        return [self._sample(request, prompt, completion) for completion in completions]
+        return [self._text.sample(request, prompt, completion) for completion in completions]
 
     async def load(self, weights: Weights) -> None:
         """Take a policy's weights, after the batch that is being drawn: those of a folder, or a learner's tensors.
@@ -159,37 +159,10 @@ class TorchEngine:
             policy=request.policy,
             prompt_ids=prompt_ids,
             count=request.count,
-            limit=self._limit(request, len(prompt_ids)),
+            limit=self._text.limit(request, len(prompt_ids)),
             sampling=sampling,
             key=request.key,
             ends=StopStrings(sampling.stop, template.decode) if sampling.stop else None,
-        )
-
-    def _limit(self, request: Request, prompt: int) -> int:
-        """The longest completion that fits the context."""
-        room = self.loaded.context - prompt
-        if room < 1:
-            raise EngineError(
-                f"Role {request.role!r}: its prompt has {prompt} tokens, and the model's context holds "
-                f"{self.loaded.context} with the completion. Shorten what observe() returns, or take another model."
-            )
-        return min(request.sampling.max_tokens, room)
-
-    def _sample(self, request: Request, prompt: Prompt, completion: Completion) -> Sample:
-        ids, template = completion.token_ids, self.loaded.templates[request.policy]
-        said = ids[:-1] if ids[-1] in self.loaded.stops else ids
-        text = template.decode(said)
-        return Sample(
-            role=request.role,
-            policy=request.policy,
-            text=cut(text, request.sampling.stop),
-            prompt_ids=prompt.ids,
-            token_ids=ids,
-            logprobs=completion.logprobs,
-            finish=completion.finish,
-            version=completion.version,
-            message=template.said(prompt.ids, said, request.tools) if request.tools else None,
-            history=prompt.history,
         )
 
     def _decode(self, requests: Sequence[GenerationRequest], listener: Listener) -> None:

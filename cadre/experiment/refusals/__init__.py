@@ -4,15 +4,23 @@ Each function is named after its setting and raises ConfigError. What a section 
 `cadre.settings` and `cadre.algorithms`.
 """
 
-from cadre.experiment.refusals import critics, environment, learning, team, trees
+from cadre.experiment.refusals import critics, environment, learning, team, trees, vllm
 
 # In the order in which they are asked; those that play an episode come last.
-EVALUATION = (environment.settings, environment.env, environment.team_roles, environment.evaluate_settings)
+VLLM = (vllm.sampling_engine_of_remote, vllm.vllm, vllm.vllm_device, vllm.vllm_rank, vllm.sampling_engine)
+EVALUATION = (
+    environment.settings,
+    environment.env,
+    environment.team_roles,
+    environment.evaluate_settings,
+    *VLLM,
+)
 TRAINING = (
     environment.settings,
     environment.env,
     environment.team_roles,
     environment.evaluate_settings,
+    *VLLM,
     environment.settings_of_tasks,
     trees.algorithm_k,
     trees.algorithm_k_size,

@@ -19,6 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 
 import cadre
 from cadre.engines import chat_template, hub
+from cadre.engines.model_text import stops_of
 from cadre.engines.torch.base.layer_attention import LayerAttention
 from cadre.engines.torch.base.lora import Adapters
 from cadre.errors import EngineError
@@ -117,16 +118,22 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
     loras = {name: policy.lora for name, policy in policies.items() if policy.lora}
     # The command line has a live display of its own.
     disable_progress_bar()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise _unloadable(source, "tokenizer", error) from error
+    tokenizer = load_tokenizer(source, policy)
     model = load_weights(source, policy, dtype).to(device).requires_grad_(False)
-    templates = _templates(tokenizer, policies)
-    stops = _stops(model, tokenizer, next(iter(templates.values())))
+    templates = templates_of(tokenizer, policies)
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    stops = stops_of(configured, tokenizer, next(iter(templates.values())))
     context = getattr(model.config, "max_position_embeddings", None) or 1 << 20
     adapters = Adapters(model, loras, seed)
     return Loaded(source, model, adapters, tokenizer, templates, LayerAttention.of(model.config), stops, context)
+
+
+def load_tokenizer(source: str, policy: PolicyConfig) -> Any:
+    """The model's tokenizer. Raises EngineError where it cannot be loaded."""
+    try:
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise _unloadable(source, "tokenizer", error) from error
 
 
 def _unloadable(source: str, what: str, error: Exception) -> EngineError:
@@ -138,25 +145,11 @@ def _unloadable(source: str, what: str, error: Exception) -> EngineError:
     )
 
 
-def _templates(tokenizer: Any, policies: Mapping[str, PolicyConfig]) -> dict[str, chat_template.Template]:
+def templates_of(tokenizer: Any, policies: Mapping[str, PolicyConfig]) -> dict[str, chat_template.Template]:
     """The chat template by policy, one for all that are alike."""
     asked = {name: policy.enable_thinking for name, policy in policies.items()}
     templates = {thinking: chat_template.Template(tokenizer, thinking) for thinking in dict.fromkeys(asked.values())}
     return {name: templates[thinking] for name, thinking in asked.items()}
-
-
-def _stops(model: Any, tokenizer: Any, template: chat_template.Template) -> tuple[int, ...]:
-    """Every id that ends a turn: of the generation configuration, of the tokenizer, of the chat template."""
-    configured = getattr(model.generation_config, "eos_token_id", None)
-    named = {*(configured if isinstance(configured, list) else [configured])}
-    named |= {tokenizer.eos_token_id, template.end_of_turn}
-    stops = sorted(stop for stop in named if stop is not None)
-    if not stops:
-        raise EngineError(
-            "The model has no token that ends a turn: neither its generation config nor its tokenizer names an "
-            "end-of-sequence token. Expected at least one. Set eos_token in the tokenizer's configuration."
-        )
-    return tuple(stops)
 
 
 @contextmanager

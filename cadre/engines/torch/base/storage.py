@@ -51,12 +51,17 @@ def save_adapter(
     parameters: Mapping[str, nn.Parameter], config: LoraConfig, base: str, tokenizer: Any, folder: Path
 ) -> None:
     """A PEFT folder: `adapter_model.safetensors`, `adapter_config.json`, and the tokenizer with its chat template."""
+    write_adapter(parameters, config, base, folder)
+    tokenizer.save_pretrained(folder)
+
+
+def write_adapter(parameters: Mapping[str, Tensor], config: LoraConfig, base: str, folder: Path) -> None:
+    """A PEFT folder without a tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = {f"{PREFIX}{name}": value.detach().cpu().contiguous() for name, value in parameters.items()}
     save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     modules = {name.removesuffix(".lora_A.weight") for name in parameters if name.endswith(".lora_A.weight")}
     (folder / "adapter_config.json").write_text(json.dumps(_peft_config(config, base, modules), indent=2))
-    tokenizer.save_pretrained(folder)
 
 
 def _peft_config(config: LoraConfig, base: str, modules: set[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +41,14 @@ class Share:
             entropy=scores.entropy,
             reference=batch.reference,
         )
+
+    def mismatches(self, tokens: Tokens) -> Iterator[tuple[str, float, int]]:
+        """By role: the sum of |learner's - sampler's log-probability| over its tokens, and their number."""
+        gap = torch.where(tokens.mask, tokens.logprobs.detach() - tokens.rollout_logprobs, 0.0).abs().sum(dim=1)
+        counts = tokens.mask.sum(dim=1)
+        for role in dict.fromkeys(self.batch.roles):
+            rows = torch.tensor([other == role for other in self.batch.roles], device=gap.device)
+            yield role, float(gap[rows].sum()), int(counts[rows].sum())
 
     def token_weights(self, aggregate: Aggregate, denominators: Denominators) -> Tensor:
         """What a token of each sequence weighs, float32 [B]; nothing where the sequence is another policy's."""
@@ -93,6 +101,8 @@ class Gradients:
         tokens, weights = share.tokens(), share.token_weights(self._aggregate, denominators)
         of_tokens, sums = policy_loss(tokens, weights, self._loss)
         metrics.add_tokens(float(of_tokens.detach()), int(tokens.mask.sum()), sums)
+        for role, mismatch, count in share.mismatches(tokens):
+            metrics.add_gap(role, mismatch, count)
 
         judged, targets = share.values(), share.batch.targets
         weights = judged.float() * (self._critic.coefficient / denominators.values)

@@ -33,6 +33,7 @@ class UpdateMetrics:
     values: int = 0
     sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     gap_max: float = 0.0
+    gaps: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
     norms: list[float] = field(default_factory=list)
 
     def add_tokens(self, loss: float, tokens: int, sums: Mapping[str, Tensor]) -> None:
@@ -42,6 +43,13 @@ class UpdateMetrics:
         self.gap_max = max(self.gap_max, float(sums["gap_max"]))
         for name in TOKEN_MEANS:
             self.sums[name] += float(sums[name])
+
+    def add_gap(self, role: str, total: float, tokens: int) -> None:
+        """|learner's - sampler's log-probability|, summed over so many tokens of a role; those of the first optimiser
+        step count alone, as later ones are of weights that the sampler never had."""
+        if not self.norms:
+            self.gaps[role][0] += total
+            self.gaps[role][1] += tokens
 
     def add_values(self, loss: float, count: int) -> None:
         """The loss of so many values of one forward."""
@@ -57,6 +65,7 @@ class UpdateMetrics:
         if self.tokens:
             means |= {name: self.sums[summed] / self.tokens for summed, name in TOKEN_MEANS.items()}
             means |= {"logprob_gap_max": self.gap_max}
+        means |= {f"mismatch/{role}": total / tokens for role, (total, tokens) in self.gaps.items() if tokens}
         if self.norms:
             means |= {"grad_norm": sum(self.norms) / minibatches}
         return means

@@ -14,11 +14,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from cadre.engines.model_text import Completion
 from cadre.engines.torch.base.loading import Loaded, autocast
 from cadre.engines.torch.base.lora import segments
 from cadre.engines.torch.sampling import shared_prefix_cache
 from cadre.engines.torch.sampling.attention_masks import CopiedPrompts
-from cadre.engines.torch.sampling.generation import Completion, GenerationRequest, Listener
+from cadre.engines.torch.sampling.generation import GenerationRequest, Listener
 from cadre.engines.torch.sampling.kv_cache import GROWTH, KeyValues
 from cadre.engines.torch.sampling.llama_step import Step
 from cadre.engines.torch.sampling.prefill import Prefill, prefill

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Protocol
 
+from cadre.engines.model_text import Completion
 from cadre.types import Sampling
-
-
-@dataclass(frozen=True)
-class Completion:
-    """One sibling: ids with their log-probabilities, how it ended, and the version of the weights that drew it."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish: Literal["stop", "length"]
-    version: int = 0
 
 
 @dataclass(frozen=True, eq=False)

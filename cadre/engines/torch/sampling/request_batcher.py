@@ -19,7 +19,8 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from cadre.engines.torch.sampling.generation import Completion, GenerationRequest, Listener
+from cadre.engines.model_text import Completion
+from cadre.engines.torch.sampling.generation import GenerationRequest, Listener
 from cadre.errors import EngineError
 from cadre.rollout import rounds
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from cadre import random_keys
-from cadre.engines.torch.sampling.generation import Completion, GenerationRequest
+from cadre.engines.model_text import Completion
+from cadre.engines.torch.sampling.generation import GenerationRequest
 from cadre.engines.torch.sampling.kv_cache import GROWTH
 from cadre.engines.torch.sampling.token_sampling import SamplingTensors
 

@@ -7,8 +7,9 @@ import threading
 import pytest
 import torch
 
+from cadre.engines.model_text import Completion
 from cadre.engines.torch.sampling import decode as decoding
-from cadre.engines.torch.sampling.generation import Completion, GenerationRequest
+from cadre.engines.torch.sampling.generation import GenerationRequest
 from cadre.engines.torch.sampling.request_batcher import RequestBatcher
 from cadre.errors import EngineError
 from cadre.rollout.rounds import together

@@ -1,0 +1,85 @@
+"""What samplers of one model share: conversations in, token ids to the model, ids and text out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cadre.engines.chat_template import Prompt, Template
+from cadre.engines.stop_strings import cut
+from cadre.errors import EngineError
+from cadre.types import Finish, Request, Sample
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sibling: ids with their log-probabilities, how it ended, and the version of the weights that drew it.
+
+    `changes` are the places from which later weights drew, each with their version, where they changed on the way.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: Finish
+    version: int = 0
+    changes: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelText:
+    """The chat `templates` of one model by policy, `stops`, the ids that end a turn, and `context`, its longest
+    sequence."""
+
+    templates: Mapping[str, Template]
+    stops: tuple[int, ...]
+    context: int
+
+    def prompt(self, request: Request) -> Prompt:
+        """What the model continues."""
+        template = self.templates[request.policy]
+        return template.prompt(request.messages, request.previous, self.stops, request.tools)
+
+    def limit(self, request: Request, prompt: int) -> int:
+        """The longest completion that fits the context. Raises EngineError where none does."""
+        room = self.context - prompt
+        if room < 1:
+            raise EngineError(
+                f"Role {request.role!r}: its prompt has {prompt} tokens, and the model's context holds "
+                f"{self.context} with the completion. Shorten what observe() returns, or take another model."
+            )
+        return min(request.sampling.max_tokens, room)
+
+    def sample(self, request: Request, prompt: Prompt, completion: Completion) -> Sample:
+        """The completion as what the role said."""
+        ids, template = completion.token_ids, self.templates[request.policy]
+        said = ids[:-1] if ids[-1] in self.stops else ids
+        return Sample(
+            role=request.role,
+            policy=request.policy,
+            text=cut(template.decode(said), request.sampling.stop),
+            prompt_ids=prompt.ids,
+            token_ids=ids,
+            logprobs=completion.logprobs,
+            finish=completion.finish,
+            version=completion.version,
+            message=template.said(prompt.ids, said, request.tools) if request.tools else None,
+            history=prompt.history,
+            changes=completion.changes,
+        )
+
+
+def stops_of(configured: int | Sequence[int] | None, tokenizer: Any, template: Template) -> tuple[int, ...]:
+    """Every id that ends a turn: `configured` in the generation configuration, of the tokenizer, of the template.
+
+    Raises EngineError where there is none.
+    """
+    named = {configured} if isinstance(configured, int | None) else {*configured}
+    named |= {tokenizer.eos_token_id, template.end_of_turn}
+    stops = sorted(stop for stop in named if stop is not None)
+    if not stops:
+        raise EngineError(
+            "The model has no token that ends a turn: neither its generation config nor its tokenizer names an "
+            "end-of-sequence token. Expected at least one. Set eos_token in the tokenizer's configuration."
+        )
+    return tuple(stops)

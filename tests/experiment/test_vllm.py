@@ -1,0 +1,109 @@
+"""vLLM as what samples a team: who is refused before anything loads, and who is made for whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cadre.engines.torch import TorchEngine
+from cadre.engines.vllm import launch
+from cadre.errors import ConfigError
+from cadre.experiment import build, config
+from cadre.experiment.experiment import Experiment
+from cadre.experiment.refusals import vllm
+from cadre.experiment.resolve import resolve
+from tests.engines.vllm.stand_in import StandIn
+from tests.experiment.test_loop import configured
+
+ADAPTERS = {"lora": {"rank": 2}}
+
+
+def team(model: Path, **policies: dict) -> dict:
+    named = {name: {"model": str(model), "device": "cpu", **settings} for name, settings in policies.items()}
+    return {"policies": named, "roles": dict(zip(("left", "right"), policies, strict=True))}
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM is installed, and every engine of it is a stand-in."""
+    monkeypatch.setattr(vllm, "find_spec", lambda name: object())
+    monkeypatch.setattr(launch, "start", StandIn.start)
+
+
+def played(speaker: Path, **sections) -> Experiment:
+    return resolve(configured(speaker, env="Handshake", **({"sampling": {"engine": "vllm"}} | sections)))
+
+
+def refused(speaker: Path, message: str, **sections) -> None:
+    with pytest.raises(ConfigError, match=message):
+        played(speaker, **sections)
+
+
+def test_vllm_that_is_not_there_is_told_of_before_anything_loads(
+    speaker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm, "find_spec", lambda name: None)
+    refused(
+        speaker, r"sampling\.engine: got vllm for shared, and vLLM is not installed.*pip install 'cadre-rl\[vllm\]'"
+    )
+
+
+def test_an_unknown_engine_is_refused_with_the_nearest_name(speaker: Path) -> None:
+    refused(speaker, r"sampling\.engine: got 'vlm'", sampling={"engine": "vlm"})
+
+
+@pytest.mark.usefixtures("there")
+def test_what_vllm_would_ignore_or_not_take(speaker: Path) -> None:
+    refused(speaker, r"vllm\.context: set, and vLLM draws for nobody", sampling={}, vllm={"context": 64})
+    wide = team(speaker, a={"lora": {"rank": 600}}, b=ADAPTERS)
+    refused(speaker, r"policies\.a\.lora\.rank: got 600.*at most 512", team=wide)
+    second = team(speaker, a={"device": "cuda:1"}, b=ADAPTERS)
+    refused(speaker, r"policies\.a\.device: got cuda:1.*CUDA_VISIBLE_DEVICES", team=second)
+    far = team(
+        speaker, a={}, b={"url": "http://x/v1", "frozen": True, "device": "auto", "sampling": {"engine": "vllm"}}
+    )
+    refused(speaker, r"policies\.b\.sampling\.engine: got vllm, and http://x/v1 draws", team=far)
+
+
+@pytest.mark.usefixtures("there")
+def test_adapters_of_one_base_share_one_engine_of_vllm_and_one_learner(speaker: Path) -> None:
+    made = build.build_team(played(speaker, team=team(speaker, a=ADAPTERS, b=ADAPTERS)), train=True)
+    assert made.samplers["a"] is made.samplers["b"]
+    assert not isinstance(made.samplers["a"], TorchEngine)
+    assert [learner.policies for learner in made.learners] == [("a", "b")]
+    made.close()
+
+
+@pytest.mark.usefixtures("there")
+def test_policies_choose_for_themselves(speaker: Path) -> None:
+    chosen = team(speaker, a={**ADAPTERS, "sampling": {"engine": "torch"}}, b=ADAPTERS)
+    made = build.build_team(played(speaker, team=chosen), train=True)
+    assert isinstance(made.samplers["a"], TorchEngine)
+    assert not isinstance(made.samplers["b"], TorchEngine)
+    made.close()
+
+
+@pytest.mark.usefixtures("there")
+def test_who_only_plays_needs_no_torch_model(speaker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TorchEngine, "__init__", lambda *arguments: pytest.fail("a model was loaded twice"))
+    made = build.build_team(played(speaker))
+    made.close()
+
+
+def test_the_settings_reach_the_engine(speaker: Path, monkeypatch: pytest.MonkeyPatch, there: None) -> None:
+    seen = []
+
+    async def start(chosen):
+        seen.append(chosen.arguments)
+        return await StandIn.start(chosen)
+
+    monkeypatch.setattr(launch, "start", start)
+    sections = {"sampling": {"engine": "vllm", "memory": 0.5}, "vllm": {"context": 40, "sequences": 7}}
+    build.build_team(played(speaker, **sections)).close()
+    wanted = {"max_model_len": 40, "max_num_seqs": 7, "kv_cache_memory_bytes": 1 << 29, "dtype": "float32"}
+    assert wanted.items() <= seen[0].items()
+
+
+def test_a_run_says_which_engine_drew(speaker: Path) -> None:
+    assert "engine: torch" in config.dump(configured(speaker))
