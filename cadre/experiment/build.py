@@ -98,7 +98,7 @@ def sampling_memory(team: Team) -> dict[str, float]:
 def _on_vllm(experiment: Experiment, names: list[str]) -> VllmSampler:
     """The sampler of the policies of one base that vLLM draws for."""
     from cadre.engines.vllm import VllmSampler
-    from cadre.engines.vllm.launch import Options
+    from cadre.engines.vllm.arguments import Options
 
     policies = {name: experiment.policies[name] for name in names}
     options = Options(experiment.config.vllm, memory_setting(experiment, names), experiment.config.train.max_staleness)

@@ -21,8 +21,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from cadre.engines.vllm import transfer
 from cadre.engines.vllm.adapters import Adapter
+from cadre.engines.vllm.arguments import Launch
 from cadre.engines.vllm.backend import Call, Drawn, Pending, parameters
-from cadre.engines.vllm.launch import Launch
 from cadre.errors import EngineError
 
 

@@ -14,12 +14,12 @@ from typing import Any
 from cadre.engines.chat_template import Prompt
 from cadre.engines.model_text import Completion
 from cadre.engines.torch.base.loading import locate
-from cadre.engines.vllm import launch
+from cadre.engines.vllm import arguments, launch
 from cadre.engines.vllm.adapters import Adapter, AdapterVersions
+from cadre.engines.vllm.arguments import Launch, Options
 from cadre.engines.vllm.backend import Backend, Call, Drawn, Pending
 from cadre.engines.vllm.event_loop import LoopThread
 from cadre.engines.vllm.handover import Handover
-from cadre.engines.vllm.launch import Launch, Options
 from cadre.engines.vllm.published import AdapterFiles, tensors_of
 from cadre.errors import EngineError
 from cadre.rollout import rounds
@@ -57,8 +57,8 @@ class VllmSampler:
     ) -> None:
         self.policies = dict(policies)
         source = locate(model)
-        self._text = launch.text_of(source, policies, options)
-        chosen = launch.of(source, policies, options, self._text.context)
+        self._text = arguments.text_of(source, policies, options)
+        chosen = arguments.of(source, policies, options, self._text.context)
         self._adapters = AdapterVersions(chosen.room)
         self._files = AdapterFiles(source)
         self._numbers = count()

@@ -1,87 +1,14 @@
-"""What an engine is started with."""
+"""Starting an engine."""
 
 import asyncio
 import builtins
 
 import pytest
-import torch
 
-from cadre.engines.vllm import launch
-from cadre.engines.vllm.launch import Options
+from cadre.engines.vllm import arguments, launch
+from cadre.engines.vllm.arguments import Options
 from cadre.errors import EngineError
-from cadre.settings import LoraConfig, VllmConfig
 from tests.engines import tiny
-
-
-def asked(folder, options=None, **policies):
-    chosen = {name: tiny.policy(folder, **settings) for name, settings in policies.items()}
-    return launch.of(str(folder), chosen, options or Options(), 512)
-
-
-def test_adapters_have_room_for_stale_versions_and_one_slot_that_nobody_has(folders):
-    policies = {"a": {"lora": LoraConfig(rank=4)}, "b": {"lora": LoraConfig(rank=20)}, "f": {"frozen": True}}
-    made = asked(folders["llama"], Options(max_staleness=1), **policies)
-    assert made.room == 6
-    assert {name: made.arguments[name] for name in ("enable_lora", "max_lora_rank", "max_loras")} == {
-        "enable_lora": True,
-        "max_lora_rank": 32,
-        "max_loras": 7,
-    }
-    assert made.transfer == ""
-    assert "weight_transfer_config" not in made.arguments
-
-
-def test_a_whole_model_comes_over_the_back_end_of_ours(folders):
-    made = asked(folders["llama"], p={})
-    assert made.arguments["weight_transfer_config"] == {"backend": "cadre"}
-    assert "enable_lora" not in made.arguments
-
-
-def test_what_is_drawn_from_is_what_the_loss_is_about(folders):
-    arguments = asked(folders["llama"], p={}).arguments
-    assert arguments["logprobs_mode"] == "processed_logprobs"
-    assert arguments["generation_config"] == "vllm"
-    assert arguments["enable_prefix_caching"] is True
-
-
-def test_on_a_cpu_prompts_are_read_whole(folders):
-    """A generator of the CPU cannot be set back after a part of a prompt, which ends the engine."""
-    arguments = asked(folders["llama"], Options(VllmConfig(sequences=64)), p={}).arguments
-    assert arguments["enable_chunked_prefill"] is False
-    assert arguments["max_num_batched_tokens"] >= arguments["max_model_len"] == 512
-    assert (arguments["block_size"], arguments["enforce_eager"]) == (32, True)
-    assert arguments["kv_cache_memory_bytes"] == launch.CPU_MEMORY
-
-
-def test_on_a_card(folders, monkeypatch):
-    monkeypatch.setattr(launch.loading, "pick_device", lambda name: torch.device("cuda"))
-    options = Options(VllmConfig(cards=2, colocated=True), memory=5 << 30)
-    made = asked(folders["llama"], options, p={"dtype": "bfloat16"})
-    assert made.transfer == "ipc"
-    assert made.environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] == "1"
-    wanted = {"tensor_parallel_size": 2, "enable_sleep_mode": True, "dtype": "bfloat16", "enforce_eager": False}
-    assert wanted.items() <= made.arguments.items()
-    assert made.arguments["kv_cache_memory_bytes"] == 5 << 30
-    assert "enable_chunked_prefill" not in made.arguments
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"), [({"colocated": True}, "colocated: got true"), ({"cards": 2}, "cards: got 2")]
-)
-def test_what_only_cards_share_is_refused_on_a_cpu(folders, settings, message):
-    with pytest.raises(EngineError, match=message):
-        asked(folders["llama"], Options(VllmConfig(**settings)), p={})
-
-
-def test_the_context_is_the_models_or_a_shorter_one(folders):
-    policies = {"p": tiny.policy(folders["llama"])}
-    for chosen, context in ((None, 512), (100, 100), (9_000, 512)):
-        assert launch.text_of(str(folders["llama"]), policies, Options(VllmConfig(context=chosen))).context == context
-
-
-def test_turns_end_where_the_torch_engine_ends_them(folders, engine):
-    text = launch.text_of(str(folders["llama"]), {"p": tiny.policy(folders["llama"])}, Options())
-    assert text.stops == engine().loaded.stops
 
 
 def test_vllm_that_cannot_be_imported_is_told_of(folders, monkeypatch):
@@ -92,6 +19,7 @@ def test_vllm_that_cannot_be_imported_is_told_of(folders, monkeypatch):
             raise ImportError("No module named 'vllm'")
         return original(name, *arguments, **settings)
 
+    made = arguments.of(str(folders["llama"]), {"p": tiny.policy(folders["llama"])}, Options(), 512)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(EngineError, match=r"cannot be imported \(No module named 'vllm'\).*pip install"):
-        asyncio.run(launch.start(asked(folders["llama"], p={})))
+        asyncio.run(launch.start(made))

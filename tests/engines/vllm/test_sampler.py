@@ -8,7 +8,7 @@ import torch
 
 from cadre.engines.torch import TorchEngine
 from cadre.engines.vllm import VllmSampler
-from cadre.engines.vllm.launch import Options
+from cadre.engines.vllm.arguments import Options
 from cadre.errors import EngineError
 from cadre.rollout.rounds import together
 from cadre.settings import LoraConfig
