@@ -63,7 +63,7 @@ METRICS = {
     "POLICY/kl_to_sampler_k1": "the same by estimator k1",
     "POLICY/kl_to_reference": "divergence from the reference, a token, nats; from the sampler where there is none",
     "POLICY/logprob_gap_max": "largest difference between the learner's and the sampler's log-probability of a token",
-    "POLICY/mismatch/ROLE": "|learner's - sampler's log-probability| of a token of the role before the update, mean",
+    "ROLE/mismatch": "|learner's - sampler's log-probability| of a token of the role before the update, mean",
     "POLICY/learning_rate": "rate of the step's last update",
     "POLICY/updates": "optimiser steps made in this step",
     "POLICY/skipped": "optimiser steps left out because the loss or the gradient was not finite",

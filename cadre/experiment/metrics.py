@@ -101,5 +101,12 @@ def of_staleness(trees: Sequence[Tree], versions: Mapping[str, int]) -> Metrics:
 
 
 def of_updates(updates: Mapping[str, Metrics]) -> Metrics:
-    """What the learners say, by policy."""
-    return {f"{policy}/{name}": value for policy, metrics in updates.items() for name, value in metrics.items()}
+    """What the learners say, by policy, and by role what they say of one."""
+    said = [(policy, name, value) for policy, metrics in updates.items() for name, value in metrics.items()]
+    return {_named(policy, name): value for policy, name, value in said}
+
+
+def _named(policy: str, name: str) -> str:
+    """`loss` of planner as `planner/loss`, `mismatch/tool` as `tool/mismatch`."""
+    what, _, role = name.partition("/")
+    return f"{role}/{what}" if role else f"{policy}/{what}"

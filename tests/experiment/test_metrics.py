@@ -42,3 +42,8 @@ def test_how_prompts_go_on_is_counted_a_decision() -> None:
     assert counted["rollout/history_realigned"] == 1
     assert counted["rollout/history_new"] == 1
     assert "rollout/history_new" not in metrics.of_trees([Tree(Task("t", {}), told("first"))], 1.0)
+
+
+def test_what_learners_say_is_by_policy_and_their_mismatch_by_role() -> None:
+    said = {"shared": {"loss": 0.5, "mismatch/tool": 0.02, "mismatch/planner": 0.03}}
+    assert metrics.of_updates(said) == {"shared/loss": 0.5, "tool/mismatch": 0.02, "planner/mismatch": 0.03}

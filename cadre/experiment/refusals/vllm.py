@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 from cadre.errors import ConfigError
 from cadre.experiment.experiment import Experiment
+from cadre.settings import VllmConfig
 
 MOST_RANK = 512
 
@@ -32,10 +33,11 @@ def sampling_engine_of_remote(experiment: Experiment) -> None:
 
 def vllm(experiment: Experiment) -> None:
     """How vLLM is run is said where it runs alone."""
-    said = experiment.config.vllm.model_fields_set
-    if said and not experiment.on_vllm:
+    chosen, usual = experiment.config.vllm.model_dump(), VllmConfig().model_dump()
+    changed = [name for name in chosen if chosen[name] != usual[name]]
+    if changed and not experiment.on_vllm:
         raise ConfigError(
-            f"vllm.{min(said)}: set, and vLLM draws for nobody; expected sampling.engine=vllm beside it. Set that, or "
+            f"vllm.{changed[0]}: set, and vLLM draws for nobody; expected sampling.engine=vllm beside it. Set that, or "
             "remove the section."
         )
 
