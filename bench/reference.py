@@ -24,7 +24,14 @@ PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
 METRICS = {
     "rollout/success": "share of the sampled episodes that were solved; siblings to choose from lift it above `eval`",
     "rollout/episodes": "episodes that were played to their end",
-    "rollout/failures": "tasks whose environment raised an error",
+    "rollout/failures": "tasks whose episodes failed and were dropped",
+    "rollout/failed": "share of the tasks that were dropped so; see faults.md",
+    "rollout/failed/raised": "of the tasks, those whose environment raised an error",
+    "rollout/failed/contract": "those whose environment handed over what it may not",
+    "rollout/failed/deadline": "those whose environment took too long",
+    "rollout/failed/prompt": "those whose prompt the model could not be asked",
+    "rollout/failed/sandbox": "those whose programs could not be run",
+    "rollout/retried": "episodes that failed and were tried again",
     "rollout/decisions": "decisions an episode, mean",
     "rollout/groups_without_std": "share of the groups whose siblings were all paid alike: they teach nothing",
     "rollout/replaced": "trees without a useful group that fresh tasks replaced (train.replacements)",
@@ -88,7 +95,7 @@ EVALUATION = {
     "tokens": "tokens sampled an episode, mean",
     "parts": "parts of the reward by name, mean",
 }
-SECTIONS = ("team", "credit", "loss", "sampling", "vllm", "learner", "train", "evaluate", "sandbox")
+SECTIONS = ("team", "credit", "loss", "sampling", "vllm", "learner", "train", "episodes", "evaluate", "sandbox")
 
 
 def page() -> str:

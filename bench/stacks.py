@@ -28,7 +28,7 @@ from cadre.experiment.config import Config
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.loop import pick
 from cadre.experiment.resolve import resolve
-from cadre.rollout import grow
+from cadre.rollout import episodes, grow
 from cadre.team import Team
 from common import ROOT
 
@@ -120,7 +120,7 @@ async def step(experiment: Experiment, team: Team, number: int) -> str:
     began = time.perf_counter()
     tasks = pick(game.tasks("train"), chosen.train.tasks_per_step, number, chosen.train.seed)
     key = random_keys.key(chosen.train.seed, "train", number)
-    trees, _ = await grow.grow_many(tasks, grow.Rollout(game.make, team, plan.shape, plan.credit.alpha), key)
+    trees, _ = await episodes.grow_many(tasks, grow.Rollout(game.make, team, plan.shape, plan.credit.alpha), key)
     sampled = time.perf_counter()
     await team.update(build_batch(trees, plan, team).data)
     return f"{sampled - began:.2f} s sampling, {time.perf_counter() - sampled:.2f} s learning"

@@ -4,11 +4,13 @@ CadreError               one paragraph: what, got, expected, what to do
 |-- ConfigError          a setting that cannot work, found before any model loads
 |-- DataError            a data set that is missing, has another shape, or trains on its test
 |-- ContractError        an environment that breaks the contract of `cadre.env.Env`
+|   `-- DeadlineError        a call of an environment that did not end in time
 |-- EngineError          a model that cannot be loaded, sampled from or trained as asked
+|   `-- PromptError          a conversation that a model cannot be asked, while it could others
 |-- SandboxError         this machine cannot confine programs as strictly as the run asks
 |   `-- SandboxUnavailable   a program could not be run or judged, which says nothing about the program
 |-- RunError             a run directory that would be overwritten, or cannot be resumed
-`-- DivergedError        training met non-finite numbers three times in a row
+`-- DivergedError        training met numbers that are not finite
 """
 
 import difflib
@@ -31,8 +33,16 @@ class ContractError(CadreError):
     """An environment breaks the contract that `cadre.env.Env` documents."""
 
 
+class DeadlineError(ContractError):
+    """A call of an environment did not end in time."""
+
+
 class EngineError(CadreError):
     """A model cannot be loaded, sampled from or trained as asked."""
+
+
+class PromptError(EngineError):
+    """A conversation is too long for the model or of a form that it does not take; that episode fails."""
 
 
 class SandboxError(CadreError):
@@ -48,7 +58,7 @@ class RunError(CadreError):
 
 
 class DivergedError(CadreError):
-    """Three updates in a row met a non-finite loss or gradient."""
+    """Losses or gradients three times in a row, or what the model says after an update, are not finite."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -46,7 +46,7 @@ def _conditions(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     temperature = report["temperature"]
     rows = [("played", f"{f'at temperature {temperature:g}' if temperature else 'greedily'}; most tokens: {budget}")]
     if report["failures"]:
-        rows.append(("failed", f"{report['failures']:,} tasks raised an error and count as not solved"))
+        rows.append(("failed", f"{report['failures'] / report['tasks']:.1%} of the tasks; they count as not solved"))
     return rows
 
 

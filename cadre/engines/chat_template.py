@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from cadre.engines import tool_calls
-from cadre.errors import EngineError
+from cadre.errors import EngineError, PromptError
 from cadre.types import History, Message, PreviousTurn, Tool
 
 # For tokenizers without a template: every turn under a heading, an assistant's turn ended by the end-of-sequence token.
@@ -78,7 +78,7 @@ class Template:
             )
         except TemplateError as error:
             roles = ", ".join(message.role for message in messages)
-            raise EngineError(
+            raise PromptError(
                 f"The model's chat template refuses the conversation: {error}. Got messages by {roles}; most templates "
                 "expect an optional system message, then user and assistant in turn. Change what observe() returns."
             ) from error

@@ -8,7 +8,7 @@ from typing import Any
 
 from cadre.engines.chat_template import Prompt, Template
 from cadre.engines.stop_strings import cut
-from cadre.errors import EngineError
+from cadre.errors import EngineError, PromptError
 from cadre.types import Finish, Request, Sample
 
 
@@ -41,10 +41,10 @@ class ModelText:
         return template.prompt(request.messages, request.previous, self.stops, request.tools)
 
     def limit(self, request: Request, prompt: int) -> int:
-        """The longest completion that fits the context. Raises EngineError where none does."""
+        """The longest completion that fits the context. Raises PromptError where none does."""
         room = self.context - prompt
         if room < 1:
-            raise EngineError(
+            raise PromptError(
                 f"Role {request.role!r}: its prompt has {prompt} tokens, and the model's context holds "
                 f"{self.context} with the completion. Shorten what observe() returns, or take another model."
             )

@@ -108,8 +108,19 @@ def _message(where: str, message: Any) -> Iterator[str]:
         )
     if not isinstance(message.content, str):
         yield f"{where} holds {described(message.content)}; expected a text. Write it out with str() or join()."
-    elif any("\ud800" <= letter <= "\udfff" for letter in message.content):
+    elif not whole_text(message.content):
         yield f"{where} holds half a surrogate pair, which no file can hold; expected valid Unicode. Remove it."
+
+
+def whole_text(text: str) -> bool:
+    """Whether the text can be written to a file: it holds no half of a surrogate pair."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def reward_faults(env: str, reward: Any, acting: Mapping[str, Any], roles: tuple[str, ...]) -> Iterator[str]:

@@ -29,11 +29,15 @@ def called(what: str, when: str = "", advice: str = "Fix that line.") -> Iterato
 
 def told(error: BaseException) -> str:
     """`KeyError: 'digit' at line 12 of my_file.py, in observe`: the last line of neither a library nor the caller."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}{f': {text}' if text else ''}{place_of(error)}"
+
+
+def place_of(error: BaseException) -> str:
+    """` at line 12 of my_file.py, in observe`, or nothing where no line of the user's is known."""
     frames = traceback.extract_tb(error.__traceback__)
     line = next((frame for frame in reversed(frames) if _is_users(frame.filename)), None)
-    where = f" at line {line.lineno} of {Path(line.filename).name}, in {line.name}" if line else ""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}{f': {text}' if text else ''}{where}"
+    return f" at line {line.lineno} of {Path(line.filename).name}, in {line.name}" if line else ""
 
 
 def _is_users(file: str) -> bool:
@@ -41,5 +45,6 @@ def _is_users(file: str) -> bool:
     return (
         not str(path).startswith(LIBRARIES)
         and not (path.parent == HERE and path.name in CALLERS)
+        and path.parent != HERE.parent / "rollout"
         and path != HERE.parent / "env.py"
     )

@@ -50,6 +50,7 @@ class Sections(TypedDict, total=False):
     sampling: Section
     learner: Section
     train: Section
+    episodes: Section
     evaluate: Section
     sandbox: Section
     steps: int

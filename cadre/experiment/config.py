@@ -20,6 +20,7 @@ from cadre.experiment.explain import Explainer
 from cadre.experiment.recipes import read_recipe
 from cadre.settings import (
     CreditConfig,
+    EpisodesConfig,
     EvaluateConfig,
     LearnerConfig,
     LossConfig,
@@ -53,6 +54,7 @@ class Config(Section):
     vllm: VllmConfig = Field(VllmConfig(), description="how vLLM is run, where it samples")
     learner: LearnerConfig = Field(LearnerConfig(), description="how weights are changed")
     train: TrainConfig = Field(TrainConfig(), description="the loop")
+    episodes: EpisodesConfig = Field(EpisodesConfig(), description="failures of episodes")
     evaluate: EvaluateConfig = Field(EvaluateConfig(), description="held-out tasks")
     sandbox: SandboxConfig = Field(SandboxConfig(), description="how programs that a model wrote are confined")
 

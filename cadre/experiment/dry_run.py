@@ -20,7 +20,7 @@ from cadre.experiment.config import Config
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.outlook import Load, Outlook, PolicyOutlook
 from cadre.experiment.resolve import resolve
-from cadre.rollout import grow, rounds
+from cadre.rollout import episodes, rounds
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.team import Team, Weights
 from cadre.types import Request, Sample, Sampling
@@ -84,11 +84,11 @@ def look(config: Config) -> Outlook:
 
 async def _count(experiment: Experiment) -> list[list[Request]]:
     """What one tree over a training task asks of its samplers, by round."""
-    silent, env_spec, plan = Silent(), experiment.env_spec, experiment.plan
+    silent = Silent()
     roles = experiment.config.team.roles
     team = Team(roles, dict.fromkeys(roles.values(), silent), dict.fromkeys(roles, Sampling()))
-    rollout = grow.Rollout(env_spec.make, team, plan.shape, plan.credit.alpha)
-    await grow.grow_many([env_spec.tasks("train")[0]], rollout, random_keys.key("dry"))
+    task = experiment.env_spec.tasks("train")[0]
+    await episodes.grow_many([task], experiment.rollout(team), random_keys.key("dry"))
     return silent.rounds
 
 

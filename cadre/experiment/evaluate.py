@@ -7,7 +7,7 @@ pass@k and avg@k as benchmarks report them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from cadre import random_keys
@@ -24,17 +24,18 @@ from cadre.experiment.report import (
     summarise,
 )
 from cadre.rollout import tree_shape, walk
-from cadre.rollout.grow import Rollout, grow_many
-from cadre.team import Team
+from cadre.rollout.episodes import grow_many
+from cadre.rollout.grow import Rollout
 from cadre.types import Task, Tree
 
 
 async def evaluate(
-    team: Team, env_spec: EnvSpec, tasks: Sequence[Task], seed: int = 0, progress: Callable[[], None] = lambda: None
+    rollout: Rollout, tasks: Sequence[Task], seed: int = 0, progress: Callable[[], None] = lambda: None
 ) -> tuple[Report, list[Tree]]:
-    """Play every task once. An episode that fails in the environment counts as a task without success."""
-    rollout = Rollout(env_spec.make, team, tree_shape.independent(1), 1.0)
-    trees, failures = await grow_many(tasks, rollout, random_keys.key(seed, "evaluate"), progress)
+    """Play every task once, whatever the shape of the rollout, at temperature 0. An episode that fails counts as a task
+    without success. Raises ContractError where more fail than may."""
+    alone = replace(rollout, team=rollout.team.greedy(), shape=tree_shape.independent(1), alpha=1.0)
+    trees, failures = await grow_many(tasks, alone, random_keys.key(seed, "evaluate"), progress)
     return summarise(trees, len(tasks), len(failures)), trees
 
 
@@ -79,17 +80,16 @@ class Repeats:
 
 
 async def evaluate_sampled(
-    team: Team,
-    env_spec: EnvSpec,
+    rollout: Rollout,
     tasks: Sequence[Task],
     repeats: Repeats,
     progress: Callable[[], None] = lambda: None,
 ) -> tuple[SampledReport, list[Tree]]:
-    """Play every task as often as `repeats` says. A task whose episodes fail in the environment has no success."""
-    samples, warm = repeats.samples, team.tempered(repeats.temperature)
+    """Play every task as often as `repeats` says. A task whose episodes fail has no success."""
+    samples, warm = repeats.samples, rollout.team.tempered(repeats.temperature)
     key = random_keys.key(repeats.seed, "evaluate", samples, repr(repeats.temperature))
-    rollout = Rollout(env_spec.make, warm, tree_shape.independent(samples), 1.0)
-    trees, failures = await grow_many(tasks, rollout, key, progress)
+    shape = tree_shape.independent(samples)
+    trees, failures = await grow_many(tasks, replace(rollout, team=warm, shape=shape, alpha=1.0), key, progress)
     episodes = [list(walk.episodes(tree.root)) for tree in trees]
     wins = [sum(path[-1][1].success for path in paths) for paths in episodes] + [0] * len(failures)
     paths = [path for of_task in episodes for path in of_task]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from cadre.advantages.plan import Plan
 from cadre.envs.spec import EnvSpec
 from cadre.experiment.config import Config
+from cadre.rollout.episodes import Failure
+from cadre.rollout.grow import Rollout
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.settings.section import merged
+from cadre.team import Team
 from cadre.types import Sampling
 
 
@@ -49,3 +52,11 @@ class Experiment:
         drawn = {name: merged(self.config.sampling, policy.sampling) for name, policy in self.policies.items()}
         played = set(self.config.team.roles.values()) & set(self.models)
         return tuple(name for name, sampling in drawn.items() if name in played and sampling.engine == "vllm")
+
+    def rollout(self, team: Team, failed: Callable[[Failure], None] = lambda failure: None) -> Rollout:
+        """How the team grows the trees of a training; `failed` is told of every episode that fails."""
+        return Rollout(self.env_spec.make, team, self.plan.shape, self.plan.credit.alpha, self.config.episodes, failed)
+
+    def evaluation(self, team: Team, failed: Callable[[Failure], None] = lambda failure: None) -> Rollout:
+        """The same for held-out tasks."""
+        return replace(self.rollout(team, failed), make=self.held_out.make)

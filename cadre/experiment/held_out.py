@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.loaded_team import LoadedTeam, load_team
 from cadre.experiment.resolve import resolve_for_evaluation
 from cadre.experiment.target import Target
+from cadre.rollout.episodes import Failure
 from cadre.types import Task, Tree
 
 
@@ -45,11 +47,22 @@ def opened(target: Target, wanted: HeldOut) -> tuple[LoadedTeam, Sequence[Task]]
 def evaluated(target: Target, wanted: HeldOut, repeats: Repeats) -> tuple[dict[str, Any], list[Tree]]:
     """The report by name, and all that was played: once a task at temperature 0, or as often as `repeats` says."""
     loaded, tasks = opened(target, wanted)
-    env_spec = loaded.experiment.held_out
+    rollout = loaded.experiment.evaluation(loaded.team, _tell_first())
     if repeats.temperature == 0.0:
-        greedy = evaluate(loaded.team.greedy(), env_spec, tasks, repeats.seed)
-        report, trees = run_to_end(greedy)
+        report, trees = run_to_end(evaluate(rollout, tasks, repeats.seed))
         budget = {role: sampling.max_tokens for role, sampling in loaded.team.sampling.items()}
         return {**report.as_dict(), "temperature": 0.0, "max_tokens": budget}, trees
-    sampled, trees = run_to_end(evaluate_sampled(loaded.team, env_spec, tasks, repeats))
+    sampled, trees = run_to_end(evaluate_sampled(rollout, tasks, repeats))
     return sampled.as_dict(), trees
+
+
+def _tell_first() -> Callable[[Failure], None]:
+    """Writes the traceback of the first failure to stderr, as there is no folder for it."""
+    told: list[Failure] = []
+
+    def tell(failure: Failure) -> None:
+        if not told:
+            sys.stderr.write(f"The first episode that failed, task {failure.task.id}:\n{failure.traceback}\n")
+        told.append(failure)
+
+    return tell

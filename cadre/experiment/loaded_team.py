@@ -24,6 +24,7 @@ from cadre.experiment.report import Report, SampledReport
 from cadre.experiment.resolve import resolve_for_evaluation
 from cadre.experiment.run_directory import Run
 from cadre.experiment.target import Target
+from cadre.rollout.grow import Rollout
 from cadre.team import Team
 from cadre.types import Task, Tree
 
@@ -51,20 +52,20 @@ class LoadedTeam:
         seed    names the draws of an environment that has some
         """
         chosen = self._chosen(tasks, first)
-        report, _ = run_to_end(evaluate.evaluate(self.team.greedy(), self.experiment.held_out, chosen, seed))
+        report, _ = run_to_end(evaluate.evaluate(self._rollout, chosen, seed))
         return report
 
     def evaluate_sampled(self, repeats: Repeats, tasks: int | Sequence[Task] = 200, first: int = 0) -> SampledReport:
         """Play held-out tasks several times each, for pass@k: `evaluate_sampled(Repeats(8, temperature=0.6))`."""
         chosen = self._chosen(tasks, first)
-        report, _ = run_to_end(evaluate.evaluate_sampled(self.team, self.experiment.held_out, chosen, repeats))
+        report, _ = run_to_end(evaluate.evaluate_sampled(self._rollout, chosen, repeats))
         return report
 
     def play(self, task: int | Task = 0, seed: int = 0) -> Tree:
         """One episode at temperature 0, as a tree with one branch a decision; `task` is one, or a place in the test
         split."""
         chosen = self._chosen(1, task) if isinstance(task, int) else [task]
-        playing = evaluate.evaluate(self.team.greedy(), self.experiment.held_out, chosen, seed)
+        playing = evaluate.evaluate(self._rollout, chosen, seed)
         _, (tree,) = run_to_end(playing)
         return tree
 
@@ -91,6 +92,10 @@ class LoadedTeam:
     def close(self) -> None:
         """Give back the models' memory and threads. May be called more than once."""
         self.team.close()
+
+    @property
+    def _rollout(self) -> Rollout:
+        return self.experiment.evaluation(self.team)
 
     def _chosen(self, tasks: int | Sequence[Task], first: int) -> Sequence[Task]:
         if not isinstance(tasks, int):

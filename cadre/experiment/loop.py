@@ -13,6 +13,7 @@ from cadre.experiment import evaluate, metrics
 from cadre.experiment.ahead import SamplingAhead, Span
 from cadre.experiment.checkpoint import State
 from cadre.experiment.experiment import Experiment
+from cadre.experiment.failures import FailureLog
 from cadre.experiment.in_flight import StepSample
 from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.keeper import Keeper
@@ -21,7 +22,6 @@ from cadre.experiment.run_directory import Run
 from cadre.experiment.std_watch import StdWatch
 from cadre.rollout import dynamic_sampling
 from cadre.rollout.dynamic_sampling import Replacements, Sampled, replacement_tasks
-from cadre.rollout.grow import Rollout
 from cadre.team import Metrics, Team
 from cadre.types import Task, Tree
 
@@ -34,6 +34,7 @@ class Training:
     run: Run
     team: Team
     progress: Progress
+    failed: FailureLog
     watch: StdWatch = field(default_factory=StdWatch)
 
 
@@ -79,13 +80,14 @@ async def sample(training: Training, step: int) -> Sampled:
     nothing."""
     experiment, team = training.experiment, played_by(training, step)
     goal, plan = experiment.config.train, experiment.plan
+    training.failed.begin(step)
     every_task = experiment.env_spec.tasks("train")
     tasks = pick(every_task, goal.tasks_per_step, step, goal.seed)
     fresh = replacement_tasks(every_task, tasks, step, goal.seed)
     return await dynamic_sampling.sample(
         tasks,
         Replacements(fresh, goal.replacements, useful(plan, team)),
-        Rollout(experiment.env_spec.make, team, plan.shape, plan.credit.alpha),
+        experiment.rollout(team, training.failed),
         random_keys.key(goal.seed, "train", step),
         partial(training.progress.sampling, step),
     )
@@ -124,13 +126,15 @@ def log(training: Training, step: int, step_metrics: Metrics, trees: Sequence[Tr
 async def evaluate_now(training: Training, step: int, ahead: SamplingAhead) -> None:
     """`evaluate.tasks` of the test split, greedily, into the run, where it does not hold the report of `step` yet; with
     the newest weights."""
-    settings, run, env_spec = training.experiment.config.evaluate, training.run, training.experiment.held_out
+    experiment, run = training.experiment, training.run
+    settings = experiment.config.evaluate
     if not settings.tasks or any(report["step"] == step for report in run.evaluations()):
         return
     await ahead.settle()
-    tasks = env_spec.tasks("test")[settings.first : settings.first + settings.tasks]
+    tasks = experiment.held_out.tasks("test")[settings.first : settings.first + settings.tasks]
     ticking = training.progress.evaluating(step, len(tasks))
-    report, _ = await evaluate.evaluate(training.team.greedy(), env_spec, tasks, 0, ticking)
+    training.failed.begin(step)
+    report, _ = await evaluate.evaluate(experiment.evaluation(training.team, training.failed), tasks, 0, ticking)
     run.log_evaluation(step, report.as_dict())
     training.progress.evaluated(step, report)
 

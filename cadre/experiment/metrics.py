@@ -12,6 +12,7 @@ from cadre.advantages.returns import role_reward
 from cadre.experiment.report import mean_parts
 from cadre.rollout import walk
 from cadre.rollout.dynamic_sampling import Sampled
+from cadre.rollout.episodes import REASONS
 from cadre.team import Metrics
 from cadre.types import Sample, Tree
 
@@ -20,11 +21,22 @@ def of_step(sampled: Sampled, batch: TrainingBatch, updates: Mapping[str, Metric
     """All that a step is logged with but how long it took."""
     return (
         of_trees(sampled.trees, alpha)
-        | {"rollout/failures": len(sampled.failures), "rollout/replaced": sampled.replaced}
+        | of_failures(sampled)
+        | {"rollout/replaced": sampled.replaced}
         | of_groups(batch.groups)
         | batch.metrics
         | of_updates(updates)
     )
+
+
+def of_failures(sampled: Sampled) -> Metrics:
+    """How many of the step's tasks were dropped, and what share of them for which reason."""
+    tasks = len(sampled.trees) + len(sampled.failures)
+    counts = Counter(failure.reason for failure in sampled.failures)
+    shares = {f"rollout/failed/{reason}": counts[reason] / tasks for reason in REASONS}
+    failed = len(sampled.failures)
+    counted = {"rollout/failures": failed, "rollout/failed": failed / tasks, "rollout/retried": sampled.retried}
+    return {**counted, **shares}
 
 
 def of_trees(trees: Sequence[Tree], alpha: float) -> Metrics:

@@ -10,7 +10,7 @@ from cadre.experiment.build import build_team
 from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.experiment import Experiment
 from cadre.rewards import preferences
-from cadre.rollout.grow import Rollout, grow_many
+from cadre.rollout.episodes import grow_many
 
 
 def write_pairs(experiment: Experiment, tasks: int, out: Path) -> tuple[int, int]:
@@ -18,7 +18,7 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path) -> tuple[int, int
     left out. Returns how many pairs, of how many tasks."""
     config, plan, env_spec = experiment.config, experiment.plan, experiment.env_spec
     sandbox.configure(config.sandbox.level, cgroup=config.sandbox.cgroup)
-    rollout = Rollout(env_spec.make, build_team(experiment), plan.shape, plan.credit.alpha)
+    rollout = experiment.rollout(build_team(experiment))
     key = random_keys.key(config.train.seed, "pairs")
     trees, _ = run_to_end(grow_many(env_spec.tasks("train")[:tasks], rollout, key))
     pairs = pairs_of(trees, plan.credit)

@@ -58,7 +58,7 @@ class Progress:
         self.took(tokens, seconds)
         success = f"success {metrics['rollout/success']:.0%}"
         self.bars.update(self.total, completed=step + 1, note=success)
-        failed = [f"failed {metrics['rollout/failures']:.0f}"] if metrics.get("rollout/failures") else []
+        failed = [f"failed {metrics['rollout/failed']:.1%}"] if metrics.get("rollout/failed") else []
         rewards = rewards_of(metrics)
         rate = [f"{tokens / seconds:,.0f} tok/s"] if len(rewards) <= MOST_WITH_RATE else []
         rest = [success, *failed, *rate, f"{duration(self.left(step + 1))} left"]
@@ -76,13 +76,17 @@ class Progress:
         return steps * self.seconds / self.made
 
     def evaluated(self, step: int, report: Report) -> None:
-        """A line an evaluation: the share of success, its 95% interval, and how many tasks failed to run."""
-        failed = f", {report.failures} failed to run" if report.failures else ""
+        """A line an evaluation: the share of success, its 95% interval, and the share of tasks that failed to run."""
+        failed = f", {report.failures / report.tasks:.1%} failed to run" if report.failures else ""
         line = (
             f"after {step} steps: success {report.success:.1%} [{report.low:.1%}, {report.high:.1%}] on "
             f"{report.tasks} held-out tasks{failed}"
         )
         self._print(textwrap.wrap(line, WIDTH, subsequent_indent=INDENT))
+
+    def say(self, paragraph: str) -> None:
+        """Something that seldom happens."""
+        self._print([paragraph])
 
     def _print(self, lines: Sequence[str]) -> None:
         for line in lines:

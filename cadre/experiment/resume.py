@@ -14,7 +14,15 @@ from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run
 
 # Settings that say how long to train and what to keep, not how what was made so far came about.
-FREE = ("train.steps", "train.max_tokens", "train.checkpoint_", "train.checkpoints_", "train.trees_kept", "evaluate.")
+FREE = (
+    "train.steps",
+    "train.max_tokens",
+    "train.checkpoint_",
+    "train.checkpoints_",
+    "train.trees_kept",
+    "episodes.",
+    "evaluate.",
+)
 UNSET = "unset"
 
 

@@ -5,6 +5,7 @@ command.json        the recipe and the changes that the run was begun with
 environment.json    versions, machine, how programs are confined
 metrics.jsonl       one object a step
 evaluations.jsonl   one object an evaluation
+failures.jsonl      the first episode that failed for each reason and text, with its traceback
 trees.jsonl         the first trees of every step, whole
 tensorboard/        the same metrics for TensorBoard, made anew from the files above when a run is resumed
 checkpoints/        step-000030/: what `cadre.experiment.checkpoint` saves

@@ -7,21 +7,24 @@ step are not among them, and no task replaces two. Which tasks the next steps be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from cadre import random_keys
-from cadre.rollout.grow import Failure, Rollout, grow_any, grow_many
+from cadre.rollout.episodes import Failure, check_share, grow_any, grow_many
+from cadre.rollout.grow import Rollout
 from cadre.types import Task, Tree
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """All that a step sampled, what taught nothing included; the last `replaced` of the tasks were replacements."""
+    """All that a step sampled, what taught nothing included; the last `replaced` of the tasks were replacements.
+    `retried` episodes failed and were tried again."""
 
     trees: list[Tree]
     failures: list[Failure]
     replaced: int = 0
+    retried: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,14 @@ async def sample(
     progress: Callable[[int], Callable[[], None]],
 ) -> Sampled:
     """A tree from every task, then from replacement tasks. `progress` is told the number of tasks of each round."""
-    trees, failures = await grow_many(tasks, rollout, key, progress(len(tasks)))
+    told: list[Failure] = []
+
+    def tell(failure: Failure) -> None:
+        told.append(failure)
+        rollout.failed(failure)
+
+    counted = replace(rollout, failed=tell)
+    trees, failures = await grow_many(tasks, counted, key, progress(len(tasks)))
     missing, replaced = len(tasks), 0
     fresh = trees
     for _ in range(replacements.rounds):
@@ -54,9 +64,10 @@ async def sample(
         more = list(islice(replacements.tasks, missing))
         if not more:
             break
-        fresh, failed = await grow_any(more, rollout, key, progress(len(more)), first=len(tasks) + replaced)
+        fresh, failed = await grow_any(more, counted, key, progress(len(more)), first=len(tasks) + replaced)
         trees, failures, replaced = trees + fresh, failures + failed, replaced + len(more)
-    return Sampled(trees, failures, replaced)
+        check_share(failures, len(tasks) + replaced, rollout.limits.failed_share)
+    return Sampled(trees, failures, replaced, sum(not failure.dropped for failure in told))
 
 
 def replacement_tasks(tasks: Sequence[Task], drawn: Sequence[Task], step: int, seed: int) -> Iterator[Task]:

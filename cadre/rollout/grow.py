@@ -1,46 +1,43 @@
-"""Growing trees. `grow` is the sampling algorithm, a screen of plain recursion; `grow_many` runs many at once."""
+"""Growing trees. `grow` is the sampling algorithm, a screen of plain recursion; what becomes of failures, and how many
+trees grow at once, `cadre.rollout.episodes` says."""
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
 from cadre import random_keys
 from cadre.env import Env
-from cadre.errors import CadreError, ContractError
+from cadre.errors import ContractError
 from cadre.rollout.conversations import Previous, last_turn, with_turns, words
 from cadre.rollout.rounds import together
 from cadre.rollout.tree_shape import Shape
+from cadre.settings.run import EpisodesConfig
 from cadre.team import Team
-from cadre.types import Branch, Node, Observation, Reward, Sample, Task, Tree
+from cadre.types import Branch, Node, Observation, Reward, Sample, Task
 
 MAX_DEPTH = 200
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An episode whose environment raised: the task and the traceback, so that it can be counted and shown."""
-
-    task: Task
-    error: str
+# Nothing is tried again, everything may take as long as it likes, and fail.
+NO_LIMITS = EpisodesConfig(retries=0, step_seconds=0.0, seconds=0.0, failed_share=1.0)
 
 
 @dataclass(frozen=True)
 class Rollout:
     """What the trees of a step have in common: who makes an episode of a task, who plays it, how its tree grows.
 
-    A branch is chosen by `alpha * team + the sum of the local rewards`.
+    A branch is chosen by `alpha * team + the sum of the local rewards`. `limits` say how long episodes may take and how
+    often they may fail; `failed` is told of every failure.
     """
 
     make: Callable[[Task], Env]
     team: Team
     shape: Shape
     alpha: float
+    limits: EpisodesConfig = NO_LIMITS
+    failed: Callable[[Any], None] = lambda failure: None
 
 
 @dataclass(frozen=True)
@@ -256,45 +253,3 @@ async def step_each(env: Env, actions: Sequence[dict[str, Sample]]) -> tuple[lis
     forks = [env.fork() for _ in distinct]
     rewards = await together(*(fork.step_samples(action) for fork, action in zip(forks, distinct, strict=True)))
     return [forks[place] for place in order], [rewards[place] for place in order]
-
-
-async def grow_many(
-    tasks: Sequence[Task], rollout: Rollout, key: int, progress: Callable[[], None] = lambda: None
-) -> tuple[list[Tree], list[Failure]]:
-    """One tree a task, all at once. An environment that raises becomes a `Failure`; Cadre's own errors propagate, and
-    so does a failure of every task."""
-    trees, failures = await grow_any(tasks, rollout, key, progress)
-    if failures and len(failures) == len(tasks):
-        raise ContractError(f"Every episode failed in the environment. The first one:\n{failures[0].error}")
-    return trees, failures
-
-
-async def grow_any(
-    tasks: Sequence[Task],
-    rollout: Rollout,
-    key: int,
-    progress: Callable[[], None] = lambda: None,
-    first: int = 0,
-) -> tuple[list[Tree], list[Failure]]:
-    """`grow_many`, also where every task fails.
-
-    Noise is keyed by a task's position in the step, counted from `first`: a task that is drawn twice is played twice.
-    """
-
-    async def grow_one(position: int, task: Task) -> Tree | Failure:
-        try:
-            with closing(rollout.make(task)) as env:
-                root = await (rollout.shape.grower or grow)(env, rollout, random_keys.key(key, position))
-        except CadreError:
-            raise
-        except Exception:  # noqa: BLE001 - the one boundary that turns a failed episode into data
-            return Failure(task, traceback.format_exc())
-        finally:
-            progress()
-        if root is None:
-            raise ContractError(f"{task.id}: over before anybody acted; tasks must start with someone to act.")
-        return Tree(task, root)
-
-    grown = await together(*(grow_one(position, task) for position, task in enumerate(tasks, first)))
-    failures = [outcome for outcome in grown if isinstance(outcome, Failure)]
-    return [outcome for outcome in grown if isinstance(outcome, Tree)], failures

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from cadre import random_keys
 from cadre.errors import SandboxError, SandboxUnavailable
+from cadre.rollout.deadlines import in_line
 from cadre.sandbox import levels
 from cadre.sandbox.records import DEFAULT_LIMITS, GroupMode, LevelName, Limits, Mode, Result
 from cadre.sandbox.results import result_of
@@ -87,7 +88,8 @@ class Sandbox:
             )
         self._renew_after_fork()
         seeded = [{**job, "seed": seed_of(job, stdin)} for job in jobs]
-        slot = await self.slots.acquire()
+        with in_line():
+            slot = await self.slots.acquire()
         try:
             return await self._attempt(slot, seeded, bytes_of(stdin), limits)
         finally:

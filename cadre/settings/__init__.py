@@ -5,7 +5,7 @@ from cadre.settings.critic import CriticConfig
 from cadre.settings.learner import LearnerConfig, Packing
 from cadre.settings.loss import LossConfig
 from cadre.settings.policy import LoraConfig, PolicyConfig
-from cadre.settings.run import EvaluateConfig, SandboxConfig, TrainConfig
+from cadre.settings.run import EpisodesConfig, EvaluateConfig, SandboxConfig, TrainConfig
 from cadre.settings.sampling import SamplingConfig
 from cadre.settings.section import Positive, Section, Share
 from cadre.settings.team import TeamConfig
@@ -14,6 +14,7 @@ from cadre.settings.vllm import VllmConfig
 __all__ = [
     "CreditConfig",
     "CriticConfig",
+    "EpisodesConfig",
     "EvaluateConfig",
     "LearnerConfig",
     "LoraConfig",

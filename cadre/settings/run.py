@@ -28,6 +28,17 @@ class TrainConfig(Section):
     trees_kept: int = Field(1, ge=0, description="trees a step that are written whole into trees.jsonl")
 
 
+class EpisodesConfig(Section):
+    """How failures of episodes are taken, in training and evaluation alike."""
+
+    retries: int = Field(1, ge=0, le=100, description="times that a failed episode is tried again from its start")
+    step_seconds: float = Field(300.0, ge=0.0, description="that one call of the environment may take; 0: any")
+    seconds: float = Field(
+        1800.0, ge=0.0, description="that an episode's calls may take together, without the models' time; 0: any"
+    )
+    failed_share: float = Field(0.5, ge=0.0, le=1.0, description="of a step's episodes that may fail before it stops")
+
+
 class EvaluateConfig(Section):
     """Held-out tasks, played at temperature 0 with one sample a decision."""
 

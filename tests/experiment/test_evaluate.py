@@ -10,6 +10,8 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.experiment.evaluate import Repeats, evaluate_sampled
 from cadre.experiment.report import over_tasks, pass_at_k
+from cadre.rollout import tree_shape
+from cadre.rollout.grow import Rollout
 from cadre.types import Request
 from tests.games import Digit, scripted_team
 
@@ -63,7 +65,8 @@ def sampled(**options: object) -> tuple:
     team, sampler = scripted_team(Digit, digits)
     game = EnvSpec("tests/games.py:Digit", {})
     tasks = game.tasks("test")[:4]
-    report, trees = asyncio.run(evaluate_sampled(team, game, tasks, Repeats(**options)))  # type: ignore[arg-type]
+    rollout = Rollout(game.make, team, tree_shape.independent(1), 1.0)
+    report, trees = asyncio.run(evaluate_sampled(rollout, tasks, Repeats(**options)))  # type: ignore[arg-type]
     return report, trees, sampler
 
 

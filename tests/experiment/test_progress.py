@@ -65,19 +65,21 @@ def test_every_line_fits_in_80_columns_and_names_every_role(count: int, length: 
     assert all(f"{name} -12.34" in "\n".join(lines) for name in names)
 
 
-def test_episodes_that_failed_are_counted() -> None:
+def test_episodes_that_failed_are_told_as_a_share() -> None:
     out = io.StringIO()
     progress = Progress(Console(file=out, soft_wrap=True), steps=2)
-    counts = {"rollout/success": 0.5, "rollout/tokens": 40.0, "rollout/failures": 3.0}
+    counts = {"rollout/success": 0.5, "rollout/tokens": 40.0, "rollout/failed": 0.375}
     progress.step(0, counts | {"one/reward": 1.0, "time/wait_s": 3.0, "time/learn_s": 1.0})
-    assert "success 50%  failed 3  10 tok/s  4 s left" in out.getvalue()
+    assert "success 50%  failed 37.5%  10 tok/s  4 s left" in out.getvalue()
 
 
 def test_an_evaluation_is_a_line_in_words() -> None:
     out = io.StringIO()
     report = Report(200, 1, 0.0512345, 0.02, 0.1, 1.23456, 3.9, 12.0, {})
     Progress(Console(file=out, soft_wrap=True), steps=2).evaluated(30, report)
-    assert out.getvalue() == "after 30 steps: success 5.1% [2.0%, 10.0%] on 200 held-out tasks, 1 failed to\n    run\n"
+    assert (
+        out.getvalue() == "after 30 steps: success 5.1% [2.0%, 10.0%] on 200 held-out tasks, 0.5% failed to\n    run\n"
+    )
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(0, "0 s"), (99, "99 s"), (720, "12 min"), (12_600, "3.5 h")])

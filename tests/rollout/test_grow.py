@@ -15,7 +15,8 @@ from cadre.env import Env
 from cadre.errors import ConfigError, ContractError
 from cadre.rollout import grow as growing
 from cadre.rollout import tree_shape, walk
-from cadre.rollout.grow import Rollout, grow, grow_any, grow_many
+from cadre.rollout.episodes import grow_any, grow_many
+from cadre.rollout.grow import Rollout, grow
 from cadre.types import Message, Node, Observation, Request, Reward, Task, Tree
 from tests.games import Digit, Pair, Relay, scripted_team
 

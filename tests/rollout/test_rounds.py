@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadre.errors import ContractError
+from cadre.errors import ContractError, EngineError
 from cadre.rollout import rounds, tree_shape
-from cadre.rollout.grow import Failure, Rollout, grow_many
+from cadre.rollout.episodes import Failure, grow_many
+from cadre.rollout.grow import Rollout
 from cadre.rollout.rounds import together
 from cadre.team import Team
 from cadre.types import Message, Observation, Request, Reward, Sample, Sampling, Task, Tree
@@ -330,10 +331,10 @@ def test_a_sampler_s_error_ends_the_call() -> None:
     class Refusing(Batching):
         async def sample(self, request: Request) -> list[Sample]:
             if request.messages[-1].content == "2":
-                raise ContractError("no twos")
+                raise EngineError("no twos")
             return await super().sample(request)
 
-    with pytest.raises(ContractError, match="no twos"):
+    with pytest.raises(EngineError, match="no twos"):
         played(Slow, Refusing(), tree_shape.greedy(2))
 
 

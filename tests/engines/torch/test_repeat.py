@@ -12,7 +12,8 @@ import torch
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.env import Env
 from cadre.rollout import tree_shape, walk
-from cadre.rollout.grow import Rollout, grow_many
+from cadre.rollout.episodes import grow_many
+from cadre.rollout.grow import Rollout
 from cadre.settings import LearnerConfig
 from cadre.team import Team
 from cadre.types import Message, Observation, Reward, Sampling, Task, Tree

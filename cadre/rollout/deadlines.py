@@ -1,0 +1,264 @@
+"""Deadlines for code that is not ours: a call of an environment ends in time, whether it waits or blocks.
+
+What waits (async code) is cancelled. What blocks the event loop (`time.sleep`, `while True`) has an alarm set around
+each stretch between two awaits, which raises in the middle of it. Signals are heard by the main thread alone: in a loop
+that runs elsewhere only what waits is ended. Nothing here ends C code that never returns to Python, code that catches
+every exception and goes on, or code that uses SIGALRM itself.
+
+The time that others hold the loop up is nobody's fault but theirs, and does not count; nor does the time that a call
+spends in a line for something that is shared, which says so with `in_line`. Clocks are monotonic: a change of the
+system's time changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from cadre.envs.user_errors import place_of
+from cadre.errors import ContractError, DeadlineError
+
+T = TypeVar("T")
+
+# What a call that was cancelled may take to clean up before it is left behind, and a stretch of it once asked to hurry.
+GRACE_S = 2.0
+# How often the alarm sounds again, should the code have caught it and gone on.
+AGAIN_S = 1.0
+MOST_CLOSES = 10
+
+
+class Overrun(BaseException):
+    """Raised by the alarm inside the code that blocks. Not an Exception, which such code may well catch."""
+
+
+class _Alarm:
+    """Over a stretch of blocking code in the main thread: SIGALRM raises Overrun in it after so many seconds.
+
+    Whoever has a timer running gets it back with what is left of it; one that is due sooner is left to itself. `off`
+    may be called more than once, and is: the alarm may sound in the middle of it.
+    """
+
+    active = False
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = 0.0 if seconds == math.inf else max(seconds, 1e-6)
+        self._armed = self.sounded = False
+
+    def on(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        due, self._interval = signal.getitimer(signal.ITIMER_REAL)
+        if due and (self._seconds == 0.0 or due <= self._seconds):
+            return
+        self._due, self._began = due, time.monotonic()
+        self._handler = signal.signal(signal.SIGALRM, self._sound)
+        self._armed = _Alarm.active = True
+        signal.setitimer(signal.ITIMER_REAL, self._seconds, AGAIN_S)
+
+    def off(self) -> None:
+        if not self._armed:
+            return
+        _Alarm.active = False
+        left = max(1e-6, self._due - (time.monotonic() - self._began)) if self._due else 0.0
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, self._handler or signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, left, self._interval)
+        self._armed = False
+
+    def _sound(self, *_: object) -> None:
+        if _Alarm.active:
+            self.sounded = True
+            raise Overrun
+
+
+def hurry() -> None:
+    """What blocks the loop just now has `GRACE_S` left. For signal handlers."""
+    if _Alarm.active:
+        signal.setitimer(signal.ITIMER_REAL, GRACE_S, AGAIN_S)
+
+
+class _Held:
+    """How long stretches of blocking code have held the loop up so far, all of them together."""
+
+    seconds = 0.0
+
+
+class Deadline:
+    """The time that one call may take, from when this is made. `what` is called; `setting` says how long it may take.
+
+    Infinitely many `seconds` are no limit. While it is `cleaning_up`, a stretch may take `GRACE_S`.
+    """
+
+    def __init__(self, what: str, seconds: float, setting: str) -> None:
+        self.what, self.seconds, self.setting = what, seconds, setting
+        self._began, self._others = time.monotonic(), -_Held.seconds
+        self.cleaning_up = False
+        self._lines, self._waited, self._waits_since = 0, 0.0, 0.0
+
+    @property
+    def spent(self) -> float:
+        """Seconds so far, without what does not count."""
+        now = time.monotonic()
+        waited = self._waited + (now - self._waits_since if self._lines else 0.0)
+        return max(0.0, now - self._began - waited - (_Held.seconds + self._others))
+
+    @property
+    def left(self) -> float:
+        return self.seconds - self.spent
+
+    def blocking(self, function: Callable[..., T], *arguments: Any) -> T:
+        """What the function returns. Raises DeadlineError where it has not by then."""
+        alarm, began = _Alarm(GRACE_S if self.cleaning_up else self.left), time.monotonic()
+        try:
+            try:
+                alarm.on()
+                result = function(*arguments)
+            finally:
+                alarm.off()
+        except (Exception, Overrun) as error:
+            if alarm.sounded:
+                raise self.passed(error) from error
+            raise
+        finally:
+            alarm.off()
+            took = time.monotonic() - began
+            _Held.seconds += took
+            self._others -= took
+        if alarm.sounded:  # caught, so that whatever came back is not what the call is worth
+            raise self.passed()
+        return result
+
+    async def awaiting(self, work: Awaitable[T]) -> T:
+        """What the work returns. Raises DeadlineError where it has not by then, and cancels it."""
+        mine = _current.set(self)
+        try:
+            return await _Driven(work, self)
+        finally:
+            _current.reset(mine)
+
+    def passed(self, where: BaseException | None = None) -> DeadlineError:
+        """The error of a call that took too long, with the line that it was at."""
+        return DeadlineError(
+            f"{self.what}: not done after {self.seconds:g} s{place_of(where) if where else ''}; expected an end by "
+            f"then. Bound what it waits for, or raise {self.setting}."
+        )
+
+    def stand_in_line(self, change: int) -> None:
+        """Enter (1) or leave (-1) a line; the clock stands while the call is in any."""
+        if self._lines == 0:
+            self._waits_since = time.monotonic()
+        self._lines += change
+        if self._lines == 0:
+            self._waited += time.monotonic() - self._waits_since
+
+
+_current: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
+
+
+@contextmanager
+def in_line() -> Iterator[None]:
+    """Within it the caller waits its turn for something that is shared, and its deadline with it."""
+    deadline = _current.get()
+    if deadline is None:
+        yield
+        return
+    deadline.stand_in_line(1)
+    try:
+        yield
+    finally:
+        deadline.stand_in_line(-1)
+
+
+class _Driven(Awaitable[T]):
+    """Awaits some work on behalf of the task that awaits this: stretch by stretch, each under the alarm.
+
+    When the deadline passes the task is cancelled, which the work sees and may clean up after; when it then does not
+    end it is closed. `cancels` counts our own, which are taken back before the task goes on.
+    """
+
+    def __init__(self, work: Awaitable[T], deadline: Deadline) -> None:
+        self._deadline, self.cancels = deadline, 0
+        self._iterator: Any = work.__await__()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            result = yield from self._stretches(task)
+        except BaseException as error:
+            self._close()
+            if self._late(task):
+                raise self._deadline.passed() from error
+            if isinstance(error, asyncio.CancelledError) and not task.cancelling():
+                raise ContractError(f"{self._deadline.what}: cancelled itself; expected a result.") from error
+            raise
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+        if self._late(task):
+            raise self._deadline.passed()
+        return result
+
+    def _stretches(self, task: asyncio.Task[Any]) -> Generator[Any, Any, T]:
+        function, argument = self._iterator.send, None
+        while True:
+            try:
+                future = self._deadline.blocking(self._next, function, argument)
+            except _Done as done:
+                return done.result
+            if self._timer is None and self._deadline.seconds < math.inf:
+                self._rearm(task)
+            try:
+                function, argument = self._iterator.send, (yield future)
+            except BaseException as error:
+                if self.cancels > 1:
+                    raise
+                function, argument = self._iterator.throw, error
+
+    def _next(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        try:
+            return function(argument)
+        except StopIteration as stop:
+            raise _Done(stop.value) from None
+
+    def _rearm(self, task: asyncio.Task[Any]) -> None:
+        wait = GRACE_S if self.cancels else max(0.01, self._deadline.left)
+        self._timer = asyncio.get_running_loop().call_later(wait, self._due, task)
+
+    def _due(self, task: asyncio.Task[Any]) -> None:
+        if self.cancels or self._deadline.left <= 0.0:
+            self.cancels += 1
+            self._deadline.cleaning_up = True
+            task.cancel()
+        if self.cancels < 2:
+            self._rearm(task)
+
+    def _late(self, task: asyncio.Task[Any]) -> bool:
+        """Whether the deadline has passed, and nobody else cancels the task."""
+        for _ in range(self.cancels):
+            task.uncancel()
+        return self.cancels > 0 and not task.cancelling()
+
+    def _close(self) -> None:
+        """End what has not ended, though it was cancelled."""
+        self._deadline.cleaning_up = True
+        for _ in range(MOST_CLOSES):  # each await in a `finally` takes one more
+            with suppress(RuntimeError, DeadlineError):
+                self._deadline.blocking(self._iterator.close)
+                return
+
+
+class _Done(Exception):
+    """The work has returned; StopIteration itself may not pass through a generator."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result

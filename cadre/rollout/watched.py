@@ -1,0 +1,148 @@
+"""An environment as `grow` plays it: what it hands over is checked, it ends in time, and all that it raises are errors.
+
+What this leaves out: what becomes of a failure, which `cadre.rollout.episodes` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Self, TypeVar
+
+from cadre.env import Env
+from cadre.envs.check_values import described, observation_faults, reward_faults, task_faults, whole_text
+from cadre.errors import ContractError
+from cadre.rollout.deadlines import Deadline
+from cadre.settings.run import EpisodesConfig
+from cadre.types import Observation, Reward, Sample, Task
+
+T = TypeVar("T")
+
+
+class Watched(Env):
+    """Stands for an environment, state for state; a fork of it stands for a fork.
+
+    `roles` are those that may act, `spent` the seconds that the calls on the way to this state took. Every method
+    raises ContractError for what breaks the contract, and DeadlineError.
+    """
+
+    def __init__(self, env: Env, roles: tuple[str, ...], limits: EpisodesConfig, spent: float = 0.0) -> None:
+        super().__init__(env.task)
+        self._env, self._roles, self._limits, self._spent = env, roles, limits, spent
+        self._name = type(env).__name__
+
+    @classmethod
+    def made(cls, make: Callable[[Task], Env], task: Task, roles: tuple[str, ...], limits: EpisodesConfig) -> Self:
+        """A fresh episode of the task."""
+        refuse(task_faults("tasks: the task", task))
+        deadline = _deadline(f"a new episode of {task.id}", limits, 0.0)
+        with _only_errors(deadline.what):
+            env = deadline.blocking(make, task)
+        return cls(env, roles, limits, deadline.spent)
+
+    def observe(self) -> dict[str, Observation]:
+        observations = self._called("observe", self._env.observe)
+        refuse(observation_faults(self._name, observations, self._roles))
+        return observations
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        return self._paid(await self._awaited("step", lambda: self._env.step(actions)), actions)
+
+    async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
+        return self._paid(await self._awaited("step", lambda: self._env.step_samples(samples)), samples)
+
+    async def until_ready(self) -> None:
+        await self._awaited("until_ready", self._env.until_ready)
+
+    def fork(self) -> Self:
+        return type(self)(self._called("fork", self._env.fork), self._roles, self._limits, self._spent)
+
+    def close(self) -> None:
+        self._called("close", self._env.close)
+
+    @property
+    def success(self) -> bool:
+        success = self._called("success", lambda: self._env.success)
+        if type(success) is not bool and getattr(success, "shape", None) != ():
+            raise ContractError(
+                f"{self._name}.success: got {described(success)}; expected True or False. Write bool(...) around it."
+            )
+        return bool(success)
+
+    def privileged(self) -> str:
+        shown = self._called("privileged", self._env.privileged)
+        if not isinstance(shown, str) or not whole_text(shown):
+            raise ContractError(
+                f"{self._name}.privileged: got {described(shown)}; expected a text of valid Unicode. Use str()."
+            )
+        return shown
+
+    def _called(self, method: str, function: Callable[[], T]) -> T:
+        """What a method that is not async returns."""
+        deadline = self._deadline(method)
+        try:
+            with _only_errors(deadline.what):
+                return deadline.blocking(function)
+        finally:
+            self._spent += deadline.spent
+
+    async def _awaited(self, method: str, function: Callable[[], Any]) -> Any:
+        """What an async method returns."""
+        deadline = self._deadline(method)
+        try:
+            with _only_errors(deadline.what):
+                work = deadline.blocking(function)
+                if not inspect.isawaitable(work):
+                    raise ContractError(f"{deadline.what}: returned without being awaited; write async def {method}.")
+                return await deadline.awaiting(work)
+        finally:
+            self._spent += deadline.spent
+
+    def _paid(self, reward: Any, acting: Mapping[str, Any]) -> Reward:
+        refuse(reward_faults(self._name, reward, acting, self._roles))
+        return in_floats(reward)
+
+    def _deadline(self, method: str) -> Deadline:
+        return _deadline(f"{self._name}.{method}", self._limits, self._spent)
+
+
+def _deadline(what: str, limits: EpisodesConfig, spent: float) -> Deadline:
+    """The sooner of the deadlines of the call and of the episode; 0 is none."""
+    step, episode = (seconds or math.inf for seconds in (limits.step_seconds, limits.seconds))
+    if step <= episode - spent:
+        return Deadline(what, step, "episodes.step_seconds")
+    return Deadline(what, max(0.0, episode - spent), "episodes.seconds")
+
+
+@contextmanager
+def _only_errors(what: str) -> Iterator[None]:
+    """What would end the process (`exit()`, say) becomes an error; Ctrl-C and cancellation stay what they are."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise ContractError(
+            f"{what}: raised {type(error).__name__}, which would end the run; expected an Exception, if any."
+        ) from error
+
+
+def refuse(faults: Iterable[str]) -> None:
+    """Raises ContractError for the first fault."""
+    for fault in faults:
+        raise ContractError(fault)
+
+
+def in_floats(reward: Reward) -> Reward:
+    """The reward in plain floats: scalars of numpy or torch, and True for 1, are taken as what they are."""
+    if type(reward.team) is float and not reward.local and not reward.parts:
+        return reward
+    return replace(reward, team=float(reward.team), local=_floats(reward.local), parts=_floats(reward.parts))
+
+
+def _floats(numbers: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(number) for name, number in numbers.items()}
