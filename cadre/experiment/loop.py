@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 
 from cadre import random_keys
 from cadre.advantages.batch import build_batch, useful
@@ -34,8 +34,12 @@ class Training:
     run: Run
     team: Team
     progress: Progress
-    failed: FailureLog
     watch: StdWatch = field(default_factory=StdWatch)
+
+    @cached_property
+    def failed(self) -> FailureLog:
+        """Told of every episode that fails."""
+        return FailureLog(self.run.folder, self.progress.say)
 
 
 async def train(training: Training, start: State, interrupt: Interrupt) -> int:

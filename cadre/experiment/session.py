@@ -14,7 +14,6 @@ from cadre.experiment.checkpoint import State
 from cadre.experiment.config import load
 from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.experiment import Experiment
-from cadre.experiment.failures import FailureLog
 from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.lock import RunLock
 from cadre.experiment.loop import Training, train
@@ -44,8 +43,7 @@ def _locked(experiment: Experiment, run: Run, console: Console, resume: bool) ->
     state = _restored(run, team) if resume else State()
     goal, spent, interrupt = config.train, run.total("rollout/tokens"), Interrupt()
     with Progress(console, goal.steps, state.step, goal.max_tokens, spent) as progress, interrupt.on_signals():
-        failed = FailureLog(run.folder, progress.say)
-        done = run_to_end(train(Training(experiment, run, team, progress, failed), state, interrupt), interrupt)
+        done = run_to_end(train(Training(experiment, run, team, progress), state, interrupt), interrupt)
     run.close()
     return team, done
 

@@ -20,7 +20,7 @@ from cadre.experiment.resolve import resolve
 from cadre.experiment.resume import fork
 from cadre.experiment.run_directory import Run
 from cadre.rollout.dynamic_sampling import Sampled
-from cadre.rollout.grow import Failure
+from cadre.rollout.episodes import Failure
 from cadre.team import Team, Weights
 from cadre.types import Task
 from tests.experiment.test_loop import configured, play, weights
@@ -151,7 +151,7 @@ def test_trees_come_back_from_a_checkpoint_as_they_were(speaker: Path, tmp_path:
     team = build.build_team(experiment, train=True)
     training = Training(experiment, Run(tmp_path, chosen), team, Progress(quiet, 4))
     drawn = asyncio.run(loop.sample(training, 0))
-    failed = Failure(Task("t", {"grid": "S.G"}), "Traceback")
+    failed = Failure(Task("t", {"grid": "S.G"}), "raised", "ValueError", "Traceback", True)
     steps = (StepSample(3, drawn, 1.5), StepSample(4, Sampled([], [failed], 2), 0.25))
     in_flight.write(tmp_path, steps)
     assert in_flight.read(tmp_path) == steps

@@ -9,7 +9,6 @@ from rich.console import Console
 from cadre.errors import RunError
 from cadre.experiment import checkpoint, jsonl, session
 from cadre.experiment.config import Config
-from cadre.experiment.failures import FailureLog
 from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.lock import RunLock
 from cadre.experiment.loop import Training
@@ -183,8 +182,6 @@ def test_being_asked_to_stop_saves_the_step_before(speaker: Path, tmp_path: Path
     experiment = resolve(chosen)
     team = build.build_team(experiment)
     with Progress(quiet, 4) as progress:
-        done = run_to_end(
-            loop.train(Training(experiment, run, team, progress, FailureLog(run.folder, print)), State(), asked)
-        )
+        done = run_to_end(loop.train(Training(experiment, run, team, progress), State(), asked))
     assert done == 0
     assert json.loads((run.folder / "checkpoints" / "step-000000" / "state.json").read_text())["step"] == 0

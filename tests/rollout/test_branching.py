@@ -7,7 +7,8 @@ import pytest
 
 from cadre.rollout import walk
 from cadre.rollout.branching import WHERE, branch, entropy
-from cadre.rollout.grow import Rollout, grow_many
+from cadre.rollout.episodes import grow_many
+from cadre.rollout.grow import Rollout
 from cadre.types import Node, Request, Sample, Task, Tree
 from tests.advantages.trees import sample
 from tests.games import Pair, Relay, scripted_team
