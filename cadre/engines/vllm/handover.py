@@ -26,16 +26,19 @@ class Handover:
         self._gate = asyncio.Lock()
         self._left = asyncio.Event()
         self._asleep: list[str] = []
+        self._under_way = 0
 
     async def enter(self, calls: list[Call]) -> list[Pending]:
         """Give all calls to the engine before it begins with any, so that its batches follow from the calls alone."""
+        self._under_way += len(calls)
         async with self._gate:
             await self._wake("weights", "kv_cache")
             async with self._paused():
                 return [await self._backend.add(call) for call in calls]
 
-    def left(self) -> None:
-        """A call has ended: the version that it was drawn with may be unused now."""
+    def left(self, count: int) -> None:
+        """So many calls have ended: the versions that they were drawn with may be unused now."""
+        self._under_way -= count
         self._left.set()
 
     async def adapter(self, adapter: Adapter, folder: Path) -> None:
@@ -50,7 +53,10 @@ class Handover:
                 await self._backend.add_adapter(adapter, folder)
                 self._adapters.play(adapter)
                 await self._drop_unused()
-                await self._backend.forget_prompts()
+                # What was read under an adapter is found by its name alone. It is forgotten all the same where that
+                # disturbs nobody, so that what is computed anew does not depend on how long the engine has run.
+                if not self._under_way:
+                    await self._backend.forget_prompts()
             await self._wake("kv_cache")
 
     async def weights(self, weights: Mapping[str, Any], version: int) -> None:

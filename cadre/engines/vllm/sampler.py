@@ -133,10 +133,12 @@ class VllmSampler:
             calls = [
                 self._call(asked, used.enter_context(self._adapters.using(asked.request.policy))) for asked in batch
             ]
-            pending = await self._handover.enter(calls)
-            each = zip(batch, calls, pending, strict=True)
-            await asyncio.gather(*(self._answer(asked, call, drawing) for asked, call, drawing in each))
-        self._handover.left()
+            try:
+                pending = await self._handover.enter(calls)
+                each = zip(batch, calls, pending, strict=True)
+                await asyncio.gather(*(self._answer(asked, call, drawing) for asked, call, drawing in each))
+            finally:
+                self._handover.left(len(calls))
 
     async def _answer(self, asked: Asked, call: Call, pending: Pending) -> None:
         """Wait for one call, and answer who asked; give it up where nobody waits any more."""

@@ -68,11 +68,23 @@ def test_an_adapter_waits_for_room(bench):
             await asyncio.sleep(0.01)
             assert not third.done()
             assert sorted(made.backend.loras.values()) == ["planner-v1", "planner-v2"]
-        made.gate.left()
+        made.gate.left(0)
         await third
         return sorted(made.backend.loras.values())
 
     assert asyncio.run(play()) == ["planner-v3"]
+
+
+def test_an_adapter_leaves_sequences_under_way_as_they_are(bench):
+    async def play():
+        made = bench()
+        await made.gate.enter([made.call()])
+        await made.adapter(1)
+        made.gate.left(1)
+        await made.adapter(2)
+        return [said for said in made.backend.said if said == "forget" or said[0] == "adapter"]
+
+    assert asyncio.run(play()) == [("adapter", "planner-v1"), ("adapter", "planner-v2"), "forget"]
 
 
 def test_weights_then_prompts_are_forgotten(bench):

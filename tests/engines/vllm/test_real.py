@@ -1,0 +1,178 @@
+"""vLLM itself, its CPU build, on a tiny model whose head is tied: `make test-vllm`."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
+from cadre.engines.vllm import VllmSampler
+from cadre.engines.vllm.arguments import Options
+from cadre.rollout.rounds import together
+from cadre.settings import LearnerConfig, LoraConfig, VllmConfig
+from cadre.team import Weights
+from tests.engines import tiny
+from tests.engines.tiny import datum, request
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM: make test-vllm installs and runs it")
+OPTIONS = Options(VllmConfig(context=256, sequences=64), memory=1 << 26)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """vLLM's attention on a CPU takes heads of 32 and more."""
+    changes = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True}
+    return tiny.build(tmp_path_factory.mktemp("vllm"), "llama", **changes)
+
+
+class Pair:
+    """vLLM and the torch engine on the same policies."""
+
+    def __init__(self, folder, policies):
+        learners = {name: LearnerConfig() for name, policy in policies.items() if not policy.frozen}
+        self.torch = TorchLearner(TorchEngine(folder, policies, 0), TrainingSettings(learners))
+        self.vllm = VllmSampler(folder, policies, OPTIONS)
+        self.version = dict.fromkeys(policies, 0)
+
+    def draw(self, *requests):
+        return asyncio.run(together(*(self.vllm.sample(each) for each in requests)))
+
+    def change(self, policy, seed):
+        """New weights, in place, for the torch engine; as published."""
+        torch.manual_seed(seed)
+        tensors = self.torch.engine.parameters(policy)
+        with torch.no_grad():
+            for tensor in tensors.values():
+                tensor.add_(torch.randn_like(tensor) * 0.05)
+        self.version[policy] += 1
+        return Weights(policy, self.version[policy], tensors=tensors)
+
+    def load(self, weights):
+        asyncio.run(self.vllm.load(weights))
+
+    def mismatch(self, *requests):
+        """Largest difference between vLLM's log-probabilities of what it drew and the torch engine's."""
+        samples = [sample for siblings in self.draw(*requests) for sample in siblings]
+        data = [datum(sample, 1.0) for sample in samples]
+        said = self.torch._forward.logprobs(data)
+        gaps = [
+            abs(ours - theirs)
+            for one, logprobs in zip(data, said, strict=True)
+            for ours, theirs, drawn in zip(one.logprobs, logprobs, one.mask, strict=True)
+            if drawn
+        ]
+        return max(gaps)
+
+    def close(self):
+        self.vllm.close()
+        self.torch.close()
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    made = Pair(folder, {"p": tiny.policy(folder)})
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def adapters(folder):
+    policies = {name: tiny.policy(folder, lora=LoraConfig(rank=rank, alpha=2 * rank)) for name, rank in RANKS.items()}
+    made = Pair(folder, policies | {"judge": tiny.policy(folder, frozen=True)})
+    yield made
+    made.close()
+
+
+RANKS = {"planner": 2, "tool": 4}
+ASKED = [request(f"number {index}", 4, key=1_000 + index) for index in range(3)]
+MIXED = [request("go", 3, key=7, policy=name) for name in ("planner", "judge", "tool", "judge")]
+
+
+def test_log_probabilities_are_the_torch_engines(whole):
+    assert whole.mismatch(*ASKED) < 1e-4
+
+
+def test_equal_rounds_are_equal_to_the_bit(whole):
+    first = whole.draw(*ASKED)
+    assert whole.draw(*ASKED) == first
+    assert len({sample.token_ids for sample in first[0]}) == 4
+
+
+def test_a_push_is_complete_with_the_tied_head_and_the_prompts(whole):
+    before = whole.draw(*ASKED)
+    for seed in (1, 2):
+        whole.load(whole.change("p", seed))
+        assert whole.mismatch(*ASKED) < 1e-4
+    after = whole.draw(*ASKED)
+    assert after != before
+    assert {sample.version for siblings in after for sample in siblings} == {whole.version["p"]}
+
+
+def test_weights_that_change_on_the_way_are_told_of(whole):
+    async def play():
+        early = asyncio.create_task(whole.vllm.sample(request("long", 2, key=3, max_tokens=200)))
+        await asyncio.sleep(0.15)
+        await whole.vllm.load(whole.change("p", 3))
+        return await early
+
+    before = whole.version["p"]
+    for sample in asyncio.run(play()):
+        assert sample.version == before
+        assert [version for _, version in sample.changes] == [before + 1]
+        ((place, _),) = sample.changes
+        assert 0 < place < len(sample.token_ids)
+
+
+def test_temperature_greed_and_strings_that_end(whole):
+    (greedy,) = whole.draw(request("x", temperature=0.0))[0]
+    assert set(greedy.logprobs) == {0.0}
+    assert whole.mismatch(request("x", 2, temperature=0.5)) > 1e-3  # as the datum says temperature 1
+    text = whole.draw(request("x", key=5))[0][0].text
+    (cut,) = whole.draw(request("x", key=5, stop=(text[2],)))[0]
+    assert cut.text == text[: text.index(text[2])]
+    assert cut.finish == "stop"
+
+
+def test_prompts_beyond_what_is_read_at_once_do_not_end_it(whole):
+    """Seeds, and more prompt tokens than one batch takes, of which the CPU build dies where prompts are read in parts."""
+    long = [request("w" * (150 + index), 2, key=index) for index in range(6)]
+    assert [len(siblings) for siblings in whole.draw(*long)] == [2] * 6
+
+
+def test_adapters_and_the_plain_base_in_one_batch(adapters):
+    assert adapters.mismatch(*MIXED) < 1e-4
+    for seed, policy in enumerate(("planner", "tool", "planner")):
+        adapters.load(adapters.change(policy, seed))
+        assert adapters.mismatch(*MIXED) < 1e-4
+    versions = {sample.policy: sample.version for siblings in adapters.draw(*MIXED) for sample in siblings}
+    assert versions == {"planner": 2, "tool": 1, "judge": 0}
+
+
+def test_an_adapter_that_comes_while_another_role_decodes_changes_nothing(adapters):
+    asked = request("long", 4, key=11, policy="planner", max_tokens=200)
+    alone = adapters.draw(asked)[0]
+
+    async def play():
+        drawing = asyncio.create_task(adapters.vllm.sample(asked))
+        for seed in range(3):
+            await asyncio.sleep(0.1)
+            await adapters.vllm.load(adapters.change("tool", 20 + seed))
+        under_way = not drawing.done()
+        return under_way, await drawing
+
+    under_way, beside = asyncio.run(play())
+    assert under_way, "the adapters came too late for this to show anything"
+    assert beside == alone
+
+
+def test_who_goes_away_leaves_an_engine_that_goes_on(adapters):
+    async def leave():
+        drawing = asyncio.create_task(adapters.vllm.sample(request("long", 4, policy="tool", max_tokens=200)))
+        await asyncio.sleep(0.1)
+        drawing.cancel()
+
+    asyncio.run(leave())
+    assert adapters.mismatch(*MIXED) < 1e-4
