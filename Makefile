@@ -39,7 +39,7 @@ test-vllm: $(VLLM_READY)
 
 bench-vllm: $(VLLM_READY)
 	.venv-vllm/bin/python bench/vllm_faults.py --write
-	.venv-vllm/bin/python bench/vllm.py --write $(if $(SMOLLM2),--smollm2 $(SMOLLM2))
+	.venv-vllm/bin/python bench/on_vllm.py --write $(if $(SMOLLM2),--smollm2 $(SMOLLM2))
 
 $(VLLM_READY): pyproject.toml
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm

@@ -137,7 +137,7 @@ def test_temperature_greed_and_strings_that_end(whole):
 
 
 def test_prompts_beyond_what_is_read_at_once_do_not_end_it(whole):
-    """Seeds, and more prompt tokens than one batch takes, of which the CPU build dies where prompts are read in parts."""
+    """Seeds, and more prompt tokens than one batch takes: read in parts, they would end the engine on a CPU."""
     long = [request("w" * (150 + index), 2, key=index) for index in range(6)]
     assert [len(siblings) for siblings in whole.draw(*long)] == [2] * 6
 
