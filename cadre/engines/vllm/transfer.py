@@ -3,7 +3,9 @@ ours, that both sides register with it (`vllm.general_plugins` in pyproject.toml
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import current_process
 from typing import Any
 
 import torch
@@ -17,11 +19,15 @@ from vllm.distributed.weight_transfer import (
 
 NAME = "cadre"
 MODULE = "cadre.engines.vllm.files_transfer"
+ITS_PROCESSES = ("EngineCore", "VllmWorker")
 _registered: list[str] = []
 
 
 def register() -> None:
-    """Tell vLLM of the back-end. May be called more than once."""
+    """Tell vLLM of the back-end; called in each of its processes, and may be more than once."""
+    if current_process().name.startswith(ITS_PROCESSES):
+        # Ctrl-C at the terminal is for the run alone, which goes on with its step and ends vLLM itself.
+        os.setpgrp()
     if not _registered:
         WeightTransferEngineFactory.register_engine(NAME, MODULE, "FilesReceiver")
         WeightTransferTrainerFactory.register_engine(NAME, MODULE, "FilesSender")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from importlib.util import find_spec
 
+import psutil
 import pytest
 import torch
 
@@ -166,6 +168,11 @@ def test_an_adapter_that_comes_while_another_role_decodes_changes_nothing(adapte
     under_way, beside = asyncio.run(play())
     assert under_way, "the adapters came too late for this to show anything"
     assert beside == alone
+
+
+def test_ctrl_c_at_the_terminal_does_not_reach_its_processes(adapters):
+    groups = [os.getpgid(process.pid) for process in psutil.Process().children(recursive=True)]
+    assert sum(group != os.getpgrp() for group in groups) >= 2
 
 
 def test_who_goes_away_leaves_an_engine_that_goes_on(adapters):
