@@ -63,7 +63,7 @@ class Examination:
 def examine(name: str, source: str = "") -> Examination:
     """Read every split that is there and compare. Raises DataError where none is, or a row has another shape."""
     spec, where = read.spec_of(name), read.chosen_source(source)
-    there = [split for split in spec.splits if where == read.HUB or _is_there(name, split, where)]
+    there = [split for split in spec.splits if read.is_hub(where) or _is_there(name, split, where)]
     if not there:
         read.local_file(name, next(iter(spec.splits)), Path(where).expanduser())
     reports = tuple(_report(name, split, where) for split in there)
@@ -78,12 +78,18 @@ def _report(name: str, split: str, source: str) -> SplitReport:
 
 
 def _leaks(name: str, source: str) -> Iterator[tuple[str, int]]:
-    """How many training items are test items of its own and of the other sets of its kind that are at hand."""
+    """How many training items are test items of the sets that they could be of."""
     train = read.load(name, "train", source)
+    for other in test_sets(name, source):
+        yield other, len(leaks(train, read.load(other, "test", source)))
+
+
+def test_sets(name: str, source: str) -> Iterator[str]:
+    """The sets with a test split of a set's kind that are at hand, its own among them."""
     for other, spec in SPECS.items():
-        at_hand = other == name or (source != read.HUB and _is_there(other, "test", source))
+        at_hand = other == name or (not read.is_hub(source) and _is_there(other, "test", source))
         if spec.kind == SPECS[name].kind and "test" in spec.splits and at_hand:
-            yield other, len(leaks(train, read.load(other, "test", source)))
+            yield other
 
 
 def _is_there(name: str, split: str, source: str) -> bool:

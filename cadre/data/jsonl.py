@@ -17,12 +17,12 @@ def rows_of(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     character (a lone surrogate), which no tokenizer takes.
     """
     try:
-        lines = file.read_bytes().split(b"\n")
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield number, _row(line.rstrip(b"\n"), f"data: {file}, line {number}:")
     except OSError as error:
         raise DataError(f"data: {file} cannot be read: {error.strerror}. Fix the path or its permissions.") from None
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            yield number, _row(line, f"data: {file}, line {number}:")
 
 
 def _row(line: bytes, where: str) -> Mapping[str, Any]:

@@ -8,8 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cadre.data.hub import from_hub
-from cadre.data.jsonl import rows_of
+from cadre.data import hub
+from cadre.data.files import ENDINGS, rows_in
 from cadre.data.records import Record
 from cadre.data.specs import SPECS, Spec
 from cadre.errors import ConfigError, DataError, nearest
@@ -37,7 +37,7 @@ def chosen_source(source: str = "") -> str:
     chosen = source or os.environ.get(VARIABLE, "")
     if not chosen:
         raise NoSourceError(
-            f"data: got no source; expected a folder of JSONL files, {HUB} to fetch from the Hugging Face hub, or a "
+            f"data: got no source; expected a folder of data files, {HUB} to fetch from the Hugging Face hub, or a "
             "file of your own. Name it with --from on the command line, settings.source (your own file: settings.data) "
             f"in a recipe, or the variable {VARIABLE}."
         )
@@ -103,21 +103,28 @@ def _misfit(spec: Spec, row: Mapping[str, Any], where: str, error: Exception) ->
 
 def raw(name: str, split: str, source: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
     """(where, row) of every row as it is, of the hub or of a local file."""
-    if source == HUB:
-        return ((f"row {index} of {SPECS[name].hub}", row) for index, row in enumerate(from_hub(SPECS[name], split)))
-    file = local_file(name, split, Path(source).expanduser())
-    return ((f"{file}, line {line}", row) for line, row in rows_of(file))
+    if is_hub(source):
+        files = hub.files_of(SPECS[name], split, source.partition("@")[2])
+    else:
+        files = [local_file(name, split, Path(source).expanduser())]
+    return (row for file in files for row in rows_in(file))
+
+
+def is_hub(source: str) -> bool:
+    """Whether a source is the hub, at the newest revision or at one that it names: `hub`, `hub@1f0e3c2`."""
+    return source.partition("@")[0] == HUB
 
 
 def local_file(name: str, split: str, folder: Path) -> Path:
-    """The JSONL file of a split: in FOLDER/NAME or in FOLDER, named by our split, the hub's, or the only one there.
+    """The file of a split, JSONL, JSON or Parquet: in FOLDER/NAME or in FOLDER.
 
-    `train_first5000.jsonl` is a file of `train`. Raises DataError that says where it was looked for.
+    It is named by our split or the hub's, or is the only one there: `train_first5000.jsonl` is a file of `train`.
+    Raises DataError that says where it was looked for.
     """
     spec = SPECS[name]
     homes = [folder / part for part in (name, *spec.folders)]
     home = next((place for place in homes if place.is_dir()), folder)
-    files = sorted(home.glob("*.jsonl"))
+    files = sorted((path for path in home.glob("*") if path.suffix in ENDINGS), key=_preferred)
     for wanted in (split, spec.splits[split][0]):
         for file in files:
             if file.stem == wanted or file.stem.startswith((f"{wanted}_", f"{wanted}-")):
@@ -128,3 +135,7 @@ def local_file(name: str, split: str, folder: Path) -> Path:
         f"data: got no file of {name} ({split}) below {folder}; expected {folder / name / f'{split}.jsonl'}, one JSON "
         f"object a line in the shape of {spec.hub}. Put it there, or name {HUB} to fetch it."
     )
+
+
+def _preferred(path: Path) -> tuple[int, str]:
+    return ENDINGS.index(path.suffix), path.name

@@ -16,6 +16,7 @@ class Spec:
 
     hub, config   its name on the Hugging Face hub, and the configuration there, if it has several
     splits        our split: (the hub's split, the numbers of rows that published versions have; none if unknown)
+    files         a pattern of its files in the repository, where their paths do not name the splits
     folders       names that a local folder of it goes by, beside its own
     parse         a row and its place in the file to a record
     belongs       for sets that are one file: whether a row is of a split
@@ -26,6 +27,7 @@ class Spec:
     splits: Mapping[str, tuple[str, tuple[int, ...]]]
     parse: Callable[[Mapping[str, Any], int], Record | None]
     config: str = ""
+    files: str = ""
     folders: tuple[str, ...] = ()
     belongs: Callable[[Mapping[str, Any], str], bool] = lambda row, split: True
 
@@ -89,6 +91,7 @@ SPECS: dict[str, Spec] = {
         "livecodebench/code_generation_lite",
         {"test": ("test", (400, 511, 612, 713, 880, 1055))},
         parse.livecodebench,
+        files="test*.jsonl",
     ),
     "scitldr": Spec(
         "article",

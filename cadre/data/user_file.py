@@ -28,7 +28,7 @@ NEEDED: dict[Kind, tuple[str, ...]] = {
 }
 KNOWN: dict[Kind, tuple[str, ...]] = {
     "problem": ("id", "question", "answer", "tolerance"),
-    "program": ("id", "statement", "entry", "starter", "public", "hidden", "tests", "setup", "reference"),
+    "program": ("id", "statement", "entry", "starter", "public", "hidden", "tests", "setup", "names", "reference"),
     "article": ("id", "title", "text", "references"),
 }
 
@@ -93,7 +93,7 @@ def _problem(row: Row, name: str) -> Problem:
 
 
 def _program(row: Row, name: str) -> Program:
-    entry, tests = row.text("entry"), row.text("tests")
+    entry, tests, starter = row.text("entry"), row.text("tests"), row.text("starter")
     public, hidden = (row.cases(field, bool(entry)) for field in ("public", "hidden"))
     if not tests and not hidden:
         row.refuse("hidden", None, "hidden cases, or test code in `tests`, as something must decide")
@@ -101,14 +101,14 @@ def _program(row: Row, name: str) -> Program:
         row.refuse("entry", entry, "the name of the function that `tests` tests")
     return Program(
         name,
-        row.needed("statement"),
+        row.text("statement") if starter else row.needed("statement"),
         entry,
-        row.text("starter"),
+        starter,
         public,
         hidden,
         tests,
         row.text("setup"),
-        (entry,) if tests else (),
+        row.texts("names") or ((entry,) if tests else ()),
         row.text("reference"),
     )
 

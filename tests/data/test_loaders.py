@@ -2,14 +2,11 @@
 
 import json
 import pickle
-import sys
-import types
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cadre.data import SPECS, Article, Problem, Program, load, parse
+from cadre.data import SPECS, Article, Problem, Program, hub, load, parse
 from cadre.errors import ConfigError, DataError
 from tests.data.invented import ROWS, folder
 
@@ -148,48 +145,23 @@ def test_unknown_names(case: str, home: str) -> None:
 
 
 def test_nothing_is_fetched_unless_the_hub_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked = []
-    fake = types.ModuleType("datasets")
-    fake.load_dataset = lambda *names, split: asked.append((names, split)) or ROWS["gsm8k"]["test"]  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "datasets", fake)
+    asked: list[str] = []
+    monkeypatch.setattr(hub, "files_of", lambda spec, split, revision: asked.append(spec.hub) or [])
     monkeypatch.delenv("CADRE_DATA", raising=False)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # what was fetched before is used without asking
     for source in ("", str(tmp_path)):
         with pytest.raises(DataError, match="expected"):
             load("gsm8k", "test", source)
     assert asked == []
-    assert [record.answer for record in load("gsm8k", "test", "hub")] == ["8"]  # type: ignore[union-attr]
-    assert asked == [(("openai/gsm8k", "main"), "test")]
+    with pytest.raises(DataError, match="holds no item"):
+        load("gsm8k", "test", "hub")
+    assert asked == ["openai/gsm8k"]
 
 
-def test_the_hub_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'cadre-rl\[data\]'"):
-        load("aime25", "test", "hub")
-
-
-def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., object]) -> None:
-    fake = types.ModuleType("datasets")
-    fake.load_dataset = answer  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "datasets", fake)
-
-
-def test_a_hub_that_does_not_answer_is_one_paragraph(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_hub(monkeypatch, lambda *names, split: pytest.fail("its own client tries for a minute"))
+def test_a_hub_that_does_not_answer_is_one_paragraph(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("CADRE_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(DataError, match=r"http://127\.0\.0\.1:9 does not answer .* Name a local folder") as caught:
-        load("aime25", "test", "hub")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_hub_without_the_set_is_one_paragraph(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*names: str, split: str) -> object:
-        raise FileNotFoundError("Dataset 'math-ai/aime25' doesn't exist\nand a page of advice")
-
-    fake_hub(monkeypatch, missing)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(DataError, match=r"math-ai/aime25 could not be fetched: FileNotFoundError") as caught:
+    with pytest.raises(DataError, match=r"http://127\.0\.0\.1:9 does not answer .* take the files of") as caught:
         load("aime25", "test", "hub")
     assert "\n" not in str(caught.value)
 

@@ -1,0 +1,40 @@
+"""Counts and leaks of every public data set that a folder holds: `python bench/data.py --from DIR`.
+
+Appends `data.SET.SPLIT.rows`, `.judged` and `.repeated`, and `data.SET.leaks.TEST`, to results/data.jsonl. Sets that
+are not in the folder are named and left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from cadre.data import SPECS, examine
+from cadre.errors import DataError
+from common import record
+from trainings import console
+
+COMMAND = "python bench/data.py --from DIR"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--from", dest="source", required=True, help="a folder of data sets, a folder each")
+    source = parser.parse_args().source
+    for name in SPECS:
+        try:
+            looked = examine.examine(name, source)
+        except DataError as error:
+            console.print(f"{name}: left out: {error}", highlight=False, markup=False)
+            continue
+        for split in looked.splits:
+            for what in ("rows", "judged", "repeated"):
+                record(
+                    "data", f"data.{name}.{split.split}.{what}", [getattr(split, what)], "items", COMMAND, split.rows
+                )
+            console.print(f"{name} {split.split}: {split.rows} ({split.verdict})", highlight=False)
+        for test, count in looked.leaks.items():
+            record("data", f"data.{name}.leaks.{test}", [count], "items", COMMAND, count)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Rows of a data file, by its ending: JSON lines, a JSON list, or Parquet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cadre.data.jsonl import rows_of
+from cadre.errors import DataError
+
+ENDINGS = (".jsonl", ".parquet", ".json")
+
+
+def rows_in(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(where, row) of every row. Raises DataError for a file that cannot be read as its ending says."""
+    if file.suffix == ".parquet":
+        return ((f"{file}, row {index}", row) for index, row in enumerate(_parquet(file)))
+    if file.suffix == ".json":
+        return ((f"{file}, item {index}", row) for index, row in enumerate(_listed(file)))
+    return ((f"{file}, line {line}", row) for line, row in rows_of(file))
+
+
+def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise DataError(
+            f"data: reading {file} needs the package pyarrow; got none. pip install 'cadre-rl[data]', or convert the "
+            "file to JSON lines."
+        ) from None
+    try:
+        with parquet.ParquetFile(file) as opened:
+            for batch in opened.iter_batches(1_000):
+                yield from batch.to_pylist()
+    except (ArrowException, OSError) as error:
+        first = str(error).split("\n")[0]
+        raise DataError(f"data: {file} cannot be read as Parquet: {first}. Fetch or write it again.") from None
+
+
+def _listed(file: Path) -> list[Mapping[str, Any]]:
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"data: {file} cannot be read as JSON ({error}). Fix the file.") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"data: {file} holds no list of objects; expected one, or JSON lines. Fix the file.")
+    return rows

@@ -1,0 +1,68 @@
+"""Clean JSON lines of a data set: what `cadre data NAME --out FILE.jsonl` writes, and `settings.data` reads again.
+
+Left out are rows that cannot be judged, items that repeat another, and, of a training split, items that are test items
+of any set of their kind that is at hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cadre.data import read
+from cadre.data.examine import test_sets
+from cadre.data.leaks import leaks, words_of
+from cadre.data.records import Program, Record, text_of
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What was written, and what was left out of how many rows: those that cannot be judged, repeat, or leak by test
+    set."""
+
+    rows: int
+    written: int
+    unjudged: int
+    repeated: int
+    leaks: dict[str, int]
+
+    def line(self, out: Path) -> str:
+        leaked = "".join(f", {count:,} that are in {name}" for name, count in self.leaks.items() if count)
+        return (
+            f"wrote {self.written:,} of {self.rows:,} items to {out}; left out {self.unjudged:,} that cannot be "
+            f"judged, {self.repeated:,} that repeat another{leaked}"
+        )
+
+
+def prepare(name: str, split: str, source: str, out: Path) -> Prepared:
+    """Write a split, whole or not at all. Raises ConfigError or DataError as reading it does."""
+    where = read.chosen_source(source)
+    read.load(name, split, where)
+    records = [record for _, record in read.parsed(name, split, where)]
+    judged = [record for record in records if record is not None]
+    first = {words_of(text_of(record)): record for record in reversed(judged)}
+    kept = [record for record in judged if first[words_of(text_of(record))] is record]
+    leaking: dict[str, int] = {}
+    once = len(kept)
+    for other in test_sets(name, where) if split == "train" else ():
+        leaked = {leak.train for leak in leaks(kept, read.load(other, "test", where))}
+        leaking[other] = len(leaked)
+        kept = [record for place, record in enumerate(kept) if place not in leaked]
+    _write(kept, out)
+    return Prepared(len(records), len(kept), len(records) - len(judged), len(judged) - once, leaking)
+
+
+def _write(records: Sequence[Record], out: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f".partial-{out.name}")
+    partial.write_text("".join(f"{json.dumps(row(record), ensure_ascii=False)}\n" for record in records), "utf-8")
+    partial.rename(out)
+
+
+def row(record: Record) -> dict[str, Any]:
+    """A record as a line of a user's own file: its fields, without those that are empty and may be missing."""
+    kept = {name: value for name, value in asdict(record).items() if value not in ("", (), 0.0)}
+    return {"statement": "", **kept} if isinstance(record, Program) else kept

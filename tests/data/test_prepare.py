@@ -1,0 +1,51 @@
+"""Clean JSON lines of a set are what the set's records were, and read back as such."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cadre.data import SPECS, load
+from cadre.data.prepare import prepare
+from cadre.data.user_file import load_user_file
+from tests.cli.calling import call
+from tests.data.invented import folder
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return folder(tmp_path_factory.mktemp("data"))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_set_reads_back_as_it_was(name: str, home: str, tmp_path: Path) -> None:
+    out = tmp_path / "clean.jsonl"
+    prepared = prepare(name, "test" if "test" in SPECS[name].splits else "train", home, out)
+    known = load(name, "test" if "test" in SPECS[name].splits else "train", home)
+    again = load_user_file(str(out), SPECS[name].kind, {})
+    assert prepared.written == len(again) == len(known)
+    # Stories and abstracts are known by their text alone; a script's tests need no names.
+    assert [replace(record, id="") for record in again] == [replace(record, id="") for record in known]
+
+
+def test_what_repeats_leaks_or_cannot_be_judged_is_left_out_and_counted(home: str, tmp_path: Path) -> None:
+    (tmp_path / "gsm8k").mkdir()
+    rows = [json.loads(line) for line in (Path(home) / "gsm8k" / "train.jsonl").read_text().splitlines()]
+    test = (Path(home) / "gsm8k" / "test.jsonl").read_text()
+    text = "".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]) + test
+    (tmp_path / "gsm8k" / "train.jsonl").write_text(text)
+    (tmp_path / "gsm8k" / "test.jsonl").write_text(test)
+    done = call("data", "gsm8k", "--from", str(tmp_path), "--out", str(tmp_path / "clean.jsonl"))
+    assert done.code == 0
+    assert "wrote 2 of 4 items" in done.out
+    assert "0 that cannot be judged, 1 that repeat another, 1 that are in gsm8k" in " ".join(done.out.split())
+    assert (tmp_path / "clean.jsonl").read_text().count("\n") == 2
+
+
+def test_the_file_must_be_new_and_end_in_jsonl(home: str, tmp_path: Path) -> None:
+    (tmp_path / "there.jsonl").write_text("")
+    assert "exists; expected a new path" in call("data", "gsm8k", "--out", str(tmp_path / "there.jsonl")).err
+    assert "ends in .jsonl" in call("data", "gsm8k", "--out", str(tmp_path / "mine.json")).err
+    done = call("data", "aime24", "--from", home, "--split", "train", "--out", str(tmp_path / "new.jsonl"))
+    assert "no train split" in done.err
