@@ -43,12 +43,18 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def differences(first: Path, second: Path) -> list[str]:
-    """What differs between two runs: lines of their metrics, evaluations and trees, and files of their checkpoints."""
+    """What differs between two runs: lines of their metrics, evaluations and trees, and files of their last checkpoint.
+
+    Which checkpoints were written before it is the clock's business (`train.checkpoint_minutes`).
+    """
     found = []
     for name in JSONL:
         both = zip_longest(lines(first / name), lines(second / name))
         found += [f"{name}:{number}" for number, (one, other) in enumerate(both, 1) if one != other]
-    files = {path.relative_to(folder) for folder in (first, second) for path in folder.glob("checkpoints/**/*.*")}
+    last = [max((folder / "checkpoints").glob("step-*"), default=folder) for folder in (first, second)]
+    files = {
+        path.relative_to(folder) for folder, end in zip((first, second), last, strict=True) for path in end.rglob("*.*")
+    }
     if not any(file.suffix == ".safetensors" for file in files):
         found.append("checkpoints without weights")
     return found + [str(file) for file in sorted(files) if content(first / file) != content(second / file)]
