@@ -24,6 +24,8 @@ class Env:
     """
 
     roles: ClassVar[tuple[str, ...]]
+    # Whether equal actions from equal states lead to equal states, so that they need to be played only once.
+    repeatable: bool = True
 
     def __init__(self, task: Task) -> None:
         self.task = task

@@ -47,6 +47,11 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
 
+    def __repr__(self) -> str:
+        fields = {"tool_calls": self.tool_calls, "tool_call_id": self.tool_call_id}
+        rest = "".join(f", {name}={value!r}" for name, value in fields.items() if value)
+        return f"Message(role={self.role!r}, content={self.content!r}{rest})"
+
 
 @dataclass(frozen=True, slots=True)
 class Task:

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from cadre.cli.terminal import console, print_error
+from cadre.envs.check import Report, examine
 from cadre.envs.spec import EnvSpec
 from cadre.experiment.first_prompts import FirstPrompt
 from cadre.settings.yaml_file import settings_of
@@ -40,11 +41,10 @@ def _sandbox() -> None:
 
 def _faults(env_spec: EnvSpec, model: str) -> int:
     """Print what the environment keeps and breaks of the contract, and its first prompts; the number of faults."""
-    from cadre.envs.check import examine
     from cadre.experiment.first_prompts import render, tokenizer_of
 
     source = tokenizer_of(model)
-    report = asyncio.run(examine(env_spec))
+    report = _report(env_spec)
     for fault in report.broken:
         print_error(fault)
     shown, refused = render(report.prompts, source, model) if report.prompts else ([], [])
@@ -55,6 +55,17 @@ def _faults(env_spec: EnvSpec, model: str) -> int:
     for prompt in shown:
         _print_prompt(prompt, model)
     return len(report.broken) + len(refused)
+
+
+def _report(env_spec: EnvSpec) -> Report:
+    """What can be said of an environment; a program has a check of its own."""
+    from cadre.envs.adapters.program import Program
+
+    if not issubclass(env_spec.declared, Program):
+        return asyncio.run(examine(env_spec))
+    from cadre.envs.adapters.check import examine as examine_program
+
+    return asyncio.run(examine_program(env_spec))
 
 
 def _print_prompt(prompt: FirstPrompt, model: str) -> None:

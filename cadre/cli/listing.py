@@ -19,6 +19,7 @@ GROUPS = {
     "maths": ("maths",),
     "code": ("code", "pairs"),
     "writing": ("tldr", "arxiv", "story"),
+    "programs": ("program",),
     "patterns": ("debate", "gather", "lead", "refine", "review"),
 }
 INDENT = " " * 4

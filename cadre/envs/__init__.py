@@ -29,5 +29,6 @@ ENVS = {
     "gather": "cadre.envs.patterns.gather:Gather",
     "lead": "cadre.envs.patterns.lead:Lead",
     "refine": "cadre.envs.patterns.refine:Refine",
+    "program": "cadre.envs.adapters.program:Program",
     "review": "cadre.envs.patterns.review:Review",
 }

@@ -108,6 +108,7 @@ class HeldResponse:
         """Within it a connection waits for the call; gives what is done once the client has gone."""
         gone = asyncio.ensure_future(_disconnected(receive))
         self._held.listeners += 1
+        self._held.heard = True
         try:
             yield gone
         finally:

@@ -22,7 +22,8 @@ MAX_HELD = 256
 class Held:
     """A call that has come in: the `occurrence`-th of its content, from 0. Its answer may still be waited for.
 
-    listeners   connections that wait for the answer now; none where the client has given up for the moment
+    listeners   connections that wait for the answer now
+    heard       whether there has been one yet
     delivered   whether the answer was sent to the end
     """
 
@@ -30,7 +31,13 @@ class Held:
     occurrence: int
     answer: asyncio.Future[Answer]
     listeners: int = 0
+    heard: bool = False
     delivered: bool = False
+
+    @property
+    def left(self) -> bool:
+        """Whether the client has gone before it had the answer; it may ask again."""
+        return self.heard and not self.listeners and not self.delivered
 
     @property
     def name(self) -> str:
@@ -63,7 +70,7 @@ class Session:
             known = ", ".join(self.models)
             raise Refused(404, f"model: there is no {call.role[:80]!r}; expected {known}.", "model", "model_not_found")
         alike = self.held.setdefault(call.content, [])
-        lost = [held for held in alike if not held.delivered and not held.listeners]
+        lost = [held for held in alike if held.left]
         repeated = lost[:1] or (alike[-1:] if again else [])
         if repeated:
             return repeated[0]

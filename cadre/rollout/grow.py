@@ -244,11 +244,11 @@ def settled(tried: Tried, picked: Sequence[int], scores: Sequence[float], ahead:
 async def step_each(env: Env, actions: Sequence[dict[str, Sample]]) -> tuple[list[Env], list[Reward]]:
     """What each action leads to from the state of `env`, and what it pays; `env` itself stays as it is.
 
-    Equal actions are stepped once and share the state that they lead to, since the contract makes them equal; nobody
-    steps that state again, only its forks. As a policy sharpens most siblings say the same.
+    Equal actions are stepped once and share the state that they lead to; nobody steps that state again, only its forks.
     """
     places: dict[Any, int] = {}
-    order = [places.setdefault(words(action), len(places)) for action in actions]
+    said = [words(action) if env.repeatable else number for number, action in enumerate(actions)]
+    order = [places.setdefault(what, len(places)) for what in said]
     distinct = [actions[order.index(place)] for place in places.values()]
     forks = [env.fork() for _ in distinct]
     rewards = await together(*(fork.step_samples(action) for fork, action in zip(forks, distinct, strict=True)))

@@ -1,0 +1,274 @@
+"""Starts programs and leaves none behind: a process of its own, told what to do by JSON lines on its standard input.
+
+    {"start": "7", "task": {...}, "folder": "...", "environment": {...}, "limits": {...}}   a new instance
+    {"kill": "7"}                                                                           with all that it started
+
+and it answers `{"ready": true, "threads": 1}`, `{"started": "7", "pid": 4711}`, `{"ended": "7", "status": 0}`.
+
+Run as `python nursery.py SCRATCH function FILE.py:NAME` or `python nursery.py SCRATCH command WORD ...`. A function's
+file is imported once; each instance is a fork that calls the function. When the input ends, as it does when Cadre is
+killed, everything is killed, and the folder that SCRATCH is in removed. Linux alone: instances that outlive their
+parents are found as this process adopts them.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import importlib.util
+import inspect
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+Order = dict[str, Any]
+Run = Callable[[Order], int]
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+libc = ctypes.CDLL(None)
+
+
+class Nursery:
+    """Owns the instances, by process id, and the pipe that it is heard on."""
+
+    def __init__(self, run: Run, out: int) -> None:
+        self.run, self.out = run, out
+        self.names: dict[int, str] = {}
+        self.pipe = os.pipe()
+
+    def serve(self) -> None:
+        """Until the input ends."""
+        parent, buffered = os.getppid(), b""
+        woken, wake = self.pipe
+        os.set_blocking(wake, False)
+        os.set_blocking(woken, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        while os.getppid() == parent:
+            ready, _, _ = select.select([0, woken], [], [], 1.0)
+            if woken in ready:
+                drain(woken)
+            self.reap()
+            if 0 in ready:
+                more = os.read(0, 1 << 16)
+                if not more:
+                    break
+                *lines, buffered = (buffered + more).split(b"\n")
+                for line in lines:
+                    self.obey(json.loads(line))
+        self.kill_all()
+
+    def tell(self, **message: Any) -> None:
+        os.write(self.out, json.dumps(message).encode() + b"\n")
+
+    def obey(self, order: Order) -> None:
+        if "kill" in order:
+            self.kill([pid for pid, name in self.names.items() if name == order["kill"]])
+            return
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            for mine in (self.out, *self.pipe):
+                os.close(mine)
+            become(order, self.run)
+        self.names[pid] = order["start"]
+        self.tell(started=order["start"], pid=pid)
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            name = self.names.pop(pid, None)
+            if name is not None:
+                kill_group(pid)
+                self.kill_strays()
+                self.tell(ended=name, status=os.waitstatus_to_exitcode(status))
+
+    def kill(self, pids: list[int]) -> None:
+        for pid in pids:
+            for below in [*descendants(pid), pid]:
+                end(below)
+            kill_group(pid)
+        self.kill_strays()
+
+    def kill_strays(self) -> None:
+        """What an instance left behind is a child of this process that it did not start."""
+        for pid, parent in parents().items():
+            if parent == os.getpid() and pid not in self.names:
+                end(pid)
+
+    def kill_all(self) -> None:
+        signal.set_wakeup_fd(-1)
+        for _ in range(3):
+            self.kill(list(self.names))
+            for pid in descendants(os.getpid()):
+                end(pid)
+
+
+def drain(pipe: int) -> None:
+    try:
+        while os.read(pipe, 4096):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def end(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def parents() -> dict[int, int]:
+    """The parent of every process."""
+    known = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    known[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
+            except (OSError, IndexError):
+                continue
+    return known
+
+
+def descendants(root: int) -> list[int]:
+    """All processes below one, the deepest last."""
+    below, known = [root], parents()
+    for pid in below:
+        below += [child for child, parent in known.items() if parent == pid]
+    return below[1:]
+
+
+def become(order: Order, run: Run) -> None:
+    """In the child: what the order asks for, to the end of the process."""
+    status = 1
+    try:
+        settle(order)
+        status = run(order)
+    except BaseException as error:  # noqa: BLE001 - whatever the program raises ends this process
+        report(order, error=f"{type(error).__name__}: {error}")
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
+
+
+def settle(order: Order) -> None:
+    """A session of its own, dead with its parent, within its limits, in its folder, with its output in a file."""
+    os.setsid()
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for name, most in order["limits"].items():
+        if most:
+            resource.setrlimit(getattr(resource, name), (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with open(order["control"] + "/task.json", "w") as file:
+        json.dump(order["task"], file)
+    given = os.open(order["control"] + "/task.json", os.O_RDONLY)
+    said = os.open(order["control"] + "/output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(given, 0)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    os.environ.update(order["environment"])
+    os.chdir(order["folder"])
+
+
+def report(order: Order, **result: Any) -> None:
+    with open(order["control"] + "/result.json", "w") as file:
+        json.dump(result, file)
+
+
+def command(words: list[str]) -> Run:
+    """Runs the command in place of the child."""
+
+    def run(order: Order) -> int:
+        os.execvpe(words[0], words, os.environ)
+
+    return run
+
+
+def function(reference: str) -> Run:
+    """Calls the function of a file, which is imported here and now, with the task and a client where it takes one."""
+    path, _, name = reference.rpartition(":")
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    spec = importlib.util.spec_from_file_location(f"cadre_program_{os.path.basename(path)[:-3]}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    main = getattr(module, name)
+    first = client(main) if len(inspect.signature(main).parameters) > 1 else None
+
+    def run(order: Order) -> int:
+        arguments = [order["task"]]
+        if first is not None:
+            told = {"base_url": os.environ["OPENAI_BASE_URL"], "api_key": os.environ["OPENAI_API_KEY"]}
+            arguments.append(first.with_options(**told))
+        value = main(*arguments)
+        if inspect.isawaitable(value):
+            value = asyncio.run(finished(value))
+        report(order, value=value)
+        return 0
+
+    return run
+
+
+def client(main: Callable[..., Any]) -> Any:
+    """OpenAI's own, asynchronous for a coroutine function. Made once, as reading certificates is most of what an
+    instance would take to start; it has no connection yet, so that forks may share it."""
+    import openai
+
+    kind = openai.AsyncOpenAI if inspect.iscoroutinefunction(main) else openai.OpenAI
+    return kind(base_url="http://127.0.0.1:9/v1", api_key="none")
+
+
+async def finished(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+def start() -> None:
+    out = os.dup(1)
+    os.dup2(2, 1)
+    os.set_inheritable(out, False)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # Not the words of a program that parses its own.
+    (scratch, kind, *words), sys.argv[1:] = sys.argv[1:], []
+    try:
+        nursery = Nursery(function(words[0]) if kind == "function" else command(words), out)
+    except BaseException as error:  # noqa: BLE001 - whatever the file raises is told in one line
+        traceback.print_exc()
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        told = f"{type(error).__name__}: {error} at line {last.lineno} of {os.path.basename(last.filename)}"
+        os.write(out, json.dumps({"failed": told}).encode() + b"\n")
+        sys.exit(1)
+    gc.collect()
+    gc.freeze()
+    nursery.tell(ready=True, threads=threading.active_count())
+    nursery.serve()
+    shutil.rmtree(os.path.dirname(scratch), ignore_errors=True)
+
+
+if __name__ == "__main__":
+    start()

@@ -1,0 +1,166 @@
+"""Programs as their authors would write them: they know OpenAI's client, and nothing of Cadre."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+
+
+def ask(client, role, *messages, **more):
+    said = [{"role": "user" if n % 2 == 0 else "assistant", "content": text} for n, text in enumerate(messages)]
+    return client.chat.completions.create(model=role, messages=said, **more).choices[0].message.content
+
+
+def relay(task, client):
+    """A planner says something, a coder repeats it; twice. Half a point for each time that it does."""
+    right, heard = 0.0, []
+    for turn in range(2):
+        note = ask(client, "planner", *heard, f"turn {turn} of {task['word']}")
+        heard += [f"turn {turn} of {task['word']}", note]
+        right += 0.5 * (ask(client, "coder", f"repeat {note}") == note)
+    return right
+
+
+def pair(task, client):
+    """Both are asked at once, from two threads."""
+    said = {}
+    threads = [
+        threading.Thread(target=lambda role=role: said.update({role: ask(client, role, task["word"])}))
+        for role in ("planner", "coder")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {"team": float(said["planner"] == said["coder"]), "local": {"coder": len(said["coder"]) / 10}}
+
+
+async def swarm(task, client):
+    """Four calls of one role at once, then one about them."""
+
+    async def each(number):
+        await asyncio.sleep(0.001 * (number % 2))
+        made = await client.chat.completions.create(
+            model="planner", messages=[{"role": "user", "content": f"{task['word']} {number}"}]
+        )
+        return made.choices[0].message.content
+
+    said = await asyncio.gather(*(each(number) for number in range(4)))
+    made = await client.chat.completions.create(model="coder", messages=[{"role": "user", "content": " ".join(said)}])
+    return float(made.choices[0].message.content == "yes")
+
+
+def odd(task, client):
+    """Asks for something else each time that it is started."""
+    ask(client, "planner", task["word"])
+    ask(client, "planner", f"{task['word']} {uuid.uuid4()}")
+    return 1.0
+
+
+def odd_first(task, client):
+    ask(client, "planner", f"{task['word']} {uuid.uuid4()}")
+    return float(ask(client, "planner", "again") == "yes")
+
+
+def twice(task, client):
+    """Two questions of the first role, so that a fork of the second has to be started anew."""
+    first = ask(client, "planner", task["word"])
+    return float(len(first) + len(ask(client, "planner", "second")))
+
+
+def tools(task, client):
+    """Uses a tool whose effect is seen outside."""
+    import cadre_program
+
+    ask(client, "planner", task["word"])
+    number = cadre_program.memo(effect, task["log"])
+    with open("note.txt", "a") as file:
+        file.write("x")
+    with open("note.txt") as file:
+        ask(client, "planner", f"{number} {file.read()}")
+    cadre_program.reward(team=0.25, local={"planner": 0.5})
+    ask(client, "planner", "last")
+    return {"team": 1.0, "success": False}
+
+
+def effect(log):
+    with open(log, "a") as file:
+        file.write("x")
+    return os.stat(log).st_size
+
+
+def calls(task, client):
+    """An agent with tools, as the client has them."""
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    messages = [{"role": "user", "content": task["word"]}]
+    said = client.chat.completions.create(model="planner", messages=messages, tools=[tool]).choices[0].message
+    while said.tool_calls:
+        messages.append(said)
+        for call in said.tool_calls:
+            value = sum(json.loads(call.function.arguments).values())
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": str(value)})
+        said = client.chat.completions.create(model="planner", messages=messages, tools=[tool]).choices[0].message
+    return float(said.content == "3")
+
+
+def raises(task, client):
+    ask(client, "planner", task["word"])
+    raise KeyError("mistake")
+
+
+def hangs(task, client):
+    ask(client, "planner", task["word"])
+    time.sleep(1000)
+
+
+def exits(task, client):
+    ask(client, "planner", task["word"])
+    os._exit(3)
+
+
+def forks(task, client):
+    ask(client, "planner", task["word"])
+    for _ in range(30):
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    time.sleep(1000)
+
+
+def eats(task, client):
+    ask(client, "planner", task["word"])
+    return len(bytearray(3 << 30))
+
+
+def swallows(task, client):
+    """Goes on whatever happens."""
+    for _ in range(10_000):
+        try:
+            ask(client, "planner", task["word"])
+        except Exception:  # noqa: BLE001
+            time.sleep(0.001)
+    return 1.0
+
+
+def unpaid(task, client):
+    return "well done" if ask(client, "planner", task["word"]) else ""
+
+
+def score(task, transcript, result):
+    """A reward function of the user's: how often the answers say the word."""
+    right = sum(exchange["answer"]["content"] == task["word"] for exchange in transcript)
+    return {"team": right / len(transcript), "success": right == len(transcript)}
+
+
+def score_turn(task, exchange):
+    return len(exchange["answer"]["content"])
+
+
+if __name__ == "__main__":
+    import openai
+
+    given = json.load(sys.stdin)
+    print("Some words first.")
+    print(json.dumps({"team": relay(given, openai.OpenAI()), "parts": {"told": 1.0}}))
