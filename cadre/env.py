@@ -26,6 +26,8 @@ class Env:
     roles: ClassVar[tuple[str, ...]]
     # Whether equal actions from equal states lead to equal states, so that they need to be played only once.
     repeatable: bool = True
+    # Whether a step may pay roles that did not act in it, as the end of somebody else's program may.
+    pays_absent: bool = False
 
     def __init__(self, task: Task) -> None:
         self.task = task

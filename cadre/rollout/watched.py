@@ -33,7 +33,7 @@ class Watched(Env):
     def __init__(self, env: Env, roles: tuple[str, ...], limits: EpisodesConfig, spent: float = 0.0) -> None:
         super().__init__(env.task)
         self._env, self._roles, self._limits, self._spent = env, roles, limits, spent
-        self._name = type(env).__name__
+        self._name, self.repeatable = type(env).__name__, env.repeatable
 
     @classmethod
     def made(cls, make: Callable[[Task], Env], task: Task, roles: tuple[str, ...], limits: EpisodesConfig) -> Self:
@@ -103,7 +103,8 @@ class Watched(Env):
             self._spent += deadline.spent
 
     def _paid(self, reward: Any, acting: Mapping[str, Any]) -> Reward:
-        refuse(reward_faults(self._name, reward, acting, self._roles))
+        paid = dict.fromkeys(self._roles) if self._env.pays_absent else acting
+        refuse(reward_faults(self._name, reward, paid, self._roles))
         return in_floats(reward)
 
     def _deadline(self, method: str) -> Deadline:

@@ -55,6 +55,7 @@ class Program(Env):
     """
 
     roles: ClassVar[tuple[str, ...]] = ()
+    pays_absent = True
 
     def __init__(
         self,
@@ -76,9 +77,9 @@ class Program(Env):
         launch = launch_of(run, isolation, limits or Limits(), python, environment or {})
         names = {**{role: role for role in roles}, **(models or {})}
         self._host = shared_host()
-        memo = tempfile.TemporaryDirectory(dir=self._host.scratch, prefix="memo-", ignore_cleanup_errors=True)
-        self._memo = memo  # goes with the last copy of the episode
-        self.play = Play(task, names, launch, Path(memo.name), replayable)
+        # What tools returned; goes with the last copy of the episode.
+        self._memo = tempfile.TemporaryDirectory(dir=self._host.scratch, ignore_cleanup_errors=True)
+        self.play = Play(task, names, launch, Path(self._memo.name), replayable)
         self.reward, self.turn_reward, self.errors, self.copies = reward, turn_reward, errors, folder == "copied"
         self.past: tuple[Exchange, ...] = ()
         self.said: tuple[Exchange, ...] = ()  # answers that no instance has been given yet

@@ -15,7 +15,8 @@ from cadre.envs.adapters.program import Program
 from cadre.envs.adapters.settings import Limits
 from cadre.errors import ConfigError
 from cadre.rollout import tree_shape, walk
-from cadre.rollout.grow import Rollout, grow_many
+from cadre.rollout.episodes import grow_many
+from cadre.rollout.grow import Rollout
 from cadre.types import Message, Reward, Sample, Task, ToolCall
 from tests.games import scripted_team
 
