@@ -63,10 +63,9 @@ class Raw:
         self._made = 0
 
     async def draw(self, prompt: Sequence[int], lora: Any = None, **settings: Any) -> Drawn:
+        from vllm import SamplingParams
         from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind
-
-        from vllm import SamplingParams
 
         self._made += 1
         chosen = SamplingParams(

@@ -5,18 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from cadre.engines.torch import TorchEngine
-from cadre.engines.vllm import launch
+from cadre.engines.vllm import arguments, launch
+from cadre.engines.vllm.beside import LearnerAtOnce, LearnerInTurns
 from cadre.errors import ConfigError
 from cadre.experiment import build, config
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.refusals import vllm
 from cadre.experiment.resolve import resolve
+from tests.engines import tiny
 from tests.engines.vllm.stand_in import StandIn
-from tests.experiment.test_loop import configured
+from tests.experiment.test_loop import configured, play
 
 ADAPTERS = {"lora": {"rank": 2}}
+VLLM = {"sampling": {"engine": "vllm", "max_tokens": 2}}
 
 
 def team(model: Path, **policies: dict) -> dict:
@@ -107,3 +111,38 @@ def test_the_settings_reach_the_engine(speaker: Path, monkeypatch: pytest.Monkey
 
 def test_a_run_says_which_engine_drew(speaker: Path) -> None:
     assert "engine: torch" in config.dump(configured(speaker))
+
+
+@pytest.mark.usefixtures("there")
+@pytest.mark.parametrize(("engine", "colocated", "apart"), [("vllm", False, True), ("vllm", True, False)])
+def test_sampling_goes_on_beside_learning_but_for_one_card(
+    speaker: Path, monkeypatch: pytest.MonkeyPatch, engine: str, colocated: bool, apart: bool
+) -> None:
+    monkeypatch.setattr(arguments, "_check_card", lambda options, on_card: None)
+    sections = {"vllm": {"colocated": colocated}, "train": {"steps": 4, "tasks_per_step": 4, "max_staleness": 1}}
+    made = build.build_team(played(speaker, **sections), train=True)
+    assert made.apart is apart
+    assert isinstance(made.learners[0], LearnerAtOnce if apart else LearnerInTurns)
+    made.close()
+    assert not build.build_team(played(speaker, sampling={})).apart
+
+
+def test_a_training_hands_every_version_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: Console, there: None
+) -> None:
+    started: list[StandIn] = []
+
+    async def start(chosen):
+        started.append(await StandIn.start(chosen))
+        return started[-1]
+
+    monkeypatch.setattr(launch, "start", start)
+    model = tiny.build(tmp_path / "model")
+    adapters = team(model, a=ADAPTERS, b=ADAPTERS)
+    chosen = configured(model, "Handshake", **VLLM, team=adapters, train={"steps": 2, "tasks_per_step": 2})
+    _, run = play(chosen, tmp_path / "run", quiet)
+    (backend,) = started
+    handed = [said[1] for said in backend.said if said[0] == "adapter"]
+    assert sorted(handed) == ["a-v0", "a-v1", "a-v2", "b-v0", "b-v1", "b-v2"]
+    assert sorted(backend.loras.values()) == ["a-v2", "b-v2"]
+    assert [line["left/staleness"] for line in run.metrics()] == [0.0, 0.0]
