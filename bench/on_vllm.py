@@ -4,6 +4,7 @@ samplers  two adapters beside the plain base, then a whole model, in float32: lo
           the torch engine's on the same tokens; what is drawn after two pushes against a fresh engine that was given
           the same weights; a role's completions while the other's adapter is replaced against those drawn alone
 bfloat16  the log-probabilities in bfloat16, and beside them the floor: the torch engine's own between both precisions
+speed     rounds of 64 samples of two adapters on both engines in turn, samples a second
 training  20 steps of a team of two adapters on the embedded model: its mismatch, and samples a second on both engines
 
 Needs an environment that has vLLM (`make vllm`). `--write` appends to results/vllm.jsonl. Everything but the last part
@@ -40,7 +41,7 @@ from cadre.types import Message, Request, Sample, Sampling
 from common import record
 
 OPTIONS = Options(VllmConfig(context=512, sequences=64), memory=1 << 28)
-STEPS = 20
+STEPS, ROUNDS = 20, 5
 # Log-probabilities that differ by more are other ones: the same kernels compute both.
 SAME = 1e-4
 console = Console(soft_wrap=True, highlight=False)
@@ -66,9 +67,9 @@ class Bench:
         return named or {"whole": PolicyConfig(**plain)}
 
 
-def asked(policies: Sequence[str], count: int = 4, tokens: int = 16) -> list[Request]:
+def asked(policies: Sequence[str], count: int = 4, tokens: int = 16, first: int = 0) -> list[Request]:
     """Eight requests, dealt to the policies in turn."""
-    texts = [f"Describe the number {index} in a few words." for index in range(8)]
+    texts = [f"Describe the number {first + index} in a few words." for index in range(8)]
     return [
         Request("r", policies[n % len(policies)], (Message("user", text),), count, Sampling(max_tokens=tokens), n + 1)
         for n, text in enumerate(texts)
@@ -203,6 +204,26 @@ def bfloat16(bench: Bench) -> None:
     full.close()
 
 
+def speed(bench: Bench) -> None:
+    """The same rounds on both engines in turn, one thread each; the first of each does not count."""
+    policies = bench.policies("planner", "tool")
+    engines: dict[str, Sampler] = {
+        "vllm": VllmSampler(bench.model, policies, OPTIONS),
+        "torch": TorchEngine(bench.model, policies, 0),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in engines}
+    for number in range(ROUNDS + 1):
+        for name, engine in engines.items():
+            began = time.perf_counter()
+            drawn = draw(engine, asked(list(policies), 8, 32, 100 * number))
+            rates[name].append(len(drawn) / (time.perf_counter() - began))
+    for name, engine in engines.items():
+        engine.close()
+        bench.keep(f"vllm.speed.{name}.samples_per_s", rates[name][1:], "samples/s", ROUNDS)
+    ratios = [ours / theirs for ours, theirs in zip(rates["vllm"], rates["torch"], strict=True)][1:]
+    bench.keep("vllm.speed.vs_torch", ratios, "ratio", ROUNDS)
+
+
 def training(bench: Bench) -> None:
     """The same team on both engines, a run each; samples a second of the steps but the first."""
     rates: dict[str, float] = {}
@@ -235,7 +256,12 @@ def trained(engine: str) -> list[dict[str, float]]:
         return [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
 
 
-PARTS: dict[str, Callable[[Bench], None]] = {"samplers": samplers, "bfloat16": bfloat16, "training": training}
+PARTS: dict[str, Callable[[Bench], None]] = {
+    "samplers": samplers,
+    "bfloat16": bfloat16,
+    "speed": speed,
+    "training": training,
+}
 
 
 def main() -> None:
