@@ -48,6 +48,12 @@ def microbatches(data: Sequence[Datum], tokens: int, packing: Packing, width: in
     return batches
 
 
+def idle(policy: str) -> MicroBatch:
+    """What is run in step with the forwards of other ranks where there is nothing to do: no token of it counts."""
+    nothing = (0.0, 0.0)
+    return MicroBatch((Datum(policy, "", (0, 0), (False, False), nothing, nothing, 0),), ())
+
+
 def tree_cost(tree: PrefixTree, width: int) -> float:
     """What running a prefix tree costs, in pairs of attention."""
     blocks, prefixes = cover(tree)

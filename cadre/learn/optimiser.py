@@ -1,6 +1,7 @@
 """AdamW with gradient clipping, a schedule, and steps that are refused when the numbers are not finite.
 
-The state is safetensors and JSON, and restoring it is exact to the bit. Nothing here knows what the parameters mean.
+The state is safetensors and JSON, and restoring it is exact to the bit. Nothing here knows what the parameters mean;
+where they are shards of a group of ranks, all ranks call all of this alike.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from cadre.errors import EngineError
+from cadre.learn import tensor_files
 from cadre.settings import LearnerConfig
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -61,6 +63,11 @@ class Optimiser:
         """The learning rate of the update that comes next."""
         return learning_rate(self.config, self.updates, self.total)
 
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """What is moved."""
+        return list(self._parameters.values())
+
     def step(self, loss: float) -> float:
         """Clip the gradients to the global norm, step, and clear them; returns the norm before clipping.
 
@@ -82,7 +89,8 @@ class Optimiser:
 
     def norm(self) -> float:
         """The global L2 norm of the gradients as they stand."""
-        return float(nn.utils.get_total_norm(self._gradients(), foreach=True))
+        norm = nn.utils.get_total_norm(self._gradients(), foreach=True)
+        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def clear(self) -> None:
         """Forget the gradients."""
@@ -94,11 +102,14 @@ class Optimiser:
         named = [(name, state[weight]) for name, weight in self._parameters.items() if weight in state]
         return {f"{name}.{kind}": entry[kind] for name, entry in named for kind in MOMENTS}
 
-    def save(self, folder: Path) -> None:
-        """Write `optimiser.safetensors` (the moments) and `optimiser.json` (the counters)."""
+    def save(self, folder: Path, counters: bool = True) -> None:
+        """Write `optimiser.safetensors` (the moments, or a file a rank) and `optimiser.json` (the `counters`)."""
         folder.mkdir(parents=True, exist_ok=True)
-        moments = {name: tensor.detach().cpu().contiguous() for name, tensor in self.moments().items()}
-        save_file(moments, folder / "optimiser.safetensors")
+        tensor_files.write(self.moments(), folder, "optimiser")
+        if counters:
+            self._save_counters(folder)
+
+    def _save_counters(self, folder: Path) -> None:
         steps = {name: int(self._adam.state[weight]["step"]) for name, weight in self._moved().items()}
         counters = {"updates": self.updates, "applied": self.applied, "skips": self.skips, "skipped": self.skipped}
         (folder / "optimiser.json").write_text(json.dumps({**counters, "steps": steps}, indent=1))
@@ -106,13 +117,13 @@ class Optimiser:
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote. Raises EngineError where it belongs to other parameters."""
         counters = json.loads((folder / "optimiser.json").read_text())
-        moments = load_file(folder / "optimiser.safetensors")
         self._check(set(counters["steps"]), folder)
         self._adam.state.clear()
         for name, step in counters["steps"].items():
             weight = self._parameters[name]
-            entry: dict[str, Tensor] = {kind: moments[f"{name}.{kind}"].to(weight.device) for kind in MOMENTS}
-            self._adam.state[weight] = {"step": torch.tensor(float(step)), **entry}
+            blank = {kind: torch.zeros_like(weight, requires_grad=False) for kind in MOMENTS}
+            self._adam.state[weight] = {"step": torch.tensor(float(step)), **blank}
+        tensor_files.read(self.moments(), folder, "optimiser")
         self.updates, self.applied = counters["updates"], counters["applied"]
         self.skips, self.skipped = counters["skips"], counters["skipped"]
 

@@ -89,8 +89,7 @@ class TorchEngine:
 
     def parameters(self, policy: str) -> dict[str, nn.Parameter]:
         """What training the policy changes."""
-        adapters = self.loaded.adapters
-        return adapters.parameters(policy) if policy in adapters.pairs else dict(self.loaded.model.named_parameters())
+        return self.loaded.parameters(policy)
 
     def restore(self, policy: str, folder: Path) -> None:
         """Read a policy's weights from what `export` wrote. Raises EngineError where they are another model's."""

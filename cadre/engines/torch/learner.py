@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from cadre.engines.torch.base import loading, storage
+from cadre.engines.torch.base.loading import Loaded
 from cadre.engines.torch.engine import TorchEngine
-from cadre.engines.torch.learning.forward import Forward
+from cadre.engines.torch.learning.forward import Forward, Scorer
 from cadre.engines.torch.learning.lm_head import check_projection
 from cadre.engines.torch.learning.policy_optimiser import PolicyOptimiser
 from cadre.engines.torch.learning.settings import TrainingSettings
@@ -37,16 +38,17 @@ class TorchLearner:
 
     def __init__(self, engine: TorchEngine, settings: TrainingSettings) -> None:
         model = engine.loaded.model
-        _check_flex(settings.learners, model.device)
+        check_flex(settings.learners, model.device)
         self.engine = engine
         model.requires_grad_(any(loading.trains_whole(policy) for policy in engine.policies.values()))
         self._heads = ValueHeads(settings.heads, model.config.get_text_config().hidden_size, model.device)
         self._optimisers = {
-            name: _optimiser(engine, self._heads, settings, name)
+            name: policy_optimiser(engine.loaded, self._heads, settings, name)
             for name, policy in engine.policies.items()
             if not policy.frozen
         }
-        self._forward = Forward(engine, self._heads, list(settings.learners.values()))
+        learners = list(settings.learners.values())
+        self._forward = Forward(engine.loaded, engine.dtype, self._heads, learners)
         self._trainer = Trainer(self._forward, self._optimisers, settings, engine.seed)
         self._reference: Any = None
         if self._optimisers:
@@ -71,8 +73,8 @@ class TorchLearner:
         The base with its adapters off, or a frozen copy of a model that is trained whole, loaded when first asked for.
         """
         if self._reference is None:
-            loaded = self.engine.loaded
-            self._reference = loaded.model if loaded.adapters.pairs else self.engine.work(self._original)
+            with_adapters = bool(self.engine.loaded.adapters.pairs)
+            self._reference = self._forward.root if with_adapters else self.engine.work(self._original)
         return self.engine.work(self._forward.logprobs, data, self._reference)
 
     def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -127,20 +129,20 @@ class TorchLearner:
     def _original(self) -> Any:
         policy = next(iter(self.engine.policies.values()))
         loaded = self.engine.loaded
-        return loading.load_weights(loaded.source, policy, torch.float32).to(loaded.model.device)
+        return Scorer(loading.load_weights(loaded.source, policy, torch.float32).to(loaded.model.device))
 
 
-def _optimiser(engine: TorchEngine, heads: ValueHeads, settings: TrainingSettings, policy: str) -> PolicyOptimiser:
+def policy_optimiser(loaded: Loaded, heads: ValueHeads, settings: TrainingSettings, policy: str) -> PolicyOptimiser:
     """What moves a policy; its heads learn as it does itself, with the critic's own changes."""
     learner, steps = settings.learners[policy], settings.total_steps
-    weights = Optimiser(engine.parameters(policy), learner, steps)
+    weights = Optimiser(loaded.parameters(policy), learner, steps)
     if policy not in settings.heads:
         return PolicyOptimiser(weights, None)
     of_heads = Optimiser(heads.parameters(policy), merged(learner, settings.critic.learner), steps)
     return PolicyOptimiser(weights, of_heads)
 
 
-def _check_flex(learners: Mapping[str, LearnerConfig], device: torch.device) -> None:
+def check_flex(learners: Mapping[str, LearnerConfig], device: torch.device) -> None:
     """Raise EngineError where FlexAttention is asked for and cannot be, or would not be used."""
     for name, learner in learners.items():
         if learner.flex_attention and learner.pack == "padded":

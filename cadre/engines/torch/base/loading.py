@@ -45,6 +45,11 @@ class Loaded:
     stops: tuple[int, ...]
     context: int
 
+    def parameters(self, policy: str) -> dict[str, nn.Parameter]:
+        """What training the policy changes."""
+        adapted = policy in self.adapters.pairs
+        return self.adapters.parameters(policy) if adapted else dict(self.model.named_parameters())
+
 
 def locate(name: str | Path) -> str:
     """The folder or hub name that `name` stands for; `seed` is the model in the package.

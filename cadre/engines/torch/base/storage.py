@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from cadre.engines.torch.base.loading import load_weights
 from cadre.engines.torch.base.lora import Pair
 from cadre.errors import EngineError
+from cadre.learn import tensor_files
 from cadre.settings import LoraConfig, PolicyConfig
 
 PREFIX = "base_model.model."
@@ -28,8 +29,27 @@ def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def save_state(model: Any, state: Mapping[str, Tensor], tokenizer: Any, folder: Path) -> None:
+    """The same with the weights `state` in place of the model's."""
+    model.save_pretrained(folder, state_dict=dict(state))
+    tokenizer.save_pretrained(folder)
+
+
+def save_description(model: Any, tokenizer: Any, folder: Path) -> None:
+    """A Hugging Face folder but for its weights, which lie in it as shards."""
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
 def load_model(model: Any, source: str, policy: PolicyConfig) -> None:
-    """Write the weights of a Hugging Face folder into a model of the same architecture, in place."""
+    """Write the weights of a Hugging Face folder into a model of the same architecture, in place.
+
+    They may be shards that the ranks of a group wrote together.
+    """
+    if tensor_files.is_sharded(Path(source)):
+        tensor_files.read(dict(model.named_parameters()), Path(source), "model")
+        return
     saved = load_weights(source, policy, torch.float32)
     copy_tensors(dict(saved.named_parameters()), dict(model.named_parameters()))
 
@@ -95,13 +115,17 @@ def load_adapter(parameters: Mapping[str, nn.Parameter], folder: Path) -> None:
 
 def save_merged(model: Any, pairs: Mapping[str, Pair], tokenizer: Any, folder: Path) -> None:
     """A Hugging Face folder of the base with an adapter added to its weights; the base itself stays as it is."""
-    state = model.state_dict()
-    with torch.no_grad():
-        for name, pair in pairs.items():
-            weight = state[f"{name}.weight"]
-            state[f"{name}.weight"] = (weight.float() + pair.weight()).to(weight.dtype)
-    model.save_pretrained(folder, state_dict=state)
-    tokenizer.save_pretrained(folder)
+    save_state(model, merged(model.state_dict(), pairs), tokenizer, folder)
+
+
+@torch.no_grad()
+def merged(state: Mapping[str, Tensor], pairs: Mapping[str, Pair]) -> dict[str, Tensor]:
+    """The weights of a base with an adapter added to them."""
+    sums = dict(state)
+    for name, pair in pairs.items():
+        weight = state[f"{name}.weight"]
+        sums[f"{name}.weight"] = (weight.float() + pair.weight().to(weight.device)).to(weight.dtype)
+    return sums
 
 
 def save_heads(parameters: Mapping[str, nn.Parameter], folder: Path) -> None:

@@ -1,28 +1,38 @@
-"""Running sequences through an engine's model: what it says of their tokens, in as many forwards as memory wants."""
+"""Running sequences through a model: what it says of their tokens, in as many forwards as memory wants.
+
+Where the model is shared among the ranks of a group, each rank runs its part of the sequences, in as many forwards as
+the others: a forward and a backward are work of all ranks together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from cadre.engines.torch.base.loading import autocast
+from cadre.engines.torch.base.loading import Loaded, autocast
 from cadre.engines.torch.base.lora import segments
-from cadre.engines.torch.engine import TorchEngine
-from cadre.engines.torch.learning.lm_head import last_states
+from cadre.engines.torch.learning.lm_head import last_states, project
 from cadre.engines.torch.learning.prefix_tree_forward import packing, recomputing, tree_states
+from cadre.engines.torch.learning.ranks import Ranks
 from cadre.engines.torch.learning.token_logprobs import LogprobQuery, token_logprobs
 from cadre.learn.batch import Batch, collate
-from cadre.learn.microbatches import MicroBatch, microbatches
+from cadre.learn.deal import deal
+from cadre.learn.microbatches import MicroBatch, idle, microbatches
 from cadre.learn.repeatable import take
 from cadre.learn.value_heads import ValueHeads
 from cadre.settings import LearnerConfig
 from cadre.types import Datum
+
+
+ALONE = Ranks()
 
 
 @dataclass(frozen=True)
@@ -45,10 +55,12 @@ class Precision:
     entropy_gradient: bool = False
 
 
-def score(model: Any, batch: Batch, precision: Precision, heads: ValueHeads | None = None) -> Scores:
+def score(
+    model: Any, batch: Batch, precision: Precision, heads: ValueHeads | None = None, project_one: bool = False
+) -> Scores:
     """Log-probabilities and entropies of the masked tokens, as sampled at each sequence's temperature, and values.
 
-    Only masked positions go through the vocabulary projection.
+    Only masked positions go through the vocabulary projection, and with `project_one` another one, of no consequence.
     """
     sequences, positions = batch.mask.nonzero(as_tuple=True)
     with autocast(model, precision.dtype):
@@ -56,7 +68,9 @@ def score(model: Any, batch: Batch, precision: Precision, heads: ValueHeads | No
         read = nodes[sequences, positions - 1]
         query = LogprobQuery.of(read, batch.temperature[sequences], batch.token_ids[sequences, positions])
         logprobs, entropy = token_logprobs(model, states, query, precision.entropy_gradient)
-    blank = torch.zeros(batch.mask.shape, device=states.device)
+        blank = torch.zeros(batch.mask.shape, device=states.device)
+        if project_one:
+            blank = blank + 0.0 * project(model, states[:1]).float().sum()
     targets = batch.targets
     judged = nodes[targets.sequences, targets.positions]
     return Scores(
@@ -77,18 +91,44 @@ def _states(model: Any, batch: Batch, flex: bool) -> tuple[Tensor, Tensor]:
     return states.flatten(0, 1), nodes.view_as(batch.token_ids)
 
 
-class Forward:
-    """An engine's model as its learner runs it. Lives as long as the learner; all of it runs in the engine's thread.
+class Scorer(nn.Module):
+    """A model with all that is read off its states as one forward: the root of what the ranks of a group share.
 
-    `learners` are the settings of the policies that share the model, which must ask for one packing. Raises EngineError
-    where they do not, or the model cannot be packed so.
+    With `whole`, every weight has a gradient after a backward pass, if of zeros, as ranks wait for each other's.
     """
 
-    def __init__(self, engine: TorchEngine, heads: ValueHeads, learners: Sequence[LearnerConfig]) -> None:
-        self.model = engine.loaded.model
+    def __init__(self, model: Any, whole: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self._whole = whole
+
+    def forward(self, batch: Batch, precision: Precision, heads: ValueHeads | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The fields of `Scores`, plain tensors so that hooks on them are called in the backward pass."""
+        scores = score(self.model, batch, precision, heads, self._whole and not bool(batch.mask.any()))
+        return scores.logprobs, scores.entropy, scores.values
+
+
+class Forward:
+    """A model as its learner runs it. Lives as long as the learner, and runs in the learner's thread.
+
+    `precision` is that of the forward; `learners` are the settings of the policies that share the model, which must ask
+    for one packing. Raises EngineError where they do not, or the model cannot be packed so.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        precision: torch.dtype,
+        heads: ValueHeads,
+        learners: Sequence[LearnerConfig],
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self.model = loaded.model
         self.heads = heads
-        self._adapters = engine.loaded.adapters
-        self._precision = Precision(engine.dtype, any(learner.flex_attention for learner in learners))
+        self.ranks = ranks
+        self.root = Scorer(loaded.model, whole=ranks.size > 1)
+        self._adapters = loaded.adapters
+        self._precision = Precision(precision, any(learner.flex_attention for learner in learners))
         self._packing = packing(self.model, learners)
         self._tokens = min((learner.tokens_per_microbatch for learner in learners), default=0)
         self._checkpointing = any(learner.gradient_checkpointing for learner in learners)
@@ -96,8 +136,18 @@ class Forward:
             self.model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": recomputing(self.model)})
 
     def cut(self, data: Sequence[Datum]) -> list[MicroBatch]:
-        """The sequences in micro-batches, those of a policy side by side in each."""
-        return microbatches(data, self._tokens, self._packing, self.model.config.get_text_config().hidden_size)
+        """This rank's part of the sequences in micro-batches, those of a policy side by side in each.
+
+        Every rank has as many; those in which it has nothing to do are idle.
+        """
+        width = self.model.config.get_text_config().hidden_size
+        if self.ranks.size == 1:
+            return microbatches(data, self._tokens, self._packing, width)
+        mine = deal(data, self.ranks.size, self._packing, width)[self.ranks.rank]
+        cut = microbatches([data[index] for index in mine], self._tokens, self._packing, width)
+        cut = [replace(micro, indices=tuple(mine[index] for index in micro.indices)) for micro in cut]
+        (most,) = self.ranks.highest([len(cut)])
+        return cut + [idle(data[0].policy)] * (int(most) - len(cut))
 
     def adapted(self, batch: Batch) -> AbstractContextManager[None]:
         """Within it every sequence is run with its policy's adapter; so must its backward pass be."""
@@ -105,24 +155,29 @@ class Forward:
             return self._adapters.rows(segments(batch.policies))
         return self._adapters.rows(batch.tree.policies, batch.tree.readers)
 
+    def forget_projection(self) -> None:
+        """Where no token was scored, leave a projection of its own without a gradient, as a learner alone does."""
+        head = self.model.get_output_embeddings()
+        if head.weight is not self.model.get_input_embeddings().weight:
+            head.weight.grad = None
+
     def scores(self, batch: Batch, entropy_gradient: bool = False) -> Scores:
         """What the model and the value heads say of a batch."""
-        return score(self.model, batch, replace(self._precision, entropy_gradient=entropy_gradient), self.heads)
+        return Scores(*self.root(batch, replace(self._precision, entropy_gradient=entropy_gradient), self.heads))
 
     def logprobs(self, data: Sequence[Datum], plain: Any = None) -> list[tuple[float, ...]]:
         """Log-probabilities of every datum's masked tokens under its policy, 0 elsewhere; T a datum, in order.
 
-        Under `plain`, where that is given, a model without adapters: this one's base, or a copy of it.
+        Under `plain`, where that is given, the root of a model without adapters: this one's base, or a copy of it.
         """
-        model = self.model if plain is None else plain
+        root = plain or self.root
 
         def of(batch: Batch) -> list[list[float]]:
             with self.adapted(batch) if plain is None else self._adapters.rows():
-                logprobs: list[list[float]] = score(model, batch, self._precision).logprobs.tolist()
+                logprobs: list[list[float]] = root(batch, self._precision, None)[0].tolist()
             return logprobs
 
-        answers = self._in_forwards(data, of)
-        return [tuple(answer[: len(datum.token_ids)]) for answer, datum in zip(answers, data, strict=True)]
+        return self._in_forwards(data, of, [len(datum.token_ids) for datum in data], root)
 
     def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
         """What the heads say at the places that every datum's targets name; in order."""
@@ -133,15 +188,28 @@ class Forward:
             counts = batch.targets.sequences.bincount(minlength=len(batch.policies)).tolist()
             return [part.tolist() for part in torch.split(values, counts)]
 
-        return [tuple(answer) for answer in self._in_forwards(data, of)]
+        sizes = [len(datum.targets.at) if datum.targets else 0 for datum in data]
+        return self._in_forwards(data, of, sizes, self.root)
 
     @torch.no_grad()
-    def _in_forwards(self, data: Sequence[Datum], answers: Callable[[Batch], list[list[float]]]) -> list[list[float]]:
-        """The answers to every datum, in order, a list of them from each forward."""
+    def _in_forwards(
+        self,
+        data: Sequence[Datum],
+        answers: Callable[[Batch], list[list[float]]],
+        sizes: Sequence[int],
+        root: nn.Module,
+    ) -> list[tuple[float, ...]]:
+        """The answers to every datum, in order, a list of them from each forward; as many of each as `sizes` says."""
         by_index: dict[int, list[float]] = {}
         for micro in self.cut(data):
-            by_index |= zip(micro.indices, answers(collate(micro.data, self.model.device, micro.tree)), strict=True)
-        return [by_index[index] for index in range(len(data))]
+            answered = answers(collate(micro.data, self.model.device, micro.tree))
+            by_index |= zip(micro.indices, answered, strict=False)
+        if isinstance(root, FSDPModule):
+            # Else what was gathered for this would serve the next forward too, whatever happens to the weights before.
+            root.reshard()
+        mine = [by_index.get(index, [0.0] * size)[:size] for index, size in enumerate(sizes)]
+        every = iter(self.ranks.total([number for answer in mine for number in answer]))
+        return [tuple(islice(every, size)) for size in sizes]
 
     @contextmanager
     def training(self) -> Iterator[None]:

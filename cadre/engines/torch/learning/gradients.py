@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -80,9 +79,10 @@ class Gradients:
         """Backward of the losses of some sequences, and the losses by policy; the `metrics` are told of them.
 
         A sequence weighs as a part of what the policy's `denominators` count, which is the whole minibatch, whoever
-        has the rest of it.
+        has the rest of it. In a group every rank is given all of the data, runs its part, and has the sum of all ranks'
+        gradients and losses; the metrics are told of its part.
         """
-        losses: dict[str, float] = defaultdict(float)
+        losses = dict.fromkeys((datum.policy for datum in data), 0.0)
         for micro in self._forward.cut(data):
             batch = collate(micro.data, self._forward.model.device, micro.tree)
             with self._forward.adapted(batch):
@@ -94,7 +94,10 @@ class Gradients:
                     total = total + loss
                 if total.requires_grad:
                     torch.autograd.backward(total)
-        return losses
+        if not any(any(datum.mask) for datum in data):
+            self._forward.forget_projection()
+        totals = self._forward.ranks.total(list(losses.values()))
+        return dict(zip(losses, totals, strict=True))
 
     def _loss_of(self, share: Share, denominators: Denominators, metrics: UpdateMetrics) -> Tensor:
         """The loss of a policy's tokens and of its value heads."""

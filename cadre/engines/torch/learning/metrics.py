@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from cadre.engines.torch.learning.ranks import Ranks
+
 # What the loss calls a sum over tokens, and what the logs call its mean.
 TOKEN_MEANS = {
     "entropy": "entropy",
@@ -55,6 +57,14 @@ class UpdateMetrics:
         """The loss of so many values of one forward."""
         self.value_loss += loss
         self.values += count
+
+    def over(self, ranks: Ranks) -> UpdateMetrics:
+        """Those of all ranks of a group together; every rank has the same norms."""
+        counts = (self.loss, self.value_loss, self.tokens, self.values)
+        loss, value_loss, tokens, values, *sums = ranks.total([*counts, *(self.sums[name] for name in TOKEN_MEANS)])
+        (gap_max,) = ranks.highest([self.gap_max])
+        named = defaultdict(float, zip(TOKEN_MEANS, sums, strict=True))
+        return UpdateMetrics(loss, value_loss, int(tokens), int(values), named, gap_max, self.norms)
 
     def means(self) -> dict[str, float]:
         """Means a token and a minibatch; without those that have no value because nothing was run."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch.distributed.tensor import DTensor
+
+from cadre.engines.torch.learning.ranks import Ranks
 from cadre.learn.optimiser import Optimiser
 
 # Optimiser steps in a row that may be refused before training has diverged.
@@ -26,6 +29,12 @@ class PolicyOptimiser:
     def diverged(self) -> bool:
         """Whether one step after the other was refused."""
         return self.weights.skips >= PATIENCE
+
+    def add_up(self, ranks: Ranks) -> None:
+        """Sum the gradients that the ranks of a group have of what each of them holds whole; shards have theirs."""
+        optimisers = [self.weights] if self.heads is None else [self.weights, self.heads]
+        weights = [weight for optimiser in optimisers for weight in optimiser.parameters]
+        ranks.add_gradients(weight for weight in weights if not isinstance(weight, DTensor))
 
     def step(self, loss: float) -> float:
         """One optimiser step of the policy and of its heads; the norm of the policy's gradient."""

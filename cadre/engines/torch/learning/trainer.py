@@ -60,7 +60,8 @@ class Trainer:
                 self._step(dict(zip(schedules, step, strict=True)), metrics)
         seconds = time.perf_counter() - started
         reports = {
-            name: metrics[name].means() | self._report(name, part, steps_before[name], seconds)
+            name: metrics[name].over(self._forward.ranks).means()
+            | self._report(name, part, steps_before[name], seconds)
             for name, part in parts.items()
         }
         for name in parts:
@@ -92,11 +93,23 @@ class Trainer:
     def _step(self, parts: Mapping[str, Sequence[Datum]], metrics: Mapping[str, UpdateMetrics]) -> None:
         """Backward of every policy's minibatch in shared micro-batches, then one step of each policy."""
         run = [datum for part in parts.values() for datum in part if has_gradient(datum, self._loss)]
-        losses = self._gradients.add(run, {name: self._denominators(part) for name, part in parts.items()}, metrics)
-        for name in dict.fromkeys(datum.policy for datum in run):
+        losses = self._backward(run, {name: self._denominators(part) for name, part in parts.items()}, metrics)
+        for name in losses:
             metrics[name].norms.append(self._optimisers[name].step(losses[name]))
             if self._optimisers[name].diverged:
                 raise self._diverged(name, parts[name])
+
+    def _backward(
+        self,
+        data: Sequence[Datum],
+        denominators: Mapping[str, Denominators],
+        metrics: Mapping[str, UpdateMetrics],
+    ) -> dict[str, float]:
+        """The losses of these sequences by policy, with their gradients in the weights, those of all ranks summed."""
+        losses = self._gradients.add(data, denominators, metrics)
+        for name in losses:
+            self._optimisers[name].add_up(self._forward.ranks)
+        return losses
 
     def _denominators(self, minibatch: Sequence[Datum]) -> Denominators:
         return Denominators.of(minibatch, self._loss.divisor)
@@ -128,7 +141,7 @@ class Trainer:
         if not has_gradient(datum, self._loss):
             return -1.0
         optimiser = self._optimisers[datum.policy].weights
-        losses = self._gradients.add([datum], {datum.policy: self._denominators([datum])}, defaultdict(UpdateMetrics))
+        losses = self._backward([datum], {datum.policy: self._denominators([datum])}, defaultdict(UpdateMetrics))
         norm = optimiser.norm()
         optimiser.clear()
         return norm if math.isfinite(norm) and math.isfinite(losses[datum.policy]) else math.inf

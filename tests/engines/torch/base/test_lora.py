@@ -251,7 +251,7 @@ def test_reference_is_the_start(team, learner, folders):
             start = len(one.prompt_ids)
             assert values[:start] == (0.0,) * start
             assert torch.allclose(plain_logprobs(plain, one, 1.0), torch.tensor(values[start:]), atol=1e-5)
-    assert lora._reference is lora.engine.loaded.model
+    assert lora._reference.model is lora.engine.loaded.model
     assert learner()._reference is None
 
 

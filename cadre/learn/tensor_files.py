@@ -1,0 +1,71 @@
+"""Tensors by name in a folder of safetensors: whole ones in one file, those that ranks share as a file a rank.
+
+Shards are written and read by torch.distributed.checkpoint in its safetensors form: where a shard belongs is JSON in
+the header of its file, and nothing on the disk is pickled. What some number of ranks wrote, any other number can read,
+and so can a process without a group.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Size, Tensor
+from torch.distributed import checkpoint
+from torch.distributed.tensor import DTensor
+
+from cadre.errors import EngineError
+
+
+def is_sharded(folder: Path) -> bool:
+    """Whether the folder holds what ranks wrote together."""
+    return any(folder.glob("shard-*.safetensors"))
+
+
+def write(tensors: Mapping[str, Tensor], folder: Path, name: str) -> None:
+    """Write whole tensors to `folder/name.safetensors`; shards to a file a rank, which all ranks do together."""
+    if _any_shard(tensors):
+        writer = checkpoint.HuggingFaceStorageWriter(str(folder), save_distributed=True)
+        checkpoint.save({key: tensor.detach() for key, tensor in tensors.items()}, storage_writer=writer)
+    else:
+        whole = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        save_file(whole, folder / f"{name}.safetensors")
+
+
+@torch.no_grad()
+def read(tensors: Mapping[str, Tensor], folder: Path, name: str) -> None:
+    """Fill the tensors with those of `folder/name.safetensors`, or where either side is shards with all in the folder.
+
+    Shards are read by all ranks together. Raises EngineError where names or shapes differ.
+    """
+    if _any_shard(tensors) or is_sharded(folder):
+        _read_shards(tensors, folder)
+        return
+    saved = load_file(folder / f"{name}.safetensors")
+    _check({key: tensor.shape for key, tensor in saved.items()}, tensors, folder)
+    for key, tensor in tensors.items():
+        tensor.copy_(saved[key])
+
+
+def _read_shards(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    reader = checkpoint.HuggingFaceStorageReader(str(folder))
+    _check({key: entry.size for key, entry in reader.read_metadata().state_dict_metadata.items()}, tensors, folder)
+    with warnings.catch_warnings():
+        # That there is no group of ranks is no news here.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        checkpoint.load({key: tensor.detach() for key, tensor in tensors.items()}, storage_reader=reader)
+
+
+def _any_shard(tensors: Mapping[str, Tensor]) -> bool:
+    return any(isinstance(tensor, DTensor) for tensor in tensors.values())
+
+
+def _check(saved: Mapping[str, Size], tensors: Mapping[str, Tensor], folder: Path) -> None:
+    if saved != {key: tensor.shape for key, tensor in tensors.items()}:
+        raise EngineError(
+            f"The weights in {folder} do not fit: got {len(saved)} tensors, expected {len(tensors)} of the names and "
+            "shapes that the policy has here. Use the configuration that they were trained with."
+        )
