@@ -17,7 +17,7 @@ from cadre.team import Learner, RewardModel, Sampler, Team, Weights
 from cadre.types import Request, Sample
 
 if TYPE_CHECKING:
-    from cadre.engines.torch import TorchEngine
+    from cadre.engines.torch import TrainingSettings
     from cadre.engines.vllm import VllmSampler
 
 GIB = 1 << 30
@@ -35,7 +35,7 @@ def build_team(
     update non-finite, if one does. `memory` are GiB that policies were sampled in before, for those without a setting.
     """
     ask_hub(experiment)
-    from cadre.engines.torch import TorchEngine
+    from cadre.engines.torch import TorchEngine, TorchLearner
 
     samplers: dict[str, Sampler] = _remote(experiment)
     learners: list[Learner] = []
@@ -46,14 +46,16 @@ def build_team(
         trained = train and any(name in experiment.learners for name in names)
         if vllm is not None:
             samplers |= dict.fromkeys(served, vllm)
-        if len(served) == len(names) and not trained:
-            continue
-        policies = {name: experiment.policies[name] for name in names}
-        seed, most = experiment.config.train.seed, memory_setting(experiment, names, memory)
-        engine = TorchEngine(experiment.models[names[0]], policies, seed, most, len(engines))
-        samplers = dict.fromkeys(names, engine) | samplers
+        grouped = trained and ranks_of(experiment, names) > 1
+        if len(served) < len(names) or (trained and not grouped):
+            policies = {name: experiment.policies[name] for name in names}
+            seed, most = experiment.config.train.seed, memory_setting(experiment, names, memory)
+            engine = TorchEngine(experiment.models[names[0]], policies, seed, most, len(engines))
+            samplers = dict.fromkeys(names, engine) | samplers
         if trained:
-            learners.append(_beside(experiment, _learner(experiment, engine, diverged), vllm))
+            settings = _training(experiment, names, diverged)
+            learner = _group(experiment, names, settings) if grouped else TorchLearner(engine, settings)
+            learners.append(_beside(experiment, learner, vllm))
     roles, scorer = experiment.config.team.roles, _reward_model(experiment)
     return Team(roles, samplers, experiment.sampling, learners, scorer, _apart(experiment))
 
@@ -107,9 +109,10 @@ def _on_vllm(experiment: Experiment, names: list[str]) -> VllmSampler:
 
 def _apart(experiment: Experiment) -> bool:
     """Whether sampling goes on while the learners learn: where all that they train is drawn by vLLM, whose weights are
-    its own, and which does not wait for their card."""
-    trained = set(experiment.trained_roles.values())
-    return trained <= set(experiment.on_vllm) and not experiment.config.vllm.colocated
+    its own, and which does not wait for their card, or is trained by ranks, which are other processes."""
+    on_vllm = () if experiment.config.vllm.colocated else experiment.on_vllm
+    trained = set(experiment.trained_roles.values()) - set(on_vllm)
+    return all(experiment.learners[name].ranks > 1 for name in trained)
 
 
 def _beside(experiment: Experiment, learner: Learner, vllm: VllmSampler | None) -> Learner:
@@ -123,20 +126,33 @@ def _beside(experiment: Experiment, learner: Learner, vllm: VllmSampler | None) 
     return LearnerAtOnce(learner) if experiment.config.train.max_staleness else learner
 
 
-def _learner(experiment: Experiment, engine: TorchEngine, diverged: Path | None) -> Learner:
-    """What trains an engine's policies."""
-    from cadre.engines.torch import TorchLearner, TrainingSettings
+def ranks_of(experiment: Experiment, names: list[str]) -> int:
+    """How many processes train the policies of one model; 0 where none of them is trained."""
+    return max((experiment.learners[name].ranks for name in names if name in experiment.learners), default=0)
+
+
+def _training(experiment: Experiment, names: list[str], diverged: Path | None) -> TrainingSettings:
+    """How the policies of one model learn."""
+    from cadre.engines.torch import TrainingSettings
 
     critic = experiment.plan.critic
-    training = TrainingSettings(
-        learners={name: learner for name, learner in experiment.learners.items() if name in engine.policies},
+    return TrainingSettings(
+        learners={name: learner for name, learner in experiment.learners.items() if name in names},
         loss=experiment.plan.loss,
         total_steps=experiment.config.train.steps,
-        heads={name: heads for name, heads in experiment.heads.items() if name in engine.policies},
+        heads={name: heads for name, heads in experiment.heads.items() if name in names},
         critic=critic.config if critic else CriticConfig(),
         diverged_folder=diverged,
     )
-    return TorchLearner(engine, training)
+
+
+def _group(experiment: Experiment, names: list[str], settings: TrainingSettings) -> Learner:
+    """Processes that train the policies of one model together."""
+    from cadre.engines.torch.group import GroupLearner, LearnerPart
+
+    policies, train = {name: experiment.policies[name] for name in names}, experiment.config.train
+    part = LearnerPart(experiment.models[names[0]], policies, settings, train.seed, train.max_staleness + 2)
+    return GroupLearner(part, ranks_of(experiment, names))
 
 
 def _reward_model(experiment: Experiment) -> RewardModel | None:

@@ -14,7 +14,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Size, Tensor
-from torch.distributed import checkpoint
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from cadre.errors import EngineError
@@ -28,8 +31,8 @@ def is_sharded(folder: Path) -> bool:
 def write(tensors: Mapping[str, Tensor], folder: Path, name: str) -> None:
     """Write whole tensors to `folder/name.safetensors`; shards to a file a rank, which all ranks do together."""
     if _any_shard(tensors):
-        writer = checkpoint.HuggingFaceStorageWriter(str(folder), save_distributed=True)
-        checkpoint.save({key: tensor.detach() for key, tensor in tensors.items()}, storage_writer=writer)
+        writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+        save({key: tensor.detach() for key, tensor in tensors.items()}, storage_writer=writer)
     else:
         whole = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
         save_file(whole, folder / f"{name}.safetensors")
@@ -51,12 +54,13 @@ def read(tensors: Mapping[str, Tensor], folder: Path, name: str) -> None:
 
 
 def _read_shards(tensors: Mapping[str, Tensor], folder: Path) -> None:
-    reader = checkpoint.HuggingFaceStorageReader(str(folder))
-    _check({key: entry.size for key, entry in reader.read_metadata().state_dict_metadata.items()}, tensors, folder)
+    reader = HuggingFaceStorageReader(str(folder))
+    entries = reader.read_metadata().state_dict_metadata.items()
+    _check({key: entry.size for key, entry in entries if isinstance(entry, TensorStorageMetadata)}, tensors, folder)
     with warnings.catch_warnings():
         # That there is no group of ranks is no news here.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-        checkpoint.load({key: tensor.detach() for key, tensor in tensors.items()}, storage_reader=reader)
+        load({key: tensor.detach() for key, tensor in tensors.items()}, storage_reader=reader)
 
 
 def _any_shard(tensors: Mapping[str, Tensor]) -> bool:

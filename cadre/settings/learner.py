@@ -25,4 +25,5 @@ class LearnerConfig(Section):
     tokens_per_microbatch: Positive = Field(4_096, description="padded tokens in one forward; bounds memory")
     pack: Packing = Field("auto", description="prefix_tree runs shared tokens once; auto where it is cheaper")
     gradient_checkpointing: bool = Field(False, description="recompute activations: less memory, more time")
+    ranks: int = Field(1, ge=1, le=4_096, description="processes that train a model together, each with a part of it")
     flex_attention: bool = Field(False, description="on a GPU, attention in a prefix tree by a compiled kernel")

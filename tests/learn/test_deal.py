@@ -1,4 +1,4 @@
-"""Dealing to ranks: every sequence once, siblings together, and the dearest share as cheap as cuts of the tree allow."""
+"""Dealing to ranks: every sequence once, siblings together, the dearest share as cheap as cuts of the tree allow."""
 
 from itertools import combinations
 

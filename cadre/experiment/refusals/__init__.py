@@ -32,6 +32,7 @@ TRAINING = (
     critics.algorithm_critic_policy,
     critics.algorithm_critic_level,
     learning.sampling,
+    learning.learner_ranks,
     learning.learner_epochs,
     learning.train_max_staleness,
     learning.credit_overlong_buffer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cadre.advantages.group_relative import BASELINES, of_the_group
 from cadre.errors import ConfigError, nearest
+from cadre.experiment.build import engines_of
 from cadre.experiment.experiment import Experiment
 from cadre.settings.user_code import load_function
 
@@ -17,6 +18,24 @@ def sampling(experiment: Experiment) -> None:
                 f"sampling: got top_p={drawn.top_p}, top_k={drawn.top_k} for policy {policy}, which is trained; "
                 "expected top_p=1 and top_k=0, since the loss uses the full softmax and its ratio would be wrong. "
                 "Remove both, or freeze the policy."
+            )
+
+
+def learner_ranks(experiment: Experiment) -> None:
+    """The policies of one model are trained by as many ranks each, and every rank may have a card of its own."""
+    for names in engines_of(experiment):
+        ranks = {name: experiment.learners[name].ranks for name in names if name in experiment.learners}
+        if len(set(ranks.values())) > 1:
+            told = ", ".join(f"{name}: {count}" for name, count in ranks.items())
+            raise ConfigError(
+                f"learner.ranks: got {told} for policies on one model, which are trained in one forward; expected the "
+                "same for all of them. Set learner.ranks for the experiment."
+            )
+        device = experiment.policies[names[0]].device
+        if max(ranks.values(), default=1) > 1 and ":" in device:
+            raise ConfigError(
+                f"team.policies.{names[0]}.device: got {device} with learner.ranks={max(ranks.values())}, of which "
+                "each takes a card of its own; expected cuda, cpu or auto. Remove the number, or set learner.ranks=1."
             )
 
 

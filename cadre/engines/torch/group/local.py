@@ -135,14 +135,15 @@ class GroupLearner:
         failures: dict[int, Failure] = {}
         deadline: float | None = None
         while len(answers) + len(failures) < len(self._pipes):
-            waiting = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in {*answers, *failures}}
+            waiting = [rank for rank in range(len(self._pipes)) if rank not in {*answers, *failures}]
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready = connection.wait(list(waiting), left)
+            ready = connection.wait([self._pipes[rank] for rank in waiting], left)
             if not ready:
                 break
-            for pipe in ready:
-                answer = _hear(waiting[pipe], self._pipes[waiting[pipe]], self._processes[waiting[pipe]])
-                (failures if isinstance(answer, Failure) else answers)[waiting[pipe]] = answer
+            for rank in waiting:
+                if self._pipes[rank] in ready:
+                    answer = _hear(self._pipes[rank], self._processes[rank])
+                    (failures if isinstance(answer, Failure) else answers)[rank] = answer
             if failures and deadline is None:
                 deadline = time.monotonic() + GRACE
         if failures:
@@ -228,7 +229,7 @@ def _tell(pipe: Connection, message: Any) -> None:
         return
 
 
-def _hear(rank: int, pipe: Connection, process: Any) -> Any:
+def _hear(pipe: Connection, process: Any) -> Any:
     """What a rank answers, or the failure that it ended without an answer."""
     try:
         return pipe.recv()

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import distributed
@@ -34,21 +33,20 @@ from cadre.settings import PolicyConfig
 from cadre.team import Metrics, Weights
 from cadre.types import Datum, Message
 
-# Folders of weights that a policy leaves for samplers to load, the newest ones.
-HANDED_OVER = 2
-
 
 @dataclass(frozen=True)
 class LearnerPart:
     """What of an experiment a group trains: policies on one base model, as `TorchEngine` and `TorchLearner` take them.
 
-    Can be sent to another process.
+    `kept` are the versions of a policy that lie ready for samplers to load, the newest ones. Can be sent to another
+    process.
     """
 
     model: str
     policies: Mapping[str, PolicyConfig]
     training: TrainingSettings
     seed: int
+    kept: int = 2
 
 
 class RankLearner:
@@ -96,7 +94,7 @@ class RankLearner:
         return self._trainer.update(data)
 
     def publish(self, policy: str) -> Weights:
-        """The policy's weights in a folder on rank 0's machine; those of the update before stay there too."""
+        """The policy's weights in a folder on rank 0's machine, which is there until `kept` newer ones are."""
         version = self._optimisers[policy].updates
         if self._handed_over is None:
             self.export(policy, Path())
@@ -104,7 +102,7 @@ class RankLearner:
         folder = self._handed_over / policy / f"v{version}"
         self.export(policy, folder)
         kept = sorted(folder.parent.iterdir(), key=lambda path: int(path.name[1:]))
-        for outdated in kept[:-HANDED_OVER]:
+        for outdated in kept[: -self._part.kept]:
             shutil.rmtree(outdated)
         return Weights(policy, version, folder)
 
@@ -123,8 +121,8 @@ class RankLearner:
         return self._forward.logprobs(data, self._reference)
 
     def save(self, folder: Path) -> None:
-        """`folder/POLICY` for each trained policy, as `TorchLearner.save` has it, but that of a model trained whole each
-        rank writes its shards, of weights and of moments. Any number of ranks, and a `TorchLearner`, can load that."""
+        """`folder/POLICY` for each trained policy, as `TorchLearner.save` has it; but of a model that is trained whole
+        each rank writes its shards of weights and moments. Any number of ranks can load it, and a `TorchLearner`."""
         for name, optimiser in self._optimisers.items():
             into = folder / name
             if self._whole(name):

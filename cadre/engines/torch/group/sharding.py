@@ -43,10 +43,10 @@ def move(adapters: Adapters, device: torch.device) -> None:
 
 
 def gathered(model: Any, wanted: bool) -> dict[str, Tensor]:
-    """The model's weights whole and on the CPU, where they are `wanted`; all ranks send theirs, one weight at a time."""
+    """The model's weights whole and on the CPU, where they are `wanted`; all ranks send theirs, a weight at a time."""
     whole = {}
     for name, weight in model.named_parameters():
-        full = weight.detach().full_tensor() if isinstance(weight, DTensor) else weight.detach()
+        full: Tensor = weight.full_tensor() if isinstance(weight, DTensor) else weight
         if wanted:
-            whole[name] = full.cpu()
+            whole[name] = full.detach().cpu()
     return whole

@@ -31,7 +31,6 @@ from cadre.learn.value_heads import ValueHeads
 from cadre.settings import LearnerConfig
 from cadre.types import Datum
 
-
 ALONE = Ranks()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -58,13 +58,14 @@ class UpdateMetrics:
         self.value_loss += loss
         self.values += count
 
-    def over(self, ranks: Ranks) -> UpdateMetrics:
-        """Those of all ranks of a group together; every rank has the same norms."""
+    def over(self, ranks: Ranks, roles: Sequence[str]) -> UpdateMetrics:
+        """Those of all ranks of a group together, which have data of these roles; every rank has the same norms."""
         counts = (self.loss, self.value_loss, self.tokens, self.values)
         loss, value_loss, tokens, values, *sums = ranks.total([*counts, *(self.sums[name] for name in TOKEN_MEANS)])
         (gap_max,) = ranks.highest([self.gap_max])
         named = defaultdict(float, zip(TOKEN_MEANS, sums, strict=True))
-        return UpdateMetrics(loss, value_loss, int(tokens), int(values), named, gap_max, self.norms)
+        gaps = {role: ranks.total(self.gaps[role]) for role in roles}
+        return UpdateMetrics(loss, value_loss, int(tokens), int(values), named, gap_max, gaps, self.norms)
 
     def means(self) -> dict[str, float]:
         """Means a token and a minibatch; without those that have no value because nothing was run."""

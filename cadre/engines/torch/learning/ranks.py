@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, distributed, nn
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -18,7 +20,7 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
 
     def total(self, numbers: Sequence[float]) -> list[float]:
         """Sums over the ranks, entry by entry, in float64."""
@@ -42,7 +44,7 @@ class Ranks:
             return
         flat = torch.cat([(torch.zeros_like(w) if w.grad is None else w.grad).flatten() for w in weights])
         distributed.all_reduce(flat)
-        parts = flat.split([weight.numel() for weight in weights])
+        parts = torch.split(flat, [weight.numel() for weight in weights])
         for weight, part in zip(weights, parts, strict=True):
             weight.grad = part.view_as(weight)
 

@@ -58,10 +58,9 @@ class Trainer:
         with self._forward.training():
             for step in zip_longest(*schedules.values(), fillvalue=()):
                 self._step(dict(zip(schedules, step, strict=True)), metrics)
-        seconds = time.perf_counter() - started
+        seconds, ranks = time.perf_counter() - started, self._forward.ranks
         reports = {
-            name: metrics[name].over(self._forward.ranks).means()
-            | self._report(name, part, steps_before[name], seconds)
+            name: metrics[name].over(ranks).means() | self._report(name, part, steps_before[name], seconds)
             for name, part in parts.items()
         }
         for name in parts:
