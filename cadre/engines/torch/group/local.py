@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import shutil
 import signal
@@ -33,7 +34,10 @@ CLOSE = "close"
 
 @dataclass(frozen=True)
 class Failure:
-    """What a rank met: an error of ours as it is, of any other what it said, and when, by the machine's clock."""
+    """What a rank met: an error of ours as it is, of any other what it said, and when, by the machine's clock.
+
+    A rank that was ended without a word counts as the first: what the others met is that it was gone.
+    """
 
     when: float
     error: CadreError | None
@@ -158,7 +162,7 @@ class GroupLearner:
             raise first.error
         raise EngineError(
             f"Rank {rank} of the {len(self._pipes)} that train {', '.join(self._policies)} failed: {first.said} The "
-            "others were ended with it, and what they had learned since the last checkpoint is lost. Its traceback is "
+            "others were ended with it, and what was learned since the last checkpoint is lost. What they printed is "
             "above; go on with --resume once that is mended."
         )
 
@@ -235,7 +239,7 @@ def _hear(pipe: Connection, process: Any) -> Any:
         return pipe.recv()
     except (EOFError, OSError):
         process.join(GRACE)
-        return Failure(time.monotonic(), None, f"its process ended (exit code {process.exitcode}).")
+        return Failure(-math.inf, None, f"its process ended (exit code {process.exitcode}).")
 
 
 def _check_cards(part: LearnerPart, ranks: int) -> None:

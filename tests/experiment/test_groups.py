@@ -1,0 +1,64 @@
+"""A learner of several ranks in a training: what is refused, the same run as with one, and a rank that dies."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cadre.engines.torch.group import GroupLearner
+from cadre.errors import ConfigError, EngineError
+from cadre.experiment import checkpoint, session
+from cadre.experiment.loaded_team import load_team
+from cadre.experiment.resolve import resolve
+from cadre.experiment.run_directory import Run
+from cadre.types import Datum
+from tests.experiment.test_loop import configured
+
+
+def test_what_ranks_cannot_be_is_refused_before_a_model_loads(speaker: Path) -> None:
+    def team(first: dict, second: dict) -> dict:
+        policies = {"one": {"model": str(speaker), **first}, "two": {"model": str(speaker), **second}}
+        return {"policies": policies, "roles": {"left": "one", "right": "two"}}
+
+    lora = {"lora": {"rank": 2}}
+    unlike = configured(speaker, "Pair", team=team(lora, {**lora, "learner": {"ranks": 3}}), learner={"ranks": 2})
+    with pytest.raises(ConfigError, match=r"learner\.ranks: got one: 2, two: 3 for policies on one model"):
+        resolve(unlike)
+    numbered = configured(speaker, "Pair", team=team({"device": "cuda:1"}, {}), learner={"ranks": 2})
+    with pytest.raises(ConfigError, match=r"one\.device: got cuda:1 with learner\.ranks=2, .* expected cuda, cpu"):
+        resolve(numbered)
+
+
+def test_two_ranks_train_as_one_does_and_end_together(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    goal = {"train": {"steps": 3, "tasks_per_step": 2}, "evaluate": {"tasks": 2}}
+
+    def start(ranks: int):
+        chosen = configured(speaker, **goal, learner={"learning_rate": 1e-3, "ranks": ranks})
+        run = Run.create(tmp_path / f"of-{ranks}", chosen)
+        team, _ = session.start(resolve(chosen), run, quiet)
+        return team, run
+
+    (alone, run_alone), (team, run) = start(1), start(2)
+    for mine, known in zip(run.metrics(), run_alone.metrics(), strict=True):
+        same = {key: value for key, value in known.items() if "time/" not in key and "_per_s" not in key}
+        assert {key: mine[key] for key in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
+
+    # A team that plays needs no ranks to read what they wrote.
+    playing = load_team(resolve(run.config), run.folder).team
+    after = [dict(engine.samplers["shared"].parameters("shared")) for engine in (alone, team, playing)]
+    assert all(float((after[0][name] - after[1][name]).detach().abs().max()) < 1e-5 for name in after[0])
+    assert all(after[1][name].equal(after[2][name]) for name in after[1])
+    assert checkpoint.read_state(checkpoint.latest(run.folder / "checkpoints")).step == 3
+
+    (learner,) = team.learners
+    assert isinstance(learner, GroupLearner)
+    datum = Datum("shared", "solver", (2, 3), (False, True), (0.0, -1.0), (0.0, 1.0), 3)
+    learner._processes[1].kill()
+    with pytest.raises(EngineError, match=r"Rank 1 of the 2 that train shared failed: its process ended \(exit code"):
+        asyncio.run(learner.update([datum]))
+    assert not any(process.is_alive() for process in learner._processes)
+    with pytest.raises(EngineError, match="group was closed"):
+        learner.values([datum])
+    for each in (alone, team, playing):
+        each.close()
