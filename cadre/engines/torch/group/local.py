@@ -120,6 +120,7 @@ class GroupLearner:
         for process in self._processes:
             process.join(GRACE)
             process.kill()
+            process.join()
         shutil.rmtree(self._meeting, ignore_errors=True)
 
     def _ask(self, method: str, *arguments: Any) -> Any:

@@ -58,9 +58,9 @@ class Trainer:
         with self._forward.training():
             for step in zip_longest(*schedules.values(), fillvalue=()):
                 self._step(dict(zip(schedules, step, strict=True)), metrics)
-        seconds, ranks = time.perf_counter() - started, self._forward.ranks
+        seconds = time.perf_counter() - started
         reports = {
-            name: metrics[name].over(ranks).means() | self._report(name, part, steps_before[name], seconds)
+            name: self._means(metrics[name], part) | self._report(name, part, steps_before[name], seconds)
             for name, part in parts.items()
         }
         for name in parts:
@@ -117,6 +117,10 @@ class Trainer:
         """Optimiser steps so far: applied, skipped."""
         optimiser = self._optimisers[policy].weights
         return optimiser.applied, optimiser.skipped
+
+    def _means(self, metrics: UpdateMetrics, data: Sequence[Datum]) -> Metrics:
+        """The means over the tokens of all ranks."""
+        return metrics.over(self._forward.ranks, sorted({datum.role for datum in data})).means()
 
     def _report(self, policy: str, data: Sequence[Datum], before: tuple[int, int], seconds: float) -> Metrics:
         """What the update did, beside the means over its tokens."""

@@ -92,7 +92,8 @@ def data(policies=("p",), step=0, heads=()):
             for k in range(4):
                 said = tuple(draw.randrange(250) for _ in range(3 + 4 * k))
                 mask = (False,) * len(prompt) + (True,) * len(said)
-                made.append(sequence(prompt + said, mask, policy, 1.0, draw))
+                role = f"role {len(made) % 3}"
+                made.append(replace(sequence(prompt + said, mask, policy, 1.0, draw), role=role))
     return [
         _judged(datum, number % 3 == 0 or datum.policy == "critic") if datum.policy in heads else datum
         for number, datum in enumerate(made)
