@@ -14,7 +14,7 @@ from pydantic import Field
 
 from cadre.data.records import Kind, Program
 from cadre.envs.account import Account
-from cadre.envs.from_data import FromData
+from cadre.envs.exchange import Alone, Exchange
 from cadre.rewards.code import extract_code
 from cadre.rewards.inspect import likeness
 from cadre.rewards.pairs import Graded, grade
@@ -38,11 +38,12 @@ ASK_EXPERT = (
 )
 
 
-class Pairs(FromData):
+class Pairs(Exchange):
     """Settings: the `turns`, the `feedback` between them, whether `codebleu` is shown, which nobody is paid for,
-    whether the `reward` is joint, as published, or mixed, and those of `FromData`."""
+    whether the `reward` is joint, as published, or mixed, and those of `Exchange`."""
 
     roles: ClassVar[tuple[str, ...]] = ("aux", "main")
+    writers: ClassVar[tuple[str, ...]] = ("aux", "main")
     kind: ClassVar[Kind] = "program"
     sets: ClassVar[tuple[str, str]] = ("humaneval", "humaneval")
     held: ClassVar[float] = 32
@@ -71,14 +72,16 @@ class Pairs(FromData):
         """Every test passes."""
         return self.graded.verdict.ok
 
-    def observe(self) -> dict[str, Observation]:
+    def asked(self) -> dict[str, Observation]:
         if self.success or self.turn >= self.turns:
             return {}
         words = {"entry": self.program.entry, "task": self.program.statement + self.program.starter}
         if self.turn and self.feedback == EXPERT and not self.advice:
-            text = ASK_EXPERT.format(**words) + "".join(f"\n\n{role} wrote:\n{self.wrote[role]}" for role in self.roles)
+            text = ASK_EXPERT.format(**words) + "".join(
+                f"\n\n{role} wrote:\n{self.wrote[role]}" for role in self.writers
+            )
             return {EXPERT: Observation(EXPERT, (Message("user", text + "\n\n" + "\n".join(failures(self.graded))),))}
-        asked = {role: (Message("user", ASK[role].format(**words)), *self.past(role)) for role in self.roles}
+        asked = {role: (Message("user", ASK[role].format(**words)), *self.past(role)) for role in self.writers}
         return {role: Observation(role, messages) for role, messages in asked.items()}
 
     def past(self, role: str) -> tuple[Message, ...]:
@@ -88,7 +91,7 @@ class Pairs(FromData):
         told = self.advice or "\n".join(FEEDBACK[self.feedback](self.graded))
         return Message("assistant", self.wrote[role]), Message("user", f"{told}\nWrite it again, better.".lstrip())
 
-    async def step(self, actions: dict[str, str]) -> Reward:
+    async def judge(self, actions: dict[str, str]) -> Reward:
         if EXPERT in actions:
             self.advice = actions[EXPERT].strip() or "Nothing to say."
             return Reward()
@@ -96,7 +99,7 @@ class Pairs(FromData):
         self.wrote, self.advice, self.turn = dict(actions), "", self.turn + 1
         parts = self.graded.parts
         if self.codebleu:
-            written = "\n\n".join(extract_code(actions[role]) for role in self.roles)
+            written = "\n\n".join(extract_code(actions[role]) for role in self.writers)
             parts = parts | await likeness(self.program.reference, written)
         local = self.local_levels() if self.reward == "mixed" else {}
         self.account, reward = self.account.settle(self.graded.value - sum(local.values()), local, parts)
@@ -105,6 +108,10 @@ class Pairs(FromData):
     def local_levels(self) -> dict[str, float]:
         """What each role's own levels come to."""
         return {role: sum(self.graded.parts.get(name, 0.0) for name in names) for role, names in LEVELS_OF.items()}
+
+
+class PairsAlone(Alone, Pairs):
+    """One agent that writes the helper, and then the function beside it."""
 
 
 def silent(graded: Graded) -> list[str]:

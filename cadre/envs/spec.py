@@ -8,6 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pydantic
@@ -15,6 +16,7 @@ import pydantic
 from cadre.env import Env, Split
 from cadre.envs import ENVS
 from cadre.envs.joint_policy import centralised
+from cadre.envs.role_prompts import prompted
 from cadre.envs.user_errors import called
 from cadre.errors import ConfigError, nearest
 from cadre.settings.user_code import load_file
@@ -68,14 +70,21 @@ class EnvSpec:
     """An environment class with its settings, checked: makes episodes and knows the splits.
 
     `env` is the class, or what a YAML calls it. `central` plays it with the one role `team`, which writes the parts of
-    all roles. A setting is declared once, with its default, in `__init__`, `tasks` or `roles_of`, whichever uses it;
-    the others may name it. `missing` are the settings that have no default and were not given;
-    `declared` is the class itself, `all_settings` have the defaults.
+    all roles; `prompts` are system messages by role. A setting is declared once, with its default, in `__init__`,
+    `tasks` or `roles_of`, whichever uses it; the others may name it. `missing` are the settings that have no default
+    and were not given; `declared` is the class itself, `all_settings` have the defaults.
     """
 
-    def __init__(self, env: str | type[Env], settings: Mapping[str, Any], central: bool = False) -> None:
+    def __init__(
+        self,
+        env: str | type[Env],
+        settings: Mapping[str, Any],
+        central: bool = False,
+        prompts: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.declared = env_class(env) if isinstance(env, str) else env
-        self.env_class = centralised(self.declared) if central else self.declared
+        played = centralised(self.declared) if central else self.declared
+        self.env_class = prompted(played, prompts) if prompts else played
         declared = declared_settings(self.declared)
         self.settings = _checked(self.declared, declared, settings)
         defaults = {name: p.default for name, p in declared.items() if p.default is not p.empty}

@@ -13,15 +13,15 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from cadre.data.records import Article, Kind
-from cadre.envs.from_data import FromData
+from cadre.envs.exchange import Alone, Exchange
 from cadre.rewards.text import ARXIV, TLDR, Levels, faithful, graded, rouge_l
 from cadre.types import Message, Observation, Reward, Task
 
 LONGEST = 4000  # characters of a source that a writer sees
 
 
-class Writing(FromData):
-    """Two writers, each asked once. Settings: those of `FromData`."""
+class Writing(Exchange):
+    """Two writers, each asked once. Settings: those of `Exchange`."""
 
     kind: ClassVar[Kind] = "article"
     ask: ClassVar[dict[str, str]]  # what each role is asked, in the order of `roles`
@@ -34,7 +34,7 @@ class Writing(FromData):
     def success(self) -> bool:
         return self.won
 
-    def observe(self) -> dict[str, Observation]:
+    def asked(self) -> dict[str, Observation]:
         text = f"{self.article.title}\n{self.article.text}".strip()[:LONGEST]
         asked = {role: (Message("user", words.format(text=text)),) for role, words in self.ask.items()}
         return {} if self.over else {role: Observation(role, messages) for role, messages in asked.items()}
@@ -45,6 +45,7 @@ class Tldr(Writing):
     texts out. Settings: the `reward`, and those of `FromData`."""
 
     roles: ClassVar[tuple[str, ...]] = ("short", "long")
+    writers: ClassVar[tuple[str, ...]] = ("short", "long")
     sets: ClassVar[tuple[str, str]] = ("scitldr", "scitldr")
     levels: ClassVar[Levels] = TLDR
     ask: ClassVar[dict[str, str]] = {
@@ -60,8 +61,8 @@ class Tldr(Writing):
         """How far the source bears out the less faithful text; half a second for the longest."""
         return min(faithful(self.article.text, text) for text in texts)
 
-    async def step(self, actions: dict[str, str]) -> Reward:
-        first, second = (actions[role] for role in self.roles)
+    async def judge(self, actions: dict[str, str]) -> Reward:
+        first, second = (actions[role] for role in self.writers)
         parts = graded(first, second, self.levels)
         truth = await asyncio.to_thread(self.truth, first, second)
         looks = self.reward == "faithful"
@@ -77,6 +78,7 @@ class Arxiv(Tldr):
     """An abstract expanded: one writes why, the other how, each in a paragraph of 128 to 256 words."""
 
     roles: ClassVar[tuple[str, ...]] = ("background", "method")
+    writers: ClassVar[tuple[str, ...]] = ("background", "method")
     sets: ClassVar[tuple[str, str]] = ("arxiv", "arxiv")
     levels: ClassVar[Levels] = ARXIV
     ask: ClassVar[dict[str, str]] = {
@@ -93,6 +95,7 @@ class Story(Writing):
     Settings: the ROUGE-L that is `enough` for success, and those of `FromData`."""
 
     roles: ClassVar[tuple[str, ...]] = ("middle", "ending")
+    writers: ClassVar[tuple[str, ...]] = ("middle", "ending")
     sets: ClassVar[tuple[str, str]] = ("stories", "stories")
     ask: ClassVar[dict[str, str]] = {
         "middle": "Write the next paragraph of this story. A team mate writes its end.\n\n{text}",
@@ -106,7 +109,19 @@ class Story(Writing):
         self.given, self.rest, self.enough = " ".join(words[:half]), " ".join(words[half : half + 512]), enough
         self.article = Article(self.article.id, self.article.title, self.given)
 
-    async def step(self, actions: dict[str, str]) -> Reward:
-        likeness = rouge_l(self.rest, " ".join(actions[role] for role in self.roles))
+    async def judge(self, actions: dict[str, str]) -> Reward:
+        likeness = rouge_l(self.rest, " ".join(actions[role] for role in self.writers))
         self.over, self.won = True, likeness >= self.enough
         return Reward(team=likeness, parts={"rouge_l": likeness})
+
+
+class TldrAlone(Alone, Tldr):
+    """One agent that writes the short summary, and then the long one."""
+
+
+class ArxivAlone(Alone, Arxiv):
+    """One agent that writes the background, and then the method."""
+
+
+class StoryAlone(Alone, Story):
+    """One agent that writes what happens next, and then how it ends."""

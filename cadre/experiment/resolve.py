@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from cadre.advantages import critic_inputs
@@ -71,14 +72,15 @@ def _environments(config: Config, env: str | type[Env]) -> tuple[EnvSpec, EnvSpe
 
     A set that is held out is known to both, so that what leaks from it is left out of training.
     """
-    changes, central = config.evaluate.settings, config.algorithm.central
-    spec = EnvSpec(env, config.settings, central=central)
+    changes = config.evaluate.settings
+    make = partial(EnvSpec, env, central=config.algorithm.central, prompts=config.team.prompts)
+    spec = make(config.settings)
     if not changes:
         return spec, spec
     if "test" in changes and issubclass(spec.declared, FromData):
-        spec = EnvSpec(env, {**config.settings, "test": changes["test"]}, central=central)
+        spec = make({**config.settings, "test": changes["test"]})
     try:
-        return spec, EnvSpec(env, {**config.settings, **changes}, central=central)
+        return spec, make({**config.settings, **changes})
     except ConfigError as error:
         raise ConfigError(f"evaluate.{error}") from None
 

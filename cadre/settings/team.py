@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field, model_validator
 
 from cadre.errors import nearest
@@ -14,6 +16,9 @@ class TeamConfig(Section):
 
     policies: dict[str, Policy] = Field(min_length=1, description="policy: its model, or all about it")
     roles: dict[str, str] = Field(min_length=1, description="role: policy")
+    prompts: dict[str, Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=dict, description="role: a system message before all that it sees"
+    )
     exchange_every: int = Field(0, ge=0, description="updates after which each role goes to the next policy; 0: never")
 
     @model_validator(mode="after")
@@ -24,6 +29,17 @@ class TeamConfig(Section):
                     f"roles.{role}",
                     f"got policy {chosen!r}; expected one of {', '.join(self.policies)}. Define it under team.policies "
                     f"or name another.{nearest(chosen, self.policies)}",
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _prompts_are_of_roles(self) -> TeamConfig:
+        for role in self.prompts:
+            if role not in self.roles:
+                raise refused(
+                    f"prompts.{role}",
+                    f"got a prompt for a role that nobody plays; expected some of {', '.join(self.roles)}. Remove it."
+                    f"{nearest(role, self.roles)}",
                 )
         return self
 

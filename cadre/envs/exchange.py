@@ -1,0 +1,108 @@
+"""Two who write parts of one thing: at once, one after the other, with a round of discussion, or one agent for both.
+
+The baselines of MAGRPO (arXiv 2508.04652, section 5) are settings of one environment, so that they share its tasks, its
+prompts and its reward. `exchange: none` is two answers without a word between them (put together as they are: naive
+concatenation), `pipeline` shows the second writer what the first has written, and `discussion` shows both what the
+other wrote and asks them once more. What is said on the way is not paid: the last texts are judged together. `Alone` is
+a single agent that writes one part after the other in one conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+from cadre.envs.from_data import FromData
+from cadre.types import Message, Observation, Reward, Task
+
+Exchanges = Literal["none", "pipeline", "discussion"]
+SHOWN = 4_000  # characters of a draft that a team mate sees
+MATE = "\n\nThis is what your team mate {role} has written, for you to see:\n{text}"
+AGAIN = "Your team mate {role} has written:\n{text}\n\nWrite your own part again, so that the two fit together."
+
+
+class Exchange(FromData):
+    """A subclass says who the `writers` are, what they are `asked`, and how it `judge`s their texts; nothing else
+    depends on how they take turns. Settings: the `exchange`, and those of `FromData`."""
+
+    writers: ClassVar[tuple[str, ...]]
+    drafts: Mapping[str, str] = MappingProxyType({})  # what has been written of this turn and is not judged yet
+
+    def __init__(self, task: Task, exchange: Exchanges = "none", **data: Any) -> None:
+        super().__init__(task, **data)
+        self.exchange: Exchanges = exchange
+
+    def asked(self) -> dict[str, Observation]:
+        """What the writers are asked now, as if they wrote at once; {} when the episode is over."""
+        raise NotImplementedError
+
+    async def judge(self, texts: dict[str, str]) -> Reward:
+        """The reward of the writers' texts, and the next turn."""
+        raise NotImplementedError
+
+    def observe(self) -> dict[str, Observation]:
+        asked = self.asked()
+        if self.exchange == "none" or set(asked) != set(self.writers):
+            return asked
+        if self.exchange == "discussion":
+            return {role: self.discussed(asked[role]) for role in asked} if self.drafts else asked
+        role = self.writers[len(self.drafts)]
+        return {role: self.beside_drafts(asked[role])}
+
+    def beside_drafts(self, observation: Observation) -> Observation:
+        """The same with what others have written before."""
+        *before, last = observation.messages
+        told = "".join(MATE.format(role=role, text=text[:SHOWN]) for role, text in self.drafts.items())
+        return Observation(observation.role, (*before, Message("user", last.content + told)))
+
+    def discussed(self, observation: Observation) -> Observation:
+        """The writer's conversation with its own draft, and what its team mates wrote meanwhile."""
+        role = observation.role
+        told = "\n\n".join(
+            AGAIN.format(role=other, text=text[:SHOWN]) for other, text in self.drafts.items() if other != role
+        )
+        messages = (*observation.messages, Message("assistant", self.drafts[role]), Message("user", told))
+        return Observation(role, messages)
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        if self.exchange == "discussion" and not self.drafts and set(actions) == set(self.writers):
+            self.drafts = dict(actions)
+            return Reward()
+        if self.exchange == "pipeline" and set(actions) <= set(self.writers):
+            self.drafts = {**self.drafts, **actions}
+            if len(self.drafts) < len(self.writers):
+                return Reward()
+            actions = dict(self.drafts)
+        self.drafts = {}
+        return await self.judge(actions)
+
+
+class Alone(Exchange):
+    """One agent writes the parts one after the other, each after what it has written before. Name it before the game
+    among the bases."""
+
+    roles: ClassVar[tuple[str, ...]] = ("agent",)
+
+    def __init__(self, task: Task, **settings: Any) -> None:
+        super().__init__(task, **{**settings, "exchange": "none"})
+
+    def observe(self) -> dict[str, Observation]:
+        asked = self.asked()
+        if set(asked) != set(self.writers):
+            return asked
+        said: list[Message] = []
+        for role, text in self.drafts.items():
+            said += [*asked[role].messages, Message("assistant", text)]
+        return {"agent": Observation("agent", (*said, *asked[self.writers[len(self.drafts)]].messages))}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        if "agent" not in actions:
+            return await self.judge(actions)
+        self.drafts = {**self.drafts, self.writers[len(self.drafts)]: actions["agent"]}
+        if len(self.drafts) < len(self.writers):
+            return Reward()
+        texts, self.drafts = dict(self.drafts), {}
+        reward = await self.judge(texts)
+        local = {"agent": sum(reward.local.values())} if reward.local else {}
+        return Reward(reward.team, local, reward.parts)
