@@ -34,7 +34,7 @@ def build_batch(
     """The data of an update as the plan says. The running means in `baseline_state` are moved by the batch."""
     metrics: Metrics = {}
     if plan.reward_model is not None:
-        trees, metrics = scored_by_model(trees, team)
+        trees, metrics = scored_by_model(trees, team, plan.joint_reward)
     samples, charges = charged(samples_of(trees), plan, team)
     learn = _by_preference if plan.preference is not None else _by_critic if plan.critic is not None else _by_group
     batch = learn(samples, plan, team, {} if baseline_state is None else baseline_state)
@@ -91,8 +91,8 @@ def _sequences(samples: Sequence[ScoredSample], plan: Plan, team: Team) -> list[
     return sequences(filters.weighed_by_role(weighed, plan.selection), team.sampling)
 
 
-def scored_by_model(trees: Sequence[Tree], team: Team) -> tuple[list[Tree], Metrics]:
-    """The trees with the reward model's score of each answer in place of the environment's reward.
+def scored_by_model(trees: Sequence[Tree], team: Team, joint: bool) -> tuple[list[Tree], Metrics]:
+    """The trees with the reward model's score of each answer, or joint answer, in place of the environment's reward.
 
     Raises ConfigError where the team has no reward model.
     """
@@ -101,9 +101,11 @@ def scored_by_model(trees: Sequence[Tree], team: Team) -> tuple[list[Tree], Metr
             "algorithm.reward_model: the team was built without one; expected a model that scores answers. Remove "
             "the option to train on the environment's reward."
         )
-    paid = preferences.scored_by(trees, team.reward_model)
+    score = preferences.jointly_scored_by if joint else preferences.scored_by
+    paid = score(trees, team.reward_model)
     branches = (branch for tree in paid for node in walk.nodes(tree.root) for branch in node.branches)
-    return paid, {"reward_model/score": fmean(score for branch in branches for score in branch.reward.local.values())}
+    rewards = (branch.reward for branch in branches)
+    return paid, {"reward_model/score": fmean(s for r in rewards for s in ([r.team] if joint else r.local.values()))}
 
 
 def useful(plan: Plan, team: Team) -> Callable[[Tree], bool]:

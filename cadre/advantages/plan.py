@@ -19,7 +19,8 @@ class Plan:
     """A point in the choices of DESIGN that makes an algorithm.
 
     With a `critic` the samples are worth what they earned beyond its values, else what `credit` makes of their groups;
-    `kl` weighs the penalty k1 in the reward; `reward_model` is the folder of the model that pays in place of the task.
+    `kl` weighs the penalty k1 in the reward; `reward_model` is the folder of the model that pays in place of the task:
+    each answer, or with `joint_reward` the team for all that is said at once.
     `tree_weight` is what weighs alike in an update, `selection` which samples are learned from, and how much; with
     `only_positive` those without a positive advantage are left out. With `preference`, the beta of DPO, joint actions
     of one decision are preferred to those that earned less, and nothing else is learned.
@@ -31,6 +32,7 @@ class Plan:
     critic: Critic | None = None
     kl: float = 0.0
     reward_model: str | None = None
+    joint_reward: bool = False
     tree_weight: TreeWeight = "by_sample"
     selection: CreditConfig = ALL
     only_positive: bool = False

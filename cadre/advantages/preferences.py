@@ -7,9 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from cadre.advantages.by_preference import value
 from cadre.advantages.credit import NO_STD, Credit
 from cadre.advantages.group_relative import valued
 from cadre.advantages.samples import ScoredSample, samples_of
+from cadre.envs.joint_policy import joint_prompt, joint_text
 from cadre.rewards.preferences import Pair
 from cadre.rollout import walk
 from cadre.team import RewardModel
@@ -30,6 +32,53 @@ def _pairs(siblings: Sequence[ScoredSample]) -> Iterator[Pair]:
         if best.returns - worst.returns >= NO_STD and best.sample.text != worst.sample.text:
             prompt = best.decision.node.observations[best.decision.role].messages
             yield Pair(prompt, best.sample.text, worst.sample.text)
+
+
+def joint_pairs_of(trees: Sequence[Tree], credit: Credit) -> list[Pair]:
+    """All pairs of joint actions of one decision after which the team earned differently (MAGRPO's joint reward model,
+    arXiv 2508.04652): what all who act see, in one prompt, and what they say, each below a mark of its name."""
+    return [
+        pair for tree in trees for node in walk.nodes(tree.root) for pair in dict.fromkeys(_joint_pairs(node, credit))
+    ]
+
+
+def _joint_pairs(node: Node, credit: Credit) -> Iterator[Pair]:
+    prompt = joint_prompt(node.observations)
+    worth = [(value(branch, node.turn, credit), said_together(node, branch)) for branch in node.branches]
+    for (first, left), (second, right) in itertools.combinations(worth, 2):
+        if abs(first - second) >= NO_STD and left != right:
+            yield Pair(prompt, *((left, right) if first > second else (right, left)))
+
+
+def said_together(node: Node, branch: Branch) -> str:
+    """A joint action as one text."""
+    return joint_text({role: node.samples[role][index].text for role, index in branch.choice.items()})
+
+
+def jointly_scored_by(trees: Sequence[Tree], model: RewardModel) -> list[Tree]:
+    """The trees with the model's score of each joint action as the team's reward, in place of the environment's."""
+    asked = [
+        (joint_prompt(node.observations), said_together(node, branch))
+        for tree in trees
+        for node in walk.nodes(tree.root)
+        for branch in node.branches
+    ]
+    scores = iter(model.score([prompt for prompt, _ in asked], [text for _, text in asked]))
+    return [replace(tree, root=_paid_together(tree.root, scores)) for tree in trees]
+
+
+def _paid_together(node: Node, scores: Iterator[float]) -> Node:
+    """The node and what is below it with the scores as the team's rewards, taken in the order of `walk.nodes`."""
+    paid = [next(scores) for _ in node.branches]
+    branches = tuple(
+        replace(
+            branch,
+            reward=Reward(score, {}, branch.reward.parts),
+            child=None if branch.child is None else _paid_together(branch.child, scores),
+        )
+        for score, branch in zip(paid, node.branches, strict=True)
+    )
+    return replace(node, branches=branches)
 
 
 def scored_by(trees: Sequence[Tree], model: RewardModel) -> list[Tree]:

@@ -27,6 +27,9 @@ class ActorCritic(Algorithm):
     estimate: Literal["gae", "reward_to_go"] = Field("gae", description="of the advantage; reward_to_go is R - V")
     gae_lambda: float = Field(0.95, ge=0.0, le=1.0, description="0 trusts the critic, 1 the rewards that followed")
     whiten: bool = Field(True, description="advantages of a policy get mean 0 and deviation 1 over the batch")
+    reward_model: str | None = Field(
+        None, description="folder of a model that scores all that is said at once; unset: the environment's reward"
+    )
     critic: CriticConfig = CriticConfig()
 
     def plan(self) -> Plan:
@@ -40,7 +43,8 @@ class ActorCritic(Algorithm):
             whiten=self.whiten,
         )
         credit = Credit("reward_to_go", "node", "none", "none", self.alpha, self.gamma)
-        return Plan(tree_shape.independent(self.k), credit, critic=critic)
+        shape = tree_shape.independent(self.k)
+        return Plan(shape, credit, critic=critic, reward_model=self.reward_model, joint_reward=True)
 
     def check_estimate(self) -> None:
         """Refuse what the chosen estimate or level would ignore."""
@@ -87,4 +91,4 @@ class Rlhf(ActorCritic):
 
     def plan(self) -> Plan:
         """The score on the last token, a KL penalty on every token (arXiv 2203.02155, equation 2)."""
-        return replace(super().plan(), reward_model=self.reward_model)
+        return replace(super().plan(), joint_reward=False)

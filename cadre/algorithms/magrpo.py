@@ -24,11 +24,15 @@ class PlayedOut(Algorithm):
     k: ManySiblings = Field(4, description="completions of each agent at a node, also by turn or by role")
     gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn")
     stop_at: float | None = Field(None, description="grow no further below a node whose mean reward passes this")
+    reward_model: str | None = Field(
+        None, description="folder of a model that scores all that is said at once; unset: the environment's reward"
+    )
 
     def plan(self) -> Plan:
         """All joint actions played out, the return to go minus the node's baseline, the plain policy gradient."""
         credit = Credit("reward_to_go", "node", self.baseline, "none", self.alpha, self.gamma)
-        return Plan(self.shape(), credit, POLICY_GRADIENT, tree_weight="alike")
+        judged = {"reward_model": self.reward_model, "joint_reward": True}
+        return Plan(self.shape(), credit, POLICY_GRADIENT, tree_weight="alike", **judged)
 
     def shape(self) -> tree_shape.Shape:
         """Every joint action carries on."""

@@ -34,13 +34,14 @@ def preference_pairs(
     out: Annotated[Path, typer.Option(help="the JSONL file to write; must be new")],
     overrides: Overrides = None,
     tasks: Annotated[int, typer.Option(min=1, help="how many of the training split")] = 100,
+    joint: Annotated[bool, typer.Option("--joint", help="pairs of all that is said at once, for a team")] = False,
 ) -> None:
     """Sample siblings of the untrained team and write them as pairs, the better paid first; ties are left out."""
     experiment = resolve(config.load(recipe, overrides or []))
     must_be_new(out, "preference-pairs --out")
     from cadre.experiment.preference_pairs import write_pairs
 
-    pairs, trees = write_pairs(experiment, tasks, out)
+    pairs, trees = write_pairs(experiment, tasks, out, joint)
     console.print(f"wrote {pairs} pairs of {trees} tasks to {out}", markup=False, highlight=False)
 
 
@@ -74,4 +75,5 @@ def reward_model(
             f"held-out accuracy on {report.held_out} pairs: {report.before:.1%} before, {report.after:.1%} after",
             highlight=False,
         )
+        console.print(report.against_chance(), highlight=False)
     console.print(f"wrote {out}", highlight=False)

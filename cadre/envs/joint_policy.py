@@ -84,6 +84,14 @@ def _conversation(messages: Sequence[Message]) -> str:
     return "\n".join(f"[{message.role}]\n{message.content}" for message in messages)
 
 
+def joint_text(said: Mapping[str, str]) -> str:
+    """What `parts` takes apart again: the text of the one role that acts, or those of several, each below its mark."""
+    if len(said) == 1:
+        (only,) = said.values()
+        return only
+    return "\n".join(f"{mark(role)}\n{text}" for role, text in said.items())
+
+
 def parts(text: str, acting: Sequence[str]) -> dict[str, str]:
     """What each acting role says: what stands between its mark and the next, the last time that it is marked.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cadre import random_keys, sandbox
-from cadre.advantages.preferences import pairs_of
+from cadre.advantages.preferences import joint_pairs_of, pairs_of
 from cadre.experiment.build import build_team
 from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.experiment import Experiment
@@ -13,15 +13,15 @@ from cadre.rewards import preferences
 from cadre.rollout.episodes import grow_many
 
 
-def write_pairs(experiment: Experiment, tasks: int, out: Path) -> tuple[int, int]:
+def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = False) -> tuple[int, int]:
     """Sample `tasks` of the training split with the untrained team and write the pairs, the better paid first; ties are
-    left out. Returns how many pairs, of how many tasks."""
+    left out; `joint` pairs are of all that is said at once. Returns how many pairs, of how many tasks."""
     config, plan, env_spec = experiment.config, experiment.plan, experiment.env_spec
     sandbox.configure(config.sandbox.level, cgroup=config.sandbox.cgroup)
     rollout = experiment.rollout(build_team(experiment))
     key = random_keys.key(config.train.seed, "pairs")
     trees, _ = run_to_end(grow_many(env_spec.tasks("train")[:tasks], rollout, key))
-    pairs = pairs_of(trees, plan.credit)
+    pairs = (joint_pairs_of if joint else pairs_of)(trees, plan.credit)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("".join(preferences.line_of(pair) + "\n" for pair in pairs), encoding="utf-8")
     return len(pairs), len(trees)

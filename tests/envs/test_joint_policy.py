@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cadre.env import Env
 from cadre.envs.check import check_env
-from cadre.envs.joint_policy import centralised, joint_prompt, parts
+from cadre.envs.joint_policy import centralised, joint_prompt, joint_text, parts
 from cadre.errors import ConfigError
 from cadre.experiment import config
 from cadre.experiment.resolve import resolve
@@ -133,3 +133,9 @@ def test_the_only_role_is_the_team() -> None:
         resolve(config.parse(chosen | {"team": wrong}))
     with pytest.raises(ConfigError, match=r"algorithm\.joint: unknown"):
         config.parse(chosen | {"algorithm": named | {"joint": "cross"}, "team": wrong})
+
+
+def test_what_is_said_together_is_taken_apart_again() -> None:
+    said = {"a": "one\ntwo", "b": "three"}
+    assert parts(joint_text(said), ["a", "b"]) == said
+    assert joint_text({"a": "alone"}) == "alone"

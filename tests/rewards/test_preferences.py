@@ -9,7 +9,8 @@ import yaml
 from typer.testing import CliRunner
 
 from cadre.advantages.credit import Credit
-from cadre.advantages.preferences import pairs_of, scored_by
+from cadre.advantages.preferences import joint_pairs_of, jointly_scored_by, pairs_of, scored_by
+from cadre.algorithms import plan_of
 from cadre.cli.app import app
 from cadre.errors import ConfigError, RunError
 from cadre.experiment import config
@@ -131,3 +132,35 @@ def test_pairs_of_an_untrained_team(speaker: Path, tmp_path: Path) -> None:
     assert all(pair.chosen == pair.prompt[0].content != pair.rejected for pair in pairs)
     again = CliRunner().invoke(app, command)
     assert isinstance(again.exception, RunError)
+
+
+def test_joint_actions_that_earned_differently_are_pairs_by_hand() -> None:
+    """Three joint actions of a and b: 2, 5 + 1/2 by what follows, 2; below the second b alone has two siblings."""
+    late = node(1, {"b": 2}, [leaf({"b": 0}, 1.0), leaf({"b": 1}, 0.0)])
+    branches = [leaf({"a": 0, "b": 0}, 2.0), inner({"a": 1, "b": 1}, late, 5.0), leaf({"a": 2, "b": 0}, 2.0)]
+    root = node(0, {"a": 3, "b": 2}, branches)
+    both = "=== a ===\na{}\n=== b ===\nb{}"
+    found = joint_pairs_of([Tree(Task("t", {}), root)], STEP)
+    assert [(pair.chosen, pair.rejected) for pair in found] == [
+        (both.format(1, 1), both.format(0, 0)),
+        (both.format(1, 1), both.format(2, 0)),
+        ("b0", "b1"),
+    ]
+    assert "You speak for all of a, b at once" in found[0].prompt[0].content
+
+
+def test_a_jointly_judged_tree_pays_the_team_alone() -> None:
+    late = node(1, {"b": 2}, [leaf({"b": 0}, 9.0), leaf({"b": 1}, 0.0, b=7.0)])
+    root = node(0, {"a": 2, "b": 2}, [leaf({"a": 0, "b": 1}, 3.0), inner({"a": 1, "b": 0}, late, 5.0, a=2.0)])
+    (paid,) = jointly_scored_by([Tree(Task("t", {}), root)], Longest())
+    rewards = [branch.reward for one in walk.nodes(paid.root) for branch in one.branches]
+    assert [(reward.team, dict(reward.local)) for reward in rewards] == [(1.0, {}), (0.0, {}), (0.0, {}), (1.0, {})]
+
+
+@pytest.mark.parametrize("name", ["ippo", "mappo", "magrpo", "ma_rloo"])
+def test_algorithms_of_teams_take_a_joint_reward_model(name: str) -> None:
+    chosen = config.load("plan-path", [f"algorithm={{name: {name}, reward_model: judge}}"])
+    plan = plan_of(chosen.algorithm)
+    assert (plan.reward_model, plan.joint_reward) == ("judge", True)
+    alone = config.load("plan-path-rlhf", ["algorithm.reward_model=judge"])
+    assert plan_of(alone.algorithm).joint_reward is False

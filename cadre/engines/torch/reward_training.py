@@ -5,10 +5,12 @@ What is written is a plain Hugging Face folder (AutoModelForSequenceClassificati
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 
 import torch
 from torch import Tensor
@@ -41,12 +43,28 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """What came of it: `losses` by step, and the share of held-out pairs in the right order before and after."""
+    """What came of it: `losses` by step, the share of held-out pairs in the right order before and after, and
+    `prompts`, that share by held-out prompt after."""
 
     losses: tuple[float, ...]
     before: float
     after: float
     held_out: int
+    prompts: tuple[float, ...] = ()
+
+    @property
+    def margin(self) -> float:
+        """How far the mean over held-out prompts is above chance, at the low end of its 95% interval; pairs of one
+        prompt are not independent, so prompts are what counts. Not a number below two prompts."""
+        if len(self.prompts) < 2:
+            return float("nan")
+        return fmean(self.prompts) - 1.96 * stdev(self.prompts) / math.sqrt(len(self.prompts)) - 0.5
+
+    def against_chance(self) -> str:
+        """The margin in words."""
+        if not self.margin > 0.0:
+            return "It does not beat chance on held-out prompts: more pairs, steps or another learning rate are needed."
+        return f"It beats chance by {self.margin:.1%} at least, on {len(self.prompts)} held-out prompts (95% interval)."
 
 
 def train(
@@ -69,7 +87,12 @@ def train(
     for step in range(settings.steps):
         losses.append(_step(scorer, optimiser, [encoded[index] for index in _picked(len(encoded), step, settings)]))
         tell(step, losses[-1])
-    report = Report(tuple(losses), before, accuracy(scorer, held), len(held))
+    rights = orders(scorer, held)
+    by_prompt = {pair.prompt: [] for pair in held}  # type: dict[object, list[float]]
+    for pair, right in zip(held, rights, strict=True):
+        by_prompt[pair.prompt].append(right)
+    after = fmean(rights) if rights else float("nan")
+    report = Report(tuple(losses), before, after, len(held), tuple(map(fmean, by_prompt.values())))
     _save(scorer, out)
     return report
 
@@ -91,13 +114,15 @@ def split(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], l
 
 def accuracy(scorer: RewardModel, pairs: Sequence[Pair]) -> float:
     """The share of pairs whose chosen answer scores higher; a tie is half right. Not a number where there are none."""
-    if not pairs:
-        return float("nan")
+    return fmean(orders(scorer, pairs)) if pairs else float("nan")
+
+
+def orders(scorer: RewardModel, pairs: Sequence[Pair]) -> list[float]:
+    """By pair: 1 where the chosen answer scores higher, 0 where the other does, a half where none."""
     prompts = [pair.prompt for pair in pairs]
     chosen = scorer.score(prompts, [pair.chosen for pair in pairs])
     rejected = scorer.score(prompts, [pair.rejected for pair in pairs])
-    right = (0.5 if high == low else float(high > low) for high, low in zip(chosen, rejected, strict=True))
-    return sum(right) / len(pairs)
+    return [0.5 if high == low else float(high > low) for high, low in zip(chosen, rejected, strict=True)]
 
 
 def preference_loss(chosen: Tensor, rejected: Tensor) -> Tensor:

@@ -102,3 +102,13 @@ def test_the_command(folders, tmp_path):
     assert "held-out accuracy on 6 pairs:" in done.output
     assert RewardModel.load(tmp_path / "judge").score([toy(1)[0].prompt], ["please"])
     assert isinstance(CliRunner().invoke(app, command).exception, RunError)
+
+
+def test_the_margin_over_chance_by_hand(folders, tmp_path):
+    """Prompts with all, all and half of their pairs in order: mean 5/6, standard deviation 0.2887."""
+    report = Report((), 0.5, 0.9, 6, (1.0, 1.0, 0.5))
+    assert report.margin == pytest.approx(5 / 6 - 1.96 * math.sqrt(1 / 12) / math.sqrt(3) - 0.5, abs=1e-9)
+    assert "beats chance by 0.7% at least, on 3 held-out prompts" in report.against_chance()
+    assert "does not beat chance" in Report((), 0.5, 0.5, 6, (0.0, 1.0)).against_chance()
+    assert math.isnan(Report((), 0.5, 1.0, 1, (1.0,)).margin)
+    assert trained(folders, tmp_path)[1].margin > 0.3
