@@ -31,8 +31,14 @@ class PlayedOut(Algorithm):
     def plan(self) -> Plan:
         """All joint actions played out, the return to go minus the node's baseline, the plain policy gradient."""
         credit = Credit("reward_to_go", "node", self.baseline, "none", self.alpha, self.gamma)
-        judged = {"reward_model": self.reward_model, "joint_reward": True}
-        return Plan(self.shape(), credit, POLICY_GRADIENT, tree_weight="alike", **judged)
+        return Plan(
+            self.shape(),
+            credit,
+            POLICY_GRADIENT,
+            reward_model=self.reward_model,
+            joint_reward=True,
+            tree_weight="alike",
+        )
 
     def shape(self) -> tree_shape.Shape:
         """Every joint action carries on."""
