@@ -8,7 +8,7 @@ from typing import Annotated, cast
 import typer
 
 import cadre
-from cadre.cli import bench, check, data, evaluate, fork, listing, models, play, train
+from cadre.cli import bench, check, data, evaluate, fork, listing, models, play, serve, train
 from cadre.cli.terminal import console, print_error
 from cadre.errors import CadreError
 from cadre.experiment.threads import settle_threads
@@ -22,6 +22,7 @@ app.command()(train.train)
 app.command()(fork.fork)
 app.command(name="eval")(evaluate.evaluate)
 app.command()(play.play)
+app.command()(serve.serve)
 app.command()(check.check)
 app.command(name="list")(listing.list_all)
 app.command()(models.export)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -44,6 +44,11 @@ class Answer:
     finish: Finish = "stop"
     prompt_tokens: int = 0
     completion_tokens: int = 0
+
+    def named(self, name: str) -> Answer:
+        """With calls of tools that are named after the call which this answers, the same in every run."""
+        calls = (replace(call, id=f"call_{name}{number}") for number, call in enumerate(self.message.tool_calls))
+        return replace(self, message=replace(self.message, tool_calls=tuple(calls)))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -49,17 +50,20 @@ class Held:
 class Session:
     """What one key may do. `models` are the names that it may ask for, all where there are none.
 
-    arrived   called with every call that is not a repeated one
-    posted    called with every reward that the program posts, None where it may not
+    arrived     called with every call that is not a repeated one
+    posted      called with every reward that the program posts, None where it may not
+    remembered  how many calls are kept for those that come again, and responses to go on from; None for all
     """
 
     models: Sequence[str]
     arrived: Callable[[Held], None]
     posted: Callable[[Reward], None] | None = None
     key: str = field(default_factory=lambda: f"cadre-{secrets.token_urlsafe(24)}")
+    remembered: int | None = None
     over: Refused | None = None
     held: dict[str, list[Held]] = field(default_factory=dict)
     stored: dict[str, tuple[Message, ...]] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
 
     def attach(self, call: Call, again: bool) -> Held:
         """The call as it is held: a new one, or the one that the client has lost hold of and repeats. `again` says that
@@ -76,13 +80,25 @@ class Session:
             return repeated[0]
         if sum(not held.answer.done() for every in self.held.values() for held in every) >= MAX_HELD:
             raise Refused(400, f"This session waits for {MAX_HELD} answers; expected fewer at once.")
-        held = Held(call, len(alike), asyncio.get_running_loop().create_future())
+        held = Held(call, self.calls[call.content], asyncio.get_running_loop().create_future())
         held.answer.add_done_callback(
             lambda future: future.cancelled() or future.exception()
         )  # seen, if by nobody else
         alike.append(held)
+        self.calls[call.content] += 1
+        self._forget()
         self.arrived(held)
         return held
+
+    def _forget(self) -> None:
+        """Let go of the oldest calls, where not all are kept."""
+        while self.remembered is not None and len(self.held) > self.remembered:
+            oldest = next(iter(self.held))
+            if any(not held.answer.done() for held in self.held[oldest]):
+                return
+            del self.held[oldest]
+        while self.remembered is not None and len(self.stored) > self.remembered:
+            del self.stored[next(iter(self.stored))]
 
     def end(self, why: str) -> None:
         """Refuse everything from here on, what is waited for included."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cadre.envs.adapters import standstill
@@ -130,7 +130,7 @@ class Instance:
             self._give(held, exchange.answer)
 
     def _give(self, held: Held, answer: Answer) -> None:
-        held.answer.set_result(named(answer, held.name))
+        held.answer.set_result(answer.named(held.name))
         self._given.append(held)
 
     def _posted(self, reward: Reward) -> None:
@@ -187,12 +187,6 @@ def raise_in(instance: Instance, why: str) -> None:
     instance.close(why)
     assert instance.session.over is not None
     raise instance.session.over
-
-
-def named(answer: Answer, name: str) -> Answer:
-    """The answer with calls of tools that are named after the call which it answers, the same in every run."""
-    calls = tuple(replace(call, id=f"call_{name}{number}") for number, call in enumerate(answer.message.tool_calls))
-    return replace(answer, message=Message("assistant", answer.message.content, calls))
 
 
 def difference(missing: Sequence[Asked], new: Sequence[Asked]) -> str:

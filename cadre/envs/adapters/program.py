@@ -52,6 +52,8 @@ class Program(Env):
     limits       seconds, cpu, memory, processes, calls of one instance
     python       the interpreter for the function's file, such as that of another virtual environment
     environment  variables for the program
+
+    and those of `tasks`.
     """
 
     roles: ClassVar[tuple[str, ...]] = ()
@@ -72,6 +74,7 @@ class Program(Env):
         limits: Limits | None = None,
         python: str = "",
         environment: dict[str, str] | None = None,
+        **of_tasks: Any,
     ) -> None:
         super().__init__(task)
         launch = launch_of(run, isolation, limits or Limits(), python, environment or {})

@@ -25,6 +25,32 @@ def relay(task, client):
     return right
 
 
+def dialogue(task, client):
+    """The same as `Dialogue` in test_parity.py."""
+    import cadre_program
+
+    heard = []
+    for turn in range(task["turns"]):
+        heard.append(f"{task['word']} {turn}")
+        note = ask(client, "planner", *heard)
+        heard.append(note)
+        cadre_program.reward(local={"planner": len(set(note)) / 10})
+        echo = ask(client, "coder", f"repeat {note}")
+        cadre_program.reward(team=float(echo[:1] == note[:1]), local={"coder": len(set(echo) & set(note)) / 10})
+    return None
+
+
+def likeness(task, client):
+    """A number that hangs on every letter that is said."""
+    heard, paid = [], 0.0
+    for turn in range(task["turns"]):
+        heard.append(f"{task['word']} {turn}")
+        heard.append(ask(client, "planner", *heard))
+        echo = ask(client, "gpt", f"repeat {heard[-1]}")
+        paid += sum(map(ord, heard[-1] + echo))
+    return paid
+
+
 def pair(task, client):
     """Both are asked at once, from two threads."""
     said = {}
