@@ -49,6 +49,7 @@ METRICS = {
     "parts/PART": "a part of the reward, as the environment names it: mean over the steps; never trained on",
     "ROLE/reward": "what the role was paid a sample, alpha * team + local, mean",
     "ROLE/tokens": "tokens of a completion, mean",
+    "ROLE/tokens_max": "tokens of the longest completion",
     "ROLE/truncated": "share of the completions that were cut at max_tokens",
     "ROLE/groups_without_std": "share of the role's groups whose siblings were all paid alike",
     "ROLE/groups_without_std/N": "the same of the role's decision N of an episode, counted from 0",

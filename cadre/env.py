@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, overload
 
-from cadre.types import Observation, Reward, Sample, Task
+from cadre.types import Drawing, Observation, Reward, Sample, Task
 
 Split = Literal["train", "test"]
 
@@ -64,6 +64,10 @@ class Env:
     def privileged(self) -> str:
         """What critics may see in training and no role ever does, such as a solution from here. Changes nothing."""
         return ""
+
+    def render(self) -> Drawing:
+        """The state for people to look at, made by `cadre.envs.drawings`; nobody who plays sees it. Changes nothing."""
+        return None
 
     @classmethod
     def roles_of(cls, **settings: Any) -> tuple[str, ...]:

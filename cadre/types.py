@@ -12,6 +12,10 @@ from typing import Any, Literal
 Finish = Literal["stop", "length"]
 # How a prompt goes on from what its role saw and said before (`Sample.history`).
 History = Literal["first", "clean", "realigned", "new"]
+# Where a sample stands among the trees of its update: (tree, numbers of the branches above it, role, sibling).
+Place = tuple[int, tuple[int, ...], str, int]
+# A picture of a state as plain JSON; `cadre.envs.drawings` makes them. None where there is none.
+Drawing = Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ class Branch:
 
     `over` and `success` are the environment's state after the step. `carried` says that the shape went on from here:
     then `child` is the next decision, or None because the episode is over. A branch that was not carried may have a
-    child too, where the shape looked at what follows before it chose.
+    child too, where the shape looked at what follows before it chose. `drawing` shows the state after the step.
     """
 
     choice: Mapping[str, int]
@@ -172,6 +176,7 @@ class Branch:
     success: bool
     carried: bool = True
     child: Node | None = None
+    drawing: Drawing = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +185,7 @@ class Node:
 
     `turn` counts, from 0, how often the acting roles had acted before on this path. `privileged` is what the
     environment shows to critics only. `share` is what the decision counts beside those that its shape played side by
-    side: 1/n where it is one of n.
+    side: 1/n where it is one of n. `drawing` shows the state in which they act.
     """
 
     turn: int
@@ -189,6 +194,7 @@ class Node:
     branches: tuple[Branch, ...]
     privileged: str = ""
     share: float = 1.0
+    drawing: Drawing = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +226,8 @@ class Datum:
     entries, zero where the mask is False. `temperature` is the one it was sampled at. `reference` has T
     log-probabilities under the reference model, or none where no loss asks for them; `old` those of the policy at the
     start of the update, or none where they are taken to be the sampler's. `targets` train a critic's head on the
-    sequence; a sequence for a critic alone has nothing in its mask.
+    sequence; a sequence for a critic alone has nothing in its mask. `place` is where its sample stands, None where it
+    is of no one sample.
     """
 
     policy: str
@@ -234,3 +241,4 @@ class Datum:
     reference: tuple[float, ...] = ()
     old: tuple[float, ...] = ()
     targets: Targets | None = None
+    place: Place | None = None

@@ -21,10 +21,18 @@ from cadre.types import Datum, Tree
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """The sequences of an update, the groups that they were compared in, if any, and metrics for the logs."""
+    """The sequences of an update, and what they were made of.
+
+    groups    those that samples were compared in, if any
+    judged    every sample that has an advantage
+    learned   those of them that the update learns from, with what they weigh
+    metrics   for the logs
+    """
 
     data: list[Datum]
     groups: list[AdvantageGroup] = field(default_factory=list)
+    judged: list[ScoredSample] = field(default_factory=list)
+    learned: list[ScoredSample] = field(default_factory=list)
     metrics: Metrics = field(default_factory=dict)
 
 
@@ -58,8 +66,9 @@ def _by_group(samples: Sequence[ScoredSample], plan: Plan, team: Team, state: Ba
     groups = compare(samples, plan.credit, state)
     state.update(moved(state, groups, plan.credit))
     kept = [scored for scored in filters.selected(groups, plan.selection) if not plan.only_positive or scored.gains]
-    dropped = sum(len(group.samples) for group in groups) - len(kept)
-    return TrainingBatch(_sequences(kept, plan, team), groups, {"rollout/dropped": dropped})
+    judged, learned = [scored for group in groups for scored in group.samples], _weighed(kept, plan, team)
+    metrics: Metrics = {"rollout/dropped": len(judged) - len(kept)}
+    return TrainingBatch(sequences(learned, team.sampling), groups, judged, learned, metrics)
 
 
 def _by_preference(samples: Sequence[ScoredSample], plan: Plan, team: Team, state: BaselineState) -> TrainingBatch:
@@ -68,7 +77,8 @@ def _by_preference(samples: Sequence[ScoredSample], plan: Plan, team: Team, stat
     preferred, metrics = preferred_samples(penalties.with_reference(samples, team), plan.credit, plan.preference)
     kept = [replace(scored, reference=()) for scored in preferred if not filters.cut_off(scored, plan.selection)]
     dropped = {"rollout/dropped": len(samples) - len(kept)}
-    return TrainingBatch(_sequences(kept, plan, team), [], metrics | dropped)
+    learned = _weighed(kept, plan, team)
+    return TrainingBatch(sequences(learned, team.sampling), [], preferred, learned, metrics | dropped)
 
 
 def _by_critic(samples: Sequence[ScoredSample], plan: Plan, team: Team, state: BaselineState) -> TrainingBatch:
@@ -77,18 +87,20 @@ def _by_critic(samples: Sequence[ScoredSample], plan: Plan, team: Team, state: B
     judged, critic_data, metrics = judged_by_critic(samples, plan.credit, plan.critic, team)
     kept = [replace(scored, trains=not filters.cut_off(scored, plan.selection)) for scored in judged]
     dropped = sum(filters.cut_off(scored, plan.selection) for scored in samples)
-    return TrainingBatch([*_sequences(kept, plan, team), *critic_data], [], metrics | {"rollout/dropped": dropped})
+    learned = _weighed(kept, plan, team)
+    data = [*sequences(learned, team.sampling), *critic_data]
+    return TrainingBatch(data, [], judged, learned, metrics | {"rollout/dropped": dropped})
 
 
-def _sequences(samples: Sequence[ScoredSample], plan: Plan, team: Team) -> list[Datum]:
-    """The sequences of what is learned from, with what each weighs and what the loss asks for."""
+def _weighed(samples: Sequence[ScoredSample], plan: Plan, team: Team) -> list[ScoredSample]:
+    """What is learned from, with what each weighs and what the loss asks for."""
     if plan.loss.kl > 0.0 and plan.kl == 0.0:
         samples = penalties.with_reference(samples, team)
     elif plan.loss.kl == 0.0 and plan.kl > 0.0:
         samples = [replace(scored, reference=()) for scored in samples]
     rule = plan.selection.tree_weight or plan.tree_weight
     weighed = filters.weighed_by_tree(samples, rule, plan.loss)
-    return sequences(filters.weighed_by_role(weighed, plan.selection), team.sampling)
+    return filters.weighed_by_role(weighed, plan.selection)
 
 
 def scored_by_model(trees: Sequence[Tree], team: Team, joint: bool) -> tuple[list[Tree], Metrics]:

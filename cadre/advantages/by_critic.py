@@ -31,8 +31,8 @@ def judged_by_critic(
         for read, estimate, value in zip(inputs, estimates, values, strict=True)
     ]
     judged = [
-        replace(scored, advantages=values_beyond, targets=target)
-        for scored, values_beyond, target in zip(trained, advantages, targets, strict=True)
+        replace(scored, advantages=beyond, targets=target, returns=estimate.returns[0], values=value)
+        for scored, beyond, target, estimate, value in zip(trained, advantages, targets, estimates, values, strict=True)
     ]
     return judged, _critic_data(trained, inputs, estimates, values), critic_metrics(trained, values, estimates)
 

@@ -20,11 +20,10 @@ from cadre.advantages.samples import ScoredSample
 from cadre.errors import ConfigError
 from cadre.rollout.walk import Decision
 from cadre.team import Metrics
-from cadre.types import Node
+from cadre.types import Node, Place
 
 # Values of samples, in their order: one a place that the critic judges.
 Values = Sequence[tuple[float, ...]]
-Place = tuple[int, tuple[int, ...], str, int]
 
 
 @dataclass(frozen=True)

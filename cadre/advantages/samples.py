@@ -23,6 +23,7 @@ class ScoredSample:
     weight      what it counts in the loss beside the others of its update
     trains      whether its policy learns from it; a critic may learn from one that no policy does
     targets     what a value head should say of its sequence
+    values      what a critic said of it before the update, empty where none judges
     """
 
     decision: Decision
@@ -34,6 +35,7 @@ class ScoredSample:
     weight: float = 1.0
     trains: bool = True
     targets: Targets | None = None
+    values: tuple[float, ...] = ()
 
     @property
     def sample(self) -> Sample:

@@ -29,7 +29,13 @@ def sequence(scored: ScoredSample, temperature: float) -> Datum:
     if len(advantages) == 1:
         advantages *= len(sample.token_ids)
     reference = before + scored.reference if scored.reference else ()
-    return replace(plain, advantages=before + advantages, reference=reference, targets=scored.targets)
+    return replace(
+        plain,
+        advantages=before + advantages,
+        reference=reference,
+        targets=scored.targets,
+        place=scored.decision.place,
+    )
 
 
 def datum(sample: Sample, advantage: float, temperature: float) -> Datum:

@@ -8,7 +8,7 @@ from typing import Annotated, cast
 import typer
 
 import cadre
-from cadre.cli import bench, check, data, evaluate, fork, listing, models, play, serve, train
+from cadre.cli import bench, check, data, evaluate, fork, listing, models, play, serve, train, trees
 from cadre.cli.terminal import console, print_error
 from cadre.errors import CadreError
 from cadre.experiment.threads import settle_threads
@@ -26,6 +26,7 @@ app.command()(serve.serve)
 app.command()(check.check)
 app.command(name="list")(listing.list_all)
 app.command()(models.export)
+app.command()(trees.trees)
 app.command(name="preference-pairs")(models.preference_pairs)
 app.command(name="reward-model")(models.reward_model)
 app.command()(data.data)

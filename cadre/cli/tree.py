@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cadre.cli.terminal import WIDTH
-from cadre.experiment.kept_trees import KeptTree
+from cadre.experiment.trees.format import KeptTree
 
 INDENT = 2
 # The lines of a prompt that are shown, its last ones: that is where it says what is asked for.
@@ -16,10 +16,11 @@ SEEN_LINES = 6
 def lines(tree: KeptTree) -> Iterator[str]:
     """The whole tree. `>` marks the branches that sampling went on from."""
     yield f"step {tree['step'] + 1}, task {tree['task']['id']}; > marks what sampling went on from"
-    yield from _node(tree["root"], 0)
+    yield from _node(tree, 0, 0)
 
 
-def _node(node: Mapping[str, Any], depth: int) -> Iterator[str]:
+def _node(tree: KeptTree, number: int, depth: int) -> Iterator[str]:
+    node = tree["nodes"][number]
     for role, observation in node["observations"].items():
         yield ""
         yield _clipped(f"{role} sees", depth)
@@ -31,7 +32,7 @@ def _node(node: Mapping[str, Any], depth: int) -> Iterator[str]:
         if branch["child"] is not None:
             yield ""
             yield _clipped(f"after {_named(branch['choice'])}:", depth + 1)
-            yield from _node(branch["child"], depth + 1)
+            yield from _node(tree, branch["child"], depth + 1)
 
 
 def _branch(node: Mapping[str, Any], branch: Mapping[str, Any], depth: int) -> Iterator[str]:

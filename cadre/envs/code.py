@@ -15,13 +15,14 @@ from pydantic import Field
 
 from cadre import sandbox
 from cadre.data.records import Kind, Program
+from cadre.envs import drawings
 from cadre.envs.account import Account
 from cadre.envs.from_data import FromData
 from cadre.rewards import tester
 from cadre.rewards.code import LIMITS, all_tests, builds, cases_of, extract_code, judge, ready
 from cadre.rewards.inspect import likeness
 from cadre.sandbox.checkers import Verdict
-from cadre.types import Message, Observation, Reward, Task
+from cadre.types import Drawing, Message, Observation, Reward, Task
 
 SCRIPT = "Write a Python program that reads standard input and prints the answer.\n\n"
 FUNCTION = "Write the Python function `{entry}`.\n\n"
@@ -91,6 +92,20 @@ class Code(FromData):
             f"\n\nThe last tests were:\n{self.said['tester'][:2000]}"
             f"\n\nOf them {self.checked.passed} of {self.checked.total} passed. {failed}"
         )
+
+    def render(self) -> Drawing:
+        """The last program, with the hidden tests and the tester's."""
+        judged = (("hidden tests", self.verdict), ("tester's tests", self.checked))
+        results = [
+            {
+                "name": f"{name}: {verdict.passed} of {verdict.total} passed",
+                "ok": verdict.ok,
+                "message": "\n".join(verdict.failures),
+            }
+            for name, verdict in judged
+            if verdict.total
+        ]
+        return drawings.code(self.written, results) if self.written else None
 
     async def step(self, actions: dict[str, str]) -> Reward:
         parts = await self.try_program(actions["coder"]) | await self.try_tests(actions["tester"])

@@ -16,11 +16,12 @@ from pydantic import Field
 from cadre import sandbox
 from cadre.data.boxed import last_boxed
 from cadre.data.records import Kind
+from cadre.envs import drawings
 from cadre.envs.account import Account
 from cadre.envs.from_data import FromData
 from cadre.rewards import math
 from cadre.rewards.code import builds, extract_code
-from cadre.types import Message, Observation, Reward, Task
+from cadre.types import Drawing, Message, Observation, Reward, Task
 
 LIMITS = sandbox.Limits(cpu_s=5.0)
 FORMAT, BUILDS, RUNS = 0.2, 0.1, 0.1
@@ -64,6 +65,11 @@ class Maths(FromData):
             return ""
         told = [f"the {role} answered {self.said.get(role, 'nothing')[:500]}" for role in self.roles]
         return f"\n\nIn turn {self.turn} {' and '.join(told)}. You do not agree. Find the mistake."
+
+    def render(self) -> Drawing:
+        """What each role answered last."""
+        answers = [[role, self.said.get(role, "no answer")] for role in self.roles]
+        return drawings.table(("role", "last answer"), answers) if self.turn else None
 
     async def step(self, actions: dict[str, str]) -> Reward:
         boxed, ran = await asyncio.gather(self.reason(actions["reasoner"]), self.compute(actions["tool"]))

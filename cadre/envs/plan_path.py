@@ -19,10 +19,12 @@ from pydantic import Field
 from cadre import random_keys
 from cadre.env import GeneratedTasks, Split
 from cadre.envs.answers import MOVES, Cell, numbered, parse_moves
+from cadre.envs.drawings import grid
 from cadre.envs.splits import SPLIT_SIZES, in_split
 from cadre.envs.tool_planner import Alone, Moves, Outcome, Prompts, Rewards, Solo, Tool, ToolPlanner, Turns
-from cadre.types import Task
+from cadre.types import Drawing, Task
 
+LEGEND = {"#": "wall", ".": "free", "S": "walker", "G": "goal", "o": "path"}
 # What every program finds defined; it reads the grid from standard input.
 PRELUDE = """\
 import sys
@@ -169,6 +171,16 @@ class PlanPath(ToolPlanner):
 
     def draw(self) -> str:
         return self.grid.draw(self.cell)
+
+    def picture(self) -> Drawing:
+        """The grid, with the way that a program's answer would take."""
+        rows = [list(row) for row in self.draw().split("\n")]
+        cell = self.cell
+        for move in (self.run.answer or "")[: self.max_moves] if self.run else "":
+            cell = self.grid.step(cell, move)
+            if rows[cell[0]][cell[1]] == ".":
+                rows[cell[0]][cell[1]] = "o"
+        return grid(["".join(row) for row in rows], LEGEND)
 
     def parse(self, text: str) -> str | None:
         return parse_moves(text)

@@ -24,11 +24,12 @@ from pydantic import Field
 from cadre.data.read import VARIABLE
 from cadre.env import GeneratedTasks, Split
 from cadre.envs.answers import MOVES, Cell, numbered, parse_moves
+from cadre.envs.drawings import grid
 from cadre.envs.levels import generate, read_folder
 from cadre.envs.splits import SPLIT_SIZES, in_split
 from cadre.envs.tool_planner import Alone, Moves, Outcome, Prompts, Rewards, Solo, Tool, ToolPlanner, Turns
 from cadre.errors import ConfigError
-from cadre.types import Task
+from cadre.types import Drawing, Task
 
 # What every program finds defined; it reads the level from standard input.
 PRELUDE = """\
@@ -42,6 +43,17 @@ box, goal = min(boxes), min(goals)
 free = {n for n in cells if cells[n] != "#"}
 moves = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 """
+
+
+LEGEND = {
+    "#": "wall",
+    ".": "free",
+    "G": "goal",
+    "B": "box",
+    "*": "box on goal",
+    "S": "walker",
+    "+": "walker on goal",
+}
 
 
 @dataclass(frozen=True)
@@ -160,6 +172,9 @@ class SokobanGame(ToolPlanner):
 
     def draw(self) -> str:
         return self.level.draw(self.state)
+
+    def picture(self) -> Drawing:
+        return grid(self.draw().split("\n"), LEGEND)
 
     def parse(self, text: str) -> str | None:
         return parse_moves(text)

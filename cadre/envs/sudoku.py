@@ -17,11 +17,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from cadre.env import GeneratedTasks, Split
+from cadre.envs.drawings import grid
 from cadre.envs.splits import SPLIT_SIZES, in_split
 from cadre.envs.sudoku_grid import Rows, generate, solutions, valid
 from cadre.envs.tool_planner import Alone, Outcome, Prompts, Rewards, Solo, Tool, ToolPlanner, Turns
 from cadre.errors import ConfigError
-from cadre.types import Task
+from cadre.types import Drawing, Task
 
 CLUES = {4: 6, 9: 36}  # what is left of a solution, by size
 
@@ -99,6 +100,9 @@ class Sudoku(ToolPlanner):
 
     def draw(self) -> str:
         return "\n".join(self.state)
+
+    def picture(self) -> Drawing:
+        return grid(self.state, {".": "empty"}, boxes=int(len(self.state) ** 0.5))
 
     def stdin(self) -> str:
         """The puzzle without what was filled in, which may be wrong and is not binding."""

@@ -22,8 +22,9 @@ from pydantic import Field
 
 from cadre import sandbox
 from cadre.env import Env
+from cadre.envs import drawings
 from cadre.rewards.code import extract_code
-from cadre.types import Message, Observation, Reward, Task
+from cadre.types import Drawing, Message, Observation, Reward, Task
 
 LIMITS = sandbox.Limits(cpu_s=1.0)
 UNREADABLE, ANSWERED = -0.2, 0.1  # what an answer that cannot be read costs, and what a program that has one earns
@@ -138,6 +139,19 @@ class ToolPlanner(Env):
     def conversation(self) -> tuple[Message, ...]:
         ask = self.words.ask_program if self.programming else self.words.ask_answer
         return (Message("user", ask(self)),)
+
+    def picture(self) -> Drawing:
+        """The state for people to look at."""
+        return drawings.text(self.draw())
+
+    def render(self) -> Drawing:
+        """The state and, between program and answer, the program with what came of it."""
+        run = self.run
+        if run is None:
+            return self.picture()
+        told = {"name": run.status, "ok": run.answer is not None, "message": (run.stdout + run.stderr).strip()}
+        program = drawings.code(extract_code(self.wrote), [told])
+        return drawings.several(("state", self.picture()), ("program", program))
 
     async def step(self, actions: dict[str, str]) -> Reward:
         ((role, text),) = actions.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from cadre.errors import ConfigError, nearest
 from cadre.experiment.config import Config
 from cadre.experiment.experiment import Experiment
+from cadre.experiment.trees.vocabulary import Vocabulary
+from cadre.learn.token_notes import TokenNotes
 from cadre.settings import CriticConfig
 from cadre.settings.section import merged
 from cadre.team import Learner, RewardModel, Sampler, Team, Weights
@@ -23,16 +25,25 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 
 
+@dataclass(frozen=True)
+class Watched:
+    """What learners leave for people to look at: in the folder `diverged` the sequence that made an update non-finite,
+    if one does; and notes on single tokens."""
+
+    diverged: Path | None = None
+    notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))
+
+
 def build_team(
     experiment: Experiment,
     train: bool = False,
-    diverged: Path | None = None,
+    watched: Watched | None = None,
     memory: Mapping[str, float] = MappingProxyType({}),
 ) -> Team:
     """Load the models. Adapters and frozen policies of one base share an engine; a model trained whole has its own.
 
-    Only to `train` are there learners, with their optimisers. `diverged` is the folder for the sequence that made an
-    update non-finite, if one does. `memory` are GiB that policies were sampled in before, for those without a setting.
+    Only to `train` are there learners, with their optimisers. `watched` says what they leave for people to look at.
+    `memory` are GiB that policies were sampled in before, for those without a setting.
     """
     ask_hub(experiment)
     from cadre.engines.torch import TorchEngine, TorchLearner
@@ -53,7 +64,7 @@ def build_team(
             engine = TorchEngine(experiment.models[names[0]], policies, seed, most, len(engines))
             samplers = dict.fromkeys(names, engine) | samplers
         if trained:
-            settings = _training(experiment, names, diverged)
+            settings = _training(experiment, names, watched or Watched())
             learner = _group(experiment, names, settings) if grouped else TorchLearner(engine, settings)
             learners.append(_beside(experiment, learner, vllm))
     roles, scorer = experiment.config.team.roles, _reward_model(experiment)
@@ -131,7 +142,14 @@ def ranks_of(experiment: Experiment, names: list[str]) -> int:
     return max((experiment.learners[name].ranks for name in names if name in experiment.learners), default=0)
 
 
-def _training(experiment: Experiment, names: list[str], diverged: Path | None) -> TrainingSettings:
+def vocabulary(experiment: Experiment) -> Vocabulary:
+    """What spells the tokens of every policy whose model is here."""
+    from cadre.engines.spelling import Speller
+
+    return Vocabulary({policy: Speller(source) for policy, source in experiment.models.items()})
+
+
+def _training(experiment: Experiment, names: list[str], watched: Watched) -> TrainingSettings:
     """How the policies of one model learn."""
     from cadre.engines.torch import TrainingSettings
 
@@ -142,7 +160,8 @@ def _training(experiment: Experiment, names: list[str], diverged: Path | None) -
         total_steps=experiment.config.train.steps,
         heads={name: heads for name, heads in experiment.heads.items() if name in names},
         critic=critic.config if critic else CriticConfig(),
-        diverged_folder=diverged,
+        diverged_folder=watched.diverged,
+        notes=watched.notes,
     )
 
 

@@ -15,11 +15,16 @@ from typing import Any
 from cadre.errors import RunError
 
 
-def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Write one record behind the last whole line. On a full disk the file is as it was, and OSError goes on."""
+def append(path: Path, record: Mapping[str, Any]) -> int:
+    """Write one record behind the last whole line; returns the byte at which it begins.
+
+    On a full disk the file is as it was, and OSError goes on.
+    """
     line = (json.dumps(record, allow_nan=True) + "\n").encode()
     with path.open("ab") as file:
-        _write_whole(file.fileno(), line, whole_length(path))
+        end = whole_length(path)
+        _write_whole(file.fileno(), line, end)
+    return end
 
 
 def _write_whole(descriptor: int, line: bytes, end: int) -> None:
@@ -50,16 +55,17 @@ def whole_length(path: Path, block: int = 1 << 16) -> int:
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
     """Every whole line as an object; none where there is no file. Raises RunError that names a broken line."""
-    for _, record in _numbered(path):
+    for _, record in numbered(path):
         yield record
 
 
-def _numbered(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Every whole line as (byte after it, object)."""
+def numbered(path: Path, start: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Every whole line from byte `start` on, where one begins, as (byte after it, object)."""
     if not path.exists():
         return
-    end = 0
+    end = start
     with path.open("rb") as file:
+        file.seek(start)
         for number, line in enumerate(file, 1):
             end += len(line)
             if line.endswith(b"\n"):
@@ -84,7 +90,7 @@ def cut(path: Path, begins: Callable[[dict[str, Any]], bool]) -> None:
     if not path.exists():
         return
     kept = 0
-    for end, record in _numbered(path):
+    for end, record in numbered(path):
         if begins(record):
             break
         kept = end

@@ -19,11 +19,12 @@ from cadre.experiment.cautions import cautions
 from cadre.experiment.evaluate import Repeats, held_out_tasks
 from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.experiment import Experiment
-from cadre.experiment.kept_trees import KeptTree
 from cadre.experiment.report import Report, SampledReport
 from cadre.experiment.resolve import resolve_for_evaluation
 from cadre.experiment.run_directory import Run
 from cadre.experiment.target import Target
+from cadre.experiment.trees import table
+from cadre.experiment.trees.format import KeptTree
 from cadre.rollout.grow import Rollout
 from cadre.team import Team
 from cadre.types import Task, Tree
@@ -78,8 +79,12 @@ class LoadedTeam:
         return self._trained().evaluations()
 
     def trees(self) -> list[KeptTree]:
-        """The trees that training kept (`train.trees_kept` a step), as JSON."""
+        """The trees that training kept (`train.trees_kept` a step), as JSON; see docs/trees.md."""
         return list(kept_trees.all_of(self.folder))
+
+    def dataset(self) -> Any:
+        """The kept trees as a `datasets.Dataset`, a row a sample. Raises ConfigError without that package."""
+        return table.as_dataset(self.folder)
 
     def assigned(self, text: str) -> LoadedTeam:
         """The same policies in other roles: `tool=planner,planner=tool` swaps two."""

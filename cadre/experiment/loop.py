@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 
 from cadre import random_keys
@@ -20,10 +20,12 @@ from cadre.experiment.keeper import Keeper
 from cadre.experiment.progress import Progress
 from cadre.experiment.run_directory import Run
 from cadre.experiment.std_watch import StdWatch
+from cadre.experiment.trees.keep import StepRecord
+from cadre.learn.token_notes import TokenNotes
 from cadre.rollout import dynamic_sampling
 from cadre.rollout.dynamic_sampling import Replacements, Sampled, replacement_tasks
 from cadre.team import Metrics, Team
-from cadre.types import Task, Tree
+from cadre.types import Task
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Training:
     team: Team
     progress: Progress
     watch: StdWatch = field(default_factory=StdWatch)
+    notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))
 
     @cached_property
     def failed(self) -> FailureLog:
@@ -91,7 +94,7 @@ async def sample(training: Training, step: int) -> Sampled:
     return await dynamic_sampling.sample(
         tasks,
         Replacements(fresh, goal.replacements, useful(plan, team)),
-        experiment.rollout(team, training.failed),
+        replace(experiment.rollout(team, training.failed), drawn=goal.trees_kept),
         random_keys.key(goal.seed, "train", step),
         partial(training.progress.sampling, step),
     )
@@ -114,14 +117,15 @@ async def learn(
     await ahead.hand_over()
     seconds = waited | {"time/sample_s": step_sample.seconds, "time/learn_s": time.monotonic() - began}
     step_metrics = metrics.of_step(sampled, batch, updates, plan.credit.alpha) | staleness | seconds
-    log(training, state.step, step_metrics, sampled.trees)
+    log(training, state.step, step_metrics, StepRecord(sampled, batch, training.notes.drain()))
     return step_metrics
 
 
-def log(training: Training, step: int, step_metrics: Metrics, trees: Sequence[Tree]) -> None:
-    """The step's metrics, its first trees, and what its metrics warn of."""
+def log(training: Training, step: int, step_metrics: Metrics, record: StepRecord) -> None:
+    """What is kept of the step, its metrics, and what they warn of."""
     run, progress = training.run, training.progress
-    run.log(step, step_metrics, trees[: training.experiment.config.train.trees_kept])
+    run.keep(step, record, training.experiment.plan.selection)
+    run.log(step, step_metrics)
     progress.step(step, step_metrics)
     for paragraph in training.watch.warnings(step_metrics):
         progress.console.print(paragraph, markup=False, highlight=False)

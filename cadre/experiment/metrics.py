@@ -80,6 +80,7 @@ def _by_role(trees: Sequence[Tree], alpha: float) -> Metrics:
     for role, drawn in samples.items():
         metrics[f"{role}/reward"] = fmean(rewards[role])
         metrics[f"{role}/tokens"] = fmean(len(sample.token_ids) for sample in drawn)
+        metrics[f"{role}/tokens_max"] = max(len(sample.token_ids) for sample in drawn)
         metrics[f"{role}/truncated"] = fmean(sample.finish == "length" for sample in drawn)
     return metrics
 

@@ -12,6 +12,7 @@ from cadre.experiment import checkpoint, jsonl
 from cadre.experiment.config import Config, load
 from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run
+from cadre.experiment.trees import keep
 
 # Settings that say how long to train and what to keep, not how what was made so far came about.
 FREE = (
@@ -114,8 +115,9 @@ def fork(folder: Path, step: int, into: Path, overrides: Sequence[str] = ()) -> 
     resolve(config)
     run = Run.create(into, config, *source.command())
     shutil.copytree(whole, into / "checkpoints" / whole.name)
-    for name in ("metrics.jsonl", "trees.jsonl", "evaluations.jsonl"):
+    for name in ("metrics.jsonl", "evaluations.jsonl"):
         for record in jsonl.records(folder / name):
             if record["step"] < step or (name == "evaluations.jsonl" and record["step"] == step):
                 jsonl.append(into / name, record)
+    keep.copy(folder, into, step)
     return run

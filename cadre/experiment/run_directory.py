@@ -6,7 +6,11 @@ environment.json    versions, machine, how programs are confined
 metrics.jsonl       one object a step
 evaluations.jsonl   one object an evaluation
 failures.jsonl      the first episode that failed for each reason and text, with its traceback
-trees.jsonl         the first trees of every step, whole
+trees.jsonl         the first trees of every step, whole, with trees.index.jsonl beside it (docs/trees.md)
+annotations/        what is said of their samples: credit, critic, tokens
+vocabulary.jsonl    how their tokens are spelt
+left_out.jsonl      what steps did not learn from or keep, with the reason
+resumed.jsonl       the step from which the run went on, each time that it did
 tensorboard/        the same metrics for TensorBoard, made anew from the files above when a run is resumed
 checkpoints/        step-000030/: what `cadre.experiment.checkpoint` saves
 .lock               held by the one process that writes here
@@ -22,8 +26,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,10 @@ from cadre import __version__
 from cadre.errors import RunError
 from cadre.experiment import jsonl
 from cadre.experiment.config import Config, dump, load
-from cadre.types import Tree
+from cadre.experiment.trees import keep
+from cadre.experiment.trees.keep import StepRecord
+from cadre.experiment.trees.vocabulary import Vocabulary
+from cadre.settings import CreditConfig
 
 # What a run that was stopped before its first line has in its folder.
 BEGUN = {".lock", "config.yaml.new", "command.json"}
@@ -43,6 +49,7 @@ class Run:
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder, self.config = folder, config
+        self.words = Vocabulary({})
         self._board: Any = None
 
     @classmethod
@@ -101,11 +108,12 @@ class Run:
         known: dict[str, float] = record.get("sampling_memory", {}) if record.get("machine") == machine() else {}
         return known
 
-    def log(self, step: int, metrics: Mapping[str, float], trees: Iterable[Tree] = ()) -> None:
-        """One step's metrics to every tracker, and the trees that are kept. The line of metrics comes last: a step
-        that has one is logged whole."""
-        for tree in trees:
-            jsonl.append(self.folder / "trees.jsonl", {"step": step, **asdict(tree)})
+    def keep(self, step: int, record: StepRecord, chosen: CreditConfig) -> None:
+        """Write what people may look at of a step, as the settings say."""
+        keep.Keeping(self.folder, self.config.train, chosen, self.words).keep(step, record)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """One step's metrics to every tracker, when all else of it is written: a step that has them is logged whole."""
         jsonl.append(self.folder / "metrics.jsonl", {"step": step, **metrics})
         self._draw(step, metrics)
 
@@ -128,8 +136,9 @@ class Run:
 
     def rewind(self, step: int) -> None:
         """Forget what was logged at or after `step`: a resumed run makes it again. TensorBoard is drawn anew."""
+        jsonl.append(self.folder / "resumed.jsonl", {"step": step})
         jsonl.cut(self.folder / "metrics.jsonl", lambda line: line["step"] >= step)
-        jsonl.cut(self.folder / "trees.jsonl", lambda line: line["step"] >= step)
+        keep.forget(self.folder, step)
         jsonl.cut(self.folder / "evaluations.jsonl", lambda line: line["step"] > step)
         self.close()
         shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)

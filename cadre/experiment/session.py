@@ -8,7 +8,7 @@ from rich.console import Console
 
 from cadre import sandbox
 from cadre.experiment import checkpoint
-from cadre.experiment.build import build_team, sampling_memory
+from cadre.experiment.build import Watched, build_team, sampling_memory, vocabulary
 from cadre.experiment.cautions import cautions
 from cadre.experiment.checkpoint import State
 from cadre.experiment.config import load
@@ -20,6 +20,7 @@ from cadre.experiment.loop import Training, train
 from cadre.experiment.progress import Progress
 from cadre.experiment.resume import changed
 from cadre.experiment.run_directory import Run
+from cadre.learn.token_notes import TokenNotes
 from cadre.team import Team
 
 
@@ -38,12 +39,15 @@ def _locked(experiment: Experiment, run: Run, console: Console, resume: bool) ->
     for paragraph in cautions(experiment):
         console.print(paragraph, markup=False, highlight=False)
     memory = run.sampling_memory() if resume else {}
-    team = build_team(experiment, train=True, diverged=run.folder / "diverged", memory=memory)
+    watched = Watched(run.folder / "diverged", TokenNotes(config.train.trees_kept))
+    team = build_team(experiment, train=True, watched=watched, memory=memory)
+    run.words = vocabulary(experiment)
     run.record_environment(sandbox.record(), sampling_memory(team))
     state = _restored(run, team) if resume else State()
     goal, spent, interrupt = config.train, run.total("rollout/tokens"), Interrupt()
     with Progress(console, goal.steps, state.step, goal.max_tokens, spent) as progress, interrupt.on_signals():
-        done = run_to_end(train(Training(experiment, run, team, progress), state, interrupt), interrupt)
+        training = Training(experiment, run, team, progress, notes=watched.notes)
+        done = run_to_end(train(training, state, interrupt), interrupt)
     run.close()
     return team, done
 

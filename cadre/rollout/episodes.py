@@ -98,7 +98,8 @@ async def grow_any(
 
     async def play(position: int, task: Task) -> Tree | Failure:
         try:
-            return await _played(task, rollout, random_keys.key(key, position))
+            mine = replace(rollout, drawn=rollout.drawn - position)
+            return await _played(task, mine, random_keys.key(key, position))
         finally:
             progress()
 

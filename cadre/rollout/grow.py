@@ -14,10 +14,11 @@ from cadre.env import Env
 from cadre.errors import ContractError
 from cadre.rollout.conversations import Previous, last_turn, with_turns, words
 from cadre.rollout.rounds import together
+from cadre.rollout.steps import draw, step_each
 from cadre.rollout.tree_shape import Shape
 from cadre.settings.run import EpisodesConfig
 from cadre.team import Team
-from cadre.types import Branch, Node, Observation, Reward, Sample, Task
+from cadre.types import Branch, Drawing, Node, Observation, Reward, Sample, Task
 
 MAX_DEPTH = 200
 # Nothing is tried again, everything may take as long as it likes, and fail.
@@ -29,7 +30,7 @@ class Rollout:
     """What the trees of a step have in common: who makes an episode of a task, who plays it, how its tree grows.
 
     A branch is chosen by `alpha * team + the sum of the local rewards`. `limits` say how long episodes may take and how
-    often they may fail; `failed` is told of every failure.
+    often they may fail; `failed` is told of every failure. The first `drawn` trees keep drawings of their states.
     """
 
     make: Callable[[Task], Env]
@@ -38,6 +39,7 @@ class Rollout:
     alpha: float
     limits: EpisodesConfig = NO_LIMITS
     failed: Callable[[Any], None] = lambda failure: None
+    drawn: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Tried:
     picked: Sequence[int] = ()
     ahead: Mapping[int, Tried] = field(default_factory=dict)
     value: float = 0.0
+    drawings: tuple[Drawing, ...] = ()
 
     def below(self, index: int, share: float) -> Past:
         """The past of the decision that branch `index` leads to, when the shape does not look ahead."""
@@ -142,7 +145,8 @@ async def attempt(env: Env, rollout: Rollout, key: int, past: Past) -> Tried | N
     forks, rewards = await step_each(env, actions)
 
     # Choose the branches to go on with, where a step paid nobody by what follows it.
-    tried = Tried(env, past, observations, samples, choices, forks, rewards)
+    drawings = draw((env, *forks), rollout.drawn > 0)
+    tried = Tried(env, past, observations, samples, choices, forks, rewards, drawings=drawings)
     return leave_behind(await choose(tried, rollout, key))
 
 
@@ -171,11 +175,14 @@ def as_node(tried: Tried, grown: Mapping[int, Node | None]) -> Node:
     """The record of a decision, given the trees below the branches that were grown to their end."""
     children = {**{index: as_node(below, {}) for index, below in tried.ahead.items()}, **grown}
     branches = tuple(
-        Branch(choice, reward, not fork.observe(), fork.success, index in tried.picked, children.get(index))
-        for index, (choice, reward, fork) in enumerate(zip(tried.choices, tried.rewards, tried.forks, strict=True))
+        Branch(choice, reward, not fork.observe(), fork.success, index in tried.picked, children.get(index), drawn)
+        for index, (choice, reward, fork, drawn) in enumerate(
+            zip(tried.choices, tried.rewards, tried.forks, tried.drawings[1:], strict=True)
+        )
     )
-    turn = max(tried.past.turns.get(role, 0) for role in tried.observations)
-    return Node(turn, tried.observations, tried.samples, branches, tried.env.privileged(), tried.past.share)
+    turn, share = max(tried.past.turns.get(role, 0) for role in tried.observations), tried.past.share
+    privileged, drawing = tried.env.privileged(), tried.drawings[0]
+    return Node(turn, tried.observations, tried.samples, branches, privileged, share, drawing)
 
 
 async def choose(tried: Tried, rollout: Rollout, key: int) -> Tried:
@@ -239,17 +246,3 @@ def settled(tried: Tried, picked: Sequence[int], scores: Sequence[float], ahead:
     """The decision with the branches that are picked, whose mean score is its value."""
     value = fmean(scores[index] for index in picked) if picked else 0.0
     return replace(tried, picked=picked, ahead=ahead, value=value)
-
-
-async def step_each(env: Env, actions: Sequence[dict[str, Sample]]) -> tuple[list[Env], list[Reward]]:
-    """What each action leads to from the state of `env`, and what it pays; `env` itself stays as it is.
-
-    Equal actions are stepped once and share the state that they lead to; nobody steps that state again, only its forks.
-    """
-    places: dict[Any, int] = {}
-    said = [words(action) if env.repeatable else number for number, action in enumerate(actions)]
-    order = [places.setdefault(what, len(places)) for what in said]
-    distinct = [actions[order.index(place)] for place in places.values()]
-    forks = [env.fork() for _ in distinct]
-    rewards = await together(*(fork.step_samples(action) for fork, action in zip(forks, distinct, strict=True)))
-    return [forks[place] for place in order], [rewards[place] for place in order]

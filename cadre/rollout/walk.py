@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cadre.types import Branch, Node, Sample, Tree
+from cadre.types import Branch, Node, Place, Sample, Tree
 
 # The decisions that lead to a place, each with the branch that was taken.
 Path = tuple[tuple[Node, Branch], ...]
@@ -31,7 +31,7 @@ class Decision:
         return self.node.samples[self.role][self.index]
 
     @property
-    def place(self) -> tuple[int, tuple[int, ...], str, int]:
+    def place(self) -> Place:
         """What tells it apart from all others of the batch."""
         return self.tree, self.path, self.role, self.index
 

@@ -18,7 +18,7 @@ from cadre.envs.check_values import described, observation_faults, reward_faults
 from cadre.errors import ContractError
 from cadre.rollout.deadlines import Deadline
 from cadre.settings.run import EpisodesConfig
-from cadre.types import Observation, Reward, Sample, Task
+from cadre.types import Drawing, Observation, Reward, Sample, Task
 
 T = TypeVar("T")
 
@@ -80,6 +80,9 @@ class Watched(Env):
                 f"{self._name}.privileged: got {described(shown)}; expected a text of valid Unicode. Use str()."
             )
         return shown
+
+    def render(self) -> Drawing:
+        return self._called("render", self.env.render)
 
     def _called(self, method: str, function: Callable[[], T]) -> T:
         """What a method that is not async returns."""

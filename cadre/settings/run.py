@@ -25,7 +25,10 @@ class TrainConfig(Section):
     )
     checkpoint_every: int = Field(0, ge=0, description="steps between checkpoints that are kept for good; 0 for none")
     checkpoints_kept: Positive = Field(2, description="newest checkpoints that are kept, beside the best one")
-    trees_kept: int = Field(1, ge=0, description="trees a step that are written whole into trees.jsonl")
+    trees_kept: int = Field(4, ge=0, description="trees a step that are kept whole, to look at (docs/trees.md)")
+    trees_megabytes: float = Field(
+        256.0, ge=0.0, description="most megabytes of kept trees, spread evenly over the steps"
+    )
 
 
 class EpisodesConfig(Section):

@@ -30,12 +30,12 @@ LAST = node(
 FIRST = node(
     {"lead": "Go."},
     {"lead": ["no", "yes"]},
-    [branch({"lead": 0}, -1.0, False), branch({"lead": 1}, 0.25, True, child=LAST)],
+    [branch({"lead": 0}, -1.0, False), branch({"lead": 1}, 0.25, True, child=1)],
 )
 
 
 def test_a_tree_of_two_decisions() -> None:
-    printed = list(lines({"step": 4, "task": {"id": "train-7"}, "root": FIRST}))
+    printed = list(lines({"step": 4, "task": {"id": "train-7"}, "nodes": [FIRST, LAST]}))
     assert printed == [
         "step 5, task train-7; > marks what sampling went on from",
         "",

@@ -1,17 +1,24 @@
 """Trees by step and number from a run's trees.jsonl."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from cadre.errors import RunError
-from cadre.experiment.kept_trees import tree_of
+from cadre.experiment.kept_trees import all_of, tree_of
+from cadre.experiment.trees import stream
+from cadre.experiment.trees.format import as_record
+from cadre.types import Task, Tree
+from tests.advantages.trees import leaf, node
 
 
 def kept(folder: Path, *steps: int) -> Path:
-    lines = [json.dumps({"step": step, "task": {"id": str(place)}}) + "\n" for place, step in enumerate(steps)]
-    (folder / "trees.jsonl").write_text("".join(lines) + '{"step": 9, "ta')
+    """A run that kept a tree of each of these steps, and was cut off in writing another."""
+    for place, step in enumerate(steps):
+        tree = Tree(Task(str(place), {}), node(0, {"a": 1}, [leaf({"a": 0}, 1.0)]))
+        stream.append(folder, as_record(step, steps[:place].count(step), tree))
+    with (folder / "trees.jsonl").open("a") as file:
+        file.write('{"step": 9, "ta')
     return folder
 
 
@@ -20,6 +27,7 @@ def test_steps_count_from_one_and_trees_from_zero(tmp_path: Path) -> None:
     assert tree_of(folder, 1)["task"]["id"] == "0"
     assert tree_of(folder, 1, 1)["task"]["id"] == "1"
     assert tree_of(folder, 2, 1)["task"]["id"] == "3"
+    assert [tree["task"]["id"] for tree in all_of(folder)] == ["0", "1", "2", "3"]
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_what_a_run_leaves_behind(speaker: Path, tmp_path: Path, quiet: Console)
     )
     trees = [json.loads(line) for line in (run.folder / "trees.jsonl").read_text().splitlines()]
     assert [tree["step"] for tree in trees] == [0, 0, 1, 1]
-    assert len(trees[0]["root"]["samples"]["speaker"]) == 8
+    assert len(trees[0]["nodes"][0]["samples"]["speaker"]) == 8
     assert list((run.folder / "tensorboard").glob("events*"))
     assert checkpoint.steps(run.folder / "checkpoints") == [0, 2]
     assert not list(run.folder.rglob("*.pt"))

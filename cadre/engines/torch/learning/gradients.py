@@ -13,6 +13,7 @@ from cadre.engines.torch.learning.metrics import UpdateMetrics
 from cadre.learn.aggregation import AGGREGATES, Aggregate, Denominators
 from cadre.learn.batch import Batch, collate
 from cadre.learn.loss import Tokens, policy_loss
+from cadre.learn.token_notes import TokenNotes
 from cadre.learn.value_heads import value_loss
 from cadre.settings import CriticConfig, LossConfig
 from cadre.settings.user_code import load_function
@@ -64,10 +65,11 @@ class Share:
 class Gradients:
     """Adds up the gradients of a model's policies; no policy's loss reaches another's weights. Owned by the trainer."""
 
-    def __init__(self, forward: Forward, loss: LossConfig, critic: CriticConfig) -> None:
+    def __init__(self, forward: Forward, loss: LossConfig, critic: CriticConfig, notes: TokenNotes) -> None:
         self._forward = forward
         self._loss = loss
         self._critic = critic
+        self._notes = notes
         self._aggregate = load_function("loss.aggregate", loss.aggregate, AGGREGATES)
 
     def add(
@@ -87,6 +89,7 @@ class Gradients:
             batch = collate(micro.data, self._forward.model.device, micro.tree)
             with self._forward.adapted(batch):
                 scores = self._forward.scores(batch, self._loss.entropy > 0.0)
+                self._note(micro.data, scores)
                 total = scores.logprobs.new_zeros(())
                 for policy in dict.fromkeys(batch.policies):
                     loss = self._loss_of(Share(policy, batch, scores), denominators[policy], metrics[policy])
@@ -98,6 +101,11 @@ class Gradients:
             self._forward.forget_projection()
         totals = self._forward.ranks.total(list(losses.values()))
         return dict(zip(losses, totals, strict=True))
+
+    def _note(self, data: Sequence[Datum], scores: Scores) -> None:
+        for row, datum in enumerate(data):
+            if self._notes.wants(datum):
+                self._notes.add(datum, scores.logprobs[row].tolist(), scores.entropy[row].tolist())
 
     def _loss_of(self, share: Share, denominators: Denominators, metrics: UpdateMetrics) -> Tensor:
         """The loss of a policy's tokens and of its value heads."""

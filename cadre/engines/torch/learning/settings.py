@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cadre.learn.token_notes import TokenNotes
 from cadre.settings import CriticConfig, LearnerConfig, LossConfig
 
 
@@ -19,6 +20,7 @@ class TrainingSettings:
     heads           names of the value heads that a policy has
     critic          how value heads learn
     diverged_folder where the sequence at fault goes if training diverges; a temporary folder where None
+    notes           takes what updates find out about single tokens
     """
 
     learners: Mapping[str, LearnerConfig]
@@ -27,3 +29,4 @@ class TrainingSettings:
     heads: Mapping[str, Sequence[str]] = field(default_factory=dict)
     critic: CriticConfig = field(default_factory=CriticConfig)
     diverged_folder: Path | None = None
+    notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))

@@ -44,7 +44,7 @@ class Trainer:
         self._optimisers = optimisers
         self._settings = settings
         self._loss = settings.loss
-        self._gradients = Gradients(forward, settings.loss, settings.critic)
+        self._gradients = Gradients(forward, settings.loss, settings.critic, settings.notes)
         self._seed = seed
 
     def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:

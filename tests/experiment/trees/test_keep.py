@@ -1,0 +1,121 @@
+"""What a step leaves behind for people to look at: trees within the budget, what is said of them, what was left out."""
+
+import json
+from pathlib import Path
+
+from cadre.advantages.batch import TrainingBatch
+from cadre.advantages.credit import Credit
+from cadre.advantages.filters import selected
+from cadre.experiment import jsonl
+from cadre.experiment.trees import keep, stream
+from cadre.experiment.trees.keep import Keeping, StepRecord
+from cadre.experiment.trees.vocabulary import Vocabulary, read
+from cadre.learn.token_notes import TokenNote
+from cadre.rollout.dynamic_sampling import Sampled
+from cadre.rollout.episodes import Failure
+from cadre.settings import CreditConfig, TrainConfig
+from cadre.types import Task, Tree
+from tests.advantages.trees import assign, inner, leaf, node
+
+
+class Letters:
+    """Spells token 3 as `d`."""
+
+    def spell(self, token: int) -> str:
+        return chr(ord("a") + token)
+
+
+def tree(name: str, *pays: float) -> Tree:
+    """The tool is paid alike; its second goes on, and the planner's answers are paid so."""
+    planner = node(0, {"planner": len(pays)}, [leaf({"planner": i}, pay) for i, pay in enumerate(pays)])
+    return Tree(Task(name, {}), node(0, {"tool": 2}, [leaf({"tool": 0}), inner({"tool": 1}, planner)]))
+
+
+def record(*trees: Tree, chosen: CreditConfig | None = None, replaced: int = 0) -> StepRecord:
+    groups = assign(list(trees), Credit("step", "node", "mean", "std"))
+    judged = [scored for group in groups for scored in group.samples]
+    batch = TrainingBatch([], groups, judged, selected(groups, chosen or CreditConfig()))
+    failed = Failure(Task("broken", {}), "raised", "ValueError: no goal", "Traceback", True)
+    notes = [TokenNote((0, (1,), "planner", 1), (-0.5, -0.25), (0.1, 0.2))]
+    return StepRecord(Sampled(list(trees), [failed], replaced), batch, notes)
+
+
+def keeping(folder: Path, **goal: float) -> Keeping:
+    return Keeping(folder, TrainConfig(**goal), CreditConfig(), Vocabulary({"shared": Letters()}))
+
+
+def lines(path: Path) -> list[dict]:
+    return list(jsonl.records(path))
+
+
+def test_every_sample_is_named_by_decision_role_and_sibling(tmp_path: Path) -> None:
+    keeping(tmp_path).keep(0, record(tree("t", 0.0, 2.0)))
+    (line,) = lines(tmp_path / "annotations" / "credit.jsonl")
+    said = {(sample["node"], sample["role"], sample["index"]): sample for sample in line["samples"]}
+    assert set(said) == {(0, "tool", 0), (0, "tool", 1), (1, "planner", 0), (1, "planner", 1)}
+    assert [said[1, "planner", index]["advantage"] for index in (0, 1)] == [-1.0, 1.0]
+    assert said[0, "tool", 0]["left_out"] == "no spread"
+    assert "left_out" not in said[1, "planner", 0]
+    (line,) = lines(tmp_path / "annotations" / "tokens.jsonl")
+    assert line["samples"] == [
+        {"node": 1, "role": "planner", "index": 1, "logprobs": [-0.5, -0.25], "entropy": [0.1, 0.2]}
+    ]
+
+
+def test_what_was_left_out_is_told_with_the_reason(tmp_path: Path) -> None:
+    keeping(tmp_path, trees_kept=1).keep(4, record(tree("t", 0.0, 2.0), tree("u", 1.0, 1.0), replaced=1))
+    told = {(line["kind"], line.get("task")): line for line in lines(tmp_path / "left_out.jsonl")}
+    assert all(line["step"] == 4 for line in told.values())
+    assert told["failed", "broken"]["reason"] == "raised: ValueError: no goal"
+    assert told["no spread", "t"]["groups"] == [{"role": "tool", "decision": 0, "samples": 2, "return": 0.0}]
+    assert (told["no spread", "t"]["whole"], told["no spread", "u"]["whole"]) == (False, True)
+    assert told["not kept", None]["reason"] == "train.trees_kept is 1"
+    assert told["not kept", None]["trees"] == 1
+
+
+def test_the_budget_is_spread_over_the_steps(tmp_path: Path) -> None:
+    """Of 100 steps' budget no more than a tenth is used by step 10, once the first megabytes are full."""
+    assert keeping(tmp_path, steps=100, trees_megabytes=400.0).due(9) == 40.0
+    assert keeping(tmp_path, steps=100, trees_megabytes=400.0).due(0) == keep.AT_ONCE
+    assert keeping(tmp_path, steps=100, trees_megabytes=1.0).due(50) == 1.0
+
+
+def test_no_tree_is_kept_beyond_the_budget_and_that_is_told(tmp_path: Path) -> None:
+    small = keeping(tmp_path, trees_kept=2, trees_megabytes=0.002)
+    for step in range(3):
+        small.keep(step, record(tree("t", 0.0, 2.0), tree("u", 0.0, 1.0)))
+    assert (tmp_path / "trees.jsonl").stat().st_size < 2_000
+    told = [line for line in lines(tmp_path / "left_out.jsonl") if line["kind"] == "not kept"]
+    assert "train.trees_megabytes" in told[-1]["reason"]
+
+
+def test_a_resumed_step_is_written_as_it_was(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        for step in range(3):
+            keeping(tmp_path / folder).keep(step, record(tree("t", 0.0, 2.0)))
+    keep.forget(tmp_path / "b", 1)
+    assert [entry.step for entry in stream.entries(tmp_path / "b")] == [0]
+    for step in (1, 2):
+        keeping(tmp_path / "b").keep(step, record(tree("t", 0.0, 2.0)))
+    files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.jsonl")]
+    assert len(files) == 6
+    for path in files:
+        assert (tmp_path / "b" / path).read_bytes() == (tmp_path / "a" / path).read_bytes()
+
+
+def test_a_fork_has_what_was_kept_before_it(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    for step in range(3):
+        keeping(tmp_path).keep(step, record(tree("t", 0.0, 2.0)))
+    keep.copy(tmp_path, tmp_path / "b", 2)
+    assert [entry.step for entry in stream.entries(tmp_path / "b")] == [0, 1]
+    assert [line["step"] for line in lines(tmp_path / "b" / "annotations" / "credit.jsonl")] == [0, 1]
+
+
+def test_tokens_are_spelt_once(tmp_path: Path) -> None:
+    for step in range(2):
+        keeping(tmp_path).keep(step, record(tree("t", 0.0, 2.0)))
+    assert read(tmp_path) == {"shared": {"0": "a", "1": "b", "2": "c", "3": "d"}}
+    assert len((tmp_path / "vocabulary.jsonl").read_text().splitlines()) == 1
+    assert json.loads((tmp_path / "trees.jsonl").read_text().splitlines()[0])["version"] == 2
