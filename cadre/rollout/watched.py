@@ -82,7 +82,12 @@ class Watched(Env):
         return shown
 
     def render(self) -> Drawing:
-        return self._called("render", self.env.render)
+        drawing = self._called("render", self._env.render)
+        if drawing is not None and not (isinstance(drawing, dict) and isinstance(drawing.get("kind"), str)):
+            raise ContractError(
+                f"{self._name}.render: got {described(drawing)}; expected what cadre.envs.drawings makes, or None."
+            )
+        return drawing
 
     def _called(self, method: str, function: Callable[[], T]) -> T:
         """What a method that is not async returns."""
