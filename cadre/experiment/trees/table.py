@@ -75,7 +75,7 @@ def write_parquet(folder: Path, out: Path) -> int:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise ConfigError(_missing("pyarrow")) from None
+        raise ConfigError(_missing("pyarrow", "'cadre-rl[data]'")) from None
     table = pyarrow.Table.from_pylist(list(rows(folder)))
     out.parent.mkdir(parents=True, exist_ok=True)
     parquet.write_table(table, out)
@@ -87,9 +87,9 @@ def as_dataset(folder: Path) -> Any:
     try:
         import datasets
     except ImportError:
-        raise ConfigError(_missing("datasets")) from None
+        raise ConfigError(_missing("datasets", "datasets")) from None
     return datasets.Dataset.from_list(list(rows(folder)))
 
 
-def _missing(package: str) -> str:
-    return f"trees: {package} is not installed; expected it, to write the table. pip install 'cadre-rl[data]'"
+def _missing(package: str, install: str) -> str:
+    return f"trees: {package} is not installed; expected it, to write the table. pip install {install}"
