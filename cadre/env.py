@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, overload
 
-from cadre.types import Drawing, Observation, Reward, Sample, Task
+from cadre.types import Choice, Drawing, Observation, Reward, Sample, Task
 
 Split = Literal["train", "test"]
 
@@ -37,7 +37,8 @@ class Env:
         raise NotImplementedError
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        """Apply one text from every role that `observe` named. Local rewards only for those roles."""
+        """Apply one text from every role that `observe` named. Local rewards only for those roles, and for
+        any at the end of the episode."""
         raise NotImplementedError
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
@@ -68,6 +69,16 @@ class Env:
     def render(self) -> Drawing:
         """The state for people to look at, made by `cadre.envs.drawings`; nobody who plays sees it. Changes nothing."""
         return None
+
+    @classmethod
+    def choices(cls, **settings: Any) -> Sequence[Choice]:
+        """Every decision of a game that is small enough to list them; `figures` then says what policies are worth."""
+        return ()
+
+    @classmethod
+    def figures(cls, probabilities: Sequence[Sequence[float]], **settings: Any) -> dict[str, float]:
+        """The game's exact figures by name, given the probability of every answer of each of `choices`."""
+        return {}
 
     @classmethod
     def roles_of(cls, **settings: Any) -> tuple[str, ...]:

@@ -83,6 +83,14 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """A decision with all answers that mean something: `Choice(observation, ("Pass", "Bet"))`."""
+
+    observation: Observation
+    answers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Reward:
     """What one step paid: `Reward(team=1.0, local={"planner": -0.1}, parts={"goal": 1.0, "moves": -0.08})`.
 

@@ -35,6 +35,8 @@ def _means(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "decisions" in report:
         rows.append(("decisions", f"{report['decisions']:.1f} an episode"))
     rows.append(("tokens", f"{report['tokens']:,.0f} an episode"))
+    if "exact" in report:
+        rows.append(("exact", ", ".join(f"{name} {value:.4g}" for name, value in report["exact"].items())))
     if report["parts"]:
         rows.append(("parts", ", ".join(f"{name} {value:.2f}" for name, value in report["parts"].items())))
     return rows

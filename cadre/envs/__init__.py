@@ -29,6 +29,7 @@ ENVS = {
     "arxiv-alone": "cadre.envs.writing:ArxivAlone",
     "story": "cadre.envs.writing:Story",
     "story-alone": "cadre.envs.writing:StoryAlone",
+    "openspiel": "cadre.envs.adapters.openspiel:OpenSpiel",
     "debate": "cadre.envs.patterns.debate:Debate",
     "gather": "cadre.envs.patterns.gather:Gather",
     "lead": "cadre.envs.patterns.lead:Lead",

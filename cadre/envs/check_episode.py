@@ -93,7 +93,9 @@ class Episode:
         with self.findings.calling("reward", f"{self.name}.step", ANY_TEXT, f", given {said}"):
             reward: Any = env.step(dict(chosen))
             reward = await reward if inspect.isawaitable(reward) else reward
-        self.findings.refuse("reward", check_values.reward_faults(self.name, reward, chosen, self.env_spec.roles))
+        roles = self.env_spec.roles
+        acted = chosen if self._observed(env) else dict.fromkeys(roles, "")
+        self.findings.refuse("reward", check_values.reward_faults(self.name, reward, acted, roles))
         return reward
 
     def _success(self, env: Env) -> bool:

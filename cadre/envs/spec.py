@@ -20,7 +20,7 @@ from cadre.envs.role_prompts import prompted
 from cadre.envs.user_errors import called
 from cadre.errors import ConfigError, nearest
 from cadre.settings.user_code import load_file
-from cadre.types import Task
+from cadre.types import Choice, Task
 
 
 def name_of(env: type[Env]) -> str:
@@ -105,6 +105,14 @@ class EnvSpec:
         """The problems of a split. Raises ContractError where the environment's own code fails."""
         with called(f"{self.declared.__name__}.tasks({split!r})"):
             return self.declared.tasks(split, **self._taken_by(self.declared.tasks))
+
+    def choices(self) -> Sequence[Choice]:
+        """Every decision of a game that can list them."""
+        return self.declared.choices(**self._taken_by(self.declared.choices))
+
+    def figures(self, probabilities: Sequence[Sequence[float]]) -> dict[str, float]:
+        """What policies with these probabilities of the answers of `choices` are worth, exactly."""
+        return self.declared.figures(probabilities, **self._taken_by(self.declared.figures))
 
     def _taken_by(self, method: Callable[..., Any]) -> dict[str, Any]:
         """The settings that a method has parameters for, defaults included."""

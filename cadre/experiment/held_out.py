@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cadre.experiment import exact
 from cadre.experiment.build import assignment, untrained_roles
 from cadre.experiment.evaluate import Repeats, evaluate, evaluate_sampled, held_out_tasks
 from cadre.experiment.event_loop import run_to_end
@@ -48,12 +49,13 @@ def evaluated(target: Target, wanted: HeldOut, repeats: Repeats) -> tuple[dict[s
     """The report by name, and all that was played: once a task at temperature 0, or as often as `repeats` says."""
     loaded, tasks = opened(target, wanted)
     rollout = loaded.experiment.evaluation(loaded.team, _tell_first())
+    exact_figures = exact.as_field(loaded.team, loaded.experiment.held_out)
     if repeats.temperature == 0.0:
         report, trees = run_to_end(evaluate(rollout, tasks, repeats.seed))
         budget = {role: sampling.max_tokens for role, sampling in loaded.team.sampling.items()}
-        return {**report.as_dict(), "temperature": 0.0, "max_tokens": budget}, trees
+        return {**report.as_dict(), "temperature": 0.0, "max_tokens": budget, **exact_figures}, trees
     sampled, trees = run_to_end(evaluate_sampled(rollout, tasks, repeats))
-    return sampled.as_dict(), trees
+    return {**sampled.as_dict(), **exact_figures}, trees
 
 
 def _tell_first() -> Callable[[Failure], None]:

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache, partial
 
 from cadre import random_keys
 from cadre.advantages.batch import build_batch, useful
-from cadre.experiment import evaluate, metrics
+from cadre.experiment import evaluate, exact, metrics
 from cadre.experiment.ahead import SamplingAhead, Span
 from cadre.experiment.checkpoint import State
 from cadre.experiment.experiment import Experiment
@@ -143,7 +143,7 @@ async def evaluate_now(training: Training, step: int, ahead: SamplingAhead) -> N
     ticking = training.progress.evaluating(step, len(tasks))
     training.failed.begin(step)
     report, _ = await evaluate.evaluate(experiment.evaluation(training.team, training.failed), tasks, 0, ticking)
-    run.log_evaluation(step, report.as_dict())
+    run.log_evaluation(step, report.as_dict() | exact.as_field(training.team, experiment.held_out))
     training.progress.evaluated(step, report)
 
 

@@ -19,10 +19,9 @@ from cadre.experiment.experiment import Experiment
 from cadre.experiment.refusals import EVALUATION, TRAINING
 from cadre.settings import LearnerConfig, PolicyConfig, SamplingConfig
 from cadre.settings.loss import chosen_loss
+from cadre.settings.policy import EMBEDDED
 from cadre.settings.section import merged
 from cadre.types import Sampling
-
-SEED_MODEL = Path(__file__).parent.parent / "models" / "seed"
 
 
 def resolve(config: Config, env: type[Env] | None = None) -> Experiment:
@@ -120,13 +119,13 @@ def _learners(config: Config, policies: Mapping[str, PolicyConfig]) -> dict[str,
 def find_model(name: str, policy: PolicyConfig) -> str:
     """The folder or the hub name of a policy's model; a folder must hold a config.json."""
     model = policy.model
-    folder = SEED_MODEL if model == "seed" else Path(model).expanduser()
+    folder = EMBEDDED.get(model) or Path(model).expanduser()
     looks_local = model.startswith((".", "/", "~")) or model.count("/") != 1
     if (folder / "config.json").is_file():
         return str(folder)
-    if model == "seed" or looks_local or folder.exists():
+    if model in EMBEDDED or looks_local or folder.exists():
         raise ConfigError(
-            f"the model of policy {name}: got {model!r}, but {folder} holds no config.json; expected seed, a "
+            f"the model of policy {name}: got {model!r}, but {folder} holds no config.json; expected seed, games, a "
             "checkpoint folder, or a hub name such as Qwen/Qwen3-1.7B. Fix the path."
         )
     return model

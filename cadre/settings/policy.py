@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -9,6 +10,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from cadre.settings.learner import LearnerConfig
 from cadre.settings.sampling import SamplingConfig
 from cadre.settings.section import AsWritten, Positive, Section, refused
+
+# The models in the package.
+EMBEDDED = {name: Path(__file__).parent.parent / "models" / name for name in ("seed", "games")}
 
 
 class LoraConfig(Section):
@@ -22,7 +26,7 @@ class LoraConfig(Section):
 class PolicyConfig(Section):
     """One set of weights. Written short, `shared: seed` means `shared: {model: seed}`."""
 
-    model: str = Field(description="seed (the embedded model), a checkpoint folder, or a hub name")
+    model: str = Field(description="seed or games (the embedded models), a checkpoint folder, or a hub name")
     lora: LoraConfig | None = Field(None, description="train an adapter on the frozen model instead of the model")
     frozen: bool = Field(False, description="play, but never train")
     url: str | None = Field(None, description="an OpenAI-compatible endpoint that serves the model; needs frozen")

@@ -1,1 +1,19 @@
-"""Other people's programs as environments."""
+"""Other people's environments and programs as environments: a thin file each, on a package that is an extra."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from cadre.errors import ConfigError
+
+
+def package(module: str, extra: str) -> Any:
+    """The module of an optional package. Raises ConfigError, with the extra that brings it, where it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"env: {extra} needs the package {module.split('.')[0]}, which cannot be imported ({error}); expected it "
+            f'to be installed. Run: pip install "cadre-rl[{extra}]"'
+        ) from None

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-import cadre
 from cadre.engines import chat_template, hub
 from cadre.engines.model_text import stops_of
 from cadre.engines.torch.base.layer_attention import LayerAttention
 from cadre.engines.torch.base.lora import Adapters
 from cadre.errors import EngineError
 from cadre.settings import PolicyConfig
+from cadre.settings.policy import EMBEDDED
 
 # transformers changes torch for the whole process while it loads a model: two at once can leave that so for good, and
 # tied weights without data. Engines have threads of their own.
@@ -52,16 +52,16 @@ class Loaded:
 
 
 def locate(name: str | Path) -> str:
-    """The folder or hub name that `name` stands for; `seed` is the model in the package.
+    """The folder or hub name that `name` stands for; `seed` and `games` are the models in the package.
 
     Raises EngineError where it looks like a folder and holds no model, before anything heavy is imported or read.
     """
     text = str(name)
-    folder = Path(cadre.__file__).parent / "models" / "seed" if text == "seed" else Path(text)
+    folder = EMBEDDED.get(text, Path(text))
     if folder.is_dir():
         _check_folder(text, folder)
         return str(folder)
-    looks_like_hub = text.count("/") <= 1 and not text.startswith((".", "/", "~")) and text != "seed"
+    looks_like_hub = text.count("/") <= 1 and not text.startswith((".", "/", "~")) and text not in EMBEDDED
     if looks_like_hub:
         return hub.available(text)
     raise EngineError(

@@ -1,0 +1,145 @@
+"""Makes the embedded model of small games: `python -m cadre.models.make_games OUT`.
+
+A Llama of about a hundred thousand parameters with a tokenizer of its own, pre-trained on legal random play of a few of
+OpenSpiel's games and on nothing else: shown what a player knows, it answers with any legal move, all as likely. Equal
+seeds give equal weights on one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from cadre import random_keys
+from cadre.envs.adapters.openspiel import OpenSpiel, acting, answers, role, seen
+from cadre.experiment.event_loop import run_to_end
+from cadre.models.make_seed import SPECIAL, TEMPLATE
+from cadre.types import Choice, Task
+
+GAMES = ("tiny_hanabi", "kuhn_poker", "leduc_poker", "matrix_coordination", "tiny_bridge_2p")
+VOCABULARY = 512
+# A move or a number is a piece of its own, and so one token where it is frequent.
+PIECES = r"\w+|[^\w\s]|\s"
+
+
+def met(game: str, plays: int = 1000) -> list[Choice]:
+    """The decisions that random play comes to, for a game that is too large to list them."""
+    found: dict[str, Choice] = {}
+    generator = random_keys.generator("games", game)
+    for index in range(plays):
+        state = OpenSpiel(Task("play", {"deal": f"random-{index}"}), game)
+        while not state.state.is_terminal():
+            for player in acting(state.state):
+                choice = Choice(seen(state.state, player), answers(state.state, player))
+                found.setdefault(choice.observation.messages[-1].content, choice)
+            chosen = {name: generator.choice(answers(state.state, at)) for name, at in _players(state.state)}
+            run_to_end(state.step(chosen))
+    return list(found.values())
+
+
+def _players(state: Any) -> list[tuple[str, int]]:
+    return [(role(player), player) for player in acting(state)]
+
+
+def make_tokenizer(choices: dict[str, list[Choice]]) -> PreTrainedTokenizerFast:
+    """Byte-level BPE over what players see and may say."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(PIECES), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[AddedToken(token, special=True) for token in SPECIAL],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    listed = [choice for of_game in choices.values() for choice in of_game]
+    core.train_from_iterator((choice.observation.messages[-1].content for choice in listed), trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<|pad|>", eos_token="<|end|>")
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return LlamaForCausalLM(config)
+
+
+def batches(
+    choices: dict[str, list[Choice]], tokenizer: PreTrainedTokenizerFast, size: int, generator: random.Random
+) -> Iterator[dict[str, torch.Tensor]]:
+    """Endless right-padded batches of random decisions with random legal moves; only the move has labels."""
+    while True:
+        rows = [_row(generator.choice(choices[generator.choice(GAMES)]), tokenizer, generator) for _ in range(size)]
+        width = max(len(ids) for ids, _ in rows)
+        ids = torch.tensor([ids + [0] * (width - len(ids)) for ids, _ in rows])
+        labels = torch.tensor([[-100] * (start) + ids[start:] + [-100] * (width - len(ids)) for ids, start in rows])
+        yield {"input_ids": ids, "labels": labels}
+
+
+def _row(choice: Choice, tokenizer: PreTrainedTokenizerFast, generator: random.Random) -> tuple[list[int], int]:
+    """Token ids of a decision and a legal answer, and where the answer begins."""
+    seen = [{"role": "user", "content": choice.observation.messages[-1].content}]
+    text: str = tokenizer.apply_chat_template(seen, tokenize=False, add_generation_prompt=True)
+    prompt = tokenizer.encode(text, add_special_tokens=False)
+    said = tokenizer.encode(generator.choice(choice.answers), add_special_tokens=False)
+    return [*prompt, *said, tokenizer.eos_token_id], len(prompt)
+
+
+def pretrain(model: LlamaForCausalLM, rows: Iterator[dict[str, torch.Tensor]], steps: int, peak: float) -> None:
+    """AdamW with a linear fall. Right padding needs no mask: causal attention never looks ahead."""
+    optimiser = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (step + 1) / 20) * (1 - step / steps))
+    for step, batch in zip(range(steps), rows, strict=False):
+        loss = model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        rate.step()
+        optimiser.zero_grad()
+        if step % 100 == 0 or step == steps - 1:
+            Console().print(f"step {step}/{steps}  loss {loss.item():.4f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make the embedded model of small games.")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--rate", type=float, default=3e-3)
+    chosen = parser.parse_args()
+    torch.manual_seed(0)
+    choices = {game: list(OpenSpiel.choices(game)) or met(game) for game in GAMES}
+    tokenizer = make_tokenizer(choices)
+    model = make_model(tokenizer)
+    Console().print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens")
+    pretrain(
+        model, batches(choices, tokenizer, chosen.batch, random_keys.generator("games")), chosen.steps, chosen.rate
+    )
+    model.save_pretrained(chosen.out)
+    tokenizer.save_pretrained(chosen.out)
+
+
+if __name__ == "__main__":
+    main()

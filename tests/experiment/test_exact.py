@@ -1,0 +1,44 @@
+"""Exact figures of a game from the embedded model's own probabilities."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cadre.experiment import config
+from cadre.experiment.exact import as_field, figures
+from cadre.experiment.loaded_team import load_team
+from cadre.experiment.resolve import resolve
+from tests.cli.calling import call
+from tests.games import Relay, scripted_team
+
+pytest.importorskip("pyspiel", reason="the extra openspiel is not installed")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "figure", "low", "high"),
+    [
+        ("kuhn-poker", "exploitability", 0.4, 0.53),
+        ("tiny-hanabi", "value", 3.0, 4.5),
+        ("coordination-matrix", "value", 0.4, 0.6),
+    ],
+)
+def test_the_model_of_games_plays_at_random(recipe: str, figure: str, low: float, high: float) -> None:
+    experiment = resolve(config.load(recipe))
+    loaded = load_team(experiment, None)
+    assert low < figures(loaded.team, experiment.env_spec)[figure] < high
+    loaded.close()
+
+
+def test_eval_prints_them(tmp_path: Path) -> None:
+    done = call("eval", "kuhn-poker", "--tasks", "2", "--json")
+    assert done.code == 0
+    assert 0.4 < json.loads(done.out)["exact"]["exploitability"] < 0.53
+    assert "exploitability 0.4" in call("eval", "kuhn-poker", "--tasks", "2").out
+
+
+def test_others_have_none() -> None:
+    team, _ = scripted_team(Relay, lambda request, index: "0")
+    experiment = resolve(config.load("plan-path"))
+    assert as_field(team, experiment.env_spec) == {}
+    assert as_field(team, resolve(config.load("kuhn-poker")).env_spec) == {}
