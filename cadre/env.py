@@ -37,8 +37,7 @@ class Env:
         raise NotImplementedError
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        """Apply one text from every role that `observe` named. Local rewards only for those roles, and for
-        any at the end of the episode."""
+        """Apply one text from every role that `observe` named. Local rewards only for those roles."""
         raise NotImplementedError
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:

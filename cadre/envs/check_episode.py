@@ -94,8 +94,8 @@ class Episode:
             reward: Any = env.step(dict(chosen))
             reward = await reward if inspect.isawaitable(reward) else reward
         roles = self.env_spec.roles
-        acted = chosen if self._observed(env) else dict.fromkeys(roles, "")
-        self.findings.refuse("reward", check_values.reward_faults(self.name, reward, acted, roles))
+        payable = dict.fromkeys(roles) if env.pays_absent else chosen
+        self.findings.refuse("reward", check_values.reward_faults(self.name, reward, payable, roles))
         return reward
 
     def _success(self, env: Env) -> bool:

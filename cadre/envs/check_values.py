@@ -156,7 +156,7 @@ def _paid(where: str, local: Mapping[Any, Any], acting: Mapping[str, Any], roles
         elif role not in acting:
             yield (
                 f"{where}: got a local reward for {role}, who did not act; expected only those who did, here "
-                f"{', '.join(acting)}, while the episode goes on. Pay {role} when it acts, or the team."
+                f"{', '.join(acting)}. Pay {role} when it acts, or the team."
             )
 
 

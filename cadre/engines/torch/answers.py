@@ -21,7 +21,7 @@ def answer_probabilities(engine: TorchEngine, policy: str, choices: Sequence[Cho
 
     An answer is its text as the tokenizer writes it, and the end of the turn after it.
     """
-    forward = Forward(engine, ValueHeads({}, 0, torch.device("cpu")), [AT_ONCE])
+    forward = Forward(engine.loaded, engine.dtype, ValueHeads({}, 0, torch.device("cpu")), [AT_ONCE])
     data = [datum for choice in choices for datum in _sequences(engine, policy, choice)]
     sums = iter([sum(logprobs) for logprobs in engine.work(forward.logprobs, data)])
     return [_among([next(sums) for _ in choice.answers]) for choice in choices]

@@ -53,6 +53,7 @@ class OpenSpiel(Env):
     """A game of OpenSpiel; `penalty` is what an answer costs that is no legal move, in whose place a random one is
     played."""
 
+    pays_absent = True  # a move may end the game and pay everybody
     roles: ClassVar[tuple[str, ...]] = (f"{PREFIX}0", f"{PREFIX}1")
 
     def __init__(self, task: Task, game: str = "kuhn_poker", penalty: float = 1.0) -> None:
