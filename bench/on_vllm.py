@@ -32,13 +32,14 @@ from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.vllm import VllmSampler
 from cadre.engines.vllm.arguments import Options
 from cadre.experiment import config, session
-from cadre.experiment.resolve import SEED_MODEL, resolve
+from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run
 from cadre.rollout.rounds import together
 from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig, VllmConfig
 from cadre.team import Sampler, Weights
 from cadre.types import Message, Request, Sample, Sampling
 from common import record
+from vllm_faults import MODEL
 
 OPTIONS = Options(VllmConfig(context=512, sequences=64), memory=1 << 28)
 STEPS, ROUNDS = 20, 5
@@ -267,7 +268,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--smollm2", type=Path, default=SEED_MODEL, help="a folder of SmolLM2-135M-Instruct")
+    parser.add_argument("--smollm2", type=Path, default=MODEL, help="a folder of SmolLM2-135M-Instruct")
     parser.add_argument("--write", action="store_true", help="append to results/vllm.jsonl")
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
