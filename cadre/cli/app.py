@@ -8,7 +8,7 @@ from typing import Annotated, cast
 import typer
 
 import cadre
-from cadre.cli import bench, check, data, evaluate, fork, listing, models, play, serve, train, trees
+from cadre.cli import bench, check, data, evaluate, fork, listing, models, play, serve, train, trees, warm_start
 from cadre.cli.terminal import console, print_error
 from cadre.errors import CadreError
 from cadre.experiment.threads import settle_threads
@@ -20,6 +20,7 @@ app = typer.Typer(help="Train teams of LLM agents with reinforcement learning.",
 
 app.command()(train.train)
 app.command()(fork.fork)
+app.command(name="warm-start")(warm_start.command)
 app.command(name="eval")(evaluate.evaluate)
 app.command()(play.play)
 app.command()(serve.serve)

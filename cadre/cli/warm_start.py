@@ -1,0 +1,75 @@
+"""`cadre warm-start`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cadre.cli.terminal import Overrides, console
+from cadre.cli.train import STOPPED
+from cadre.errors import ConfigError
+from cadre.experiment import config, examples, warm_start
+from cadre.experiment.build import ask_hub
+from cadre.experiment.experiment import Experiment
+from cadre.experiment.resolve import resolve
+from cadre.experiment.run_directory import Run, new_folder
+from cadre.experiment.warm_start import WarmStart
+from cadre.team import Metrics
+
+
+def command(
+    recipe: Annotated[str, typer.Argument(help="a bundled recipe or a YAML file, which is trained afterwards")] = "",
+    overrides: Overrides = None,
+    on: Annotated[Path | None, typer.Option(help='JSONL of {"role": ..., "prompt": ..., "answer": ...}')] = None,
+    own: Annotated[int, typer.Option(min=0, help="or so many training tasks, whose won episodes are imitated")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="optimiser steps")] = 100,
+    per_step: Annotated[int, typer.Option("--examples", min=1, help="examples a step")] = 16,
+    learning_rate: Annotated[float, typer.Option(min=1e-12, help="of AdamW, constant")] = 1e-5,
+    seed: Annotated[int, typer.Option(help="of the order of examples")] = 0,
+    folder: Annotated[Path | None, typer.Option("--run", help="where to write; default runs/RECIPE-NNN")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the warm start in --run")] = False,
+) -> None:
+    """Train a team to imitate answers (cross-entropy), as a start for reinforcement learning."""
+    if resume:
+        if folder is None:
+            raise ConfigError("--resume: got no --run; expected the folder to go on with. Add --run DIR.")
+        run = Run.open(folder)
+        settings, experiment = warm_start.reopened(run), resolve(run.config)
+    else:
+        experiment = resolve(config.load(recipe, overrides or []))
+        ask_hub(experiment)
+        given = _examples(experiment, on, own)
+        settings = WarmStart(steps, per_step, learning_rate, seed)
+        run = Run.create(folder or new_folder(recipe), experiment.config, recipe, overrides or [])
+        warm_start.prepare(run, settings, given)
+    _train(experiment, run, settings)
+
+
+def _examples(experiment: Experiment, on: Path | None, own: int) -> list[examples.Example]:
+    if (on is None) == (own == 0):
+        got = "neither" if on is None else "both"
+        raise ConfigError(f"warm-start: got {got} of --on FILE and --own TASKS; expected one of them. Say which.")
+    if on is not None:
+        return examples.read_examples(on, list(experiment.trained_roles))
+    found, episodes = examples.own_successes(experiment, own)
+    console.print(f"{len(found)} answers of {episodes} episodes were part of a success", highlight=False)
+    return found
+
+
+def _train(experiment: Experiment, run: Run, settings: WarmStart) -> None:
+    given = examples.read_examples(run.folder / warm_start.HOME / warm_start.EXAMPLES, list(experiment.trained_roles))
+    every = max(1, settings.steps // 10)
+
+    def tell(step: int, metrics: Metrics) -> None:
+        if (step + 1) % every == 0:
+            losses = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name.endswith("/loss"))
+            console.print(f"step {step + 1}/{settings.steps}  {losses}", highlight=False)
+
+    done = warm_start.start(experiment, run, settings, given, tell)
+    again = "warm-start" if done < settings.steps else "train"
+    told = f"Stopped after {done} of {settings.steps} steps; saved" if done < settings.steps else "Warm"
+    console.print(f"{told}. Go on with:\n  cadre {again} --run {run.folder} --resume", highlight=False)
+    if done < settings.steps:
+        raise typer.Exit(STOPPED)

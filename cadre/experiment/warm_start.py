@@ -1,0 +1,171 @@
+"""A supervised warm start: plain cross-entropy on given answers, then a run that reinforcement learning goes on with.
+
+    loss = -(1 / tokens) * sum over the tokens of the answers of log pi(token | what came before)
+
+It is the learner's own loss at advantage 1, without ratio, clip or KL, so whatever the learner can train can be warmed:
+any map of roles to policies, adapters, several models. Policies that no example is about stay as they were. Progress is
+saved in `warm_start/` of the run, and its end becomes the run's checkpoint of step 0 with a fresh optimiser. What it
+leaves out: packing, mixing with reinforcement learning, and a reference model other than the models before it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from cadre import random_keys
+from cadre.advantages.plan import Plan
+from cadre.errors import RunError
+from cadre.experiment import checkpoint, jsonl
+from cadre.experiment.build import build_team
+from cadre.experiment.checkpoint import State
+from cadre.experiment.config import dump
+from cadre.experiment.event_loop import run_to_end
+from cadre.experiment.examples import Example, line_of
+from cadre.experiment.experiment import Experiment
+from cadre.experiment.interrupt import Interrupt
+from cadre.experiment.lock import RunLock
+from cadre.experiment.run_directory import Run
+from cadre.settings import LearnerConfig, LossConfig
+from cadre.settings.section import merged
+from cadre.team import Metrics, Team
+from cadre.types import Datum
+
+CROSS_ENTROPY = LossConfig(ratio="none", aggregate="token_mean")
+HOME, SETTINGS, EXAMPLES, METRICS = "warm_start", "settings.json", "examples.jsonl", "metrics.jsonl"
+SAVE_EVERY = 20  # steps
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """How long and how fast: `steps` of `examples` each at a constant `learning_rate`, drawn by `seed`."""
+
+    steps: int = 100
+    examples: int = 16
+    learning_rate: float = 1e-5
+    seed: int = 0
+
+
+def prepare(run: Run, settings: WarmStart, examples: Sequence[Example]) -> None:
+    """Write what a warm start is about into a new run, so that it can be gone on with."""
+    home = run.folder / HOME
+    home.mkdir()
+    (home / EXAMPLES).write_text("".join(f"{line_of(example)}\n" for example in examples), encoding="utf-8")
+    (home / SETTINGS).write_text(json.dumps(asdict(settings)) + "\n")
+
+
+def reopened(run: Run) -> WarmStart:
+    """The settings of a run's warm start. Raises RunError where it has none, or is trained already."""
+    path = run.folder / HOME / SETTINGS
+    if not path.is_file():
+        raise RunError(
+            f"warm-start: {run.folder} has no warm start to go on with; expected one. Begin without --resume."
+        )
+    if checkpoint.steps(run.folder / "checkpoints"):
+        raise RunError(
+            f"warm-start: that of {run.folder} is complete; expected one that was stopped. Go on with: "
+            f"cadre train --run {run.folder} --resume."
+        )
+    return WarmStart(**json.loads(path.read_text()))
+
+
+def start(
+    experiment: Experiment,
+    run: Run,
+    settings: WarmStart,
+    examples: Sequence[Example],
+    tell: Callable[[int, Metrics], None],
+) -> int:
+    """Warm the policies, from the last save on where there is one; the steps made in all.
+
+    At the end the run has a checkpoint of step 0, from which `cadre train --resume` goes on. `tell` is called with
+    every step and its metrics. Raises DivergedError as training does.
+    """
+    with RunLock(run.folder):
+        team = build_team(supervised(experiment, settings), train=True, diverged=run.folder / "diverged")
+        data = encoded(experiment, examples)
+        interrupt = Interrupt()
+        with interrupt.on_signals():
+            done = run_to_end(_steps(team, run.folder / HOME, settings, data, (interrupt, tell)), interrupt)
+        team.close()
+        if done == settings.steps:
+            _hand_over(experiment, run)
+    return done
+
+
+def supervised(experiment: Experiment, settings: WarmStart) -> Experiment:
+    """The experiment with the loss and the optimiser of a warm start: no critics, one optimiser step an update."""
+    change = LearnerConfig(
+        learning_rate=settings.learning_rate, schedule="constant", warmup_steps=0, epochs=1, minibatches=1
+    )
+    playing = set(experiment.config.team.policies)
+    learners = {name: merged(learner, change) for name, learner in experiment.learners.items() if name in playing}
+    plan = replace(Plan(experiment.plan.shape, experiment.plan.credit), loss=CROSS_ENTROPY)
+    models = {name: model for name, model in experiment.models.items() if name in playing}
+    return replace(experiment, plan=plan, learners=learners, models=models, heads={})
+
+
+def encoded(experiment: Experiment, examples: Sequence[Example]) -> list[Datum]:
+    """The examples as training sequences of the policies that play their roles."""
+    from cadre.engines.answers import AnswerEncoder
+
+    encoders: dict[str, AnswerEncoder] = {}
+    data = []
+    for example in examples:
+        name = experiment.trained_roles[example.role]
+        if name not in encoders:
+            encoders[name] = AnswerEncoder(experiment.models[name], experiment.policies[name].enable_thinking)
+        data.append(datum(name, example.role, *encoders[name].encode(example.prompt, example.answer)))
+    return data
+
+
+def datum(policy: str, role: str, prompt: Sequence[int], answer: Sequence[int]) -> Datum:
+    """One sequence whose answer has advantage 1 at every token."""
+    mask = (False,) * len(prompt) + (True,) * len(answer)
+    zeros = (0.0,) * len(mask)
+    return Datum(policy, role, (*prompt, *answer), mask, zeros, tuple(map(float, mask)), 0)
+
+
+async def _steps(
+    team: Team,
+    home: Path,
+    settings: WarmStart,
+    data: Sequence[Datum],
+    watching: tuple[Interrupt, Callable[[int, Metrics], None]],
+) -> int:
+    """Make the steps that are left; saved every so many, and where an interrupt asks for the end."""
+    interrupt, tell = watching
+    folder = home / "checkpoints"
+    state = checkpoint.load(checkpoint.latest(folder), team) if checkpoint.steps(folder) else State()
+    jsonl.cut(home / METRICS, lambda line: line["step"] >= state.step)
+    while state.step < settings.steps and not interrupt.asked:
+        updates = await team.update(picked(data, state.step, settings))
+        metrics = {f"{policy}/{name}": value for policy, told in updates.items() for name, value in told.items()}
+        jsonl.append(home / METRICS, {"step": state.step, **metrics})
+        tell(state.step, metrics)
+        state = replace(state, step=state.step + 1)
+        if state.step % SAVE_EVERY == 0 or state.step == settings.steps or interrupt.asked:
+            checkpoint.save(folder, state, team)
+            checkpoint.prune(folder, 1, None)
+    return state.step
+
+
+def picked(data: Sequence[Datum], step: int, settings: WarmStart) -> list[Datum]:
+    """The examples of a step: epochs, each in an order of its own."""
+    places = range(step * settings.examples, (step + 1) * settings.examples)
+    orders = {
+        epoch: random_keys.generator(settings.seed, "warm start", epoch).sample(range(len(data)), len(data))
+        for epoch in {place // len(data) for place in places}
+    }
+    return [data[orders[place // len(data)][place % len(data)]] for place in places]
+
+
+def _hand_over(experiment: Experiment, run: Run) -> None:
+    """Make the warmed weights the run's state before its first step, with the optimiser that it begins with."""
+    team = build_team(experiment, train=True)
+    playing = [name for name in experiment.learners if name in experiment.config.team.policies]
+    run_to_end(checkpoint.load_weights(checkpoint.latest(run.folder / HOME / "checkpoints"), team, playing))
+    checkpoint.save(run.folder / "checkpoints", State(), team, dump(experiment.config))
+    team.close()

@@ -1,0 +1,152 @@
+"""A warm start: its loss by hand, going on where it stopped, and training that begins from it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM
+
+from cadre.engines.answers import AnswerEncoder
+from cadre.errors import ConfigError, RunError
+from cadre.experiment import config, examples, warm_start
+from cadre.experiment.examples import Example, line_of, own_successes, read_examples
+from cadre.experiment.loaded_team import open_team
+from cadre.experiment.resolve import resolve
+from cadre.experiment.run_directory import Run
+from cadre.experiment.target import find
+from cadre.experiment.warm_start import WarmStart, datum, picked
+from cadre.types import Message
+from tests.cli.calling import call
+from tests.experiment.test_loop import configured
+
+FAST = WarmStart(steps=6, examples=4, learning_rate=1e-2)
+
+
+def digits() -> list[Example]:
+    return [Example("speaker", (Message("user", str(digit)),), str(digit)) for digit in range(4)]
+
+
+def warmed(chosen: config.Config, folder: Path, settings: WarmStart = FAST) -> Run:
+    experiment, run = resolve(chosen), Run.create(folder, chosen)
+    warm_start.prepare(run, settings, digits())
+    assert warm_start.start(experiment, run, settings, digits(), lambda step, metrics: None) == settings.steps
+    return run
+
+
+def losses(run: Run, policy: str = "shared") -> list[float]:
+    lines = (run.folder / "warm_start" / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)[f"{policy}/loss"] for line in lines]
+
+
+def test_the_loss_is_the_cross_entropy_of_the_answers(speaker: Path, tmp_path: Path) -> None:
+    """Of the first step: four answers of one digit and the end, the mean over their eight tokens."""
+    run = warmed(configured(speaker), tmp_path / "run")
+    encoder, model = AnswerEncoder(str(speaker)), AutoModelForCausalLM.from_pretrained(speaker)
+    sums, tokens = 0.0, 0
+    for example in digits():
+        prompt, answer = encoder.encode(example.prompt, example.answer)
+        logits = model(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1]
+        sums += float(cross_entropy(logits, torch.tensor(answer), reduction="sum").detach())
+        tokens += len(answer)
+    assert tokens == 8
+    assert losses(run)[0] == pytest.approx(sums / tokens, abs=1e-5)
+    assert losses(run)[-1] < 0.5 * losses(run)[0]
+
+
+def test_only_the_answer_is_learned() -> None:
+    made = datum("p", "speaker", (5, 6, 7), (8, 9))
+    assert made.mask == (False, False, False, True, True)
+    assert made.advantages == (0.0, 0.0, 0.0, 1.0, 1.0)
+
+
+def test_an_epoch_sees_every_example_once() -> None:
+    data = [datum("p", "speaker", (number,), (1,)) for number in range(6)]
+    seen = [made.token_ids[0] for step in range(3) for made in picked(data, step, WarmStart(examples=4))]
+    assert sorted(seen[:6]) == sorted(seen[6:]) == list(range(6))
+
+
+def test_the_run_begins_from_the_warmed_weights_and_trains_on(speaker: Path, tmp_path: Path) -> None:
+    chosen = configured(speaker, train={"steps": 1, "tasks_per_step": 4})
+    run = warmed(chosen, tmp_path / "run", WarmStart(steps=40, examples=4, learning_rate=1e-2))
+    loaded = open_team(find(str(run.folder)))
+    assert loaded.evaluate(4).success == 1.0
+    loaded.close()
+    done = call("train", "--run", str(run.folder), "--resume")
+    assert done.code == 0, done.err
+    assert len(run.metrics()) == 1
+    assert run.metrics()[0]["shared/updates"] == 1
+
+
+def test_one_that_was_stopped_goes_on_as_if_nothing_had_happened(speaker: Path, tmp_path: Path) -> None:
+    whole = warmed(configured(speaker), tmp_path / "whole")
+    chosen = configured(speaker)
+    run, experiment = Run.create(tmp_path / "cut", chosen), resolve(chosen)
+    warm_start.prepare(run, FAST, digits())
+
+    class Cut(Exception):
+        pass
+
+    def stop(step: int, metrics: dict) -> None:
+        if step == 3:
+            raise Cut
+
+    original, warm_start.SAVE_EVERY = warm_start.SAVE_EVERY, 2
+    try:
+        with pytest.raises(Cut):
+            warm_start.start(experiment, run, FAST, digits(), stop)
+        done = call("warm-start", "--run", str(run.folder), "--resume")
+    finally:
+        warm_start.SAVE_EVERY = original
+    assert done.code == 0, done.err
+    assert losses(run) == losses(whole)
+    with pytest.raises(RunError, match="is complete"):
+        warm_start.reopened(run)
+
+
+@pytest.mark.parametrize("policies", [("shared",), ("first", "second")])
+def test_any_map_of_roles_to_policies(policies: tuple[str, ...], speaker: Path, tmp_path: Path) -> None:
+    chosen = configured(speaker, env="Pair", policies=policies)
+    roles = list(chosen.team.roles)
+    path = tmp_path / "examples.jsonl"
+    path.write_text("".join(line_of(Example(role, (Message("user", "1"),), "2")) + "\n" for role in roles))
+    (tmp_path / "pair.yaml").write_text(config.dump(chosen))
+    more = ["--on", str(path), "--steps", "2", "--examples", "2", "--learning-rate", "0.01"]
+    done = call("warm-start", str(tmp_path / "pair.yaml"), *more, "--run", str(tmp_path / "run"))
+    assert done.code == 0, done.err
+    run = Run.open(tmp_path / "run")
+    assert all(losses(run, policy)[1] < losses(run, policy)[0] for policy in policies)
+    assert (tmp_path / "run" / "checkpoints" / "step-000000").is_dir()
+
+
+def test_own_successes_are_what_was_said_on_paths_that_win(speaker: Path) -> None:
+    found, episodes = own_successes(resolve(configured(speaker, sampling={"max_tokens": 2})), 8, attempts=64)
+    assert episodes == 512
+    assert found
+    assert all(example.answer == example.prompt[0].content for example in found)
+    assert len(set(found)) == len(found)
+
+
+BAD = {
+    "not JSON": ("{", "line 1: not JSON"),
+    "another key": ('{"role": "speaker", "prompt": "1", "text": "2"}', "line 1: got"),
+    "a role that nobody trains": ('{"role": "speker", "prompt": "1", "answer": "2"}', "Did you mean speaker"),
+    "no answer": ('{"role": "speaker", "prompt": "1", "answer": ""}', "got the answer ''"),
+    "a prompt of numbers": ('{"role": "speaker", "prompt": [1], "answer": "2"}', "got the prompt"),
+    "nothing": ("", "is empty"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_examples_are_named(case: str, tmp_path: Path) -> None:
+    text, message = BAD[case]
+    (tmp_path / "bad.jsonl").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_examples(tmp_path / "bad.jsonl", ["speaker"])
+
+
+def test_examples_are_from_one_place(tmp_path: Path) -> None:
+    assert "got neither of --on FILE and --own TASKS" in call("warm-start", "plan-path").err
+    assert "expected the folder to go on with" in call("warm-start", "--resume").err
+    assert examples.FIELDS == ("role", "prompt", "answer")
