@@ -57,6 +57,10 @@ results: $(READY)
 	$(BIN)/python bench/plot.py
 	$(BIN)/python bench/readme.py
 
+# Real models: hours on two cores; goes on where it stopped. MODELS holds smollm2 and qwen-coder, DATA the sets (or hub).
+real: $(READY)
+	$(BIN)/python bench/real.py --models $(MODELS) --data $(or $(DATA),hub)
+
 # With SMOLLM2 (a folder of SmolLM2-135M-Instruct) and VLLM (an environment with its CPU build) the speed of those too.
 bench: $(READY)
 	$(BIN)/python bench/sandbox.py

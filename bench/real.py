@@ -1,0 +1,234 @@
+"""Real models, known tasks, the baselines of the papers: writing, code and mathematics, before and after training.
+
+    python bench/real.py [writing code maths] --models DIR [--data DIR] [--seeds 0 1 2] [--minutes 10]
+
+DIR holds the folders `smollm2` (SmolLM2-135M-Instruct) and `qwen-coder` (Qwen2.5-Coder-0.5B-Instruct). What is done
+lies in runs/real and is not done again, so the command goes on where it stopped, or where `--minutes` ended it. Every
+row of a task and seed samples as many tokens as the team's own training; `before` is that team prompted, two answers
+put together as they are. Appends `real.TASK.*` to results/real.jsonl as soon as a row is there, and writes episodes to
+read to results/real-TASK.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import real_measures as measures
+from common import RESULTS, ROOT, record
+from slices import Clock, OutOfTimeError, Played, evaluate, train
+from trainings import console, stop_at
+
+COMMAND = "make real"
+TASKS = 100
+SHOWN = 30
+Measure = Callable[[Mapping[str, Any]], float]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table: what is changed in the task's recipe, and whether it is trained."""
+
+    changes: tuple[str, ...] = ()
+    trained: bool = True
+    env: str = ""  # another environment, with the one role that it has
+
+
+@dataclass(frozen=True)
+class Known:
+    """A task: its recipe and changes, the model's folder, the roles, the measures with the headline first, the best
+    reward there is (for the normalised return), and its rows with the team's own training first."""
+
+    recipe: str
+    model: str
+    roles: tuple[str, ...]
+    changes: tuple[str, ...]
+    measures: Mapping[str, Measure]
+    best: float
+    rows: Mapping[str, Row]
+    headline: str
+
+
+PROMPTED = {
+    "pipeline": Row(("settings.exchange=pipeline",), trained=False),
+    "discussion": Row(("settings.exchange=discussion",), trained=False),
+}
+IPPO = Row(("algorithm={name: ippo, k: 8}",))
+COMMON: dict[str, Measure] = {"reward": measures.reward, "tokens": measures.tokens, "well-formed": measures.whole}
+KNOWN: dict[str, Known] = {
+    "writing": Known(
+        "tldr-smollm2",
+        "smollm2",
+        ("short", "long"),
+        ("settings.reward=faithful", "sampling.temperature=0.7"),
+        {
+            "faithful": measures.part("faithful"),
+            "published": measures.part("published"),
+            "rouge_l": measures.part("rouge_l"),
+        },
+        3.0,
+        {"magrpo": Row(), "ippo": IPPO, "alone": Row(("algorithm={name: grpo, k: 8}",), env="tldr-alone"), **PROMPTED},
+        "reward",
+    ),
+    "code": Known(
+        "pairs-mbpp-qwen2.5-coder-0.5b",
+        "qwen-coder",
+        ("aux", "main"),
+        ("algorithm.k=4", "train.tasks_per_step=2", "train.steps=60", "evaluate.every=0"),
+        {
+            "pass": measures.success,
+            "calls": measures.calls,
+            "helps": measures.helps,
+            "codebleu": measures.part("codebleu"),
+        },
+        4.0,
+        {"magrpo": Row(), "ippo": IPPO, "alone": Row(("algorithm={name: grpo, k: 4}",), env="pairs-alone"), **PROMPTED},
+        "pass",
+    ),
+    "maths": Known(
+        "maths-qwen2.5-coder-0.5b-L1",
+        "qwen-coder",
+        ("reasoner", "tool"),
+        (
+            "settings={train: gsm8k, test: gsm8k, turns: 2}",
+            "sampling.max_tokens=256",
+            "learner.learning_rate=1.0e-4",
+            "train={steps: 60, tasks_per_step: 4}",
+            "evaluate.every=0",
+        ),
+        {"accuracy": measures.success},
+        1.0,
+        {
+            "at_grpo": Row(),
+            "grpo": Row(("algorithm={name: grpo, k: 4}",)),
+            "alone": Row(env="maths-solo"),
+            "refine": Row(("settings={train: gsm8k, test: gsm8k, rounds: 2}",), env="refine"),
+        },
+        "accuracy",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """One call: where models, data and runs are, and how long it may work."""
+
+    models: Path
+    data: str
+    runs: Path
+    clock: Clock
+
+    def overrides(self, known: Known, row: Row) -> list[str]:
+        """What turns the recipe into the row, with the folders of this machine."""
+        model = str((self.models / known.model).absolute())
+        lora = f"{{model: {model}, lora: {{rank: 16, alpha: 32}}, dtype: float32}}"
+        changes = [*known.changes, *row.changes, f"settings.source={self.data}"]
+        if not row.env:
+            return [*(f"team.policies.{role}={lora}" for role in known.roles), *changes]
+        roles = {"refine": ("generator", "verifier")}.get(row.env, ("agent",))
+        team = f"{{policies: {{agent: {lora}}}, roles: {{{', '.join(f'{role}: agent' for role in roles)}}}}}"
+        return [f"env={row.env}", f"team={team}", *changes]
+
+    def train(self, name: str, row_name: str, seed: int) -> Path:
+        """Train a row: the first of a task to its recipe's steps, the others to its tokens."""
+        known = KNOWN[name]
+        first = next(iter(known.rows))
+        folder = self.runs / name / f"{row_name}-{seed}"
+        equal = () if row_name == first else stop_at(sampled(self.train(name, first, seed)))
+        changes = [*self.overrides(known, known.rows[row_name]), f"train.seed={seed}", "evaluate.tasks=0", *equal]
+        train(known.recipe, changes, folder, self.clock)
+        return folder
+
+    def play(self, name: str, row_name: str, seed: int | None) -> Played:
+        """Held-out tasks of a row: trained with a seed, or as its models are."""
+        known = KNOWN[name]
+        row = known.rows[row_name]
+        if seed is None:
+            where = self.runs / name / "played" / row_name
+            return evaluate(known.recipe, self.overrides(known, row), where, range(TASKS), self.clock)
+        run = self.train(name, row_name, seed)
+        return evaluate(str(run), [], self.runs / name / "played" / f"{row_name}-{seed}", range(TASKS), self.clock)
+
+
+def sampled(run: Path) -> float:
+    """Tokens that a training has sampled."""
+    return sum(json.loads(line)["rollout/tokens"] for line in (run / "metrics.jsonl").read_text().splitlines())
+
+
+def measured(known: Known, played: Played) -> dict[str, list[float]]:
+    """Every measure by task."""
+    trees = measures.trees_of(played.files)
+    table = {what: [measure(tree) for tree in trees] for what, measure in {**COMMON, **known.measures}.items()}
+    table["normalised"] = [value / known.best for value in table["reward"]]
+    table["seconds"] = [played.seconds / len(trees)] * len(trees)
+    return table
+
+
+def keep(name: str, row: str, table: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> None:
+    """A row's measures as result lines."""
+    for what, values in table.items():
+        record("real", f"real.{name}.{row}.{what}", [fmean(values)], what, COMMAND, len(values), seeds)
+    console.print(f"{name} {row}: " + ", ".join(f"{what} {fmean(v):.3g}" for what, v in table.items()), highlight=False)
+
+
+def compare(work: Work, name: str, seeds: Sequence[int]) -> None:
+    """All rows of a task; the gain of the team's own training by tasks, seeds averaged."""
+    known = KNOWN[name]
+    own = next(iter(known.rows))
+    before = measured(known, work.play(name, own, None))
+    keep(name, "before", before, ())
+    for row_name, row in known.rows.items():
+        tables = [measured(known, work.play(name, row_name, seed)) for seed in (seeds if row.trained else (None,))]
+        table = {what: [fmean(of_task) for of_task in zip(*(t[what] for t in tables), strict=True)] for what in before}
+        keep(name, row_name, table, seeds if row.trained else ())
+        if row_name == own:
+            for what in (known.headline, *known.measures):
+                mean, low, high = measures.gain(before[what], table[what])
+                record("real", f"real.{name}.gain.{what}", [low, mean, high], what, COMMAND, TASKS, seeds)
+                console.print(f"{name}: {what} {mean:+.3f} [{low:+.3f}, {high:+.3f}]", highlight=False)
+
+
+def read_aloud(work: Work, name: str, seeds: Sequence[int]) -> None:
+    """Episodes before and after as Markdown, for somebody to look for what the reward did not mean."""
+    known = KNOWN[name]
+    own = next(iter(known.rows))
+    lines = [f"# {name}: episodes before and after training", "", f"By `{COMMAND}`, greedily."]
+    for when, seed in (("Before", None), ("After", seeds[0])):
+        lines += ["", f"## {when}"]
+        for tree in measures.trees_of(work.play(name, own, seed).files)[: SHOWN if seed is not None else 3]:
+            lines += ["", f"### {tree['task']['id']}: reward {measures.reward(tree):.2f}"]
+            for node, _ in measures.steps(tree):
+                for role, (said,) in node["samples"].items():
+                    told = [f"> {line}".rstrip() for line in said["text"].splitlines() or [""]]
+                    lines += ["", f"`{role}` ({len(said['token_ids'])} tokens, {said['finish']}):", "", *told]
+    (RESULTS / f"real-{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", help=f"of {', '.join(KNOWN)}; all unless named")
+    parser.add_argument("--models", type=Path, required=True, help="a folder with smollm2 and qwen-coder")
+    parser.add_argument("--data", default="hub", help="where SciTLDR, MBPP and GSM8K are: a folder, or hub")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "real")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--minutes", type=float, default=0.0, help="end after so long, and go on at the next call")
+    chosen = parser.parse_args()
+    if unknown := [task for task in chosen.tasks if task not in KNOWN]:
+        parser.error(f"got {unknown[0]!r}; expected some of {', '.join(KNOWN)}")
+    work = Work(chosen.models, chosen.data, chosen.runs.absolute(), Clock(time.monotonic(), 60 * chosen.minutes))
+    try:
+        for name in chosen.tasks or KNOWN:
+            compare(work, name, chosen.seeds)
+            read_aloud(work, name, chosen.seeds)
+    except OutOfTimeError:
+        console.print("The time is over; the same command goes on.", highlight=False)
+
+
+if __name__ == "__main__":
+    main()

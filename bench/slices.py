@@ -1,0 +1,120 @@
+"""Long work in slices: trainings that are stopped and gone on with, evaluations a few tasks at a time.
+
+Everything is done by the command line and kept in a folder, so that a command that was ended at any minute goes on from
+there. `Clock` says how long this call may still work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, commit
+from trainings import CADRE
+
+STOPPED = 130
+LAST_WORDS_S = 60.0  # for a checkpoint after Ctrl-C
+
+
+class OutOfTimeError(Exception):
+    """This call has worked as long as it may; the next one goes on."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When a call began, and for how many seconds it may work; 0 for ever."""
+
+    began: float
+    seconds: float = 0.0
+
+    def left(self) -> float | None:
+        """Seconds, None where there is no end. Raises OutOfTimeError at the end."""
+        if not self.seconds:
+            return None
+        left = self.began + self.seconds - time.monotonic()
+        if left <= 0:
+            raise OutOfTimeError
+        return left
+
+
+def train(recipe: str, changes: Sequence[str], folder: Path, clock: Clock) -> None:
+    """Train to the end, from where the folder stands. Raises OutOfTimeError where that is not reached."""
+    done = folder.with_suffix(".done")
+    if done.exists():
+        return
+    begun = (folder / "config.yaml").is_file()
+    arguments = ["--run", str(folder), "--resume"] if begun else [recipe, *changes, "--run", str(folder)]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".log").open("a") as log:
+        code = _stopped_in_time([*CADRE, "train", *arguments], log.fileno(), clock)
+    if code == STOPPED:
+        raise OutOfTimeError
+    if code:
+        raise RuntimeError(f"cadre train ended with {code}; see {folder.with_suffix('.log')}")
+    done.write_text(json.dumps({"commit": commit()}))
+
+
+def _stopped_in_time(command: Sequence[str], log: int, clock: Clock) -> int:
+    """The exit code of a command that is asked to stop, as by Ctrl-C, when the time is over."""
+    process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+    try:
+        return process.wait(clock.left())
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+    try:
+        return process.wait(LAST_WORDS_S)
+    except subprocess.TimeoutExpired:
+        process.kill()  # the last checkpoint stands
+        process.wait()
+        return STOPPED
+
+
+@dataclass(frozen=True)
+class Played:
+    """Held-out tasks as they were played: the files of episodes, and seconds in all, loading included."""
+
+    files: list[Path]
+    seconds: float
+
+
+def evaluate(target: str, changes: Sequence[str], folder: Path, tasks: range, clock: Clock, each: int = 20) -> Played:
+    """Play tasks greedily, `each` at a time, kept in `folder`. Raises OutOfTimeError before one that is not begun."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files, seconds = [], 0.0
+    for first in range(tasks.start, tasks.stop, each):
+        count = min(each, tasks.stop - first)
+        file, note = folder / f"{first}-{count}.jsonl", folder / f"{first}-{count}.json"
+        if not note.exists():
+            clock.left()
+            _play([target, *changes, "--first", str(first), "--tasks", str(count)], file, note)
+        files.append(file)
+        seconds += json.loads(note.read_text())["seconds"]
+    return Played(files, seconds)
+
+
+def _play(arguments: Sequence[str], file: Path, note: Path) -> None:
+    file.unlink(missing_ok=True)
+    began = time.monotonic()
+    command = [*CADRE, "eval", *arguments, "--episodes", str(file), "--json"]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=dict(os.environ))
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    note.write_text(json.dumps({"seconds": time.monotonic() - began, "commit": commit(), **report}))
+
+
+def play_sampled(target: str, changes: Sequence[str], note: Path, temperature: float, clock: Clock) -> dict[str, Any]:
+    """The report of 20 held-out tasks, four times each at a temperature; played once and kept."""
+    if not note.exists():
+        clock.left()
+        chosen = ["--tasks", "20", "--samples", "4", "--temperature", str(temperature), "--json"]
+        command = [*CADRE, "eval", target, *changes, *chosen]
+        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+        note.write_text(done.stdout.splitlines()[-1])
+    report: dict[str, Any] = json.loads(note.read_text())
+    return report

@@ -1,0 +1,131 @@
+"""The benchmarks of real models: measures by hand, rows that are sound, slices that go on, without a real model."""
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpu_real
+import real
+import real_measures as measures
+import slices
+from cadre.experiment import config
+from cadre.experiment.resolve import resolve
+from slices import Clock, OutOfTimeError
+from tests.engines import tiny
+from tests.envs.playing import source
+
+
+def step(team: float, parts: dict[str, float], child: Any = None, over: bool = False) -> dict[str, Any]:
+    said = {"aux": [{"token_ids": [1, 2], "finish": "stop"}], "main": [{"token_ids": [1], "finish": "length"}]}
+    reward = {"team": team, "local": {"aux": 0.5}, "parts": parts}
+    return {"samples": said, "branches": [{"reward": reward, "success": over, "child": child}]}
+
+
+def test_measures_by_hand() -> None:
+    """Two turns: main calls aux in both, and only in the second the call changes what the tests say."""
+    second = step(1.0, {"calls": 0.5, "ignored": 0.0}, over=True)
+    tree = {"root": step(2.0, {"calls": 0.5, "ignored": -0.5}, second)}
+    assert measures.reward(tree) == pytest.approx(4.0)
+    assert (measures.success(tree), measures.calls(tree), measures.helps(tree)) == (1.0, 1.0, 1.0)
+    assert (measures.tokens(tree), measures.whole(tree)) == (6.0, 0.5)
+    assert measures.helps({"root": step(2.0, {"calls": 0.5, "ignored": -0.5})}) == 0.0
+    assert measures.part("codebleu")(tree) == 0.0
+
+
+def test_a_paired_interval_is_narrower_than_the_tasks_differ() -> None:
+    """Every task gains a tenth, give or take 0.05, and tasks differ by as much as they can."""
+    generator = random.Random(1)
+    before = [generator.random() for _ in range(100)]
+    after = [value + 0.1 + generator.uniform(-0.05, 0.05) for value in before]
+    mean, low, high = measures.gain(before, after)
+    assert low < 0.1 < high
+    assert low < mean < high
+    assert high - low < 0.03
+    assert measures.gain([0.0, 1.0], [1.0, 2.0]) == (1.0, 1.0, 1.0)
+    with pytest.raises(ValueError, match="shorter"):
+        measures.gain([0.0], [])
+
+
+def models(folder: Path) -> Path:
+    for name, architecture in {"smollm2": "llama", "qwen-coder": "qwen2"}.items():
+        tiny.build(folder / name, architecture)
+    return folder
+
+
+@pytest.mark.parametrize(("name", "row"), [(name, row) for name, known in real.KNOWN.items() for row in known.rows])
+def test_every_row_is_an_experiment(name: str, row: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    known = real.KNOWN[name]
+    work = real.Work(models(tmp_path_factory.mktemp("models")), source(), Path("runs"), Clock(0.0))
+    chosen = config.load(known.recipe, work.overrides(known, known.rows[row]))
+    experiment = resolve(chosen)
+    assert set(experiment.env_spec.roles) == set(chosen.team.roles)
+    assert known.headline in {*real.COMMON, *known.measures}
+
+
+@pytest.mark.parametrize("name", gpu_real.KNOWN)
+def test_every_task_of_a_card_is_an_experiment(name: str, tmp_path: Path) -> None:
+    changes = gpu_real.changes_of(name, models(tmp_path) / "qwen-coder", source())
+    assert resolve(config.load(gpu_real.KNOWN[name][0], changes)).config.sampling.max_tokens <= 512
+
+
+def test_weights_in_parts_are_put_together_once(tmp_path: Path) -> None:
+    for number, data in enumerate((b"ab", b"c")):
+        (tmp_path / f"model.safetensors.part-{number:02d}").write_bytes(data)
+    assert (gpu_real.joined(tmp_path) / "model.safetensors").read_bytes() == b"abc"
+    (tmp_path / "model.safetensors").write_bytes(b"whole")
+    assert (gpu_real.joined(tmp_path) / "model.safetensors").read_bytes() == b"whole"
+
+
+PROGRAM = """
+import json, pathlib, sys, time, signal
+arguments = sys.argv[1:]
+folder = pathlib.Path(arguments[arguments.index("--run") + 1])
+folder.mkdir(exist_ok=True)
+(folder / "config.yaml").touch()
+made = folder / "steps"
+signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+begun = int(made.read_text()) if made.exists() else 0
+assert ("--resume" in arguments) == bool(begun)
+for step in range(begun, 4):
+    made.write_text(str(step + 1))
+    time.sleep(0.4)
+"""
+
+
+def test_a_training_is_stopped_in_time_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    monkeypatch.setattr(slices, "CADRE", [sys.executable, str(tmp_path / "train.py")])
+    folder, calls = tmp_path / "run", 0
+    while not folder.with_suffix(".done").exists():
+        calls += 1
+        try:
+            slices.train("recipe", ["a=1"], folder, Clock(time.monotonic(), 1.0))
+        except OutOfTimeError:
+            assert (folder / "steps").read_text() != "0"
+    assert calls > 1
+    assert (folder / "steps").read_text() == "4"
+    slices.train("recipe", [], folder, Clock(0.0, 1.0))  # done: nothing is begun, so no time is needed
+
+
+def test_held_out_tasks_are_played_once_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def play(arguments: list[str], file: Path, note: Path) -> None:
+        asked.append(" ".join(arguments))
+        file.write_text(json.dumps({"n": len(asked)}) + "\n")
+        note.write_text(json.dumps({"seconds": 2.0}))
+
+    monkeypatch.setattr(slices, "_play", play)
+    with pytest.raises(OutOfTimeError):
+        slices.evaluate("r", [], tmp_path, range(50), Clock(time.monotonic() - 5, 1.0))
+    assert asked == []
+    played = slices.evaluate("r", ["a=1"], tmp_path, range(50), Clock(0.0))
+    assert asked == [f"r a=1 --first {first} --tasks {count}" for first, count in ((0, 20), (20, 20), (40, 10))]
+    assert slices.evaluate("r", ["a=1"], tmp_path, range(50), Clock(0.0)) == played
+    assert (len(asked), played.seconds) == (3, 6.0)
+    assert [tree["n"] for tree in measures.trees_of(played.files)] == [1, 2, 3]
