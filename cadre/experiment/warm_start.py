@@ -19,7 +19,7 @@ from cadre import random_keys
 from cadre.advantages.plan import Plan
 from cadre.errors import RunError
 from cadre.experiment import checkpoint, jsonl
-from cadre.experiment.build import build_team
+from cadre.experiment.build import Watched, build_team
 from cadre.experiment.checkpoint import State
 from cadre.experiment.config import dump
 from cadre.experiment.event_loop import run_to_end
@@ -84,7 +84,8 @@ def start(
     every step and its metrics. Raises DivergedError as training does.
     """
     with RunLock(run.folder):
-        team = build_team(supervised(experiment, settings), train=True, diverged=run.folder / "diverged")
+        watched = Watched(run.folder / "diverged")
+        team = build_team(supervised(experiment, settings), train=True, watched=watched)
         data = encoded(experiment, examples)
         interrupt = Interrupt()
         with interrupt.on_signals():
