@@ -14,6 +14,7 @@ LAYERS = [
     {"advantages"},
     {"algorithms"},
     {"engines"},
+    {"cluster"},
     {"experiment"},
     {"cli", "__main__"},
 ]

@@ -52,6 +52,7 @@ class Sections(TypedDict, total=False):
     train: Section
     episodes: Section
     evaluate: Section
+    cluster: Section
     sandbox: Section
     steps: int
 

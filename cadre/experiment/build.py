@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from cadre.errors import ConfigError, nearest
+from cadre.experiment.bases import (
+    GIB,
+    Base,
+    Placed,
+    Watched,
+    base_of,
+    engines_of,
+    here,
+    in_cluster,
+    memory_setting,
+    training_of,
+)
 from cadre.experiment.config import Config
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.trees.vocabulary import Vocabulary
-from cadre.learn.token_notes import TokenNotes
-from cadre.settings import CriticConfig
-from cadre.settings.section import merged
 from cadre.team import Learner, RewardModel, Sampler, Team, Weights
 from cadre.types import Request, Sample
-
-if TYPE_CHECKING:
-    from cadre.engines.torch import TrainingSettings
-    from cadre.engines.vllm import VllmSampler
-
-GIB = 1 << 30
-
-
-@dataclass(frozen=True)
-class Watched:
-    """What learners leave for people to look at: in the folder `diverged` the sequence that made an update non-finite,
-    if one does; and notes on single tokens."""
-
-    diverged: Path | None = None
-    notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))
 
 
 def build_team(
@@ -46,29 +40,47 @@ def build_team(
     `memory` are GiB that policies were sampled in before, for those without a setting.
     """
     ask_hub(experiment)
-    from cadre.engines.torch import TorchEngine, TorchLearner
-
     samplers: dict[str, Sampler] = _remote(experiment)
     learners: list[Learner] = []
-    engines = engines_of(experiment)
-    for names in engines:
-        served = [name for name in names if name in experiment.on_vllm]
-        vllm = _on_vllm(experiment, served) if served else None
+    place = _place(experiment)
+    for names in engines_of(experiment):
         trained = train and any(name in experiment.learners for name in names)
-        if vllm is not None:
-            samplers |= dict.fromkeys(served, vllm)
-        grouped = trained and ranks_of(experiment, names) > 1
-        if len(served) < len(names) or (trained and not grouped):
-            policies = {name: experiment.policies[name] for name in names}
-            seed, most = experiment.config.train.seed, memory_setting(experiment, names, memory)
-            engine = TorchEngine(experiment.models[names[0]], policies, seed, most, len(engines))
-            samplers = dict.fromkeys(names, engine) | samplers
-        if trained:
-            settings = _training(experiment, names, watched or Watched())
-            learner = _group(experiment, names, settings) if grouped else TorchLearner(engine, settings)
-            learners.append(_beside(experiment, learner, vllm))
+        training = training_of(experiment, names, watched or Watched()) if trained else None
+        drawn_by, learner = place(base_of(experiment, names, training, memory_setting(experiment, names, memory)))
+        samplers |= drawn_by
+        learners += [learner] if learner is not None else []
     roles, scorer = experiment.config.team.roles, _reward_model(experiment)
     return Team(roles, samplers, experiment.sampling, learners, scorer, _apart(experiment))
+
+
+def _place(experiment: Experiment) -> Callable[[Base], Placed]:
+    """Where samplers and learners are made: in the experiment's cluster, or in this process."""
+    if experiment.config.cluster is None:
+        return here
+    from cadre.cluster.cluster import Cluster
+
+    return partial(in_cluster, Cluster(experiment.config.cluster))
+
+
+def _apart(experiment: Experiment) -> bool:
+    """Whether sampling goes on while the learners learn: in a cluster, and where all that they train is drawn by vLLM,
+    whose weights are its own, and which does not wait for their card, or is trained by ranks, which are other
+    processes."""
+    if experiment.config.cluster is not None:
+        return True
+    on_vllm = () if experiment.config.vllm.colocated else experiment.on_vllm
+    trained = set(experiment.trained_roles.values()) - set(on_vllm)
+    return all(experiment.learners[name].ranks > 1 for name in trained)
+
+
+def hosted(experiment: Experiment) -> Experiment:
+    """The experiment with environments that step in its cluster, if that has processes for them."""
+    config = experiment.config.cluster
+    if config is None or not config.environments:
+        return experiment
+    from cadre.cluster.cluster import Cluster
+
+    return replace(experiment, env_spec=Cluster(config).hosted(experiment.env_spec, experiment.config.sandbox))
 
 
 def ask_hub(experiment: Experiment) -> None:
@@ -81,65 +93,13 @@ def ask_hub(experiment: Experiment) -> None:
             hub.available(name)
 
 
-def engines_of(experiment: Experiment) -> list[list[str]]:
-    """The policies of each engine: adapters and frozen policies of one base together, at one precision and device."""
-    engines: dict[tuple[str, str], list[str]] = {}
-    for name, model in experiment.models.items():
-        policy = experiment.policies[name]
-        alike = f"{policy.dtype} on {policy.device}" if policy.shares_base else name
-        engines.setdefault((model, alike), []).append(name)
-    return list(engines.values())
-
-
-def memory_setting(
-    experiment: Experiment, names: list[str], before: Mapping[str, float] = MappingProxyType({})
-) -> int | None:
-    """Bytes that policies of one engine may be sampled in: the least of what they are set to, or had before; None
-    where that is left to the device."""
-    config = experiment.config.sampling
-    wanted = [merged(config, experiment.policies[name].sampling).memory or before.get(name) for name in names]
-    return min((int(gib * GIB) for gib in wanted if gib is not None), default=None)
-
-
 def sampling_memory(team: Team) -> dict[str, float]:
-    """GiB that each policy may be sampled in, of those that are sampled here."""
+    """GiB that each policy may be sampled in, of those that torch samples."""
+    from cadre.cluster.sampler_pool import SamplerPool
     from cadre.engines.torch import TorchEngine
 
-    return {name: sampler.memory / GIB for name, sampler in team.samplers.items() if isinstance(sampler, TorchEngine)}
-
-
-def _on_vllm(experiment: Experiment, names: list[str]) -> VllmSampler:
-    """The sampler of the policies of one base that vLLM draws for."""
-    from cadre.engines.vllm import VllmSampler
-    from cadre.engines.vllm.arguments import Options
-
-    policies = {name: experiment.policies[name] for name in names}
-    options = Options(experiment.config.vllm, memory_setting(experiment, names), experiment.config.train.max_staleness)
-    return VllmSampler(experiment.models[names[0]], policies, options)
-
-
-def _apart(experiment: Experiment) -> bool:
-    """Whether sampling goes on while the learners learn: where all that they train is drawn by vLLM, whose weights are
-    its own, and which does not wait for their card, or is trained by ranks, which are other processes."""
-    on_vllm = () if experiment.config.vllm.colocated else experiment.on_vllm
-    trained = set(experiment.trained_roles.values()) - set(on_vllm)
-    return all(experiment.learners[name].ranks > 1 for name in trained)
-
-
-def _beside(experiment: Experiment, learner: Learner, vllm: VllmSampler | None) -> Learner:
-    """The learner as it takes its turn with the sampler that has its policies' weights in another process, if any."""
-    if vllm is None:
-        return learner
-    from cadre.engines.vllm.beside import LearnerAtOnce, LearnerInTurns
-
-    if experiment.config.vllm.colocated:
-        return LearnerInTurns(learner, vllm)
-    return LearnerAtOnce(learner) if experiment.config.train.max_staleness else learner
-
-
-def ranks_of(experiment: Experiment, names: list[str]) -> int:
-    """How many processes train the policies of one model; 0 where none of them is trained."""
-    return max((experiment.learners[name].ranks for name in names if name in experiment.learners), default=0)
+    here = {name: sampler for name, sampler in team.samplers.items() if isinstance(sampler, TorchEngine | SamplerPool)}
+    return {name: sampler.memory / GIB for name, sampler in here.items() if sampler.memory is not None}
 
 
 def vocabulary(experiment: Experiment) -> Vocabulary:
@@ -147,31 +107,6 @@ def vocabulary(experiment: Experiment) -> Vocabulary:
     from cadre.engines.spelling import Speller
 
     return Vocabulary({policy: Speller(source) for policy, source in experiment.models.items()})
-
-
-def _training(experiment: Experiment, names: list[str], watched: Watched) -> TrainingSettings:
-    """How the policies of one model learn."""
-    from cadre.engines.torch import TrainingSettings
-
-    critic = experiment.plan.critic
-    return TrainingSettings(
-        learners={name: learner for name, learner in experiment.learners.items() if name in names},
-        loss=experiment.plan.loss,
-        total_steps=experiment.config.train.steps,
-        heads={name: heads for name, heads in experiment.heads.items() if name in names},
-        critic=critic.config if critic else CriticConfig(),
-        diverged_folder=watched.diverged,
-        notes=watched.notes,
-    )
-
-
-def _group(experiment: Experiment, names: list[str], settings: TrainingSettings) -> Learner:
-    """Processes that train the policies of one model together."""
-    from cadre.engines.torch.group import GroupLearner, LearnerPart
-
-    policies, train = {name: experiment.policies[name] for name in names}, experiment.config.train
-    part = LearnerPart(experiment.models[names[0]], policies, settings, train.seed, train.max_staleness + 2)
-    return GroupLearner(part, ranks_of(experiment, names))
 
 
 def _reward_model(experiment: Experiment) -> RewardModel | None:

@@ -19,6 +19,7 @@ from cadre.errors import ConfigError
 from cadre.experiment.explain import Explainer
 from cadre.experiment.recipes import read_recipe
 from cadre.settings import (
+    ClusterConfig,
     CreditConfig,
     EpisodesConfig,
     EvaluateConfig,
@@ -56,6 +57,7 @@ class Config(Section):
     train: TrainConfig = Field(TrainConfig(), description="the loop")
     episodes: EpisodesConfig = Field(EpisodesConfig(), description="failures of episodes")
     evaluate: EvaluateConfig = Field(EvaluateConfig(), description="held-out tasks")
+    cluster: ClusterConfig | None = Field(None, description="Ray actors; unset: all in this process")
     sandbox: SandboxConfig = Field(SandboxConfig(), description="how programs that a model wrote are confined")
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cadre import random_keys
 from cadre.envs.from_data import with_example
 from cadre.envs.spec import EnvSpec
-from cadre.experiment.build import engines_of, memory_setting
+from cadre.experiment.bases import engines_of, memory_setting
 from cadre.experiment.config import Config
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.outlook import Load, Outlook, PolicyOutlook

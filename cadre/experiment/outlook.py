@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cadre.experiment.build import GIB
+from cadre.experiment.bases import GIB
 from cadre.experiment.progress import duration
 from cadre.settings import PolicyConfig
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from cadre import sandbox
 from cadre.experiment import checkpoint
-from cadre.experiment.build import Watched, build_team, sampling_memory, vocabulary
+from cadre.experiment.build import Watched, build_team, hosted, sampling_memory, vocabulary
 from cadre.experiment.cautions import cautions
 from cadre.experiment.checkpoint import State
 from cadre.experiment.config import load
@@ -44,6 +44,7 @@ def _locked(experiment: Experiment, run: Run, console: Console, resume: bool) ->
     run.words = vocabulary(experiment)
     run.record_environment(sandbox.record(), sampling_memory(team))
     state = _restored(run, team) if resume else State()
+    experiment = hosted(experiment)
     goal, spent, interrupt = config.train, run.total("rollout/tokens"), Interrupt()
     with Progress(console, goal.steps, state.step, goal.max_tokens, spent) as progress, interrupt.on_signals():
         training = Training(experiment, run, team, progress, notes=watched.notes)

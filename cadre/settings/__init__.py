@@ -1,5 +1,6 @@
 """What one YAML may say: a pydantic model a stage. The algorithms' own settings stand in `cadre.algorithms`."""
 
+from cadre.settings.cluster import ClusterConfig
 from cadre.settings.credit import CreditConfig, TreeWeight
 from cadre.settings.critic import CriticConfig
 from cadre.settings.learner import LearnerConfig, Packing
@@ -12,6 +13,7 @@ from cadre.settings.team import TeamConfig
 from cadre.settings.vllm import VllmConfig
 
 __all__ = [
+    "ClusterConfig",
     "CreditConfig",
     "CriticConfig",
     "EpisodesConfig",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cadre.errors import ConfigError
-from cadre.experiment import build, config
+from cadre.experiment import bases, config
 from cadre.experiment.resolve import resolve
 
 
@@ -35,9 +35,9 @@ def test_policies_share_a_base_on_one_device() -> None:
     frozen = {"model": "seed", "frozen": True}
     lora = {"model": "seed", "lora": {"rank": 2}}
     together = resolve(chosen({"a": frozen, "b": lora}))
-    assert build.engines_of(together) == [["a", "b"]]
+    assert bases.engines_of(together) == [["a", "b"]]
     apart = resolve(chosen({"a": {**frozen, "device": "cpu"}, "b": lora}))
-    assert build.engines_of(apart) == [["a"], ["b"]]
+    assert bases.engines_of(apart) == [["a"], ["b"]]
 
 
 def test_stop_strings_reach_the_roles() -> None:

@@ -4,7 +4,7 @@ Each function is named after its setting and raises ConfigError. What a section 
 `cadre.settings` and `cadre.algorithms`.
 """
 
-from cadre.experiment.refusals import critics, environment, learning, team, trees, vllm
+from cadre.experiment.refusals import cluster, critics, environment, learning, team, trees, vllm
 
 # In the order in which they are asked; those that play an episode come last.
 VLLM = (vllm.sampling_engine_of_remote, vllm.vllm, vllm.vllm_device, vllm.vllm_rank, vllm.sampling_engine)
@@ -21,6 +21,8 @@ TRAINING = (
     environment.team_roles,
     environment.evaluate_settings,
     *VLLM,
+    cluster.cluster_policies,
+    cluster.cluster_vllm,
     environment.settings_of_tasks,
     trees.algorithm_k,
     trees.algorithm_k_size,

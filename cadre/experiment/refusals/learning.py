@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cadre.advantages.group_relative import BASELINES, of_the_group
 from cadre.errors import ConfigError, nearest
-from cadre.experiment.build import engines_of
+from cadre.experiment.bases import engines_of
 from cadre.experiment.experiment import Experiment
 from cadre.settings.user_code import load_function
 

@@ -44,6 +44,10 @@ class Failure:
     said: str
 
 
+class RankFailed(EngineError):
+    """A rank was ended, or met what is no error of ours."""
+
+
 class GroupLearner:
     """A `Learner` whose policies are trained by several processes together. Lives as long as the run.
 
@@ -161,7 +165,7 @@ class GroupLearner:
         first = failures[rank]
         if first.error is not None:
             raise first.error
-        raise EngineError(
+        raise RankFailed(
             f"Rank {rank} of the {len(self._pipes)} that train {', '.join(self._policies)} failed: {first.said} The "
             "others were ended with it, and what was learned since the last checkpoint is lost. What they printed is "
             "above; go on with --resume once that is mended."

@@ -1,0 +1,150 @@
+"""What runs in the other processes: plain classes, of which Ray makes actors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from cadre.cluster import files
+from cadre.cluster.files import Bytes, Files
+from cadre.cluster.recipes import LearnerRecipe, SamplerRecipe
+from cadre.env import Env
+from cadre.envs.spec import EnvSpec
+from cadre.rollout.rounds import together
+from cadre.settings import SandboxConfig
+from cadre.team import Metrics, Weights
+from cadre.types import Datum, Message, Request, Reward, Sample
+
+
+def _settle(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+class Process:
+    """What all of them are asked. Each is told to `begin` before anything else, as what goes wrong there can be raised
+    as it is, and what a constructor raises cannot."""
+
+    async def pid(self) -> int:
+        """The process's number on its machine."""
+        return os.getpid()
+
+
+class SamplerProcess(Process):
+    """Samples the policies of one base model."""
+
+    async def begin(self, threads: int, recipe: SamplerRecipe) -> None:
+        _settle(threads)
+        self.sampler = recipe.make()
+
+    async def memory(self) -> int | None:
+        """Bytes that a batch may take; None where the sampler does not say."""
+        from cadre.engines.torch import TorchEngine
+
+        return self.sampler.memory if isinstance(self.sampler, TorchEngine) else None
+
+    async def stay_within(self, memory: int) -> None:
+        """Let a batch of torch's take so many bytes."""
+        from cadre.engines.torch import TorchEngine
+
+        if isinstance(self.sampler, TorchEngine):
+            self.sampler.memory = memory
+
+    async def sample(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, list[Sample]]]:
+        """The siblings of each request, by its number, as soon as they are drawn; all requests are one batch."""
+        done: asyncio.Queue[tuple[int, list[Sample]]] = asyncio.Queue()
+
+        async def one(number: int, request: Request) -> None:
+            await done.put((number, await self.sampler.sample(request)))
+
+        drawing = asyncio.create_task(together(*(one(number, request) for number, request in enumerate(requests))))
+        try:
+            for _ in requests:
+                yield await _next(done, drawing)
+        finally:
+            drawing.cancel()
+            await asyncio.wait([drawing])
+
+    async def load(self, policy: str, version: int, content: Bytes | Files) -> None:
+        """Sample a policy from these weights."""
+        if not isinstance(content, dict):
+            await self.sampler.load(Weights(policy, version, tensors=files.unpacked(content)))
+            return
+        with TemporaryDirectory(prefix="cadre-") as folder:
+            files.write(content, Path(folder))
+            await self.sampler.load(Weights(policy, version, Path(folder)))
+
+
+async def _next(done: asyncio.Queue[Any], drawing: asyncio.Task[Any]) -> Any:
+    """The next that is done. Raises what the drawing raised."""
+    getting = asyncio.create_task(done.get())
+    await asyncio.wait([getting, drawing], return_when=asyncio.FIRST_COMPLETED)
+    if not getting.done() and drawing.exception() is not None:
+        getting.cancel()
+        drawing.result()
+    return await getting
+
+
+class LearnerProcess(Process):
+    """Trains the policies of one base model."""
+
+    async def begin(self, threads: int, recipe: LearnerRecipe) -> None:
+        _settle(threads)
+        self.learner = recipe.make(recipe.engine.make() if recipe.ranks == 1 else None)
+
+    async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+        from cadre.engines.torch.group import RankFailed
+
+        try:
+            return await self.learner.update(data)
+        except RankFailed as failed:
+            # What is left of the group is of no use: another process takes the place of this one and of its ranks.
+            sys.stderr.write(f"{failed}\n")
+            os._exit(1)
+
+    async def publish(self, policy: str) -> tuple[int, Bytes | Files]:
+        """The policy's version and its weights; two results, so that the weights need not pass through the asker."""
+        weights = await self.learner.publish(policy)
+        return weights.version, files.content_of(weights)
+
+    async def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
+        return self.learner.encode(policy, messages)
+
+    async def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+        return self.learner.values(data)
+
+    async def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+        return self.learner.reference_logprobs(data)
+
+    async def state(self) -> tuple[None, Files]:
+        """All that `load` needs, as the second of two results: the first says that it is there."""
+        return None, files.written_by(self.learner.save)
+
+    async def load(self, state: Files) -> None:
+        """Be as the learner was whose state this is."""
+        with TemporaryDirectory(prefix="cadre-") as folder:
+            files.write(state, Path(folder))
+            self.learner.load(Path(folder))
+
+    async def export(self, policy: str, merge: bool) -> Files:
+        return files.written_by(lambda folder: self.learner.export(policy, folder, merge))
+
+
+class EnvironmentProcess(Process):
+    """Steps environments, with the sandbox that their programs need."""
+
+    async def begin(self, env: str | type[Env], settings: Mapping[str, Any], confined: SandboxConfig) -> None:
+        from cadre import sandbox
+
+        EnvSpec(env, settings)  # loads the file that defines the class, so that its instances can be unpickled
+        sandbox.configure(confined.level, cgroup=confined.cgroup)
+
+    async def step(self, env: Env, actions: dict[str, str]) -> tuple[Env, Reward]:
+        """The environment after the step, and what that paid."""
+        return env, await env.step(actions)

@@ -1,0 +1,74 @@
+"""What an experiment runs on, past one process: makes pools, learners and hosts of environments where Ray has room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cadre.cluster import connection
+from cadre.cluster.actors import EnvironmentProcess, LearnerProcess, SamplerProcess
+from cadre.cluster.environments import Environments, HostedSpec
+from cadre.cluster.member import Member
+from cadre.cluster.placement import Placement, placement
+from cadre.cluster.recipes import LearnerRecipe, SamplerRecipe
+from cadre.cluster.remote_learner import RemoteLearner
+from cadre.cluster.sampler_pool import SamplerPool
+from cadre.envs.spec import EnvSpec, name_of
+from cadre.settings import ClusterConfig, SandboxConfig
+
+
+class Cluster:
+    """The Ray cluster of a `config`, joined when this is made. The teams made of it own their actors."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self.config = config
+        self._groups: dict[str, Any] = {}
+        connection.connect(config.address)
+
+    def pool(self, recipe: SamplerRecipe, trains: bool) -> SamplerPool:
+        """Samplers of the policies of a recipe; `trains` says whether there is a learner beside them."""
+        places = placement(self.config, list(recipe.policies), trains)
+        options = {"num_gpus": places.sampler_cards, **self._beside(recipe, places)}
+        members = [self._member(SamplerProcess, (self.config.threads, recipe), options) for _ in range(places.samplers)]
+        memory: int | None = members[0].ask(lambda handle: handle.memory.remote())
+        if memory is not None:
+            for member in members:
+                # All samplers of a pool cut their batches alike, those that replace one too.
+                member.arguments = (self.config.threads, recipe.within(memory))
+                member.ask(lambda handle: handle.stay_within.remote(memory))
+        return SamplerPool(members, list(recipe.policies), memory)
+
+    def learner(self, recipe: LearnerRecipe) -> RemoteLearner:
+        """What trains the policies of a recipe that are not frozen, its ranks being processes of the same machine."""
+        policies = recipe.engine.policies
+        places = placement(self.config, list(policies), trains=True)
+        options = {"num_gpus": places.learner_cards, **self._beside(recipe.engine, places)}
+        member = self._member(LearnerProcess, (self.config.threads, recipe), options)
+        trained = [name for name, policy in policies.items() if not policy.frozen]
+        return RemoteLearner(member, trained, self.config.learner_kept)
+
+    def hosted(self, spec: EnvSpec, sandbox: SandboxConfig) -> EnvSpec:
+        """The environment, stepped in as many processes as the settings say; as it is where they say none."""
+        if not self.config.environments:
+            return spec
+        env = spec.declared if spec.declared.__module__ == "__main__" else name_of(spec.declared)
+        arguments = (env, spec.settings, sandbox)
+        members = [self._member(EnvironmentProcess, arguments, {}) for _ in range(self.config.environments)]
+        return HostedSpec(spec, Environments(members))
+
+    def _member(self, kind: type, arguments: tuple[Any, ...], options: dict[str, Any]) -> Member:
+        return Member(kind, arguments, {"num_cpus": 0, **options}, self.config.replaced)
+
+    def _beside(self, recipe: SamplerRecipe, places: Placement) -> dict[str, Any]:
+        """Where actors that share a card are put: into one bundle of a placement group of their own."""
+        if not places.together:
+            return {}
+        ray = connection.ray_module()
+        from ray.util.placement_group import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        if recipe.model not in self._groups:
+            cards = places.samplers * places.sampler_cards + places.learner_cards
+            self._groups[recipe.model] = placement_group([{"GPU": cards}], strategy="STRICT_PACK")
+            ray.get(self._groups[recipe.model].ready())
+        group = self._groups[recipe.model]
+        return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)}

@@ -1,0 +1,130 @@
+"""A sampler that is several processes with the same weights, to which the requests of a round are dealt by rule."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from cadre.cluster import files
+from cadre.cluster.connection import ray_module
+from cadre.cluster.member import Member, as_raised
+from cadre.errors import EngineError
+from cadre.rollout import rounds
+from cadre.team import Weights
+from cadre.types import Request, Sample
+
+T = TypeVar("T")
+# Tells an actor to load some weights; what it returns is waited for.
+Loading = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class StoredWeights(Weights):
+    """Weights in Ray's object store: `content` is the reference to what `cadre.cluster.files.content_of` makes."""
+
+    content: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """A request, and where its siblings are waited for."""
+
+    request: Request
+    future: asyncio.Future[list[Sample]]
+
+
+def deal(batch: Sequence[T], count: int) -> list[Sequence[T]]:
+    """The parts of a round for so many samplers: every `count`-th, from the first, the second ... on."""
+    return [part for start in range(count) if (part := batch[start::count])]
+
+
+class SamplerPool:
+    """A `Sampler` of the policies of one base model. Owned by the team, which closes it.
+
+    What a sampler draws in one batch follows from the round and the number of samplers. One that dies is replaced, gets
+    the weights that it had, and draws its whole batch again with the same noise: the same tokens.
+    """
+
+    def __init__(self, members: Sequence[Member], policies: Sequence[str], memory: int | None) -> None:
+        self.members, self.policies, self.memory = members, tuple(policies), memory
+        self.asked = 0
+        self._loads: dict[str, Loading] = {}
+        for member in members:
+            member.recover = self._reload
+
+    async def sample(self, request: Request) -> list[Sample]:
+        """`request.count` siblings, drawn in one batch with whatever else this round deals to the same sampler."""
+        if request.policy not in self.policies:
+            raise EngineError(
+                f"Role {request.role!r} asks for policy {request.policy!r}, which this pool does not hold; it holds "
+                f"{', '.join(self.policies)}. Fix team.roles."
+            )
+        waiting = Waiting(request, asyncio.get_running_loop().create_future())
+        with rounds.turn(self._draw_batch, waiting):
+            return await waiting.future
+
+    async def load(self, weights: Weights) -> None:
+        """Every sampler of the pool takes the weights, after the batches that they have."""
+        self._loads[weights.policy] = load = self._loading(weights)
+        await asyncio.gather(*(asyncio.to_thread(member.ask, load) for member in self.members))
+
+    def close(self) -> None:
+        """End the samplers."""
+        for member in self.members:
+            member.close()
+
+    async def _draw_batch(self, batch: Sequence[Waiting]) -> None:
+        self.asked += len(batch)
+        parts = deal(batch, len(self.members))
+        try:
+            await asyncio.gather(*(_draw(member, part) for member, part in zip(self.members, parts, strict=False)))
+        finally:
+            self.asked -= len(batch)
+
+    def _loading(self, weights: Weights) -> Loading:
+        policy, version = weights.policy, weights.version
+        if isinstance(weights, StoredWeights):
+            content = weights.content
+        else:
+            content = ray_module().put(files.content_of(weights))
+        return lambda handle: handle.load.remote(policy, version, content)
+
+    def _reload(self, handle: Any) -> None:
+        ray_module().get([load(handle) for load in self._loads.values()])
+
+
+async def _draw(member: Member, part: Sequence[Waiting]) -> None:
+    """Answer a part of a round; whatever happens, every request is answered."""
+    exceptions = ray_module().exceptions
+    while any(not waiting.future.done() for waiting in part):
+        handle = member.handle
+        try:
+            await _stream(handle, part)
+        except exceptions.RayActorError as error:
+            try:
+                await asyncio.to_thread(member.replace, handle, error)
+            except EngineError as too_many:
+                _fail(part, too_many)
+        except exceptions.RayTaskError as error:
+            _fail(part, as_raised(error))
+
+
+async def _stream(handle: Any, part: Sequence[Waiting]) -> None:
+    """Hand over what the sampler draws, as it comes."""
+    stream = handle.sample.remote([waiting.request for waiting in part])
+    try:
+        async for reference in stream:
+            number, samples = await reference
+            if not part[number].future.done():
+                part[number].future.set_result(samples)
+    except asyncio.CancelledError:
+        ray_module().cancel(stream)
+        raise
+
+
+def _fail(part: Sequence[Waiting], error: BaseException) -> None:
+    for waiting in part:
+        if not waiting.future.done():
+            waiting.future.set_exception(error)

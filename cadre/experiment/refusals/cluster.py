@@ -1,0 +1,28 @@
+"""Refusals of where samplers and learners are put."""
+
+from __future__ import annotations
+
+from cadre.cluster.placement import check_policies, placement
+from cadre.errors import ConfigError
+from cadre.experiment.bases import engines_of
+from cadre.experiment.experiment import Experiment
+
+
+def cluster_policies(experiment: Experiment) -> None:
+    """What is on one base model has one placement, and no policy is named that there is not."""
+    config = experiment.config.cluster
+    if config is None:
+        return
+    check_policies(config, experiment.policies)
+    for names in engines_of(experiment):
+        placement(config, names, trains=any(name in experiment.learners for name in names))
+
+
+def cluster_vllm(experiment: Experiment) -> None:
+    """Samplers that share a learner's card do so in one way."""
+    config = experiment.config.cluster
+    if config is not None and experiment.config.vllm.colocated:
+        raise ConfigError(
+            "vllm.colocated: got true with a cluster, whose samplers are in other processes than learners and cannot "
+            "take turns with them; expected false. Remove it, or the section cluster."
+        )

@@ -1,0 +1,53 @@
+"""Where samplers, learners and environments run, once one process is not enough."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from cadre.settings.section import AsWritten, Positive, Section, refused
+
+
+class PlacementConfig(Section):
+    """What one base model gets: a pool of samplers, and a learner for what is trained on it."""
+
+    samplers: Positive = Field(1, description="processes that sample a base model, each with its weights")
+    sampler_cards: int = Field(0, ge=0, description="cards of each of them; 0: it samples on the CPU")
+    learner_cards: int = Field(0, ge=0, description="cards of the learner; 0: it learns on the CPU")
+    colocated: bool = Field(False, description="the samplers share the learner's cards in place of having their own")
+
+    @model_validator(mode="after")
+    def _one_card_is_shared(self) -> PlacementConfig:
+        if self.colocated and self.learner_cards > 1:
+            raise refused(
+                "colocated",
+                f"got colocated with {self.learner_cards} cards of the learner; expected 1, as Ray divides single "
+                "cards only. Give samplers their own with sampler_cards, or lower learner_cards.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _shared_cards_are_the_learners(self) -> PlacementConfig:
+        if self.colocated and self.sampler_cards:
+            raise refused(
+                "sampler_cards",
+                f"got {self.sampler_cards} with colocated, under which samplers have no cards of their own; expected "
+                "0. Remove it, or colocated.",
+            )
+        return self
+
+
+class ClusterConfig(PlacementConfig):
+    """Ray actors in place of one process; `cluster: {}` starts Ray on this machine."""
+
+    address: str | None = Field(None, description="of a Ray cluster that runs, or auto; unset: one is started here")
+    policies: dict[str, Annotated[PlacementConfig, AsWritten]] = Field(
+        default_factory=dict, description="policy: changes to samplers, cards and colocated for its base model"
+    )
+    environments: int = Field(0, ge=0, description="processes that step environments; 0: the one that trains")
+    threads: Positive = Field(1, description="threads of each process that samples, learns or steps on a CPU")
+    replaced: int = Field(100, ge=0, description="how often one process that died is replaced before the run fails")
+    learner_kept: Positive = Field(
+        20, description="updates between copies of a learner's state; one that died makes those since then again"
+    )
