@@ -96,7 +96,19 @@ EVALUATION = {
     "tokens": "tokens sampled an episode, mean",
     "parts": "parts of the reward by name, mean",
 }
-SECTIONS = ("team", "credit", "loss", "sampling", "vllm", "learner", "train", "episodes", "evaluate", "sandbox")
+SECTIONS = (
+    "team",
+    "credit",
+    "loss",
+    "sampling",
+    "vllm",
+    "learner",
+    "train",
+    "episodes",
+    "evaluate",
+    "cluster",
+    "sandbox",
+)
 
 
 def page() -> str:

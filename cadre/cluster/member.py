@@ -64,15 +64,17 @@ class Member:
                 self.deaths += 1
                 self._check(error)
                 log.warning("A %s died and is replaced (%d): %s", self.kind.__name__, self.deaths, _short(error))
-                ray.kill(dead)
-                self.handle, self._begun = self._made()
+                fresh, begun = self._made()
                 try:
-                    ray.get(self._begun)
-                    self.recover(self.handle)
+                    ray.get(begun)
+                    self.recover(fresh)
                 except ray.exceptions.RayActorError as again:
-                    dead, error = self.handle, again
+                    error = again
                 except ray.exceptions.RayTaskError as failed:
                     raise as_raised(failed) from None
+                else:
+                    # Nobody asks the new one before it is where the dead one was.
+                    self.handle, self._begun = fresh, begun
 
     def close(self) -> None:
         """End the actor. May be called more than once, and when Ray has ended."""
@@ -93,4 +95,6 @@ class Member:
 
 
 def _short(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    """The first sentence of what Ray says of it."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1].partition(". ")[0]

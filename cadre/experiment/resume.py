@@ -14,7 +14,7 @@ from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run
 from cadre.experiment.trees import keep
 
-# Settings that say how long to train and what to keep, not how what was made so far came about.
+# Settings that say how long to train, what to keep and where to run, not how what was made so far came about.
 FREE = (
     "train.steps",
     "train.max_tokens",
@@ -23,6 +23,7 @@ FREE = (
     "train.trees_kept",
     "episodes.",
     "evaluate.",
+    "cluster",
 )
 UNSET = "unset"
 

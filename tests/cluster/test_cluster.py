@@ -1,0 +1,108 @@
+"""Actors of Ray: the run is that of one process to the bit, also when every kind of actor is killed in it."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cadre.cluster import connection
+from cadre.cluster.environments import HostedSpec
+from cadre.cluster.member import Member
+from cadre.cluster.remote_learner import RemoteLearner
+from cadre.cluster.sampler_pool import SamplerPool
+from cadre.errors import ConfigError, EngineError
+from cadre.experiment import config, loop
+from cadre.experiment.loop import Training
+from cadre.experiment.resolve import resolve
+from cadre.experiment.run_directory import Run
+from cadre.rollout.dynamic_sampling import Sampled
+from tests.experiment.test_loop import configured, play, weights
+from tests.experiment.test_resume import lines
+
+pytest.importorskip("ray")
+FILES = ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray() -> Iterator[None]:
+    yield
+    connection.close()
+
+
+def chosen(speaker: Path, **cluster: Any) -> config.Config:
+    train = {"steps": 4, "tasks_per_step": 4, "max_staleness": 1, "trees_kept": 4}
+    return configured(speaker, "Pair", train=train, evaluate={"tasks": 4}, cluster=cluster or None)
+
+
+@pytest.fixture(scope="module")
+def single(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The run in one process."""
+    _, run = play(chosen(speaker), tmp_path_factory.mktemp("single") / "run", Console(quiet=True))
+    return run
+
+
+def kill(member: Member) -> None:
+    """End an actor's process as the kernel would where memory is short."""
+    os.kill(member.ask(lambda handle: handle.pid.remote()), signal.SIGKILL)
+    time.sleep(0.1)
+
+
+def test_every_kind_of_actor_may_die(
+    speaker: Path, tmp_path: Path, single: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sampler, an environment's process and the learner, each in the middle of its work, one a step; the learner
+    with updates since the last copy of its state."""
+    real, killed = loop.sample, []
+
+    async def dying(training: Training, step: int) -> Sampled:
+        pool, spec = training.team.samplers["shared"], training.experiment.env_spec
+        (learner,) = training.team.learners
+        assert isinstance(pool, SamplerPool)
+        assert isinstance(learner, RemoteLearner)
+        assert isinstance(spec, HostedSpec)
+        victims = {1: pool.members[0], 2: spec.hosts.members[0], 3: learner.member}
+        if step in victims:
+            kill(victims[step])
+            killed.append(victims[step])
+        return await real(training, step)
+
+    monkeypatch.setattr(loop, "sample", dying)
+    team, run = play(chosen(speaker, environments=1), tmp_path / "run", Console(quiet=True))
+    assert [member.deaths for member in killed] == [1, 1, 1]
+    for name in FILES:
+        assert lines(run.folder, name) == lines(single.folder, name)
+    assert weights(run.folder, "shared") == weights(single.folder, "shared")
+    team.close()
+
+
+def test_a_run_goes_on_elsewhere(speaker: Path, tmp_path: Path, single: Run, quiet: Console) -> None:
+    """A step in one process, the others in actors: where something runs is no setting that a run depends on. What
+    an actor's own code raises is raised here as it was."""
+    first = chosen(speaker)
+    one_step = first.model_copy(update={"train": first.train.model_copy(update={"steps": 3, "max_tokens": 1})})
+    play(one_step, tmp_path / "run", quiet)
+    team, run = play(chosen(speaker, learner_kept=1), tmp_path / "run", quiet, resume=True)
+    assert lines(run.folder, "metrics.jsonl") == lines(single.folder, "metrics.jsonl")
+    assert weights(run.folder, "shared") == weights(single.folder, "shared")
+    (learner,) = team.learners
+    with pytest.raises(EngineError, match="no adapter to merge"):
+        learner.export("shared", tmp_path / "out", merge=True)
+    learner.export("shared", tmp_path / "out")
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == weights(run.folder, "shared")
+    team.close()
+
+
+def test_what_is_refused_before_anything_starts(speaker: Path) -> None:
+    for cluster, message in (
+        ({"policies": {"shred": {"samplers": 2}}}, r"cluster\.policies\.shred: there is no such policy"),
+        ({"sampler": 2}, r"Did you mean samplers"),
+        ({"colocated": True, "sampler_cards": 1}, "no cards of their own"),
+        ({"colocated": True, "learner_cards": 2}, "divides single cards"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            resolve(chosen(speaker, **cluster))
