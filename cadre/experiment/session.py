@@ -8,7 +8,8 @@ from rich.console import Console
 
 from cadre import sandbox
 from cadre.experiment import checkpoint
-from cadre.experiment.build import Watched, build_team, hosted, sampling_memory, vocabulary
+from cadre.experiment.bases import Watched
+from cadre.experiment.build import build_team, hosted, sampling_memory, vocabulary
 from cadre.experiment.cautions import cautions
 from cadre.experiment.checkpoint import State
 from cadre.experiment.config import load

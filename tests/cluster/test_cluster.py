@@ -25,7 +25,7 @@ from tests.experiment.test_loop import configured, play, weights
 from tests.experiment.test_resume import lines
 
 pytest.importorskip("ray")
-FILES = ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl")
+FILES = ("metrics.jsonl", "evaluations.jsonl")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,7 +35,7 @@ def ray() -> Iterator[None]:
 
 
 def chosen(speaker: Path, **cluster: Any) -> config.Config:
-    train = {"steps": 4, "tasks_per_step": 4, "max_staleness": 1, "trees_kept": 4}
+    train = {"steps": 4, "tasks_per_step": 4, "max_staleness": 1}
     return configured(speaker, "Pair", train=train, evaluate={"tasks": 4}, cluster=cluster or None)
 
 
