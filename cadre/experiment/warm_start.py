@@ -19,7 +19,8 @@ from cadre import random_keys
 from cadre.advantages.plan import Plan
 from cadre.errors import RunError
 from cadre.experiment import checkpoint, jsonl
-from cadre.experiment.build import Watched, build_team
+from cadre.experiment.bases import Watched
+from cadre.experiment.build import build_team
 from cadre.experiment.checkpoint import State
 from cadre.experiment.config import dump
 from cadre.experiment.event_loop import run_to_end
