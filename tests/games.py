@@ -106,6 +106,21 @@ class Pair(Env):
         return GeneratedTasks(4, lambda index: {"index": index, "split": split}, split)
 
 
+class Moody(Digit):
+    """Digit that fails on the digit 1, and on every one from the third step of a training of four tasks a step on."""
+
+    made: ClassVar[int] = 0
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        type(self).made += task.data["split"] == "train"
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        if self.task.data["split"] == "train" and (self.task.data["digit"] == 1 or self.made > 2 * (4 + 1)):
+            raise ValueError("in a mood")
+        return await super().step(actions)
+
+
 class Handshake(Env):
     """Both roles see a digit and act at once; each should say it. `pays` "each": half a point a role that does;
     "both": one point if both do, else nothing, so that only the joint action pays. The digit changes with the turn."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Annotated, cast
 
@@ -13,6 +14,8 @@ from cadre.cli.terminal import console, print_error
 from cadre.errors import CadreError
 from cadre.experiment.threads import settle_threads
 
+# What the machine refuses and no path is named in: no space left, say, for what is printed into a file.
+OF_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 # What a wrong call raises, such as an option that there is not; typer exports only what is derived from it.
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
 
@@ -59,10 +62,13 @@ def main() -> None:
         print_error(_usage(error))
     except BrokenPipeError:
         sys.exit(1)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in OF_MACHINE:
             raise
-        print_error(f"{error.filename}: {error.strerror}; expected a path that can be used so. Name another.")
+        what = error.filename or "this machine"
+        print_error(f"{what}: {error.strerror}; expected what can be used so. Name another path, or make room.")
     sys.exit(2)
 
 

@@ -20,13 +20,14 @@ SHOWN_LINES = 12
 def check(
     target: Annotated[str, typer.Argument(help="FILE.py:Env, a bundled environment, or sandbox")],
     settings: Annotated[list[str] | None, typer.Argument(help="environment settings, such as turns=2")] = None,
+    step_seconds: Annotated[float, typer.Option(min=0.001, help="that one call of the environment may take")] = 30.0,
     model: Annotated[str, typer.Option(help="whose chat template writes the prompts: seed, a folder, a name")] = "seed",
 ) -> None:
     """Test an environment against the contract, or show what this machine's sandbox holds."""
     if target == "sandbox":
         _sandbox()
         return
-    if _faults(EnvSpec(target, settings_of(settings or [])), model):
+    if _faults(EnvSpec(target, settings_of(settings or [])), model, step_seconds):
         raise typer.Exit(2)
 
 
@@ -39,12 +40,12 @@ def _sandbox() -> None:
     console.print(table)
 
 
-def _faults(env_spec: EnvSpec, model: str) -> int:
+def _faults(env_spec: EnvSpec, model: str, step_seconds: float) -> int:
     """Print what the environment keeps and breaks of the contract, and its first prompts; the number of faults."""
     from cadre.experiment.first_prompts import render, tokenizer_of
 
     source = tokenizer_of(model)
-    report = _report(env_spec)
+    report = _report(env_spec, step_seconds)
     for fault in report.broken:
         print_error(fault)
     shown, refused = render(report.prompts, source, model) if report.prompts else ([], [])
@@ -57,12 +58,12 @@ def _faults(env_spec: EnvSpec, model: str) -> int:
     return len(report.broken) + len(refused)
 
 
-def _report(env_spec: EnvSpec) -> Report:
+def _report(env_spec: EnvSpec, step_seconds: float) -> Report:
     """What can be said of an environment; a program has a check of its own."""
     from cadre.envs.adapters.program import Program
 
     if not issubclass(env_spec.declared, Program):
-        return asyncio.run(examine(env_spec))
+        return asyncio.run(examine(env_spec, step_seconds=step_seconds))
     from cadre.envs.adapters.check import examine as examine_program
 
     return asyncio.run(examine_program(env_spec))

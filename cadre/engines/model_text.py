@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cadre.engines.chat_template import Prompt, Template
 from cadre.engines.stop_strings import cut
-from cadre.errors import EngineError, PromptError
+from cadre.errors import DivergedError, EngineError, PromptError
 from cadre.types import Finish, Request, Sample
 
 
@@ -51,8 +52,13 @@ class ModelText:
         return min(request.sampling.max_tokens, room)
 
     def sample(self, request: Request, prompt: Prompt, completion: Completion) -> Sample:
-        """The completion as what the role said."""
+        """The completion as what the role said. Raises DivergedError where the model said nothing."""
         ids, template = completion.token_ids, self.templates[request.policy]
+        if not math.isfinite(sum(completion.logprobs)):
+            raise DivergedError(
+                f"Policy {request.policy!r}: what it samples has log-probabilities that are not finite; expected "
+                "numbers. Its weights have diverged, or are broken: go on from an earlier checkpoint (cadre fork)."
+            )
         said = ids[:-1] if ids[-1] in self.stops else ids
         return Sample(
             role=request.role,

@@ -5,6 +5,7 @@ Use `check_env` in your own tests, or `cadre check my_file.py:MyEnv`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,10 +72,17 @@ async def check_env(env_spec: EnvSpec, episodes: int = 5, actions: Sequence[str]
     return list(report.held)
 
 
-async def examine(env_spec: EnvSpec, episodes: int = 5, actions: Sequence[str] = ACTIONS, seed: int = 0) -> Report:
+async def examine(
+    env_spec: EnvSpec,
+    episodes: int = 5,
+    actions: Sequence[str] = ACTIONS,
+    seed: int = 0,
+    step_seconds: float = math.inf,
+) -> Report:
     """Look at the class, its tasks, and `episodes` episodes of actions drawn from `actions`.
 
-    Faults do not raise and do not end the check: all that can be found at once is in the report.
+    Faults do not raise and do not end the check: all that can be found at once is in the report. Only a call that takes
+    longer than `step_seconds` raises DeadlineError, as those that follow might take as long.
     """
     findings = Findings()
     faults = declarations.faults(env_spec)
@@ -85,7 +93,7 @@ async def examine(env_spec: EnvSpec, episodes: int = 5, actions: Sequence[str] =
     splits = {split: _checked_tasks(findings, env_spec, split) for split in ("train", "test")}
     _check_disjoint(findings, env_spec.env_class.__name__, splits)
     judged = not any(fault.name == "success" for fault in faults)
-    played = [Episode(findings, env_spec, task, judged) for task in splits["train"][:episodes]]
+    played = [Episode(findings, env_spec, task, judged, step_seconds) for task in splits["train"][:episodes]]
     for number, episode in enumerate(played):
         with findings.noting():
             await episode.play(actions, random_keys.generator(seed, episode.task.id), thorough=number == 0)

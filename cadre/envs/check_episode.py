@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from cadre.envs import check_values
 from cadre.envs.check_values import described
 from cadre.envs.findings import Broken, Findings
 from cadre.envs.spec import EnvSpec
+from cadre.rollout.deadlines import Deadline
 from cadre.types import Message, Observation, Reward, Task
 
 MAX_DECISIONS = 200
@@ -21,9 +23,12 @@ ANY_TEXT = "A model may say anything: take every text, and pay less for what can
 
 
 class Episode:
-    """Owns one episode. `judged` is False where the class declares no usable success."""
+    """Owns one episode. `judged` is False where the class declares no usable success; a call may take `seconds`."""
 
-    def __init__(self, findings: Findings, env_spec: EnvSpec, task: Task, judged: bool) -> None:
+    def __init__(
+        self, findings: Findings, env_spec: EnvSpec, task: Task, judged: bool, seconds: float = math.inf
+    ) -> None:
+        self.seconds = seconds
         self.findings, self.env_spec, self.task, self.judged = findings, env_spec, task, judged
         self.name = env_spec.env_class.__name__
         self.history: list[tuple[dict[str, Observation], dict[str, str], Reward]] = []
@@ -67,16 +72,20 @@ class Episode:
         """Every action, said by all who act, each on a fork of its own."""
         for action in actions:
             with self.findings.noting(), self.findings.calling("fork", f"{self.name}.fork"):
-                await self._stepped(env.fork(), dict.fromkeys(self._observed(env), action))
+                fork = self._deadline("fork").blocking(env.fork)
+                await self._stepped(fork, dict.fromkeys(self._observed(env), action))
+
+    def _deadline(self, method: str) -> Deadline:
+        return Deadline(f"{self.name}.{method}", self.seconds, "--step-seconds")
 
     def _made(self) -> Env:
         given = f", given {self.task.id} with the data {', '.join(self.task.data) or '(none)'}"
         with self.findings.calling("end", f"{self.name}.__init__", when=given):
-            return self.env_spec.make(self.task)
+            return self._deadline("__init__").blocking(self.env_spec.make, self.task)
 
     def _observed(self, env: Env) -> dict[str, Observation]:
         with self.findings.calling("observe", f"{self.name}.observe"):
-            observations = env.observe()
+            observations = self._deadline("observe").blocking(env.observe)
         faults = list(check_values.observation_faults(self.name, observations, self.env_spec.roles))
         if not _playable(observations):
             self.findings.refuse("observe", faults)
@@ -91,8 +100,9 @@ class Episode:
         """One step. What does not return an awaitable is a fault of the declaration, and is played all the same."""
         said = ", ".join(f"{text[:40]!r} by {role}" for role, text in chosen.items())
         with self.findings.calling("reward", f"{self.name}.step", ANY_TEXT, f", given {said}"):
-            reward: Any = env.step(dict(chosen))
-            reward = await reward if inspect.isawaitable(reward) else reward
+            deadline = self._deadline("step")
+            reward: Any = deadline.blocking(env.step, dict(chosen))
+            reward = await deadline.awaiting(reward) if inspect.isawaitable(reward) else reward
         roles = self.env_spec.roles
         payable = dict.fromkeys(roles) if env.pays_absent else chosen
         self.findings.refuse("reward", check_values.reward_faults(self.name, reward, payable, roles))
@@ -102,7 +112,7 @@ class Episode:
         if not self.judged:
             return False
         with self.findings.calling("success", f"{self.name}.success"):
-            success = env.success
+            success = self._deadline("success").blocking(lambda: env.success)
         self.findings.require(
             isinstance(success, bool),
             "success",
@@ -117,7 +127,7 @@ class Episode:
             f"{self.name}.observe changes what it observes; expected no side effect. Change the state in step alone.",
         )
         with self.findings.calling("observe", f"{self.name}.privileged"):
-            shown, again = env.privileged(), env.privileged()
+            shown, again = (self._deadline("privileged").blocking(env.privileged) for _ in range(2))
         self.findings.require(
             isinstance(shown, str),
             "observe",
@@ -134,7 +144,7 @@ class Episode:
         with self.findings.noting():
             advice = "Keep what cannot be copied (files, locks, generators) out of self, or write fork()."
             with self.findings.calling("fork", f"{self.name}.fork", advice):
-                twins = (env.fork(), env.fork())
+                twins = [self._deadline("fork").blocking(env.fork) for _ in range(2)]
             first, second = await asyncio.gather(*(self._stepped(twin, chosen) for twin in twins))
             self.findings.require(
                 first == second,

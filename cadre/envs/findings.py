@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from cadre.envs.user_errors import called
-from cadre.errors import ContractError
+from cadre.errors import ContractError, DeadlineError
 
 
 class Broken(ContractError):
@@ -58,11 +58,12 @@ class Findings:
 
     @contextmanager
     def calling(self, rule: str, what: str, advice: str = "Fix that line.", when: str = "") -> Iterator[None]:
-        """Around a call of the user's code: an exception there becomes `Broken`, told with `when` it came."""
+        """Around a call of the user's code: an exception there becomes `Broken`, told with `when` it came.
+        One that does not end in time ends the check, as what follows might take as long."""
         try:
             with called(what, when, advice):
                 yield
-        except Broken:
+        except (Broken, DeadlineError):
             raise
         except ContractError as error:
             raise Broken(rule, str(error)) from None

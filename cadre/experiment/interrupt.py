@@ -9,12 +9,14 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from cadre.rollout import deadlines
+
 T = TypeVar("T")
 
 
 class Interrupt:
-    """Asked once, it ends what is `stoppable` at once, and lets everything else finish. Asked again, it raises
-    KeyboardInterrupt. One object lives as long as a training."""
+    """Asked once, it ends what is `stoppable` at once, or soon where an environment blocks, and lets everything else
+    finish. Asked again, it raises KeyboardInterrupt. One object lives as long as a training."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -25,6 +27,7 @@ class Interrupt:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+        deadlines.hurry()
         if self._work is not None:
             self._work.get_loop().call_soon_threadsafe(self._work.cancel)
 

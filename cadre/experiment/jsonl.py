@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from cadre.errors import RunError
+from cadre.experiment.to_disk import writing
 
 
 def append(path: Path, record: Mapping[str, Any]) -> int:
     """Write one record behind the last whole line; returns the byte at which it begins.
 
-    On a full disk the file is as it was, and OSError goes on.
+    On a full disk the file is as it was. Raises RunError.
     """
     line = (json.dumps(record, allow_nan=True) + "\n").encode()
-    with path.open("ab") as file:
+    with writing(path), path.open("ab") as file:
         end = whole_length(path)
         _write_whole(file.fileno(), line, end)
     return end

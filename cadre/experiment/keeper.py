@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
+from cadre.errors import DivergedError
 from cadre.experiment import checkpoint
 from cadre.experiment.ahead import SamplingAhead
 from cadre.experiment.checkpoint import State
@@ -31,9 +32,12 @@ class Keeper:
     @asynccontextmanager
     async def to_the_end(self) -> AsyncIterator[None]:
         """Save whatever ends this, unless a step was just changing the weights, or one that was sampled from earlier
-        ones is lost: then the last checkpoint stands."""
+        ones is lost, or what was learned is worth nothing: then the last checkpoint stands."""
         try:
             yield
+        except DivergedError:
+            self._whole = False
+            raise
         finally:
             again = await self.ahead.close(self.state.step)
             if self._whole and again:

@@ -34,6 +34,7 @@ from cadre import __version__
 from cadre.errors import RunError
 from cadre.experiment import jsonl
 from cadre.experiment.config import Config, dump, load
+from cadre.experiment.to_disk import writing
 from cadre.experiment.trees import keep
 from cadre.experiment.trees.keep import StepRecord
 from cadre.experiment.trees.vocabulary import Vocabulary
@@ -75,9 +76,7 @@ class Run:
 
     def write_config(self, config: Config) -> None:
         """Make `config` the run's own, whole or not at all."""
-        fresh = self.folder / "config.yaml.new"
-        fresh.write_text(dump(config))
-        fresh.replace(self.folder / "config.yaml")
+        _write(self.folder / "config.yaml", dump(config))
         self.config = config
 
     def command(self) -> tuple[str, list[str]]:
@@ -99,7 +98,7 @@ class Run:
             "sandbox": dict(sandbox),
             "sampling_memory": dict(sampling_memory),
         }
-        (self.folder / "environment.json").write_text(json.dumps(record, indent=1) + "\n")
+        _write(self.folder / "environment.json", json.dumps(record, indent=1) + "\n")
 
     def sampling_memory(self) -> dict[str, float]:
         """GiB that each policy was sampled in; nothing where that was on another machine."""
@@ -148,8 +147,9 @@ class Run:
             self._draw(report["step"], _evaluated(report))
 
     def _draw(self, step: int, metrics: Mapping[str, float]) -> None:
-        for name, value in metrics.items():
-            self.board.add_scalar(name, value, step)
+        with writing(self.folder / "tensorboard"):
+            for name, value in metrics.items():
+                self.board.add_scalar(name, value, step)
 
     @property
     def board(self) -> Any:
@@ -161,8 +161,17 @@ class Run:
 
     def close(self) -> None:
         if self._board is not None:
-            self._board.close()
-            self._board = None
+            board, self._board = self._board, None
+            with writing(self.folder / "tensorboard"):
+                board.close()
+
+
+def _write(path: Path, text: str) -> None:
+    """Make this the file's text, whole or not at all."""
+    fresh = path.with_name(f"{path.name}.new")
+    with writing(path):
+        fresh.write_text(text)
+        fresh.replace(path)
 
 
 def _evaluated(report: Mapping[str, Any]) -> dict[str, float]:

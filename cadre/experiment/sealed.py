@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cadre.experiment.to_disk import writing
+
 MANIFEST = "manifest.json"
 
 
@@ -20,18 +22,20 @@ def write(final: Path, fill: Callable[[Path], None]) -> Path:
     """Let `fill` write into a folder aside, seal it and move it to `final`.
 
     Whatever goes wrong (a full disk, say), `final` does not come to be and what was written aside is removed.
+    Raises RunError where the disk refuses.
     """
     partial = final.with_name(f".partial-{final.name}")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        fill(partial)
-        _seal(partial)
-        partial.rename(final)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    _flush(final.parent)
+    with writing(final):
+        partial.mkdir(parents=True)
+        try:
+            fill(partial)
+            _seal(partial)
+            partial.rename(final)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        _flush(final.parent)
     return final
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from cadre.errors import nearest
+from cadre.settings import names
 from cadre.settings.policy import Policy
 from cadre.settings.section import Section, refused
 
@@ -20,6 +21,17 @@ class TeamConfig(Section):
         default_factory=dict, description="role: a system message before all that it sees"
     )
     exchange_every: int = Field(0, ge=0, description="updates after which each role goes to the next policy; 0: never")
+
+    @model_validator(mode="after")
+    def _names_can_be_used(self) -> TeamConfig:
+        for kind, named in (("roles", self.roles), ("policies", self.policies)):
+            for name in named:
+                if wrong := names.fault(name):
+                    raise refused(kind, wrong)
+            if len({name.lower() for name in named}) < len(named):
+                told = f"got {', '.join(named)}; expected names that differ in more than case. Rename one."
+                raise refused(kind, told)
+        return self
 
     @model_validator(mode="after")
     def _roles_name_policies(self) -> TeamConfig:

@@ -65,3 +65,19 @@ def test_a_file_that_does_not_load(tmp_path: Path, text: str, wanted: str) -> No
     done = call("check", f"{tmp_path}/broken.py:Broken")
     assert (done.code, len(done.err.splitlines())) == (2, 1)
     assert wanted in done.err
+
+
+@pytest.mark.parametrize(
+    "line", ["while True: pass", "import time; time.sleep(60)", "await __import__('asyncio').sleep(60)"]
+)
+def test_a_step_that_never_ends_ends_the_check_with_a_paragraph(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "hangs.py"
+    path.write_text(
+        "from tests.games import Digit\n\n\nclass Hangs(Digit):\n    async def step(self, actions):\n"
+        f"        {line}\n        return await super().step(actions)\n"
+    )
+    done = call("check", f"{path}:Hangs", "--step-seconds", "0.2")
+    assert done.code == 2
+    assert done.err.startswith("error: Hangs.step: not done after 0.2 s")
+    assert "--step-seconds" in done.err
+    assert len(done.err.splitlines()) == 1

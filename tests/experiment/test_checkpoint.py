@@ -78,7 +78,7 @@ def test_none_whole_is_an_error_that_says_what_is_wrong(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_the_older_one_whole(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, State(1), team_of(Pen("one")))
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(RunError, match="No space left"):
         checkpoint.save(tmp_path, State(2), team_of(Pen("two", full=1)))
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
     assert sealed.damage(tmp_path / "step-000001") is None

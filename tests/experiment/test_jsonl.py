@@ -47,7 +47,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pyte
         return write(descriptor, part)
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(RunError, match="No space left"):
         jsonl.append(path, {"step": 1})
     assert path.read_bytes() == before
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from cadre.algorithms import ALGORITHMS
 from cadre.envs.spec import env_class
-from cadre.errors import RunError
+from cadre.errors import ContractError, DivergedError, RunError
 from cadre.experiment import checkpoint, config, session
 from cadre.experiment.loop import pick
 from cadre.experiment.resolve import resolve
@@ -167,3 +167,28 @@ def test_a_step_is_evaluated_once(speaker: Path, tmp_path: Path, quiet: Console)
     assert [report["step"] for report in run.evaluations()] == [0, 1]
     play(chosen, tmp_path / "run", quiet, resume=True)
     assert [report["step"] for report in run.evaluations()] == [0, 1]
+
+
+def test_a_step_that_was_too_long_is_found_at_once_and_the_last_good_checkpoint_stays(
+    speaker: Path, tmp_path: Path, quiet: Console
+) -> None:
+    chosen = configured(speaker, learner={"learning_rate": 1e10}, evaluate={"tasks": 0})
+    with pytest.raises(DivergedError, match=r"log-probabilities after the update are not finite"):
+        play(chosen, tmp_path / "run", quiet)
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [0]
+
+
+def test_an_environment_that_fails_too_often_stops_the_run_saved_with_the_reason(
+    speaker: Path, tmp_path: Path, quiet: Console
+) -> None:
+    chosen = configured(speaker, "Moody", train={"steps": 9, "tasks_per_step": 4, "checkpoint_minutes": 0})
+    with pytest.raises(ContractError, match=r"3 of 4 episodes failed .3 raised.; .* 50%.*in a mood at line"):
+        play(chosen, tmp_path / "run", quiet)
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [0, 2]
+    told = [json.loads(line) for line in (tmp_path / "run" / "failures.jsonl").read_text().splitlines()]
+    assert {line["reason"] for line in told} == {"raised"}
+    assert "Traceback" in told[0]["traceback"]
+    figures = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["rollout/failed"] for line in figures] == [0.25, 0.25]
+    assert [line["rollout/failed/raised"] for line in figures] == [0.25, 0.25]
+    assert [line["rollout/retried"] for line in figures] == [1, 1]

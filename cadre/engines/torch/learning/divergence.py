@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from cadre.engines.torch.learning.policy_optimiser import PATIENCE
@@ -23,6 +24,15 @@ def diverged(data: Sequence[Datum], norm: Callable[[Datum], float], path: Path) 
         f"the weights are as they were before. The sequence at fault is in {path}. Lower learner.learning_rate, "
         "or look at its rewards and log-probabilities."
     )
+
+
+def check_finite(policy: str, what: str, numbers: Iterable[float]) -> None:
+    """Raises DivergedError where a number is none, or is infinite: the model is lost from then on."""
+    if not math.isfinite(sum(numbers)):
+        raise DivergedError(
+            f"Policy {policy!r}: {what} are not finite; expected numbers. Its weights have diverged, and the last "
+            "checkpoint is from before that. Go on from there with a lower learner.learning_rate (cadre fork)."
+        )
 
 
 def path_for(policy: str, update: int, folder: Path | None) -> Path:

@@ -19,6 +19,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from cadre.engines.torch.base.loading import Loaded, autocast
 from cadre.engines.torch.base.lora import segments
+from cadre.engines.torch.learning.divergence import check_finite
 from cadre.engines.torch.learning.lm_head import last_states, project
 from cadre.engines.torch.learning.prefix_tree_forward import packing, recomputing, tree_states
 from cadre.engines.torch.learning.ranks import Ranks
@@ -179,7 +180,7 @@ class Forward:
         return self._in_forwards(data, of, [len(datum.token_ids) for datum in data], root)
 
     def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
-        """What the heads say at the places that every datum's targets name; in order."""
+        """What the heads say at the places that every datum's targets name; in order. Raises DivergedError."""
 
         def of(batch: Batch) -> list[list[float]]:
             with self.adapted(batch):
@@ -188,7 +189,10 @@ class Forward:
             return [part.tolist() for part in torch.split(values, counts)]
 
         sizes = [len(datum.targets.at) if datum.targets else 0 for datum in data]
-        return self._in_forwards(data, of, sizes, self.root)
+        values = self._in_forwards(data, of, sizes, self.root)
+        for datum, said in zip(data, values, strict=True):
+            check_finite(datum.policy, "values of the critic", said)
+        return values
 
     @torch.no_grad()
     def _in_forwards(

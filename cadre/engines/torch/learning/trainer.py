@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from cadre import random_keys
-from cadre.engines.torch.learning.divergence import diverged, path_for
+from cadre.engines.torch.learning.divergence import check_finite, diverged, path_for
 from cadre.engines.torch.learning.forward import Forward
 from cadre.engines.torch.learning.gradients import Gradients
 from cadre.engines.torch.learning.metrics import UpdateMetrics
@@ -58,6 +58,7 @@ class Trainer:
         with self._forward.training():
             for step in zip_longest(*schedules.values(), fillvalue=()):
                 self._step(dict(zip(schedules, step, strict=True)), metrics)
+        self._check([part for name, part in parts.items() if self._steps(name)[0] > steps_before[name][0]])
         seconds = time.perf_counter() - started
         reports = {
             name: self._means(metrics[name], part) | self._report(name, part, steps_before[name], seconds)
@@ -77,6 +78,13 @@ class Trainer:
         for index, logprobs in zip(run, old, strict=True):
             known[index] = replace(data[index], old=logprobs)
         return known
+
+    def _check(self, moved: Sequence[Sequence[Datum]]) -> None:
+        """Whether policies that have just moved still say something of their shortest sequence: a step that was too
+        long shows in the next forward, and in no gradient before. Raises DivergedError."""
+        shortest = [min(part, key=lambda datum: len(datum.token_ids)) for part in moved]
+        for datum, logprobs in zip(shortest, self._forward.logprobs(shortest) if shortest else [], strict=True):
+            check_finite(datum.policy, "log-probabilities after the update", logprobs)
 
     def _minibatches(self, policy: str, data: Sequence[Datum]) -> list[Sequence[Datum]]:
         """Those of all epochs, in order; none where nothing would move the weights."""

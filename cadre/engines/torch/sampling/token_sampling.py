@@ -110,17 +110,23 @@ def sample_tokens(logits: Tensor, settings: SamplingTensors, noise: Tensor) -> t
     """Tokens int64 [B] and their log-probabilities float32 [B], by inverse CDF in token order.
 
     `logits` [B, V] and `noise` float64 [B] in [0, 1). At temperature 0 the distribution is the point mass on the
-    likeliest token (the lowest id among equals), whose log-probability is 0.
+    likeliest token (the lowest id among equals), whose log-probability is 0. Where a model says nothing that is finite,
+    neither is the log-probability.
     """
     if settings.all_greedy:
-        token = logits.argmax(dim=-1)
-        return token, torch.zeros_like(token, dtype=torch.float32)
+        return _likeliest(logits)
     token, logprob = _by_inverse_cdf(adjusted(logits, settings), noise)
     if settings.any_greedy:
         greedy = settings.temperature == 0.0
-        token = torch.where(greedy, logits.argmax(dim=-1), token)
-        logprob = logprob.masked_fill(greedy, 0.0)
+        likeliest, certain = _likeliest(logits)
+        token, logprob = torch.where(greedy, likeliest, token), torch.where(greedy, certain, logprob)
     return token, logprob
+
+
+def _likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The token of the highest logit, and 0 where that is finite; NaN counts as the highest."""
+    highest, token = logits.max(dim=-1)
+    return token, (highest - highest).float()
 
 
 def _by_inverse_cdf(scores: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

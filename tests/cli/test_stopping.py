@@ -1,0 +1,43 @@
+"""One signal ends a command in order, from its first import on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def stopped(arguments: list[str], after: float, number: signal.Signals, folder: Path) -> tuple[int, str]:
+    """The exit code of a command that gets the signal so many seconds after it has begun, and what it told."""
+    # The marker is there once Python itself is up; what it does before is its own.
+    begun = folder / "begun"
+    code = f"import sys; open({str(begun)!r}, 'w').close(); from cadre.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    while not begun.exists():
+        time.sleep(0.005)
+    time.sleep(after)
+    process.send_signal(number)
+    told, _ = process.communicate(timeout=60)
+    return process.returncode, told
+
+
+@pytest.mark.parametrize("after", [0.1, 0.5, 1.5])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_the_first_second_leaves_no_traceback(
+    after: float, number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    got, told = stopped(["train", "plan-path", "--run", "out"], after, number, tmp_path)
+    assert got in (code, 130), told  # a training that has begun saves, and then ends with 130
+    assert "Traceback" not in told
