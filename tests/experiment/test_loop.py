@@ -19,6 +19,7 @@ from cadre.experiment.loop import pick
 from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run, new_folder
 from tests.coordination import experiment
+from tests.games import Moody
 
 HERE = Path(__file__).parents[1]
 
@@ -181,7 +182,7 @@ def test_a_step_that_was_too_long_is_found_at_once_and_the_last_good_checkpoint_
 def test_an_environment_that_fails_too_often_stops_the_run_saved_with_the_reason(
     speaker: Path, tmp_path: Path, quiet: Console
 ) -> None:
-    chosen = configured(speaker, "Moody", train={"steps": 9, "tasks_per_step": 4, "checkpoint_minutes": 0})
+    chosen = configured(speaker, Moody.__name__, train={"steps": 9, "tasks_per_step": 4, "checkpoint_minutes": 0})
     with pytest.raises(ContractError, match=r"3 of 4 episodes failed .3 raised.; .* 50%.*in a mood at line"):
         play(chosen, tmp_path / "run", quiet)
     assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [0, 2]
