@@ -33,6 +33,7 @@ from typing import Any
 from cadre import __version__
 from cadre.errors import RunError
 from cadre.experiment import jsonl
+from cadre.experiment.board import Board
 from cadre.experiment.config import Config, dump, load
 from cadre.experiment.to_disk import writing
 from cadre.experiment.trees import keep
@@ -51,7 +52,7 @@ class Run:
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder, self.config = folder, config
         self.words = Vocabulary({})
-        self._board: Any = None
+        self._board: Board | None = None
 
     @classmethod
     def create(cls, folder: Path, config: Config, recipe: str = "", overrides: Sequence[str] = ()) -> Run:
@@ -149,14 +150,12 @@ class Run:
     def _draw(self, step: int, metrics: Mapping[str, float]) -> None:
         with writing(self.folder / "tensorboard"):
             for name, value in metrics.items():
-                self.board.add_scalar(name, value, step)
+                self.board.add(name, value, step)
 
     @property
-    def board(self) -> Any:
+    def board(self) -> Board:
         if self._board is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._board = SummaryWriter(str(self.folder / "tensorboard"))
+            self._board = Board(self.folder / "tensorboard")
         return self._board
 
     def close(self) -> None:

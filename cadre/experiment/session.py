@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 from rich.console import Console
@@ -30,7 +31,7 @@ def start(experiment: Experiment, run: Run, console: Console, resume: bool = Fal
 
     Raises RunError where another process trains in the run.
     """
-    with RunLock(run.folder):
+    with RunLock(run.folder), closing(run):
         return _locked(experiment, run, console, resume)
 
 
@@ -50,7 +51,6 @@ def _locked(experiment: Experiment, run: Run, console: Console, resume: bool) ->
     with Progress(console, goal.steps, state.step, goal.max_tokens, spent) as progress, interrupt.on_signals():
         training = Training(experiment, run, team, progress, notes=watched.notes)
         done = run_to_end(train(training, state, interrupt), interrupt)
-    run.close()
     return team, done
 
 

@@ -51,6 +51,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("left", [120_000, 20_000, 4096])
+@pytest.mark.filterwarnings("error")
 def test_a_full_disk_stops_a_training_and_what_was_saved_is_whole(left: int, speaker: Path, small_disk: Path) -> None:
     recipe, run = small_disk.parent / "plain.yaml", small_disk / "run"
     recipe.write_text(plain_recipe(speaker))
