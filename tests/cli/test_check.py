@@ -46,7 +46,7 @@ def test_every_fault_is_a_paragraph_of_its_own(tmp_path: Path) -> None:
     assert [line.partition(";")[0] for line in told] == [
         "error: Broken.success: missing",
         "error: Broken.step: got a plain function",
-        "error: Broken.observe: for speaker got a list as messages",
+        "error: Broken.observe: for speaker got a list [Message(role='planner', content='Go.')] as messages",
         "error: Broken.observe: for speaker message 1 of 1 is by 'planner'",
         "error: Broken.step: got a float 1.0",
     ]
