@@ -16,19 +16,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineRecipe:
-    """A torch engine: its arguments, as `TorchEngine` has them."""
+    """A torch engine: its arguments, as `TorchEngine` has them, and the bytes that earlier turns may take."""
 
     model: str
     policies: Mapping[str, PolicyConfig]
     seed: int
     memory: int | None = None
     sharing: int = 1
+    turns: int | None = None
 
     def make(self) -> TorchEngine:
         """The engine, in this process."""
         from cadre.engines.torch import TorchEngine
 
-        return TorchEngine(self.model, self.policies, self.seed, self.memory, self.sharing)
+        engine = TorchEngine(self.model, self.policies, self.seed, self.memory, self.sharing)
+        if self.turns is not None:
+            engine.turns.limit = self.turns
+        return engine
 
     def within(self, memory: int) -> EngineRecipe:
         """The same, whose batches take so many bytes."""

@@ -79,6 +79,14 @@ def memory_setting(
     return min((int(gib * GIB) for gib in wanted if gib is not None), default=None)
 
 
+def turns_setting(experiment: Experiment, names: Sequence[str]) -> int | None:
+    """Bytes that keys and values of earlier turns may take: the least that policies of one engine are set to, None
+    where nobody says."""
+    config = experiment.config.sampling
+    wanted = [merged(config, experiment.policies[name].sampling).turns_memory for name in names]
+    return min((int(gib * GIB) for gib in wanted if gib is not None), default=None)
+
+
 def ranks_of(experiment: Experiment, names: Sequence[str]) -> int:
     """How many processes train the policies of one model; 0 where none of them is trained."""
     return max((experiment.learners[name].ranks for name in names if name in experiment.learners), default=0)
@@ -94,7 +102,7 @@ def base_of(
     ahead = config.train.max_staleness
     of_vllm = memory_setting(experiment, served)
     vllm = VllmRecipe(model, {name: policies[name] for name in served}, config.vllm, of_vllm, ahead)
-    engine = EngineRecipe(model, policies, config.train.seed, memory, sharing)
+    engine = EngineRecipe(model, policies, config.train.seed, memory, sharing, turns_setting(experiment, names))
     return Base(
         engine=engine,
         served=served,

@@ -125,6 +125,12 @@ def turn(run: RunBatch, request: Any) -> Iterator[None]:
         yield
 
 
+def scope() -> object:
+    """What all have in common that were begun within one outermost `together`, and nobody else."""
+    place = _place.get()
+    return object() if place is None else place.rounds
+
+
 async def _finish(work: Awaitable[T]) -> T:
     return await work
 

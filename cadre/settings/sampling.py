@@ -22,6 +22,9 @@ class SamplingConfig(Section):
     memory: Annotated[float, Field(gt=0.0)] | None = Field(
         None, description="GiB for the keys, values and scores of what a model samples at once; unset: by the device"
     )
+    turns_memory: Annotated[float, Field(ge=0.0)] | None = Field(
+        None, description="GiB for keys and values of a step's earlier turns, 0 for none; unset: a quarter of memory"
+    )
     engine: Literal["torch", "vllm"] = Field(
         "torch", description="what draws them: torch in this process, or vLLM in one of its own (docs/vllm.md)"
     )

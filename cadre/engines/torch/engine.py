@@ -13,13 +13,17 @@ from cadre.engines.stop_strings import StopStrings
 from cadre.engines.torch.base import device_memory, loading, malloc, storage
 from cadre.engines.torch.sampling import batch_memory
 from cadre.engines.torch.sampling.batch_memory import SequenceMemory
-from cadre.engines.torch.sampling.decode import decode
+from cadre.engines.torch.sampling.decode import Keeping, decode
 from cadre.engines.torch.sampling.generation import GenerationRequest, Listener, Stamped
 from cadre.engines.torch.sampling.request_batcher import RequestBatcher
+from cadre.engines.torch.sampling.turn_cache import TurnCache
 from cadre.errors import EngineError
 from cadre.settings import PolicyConfig
 from cadre.team import Weights
 from cadre.types import Message, Request, Sample
+
+# What keys and values of earlier turns may take beside a batch, as a part of what the batch may take.
+OF_TURNS = 4
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,6 +63,7 @@ class TorchEngine:
         self.tokenizer = self.loaded.tokenizer
         self._text = ModelText(self.loaded.templates, self.loaded.stops, self.loaded.context)
         self.memory = memory or device_memory.for_sampling(target, self._taken(), sharing)
+        self.turns = TurnCache(self.memory // OF_TURNS)
 
     async def sample(self, request: Request) -> list[Sample]:
         """`request.count` siblings, drawn in one batch with whatever else is asked for at the time."""
@@ -143,6 +148,7 @@ class TorchEngine:
                 "a folder. Have the learner write one."
             )
         self.versions[policy] = weights.version
+        self.turns.clear()
 
     def _check_held(self, policy: str, what: str) -> None:
         if policy not in self.policies:
@@ -164,13 +170,14 @@ class TorchEngine:
             ends=StopStrings(sampling.stop, template.decode) if sampling.stop else None,
         )
 
-    def _decode(self, requests: Sequence[GenerationRequest], listener: Listener) -> None:
+    def _decode(self, requests: Sequence[GenerationRequest], listener: Listener, scope: object) -> None:
         memory, stamped = (
             SequenceMemory.of(self.loaded.model.config, self.dtype),
             Stamped(listener, dict(self.versions)),
         )
+        self.turns.enter(scope)
         for batch in batch_memory.split(requests, memory, self.memory):
-            decode(self.loaded, batch, self.dtype, stamped)
+            decode(self.loaded, batch, self.dtype, stamped, Keeping(self.turns))
 
 
 def _check(policies: Mapping[str, PolicyConfig]) -> None:

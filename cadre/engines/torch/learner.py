@@ -124,6 +124,7 @@ class TorchLearner:
 
     def _count(self) -> None:
         # In the thread that samples, so that no batch is drawn between a change of the weights and their new version.
+        self.engine.turns.clear()
         self.engine.versions |= {name: optimiser.updates for name, optimiser in self._optimisers.items()}
 
     def _original(self) -> Any:

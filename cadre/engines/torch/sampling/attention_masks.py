@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cadre.engines.torch.base.layer_attention import FULL, SLIDING, LayerAttention
 from cadre.engines.torch.sampling.kv_cache import KeyValues
+from cadre.engines.torch.sampling.turn_cache import Piece, rows_of
 
 
 class Masks:
@@ -54,11 +55,32 @@ class Masks:
         return self._full.masked_fill(~recent, self._hidden)
 
 
+def mask_by_type(
+    attention: LayerAttention, position: Tensor, slots: Tensor, dtype: torch.dtype
+) -> Tensor | Mapping[str, Tensor]:
+    """What the model takes as `attention_mask`, [P, 1, Q, C], for queries and slots that hold tokens at these places.
+
+    `position` int64 [P, Q], `slots` int64 [P, C]; nobody looks at what comes after it.
+    """
+    query, key = position.unsqueeze(2), slots.unsqueeze(1)
+    seen = key <= query
+
+    def additive(seen: Tensor) -> Tensor:
+        return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
+
+    full = additive(seen)[:, None]
+    if attention.window is None:
+        return full
+    sliding = additive(seen & (key > query - attention.window))[:, None]
+    return sliding if len(attention.types) == 1 else {FULL: full, SLIDING: sliding}
+
+
 class CopiedPrompts:
     """The keys and values of a batch in which every sequence has a copy of its prompt's; the simple form."""
 
     def __init__(self, attention: LayerAttention, cache: KeyValues, lengths: Tensor) -> None:
         self._cache = cache
+        self._longest = cache.length
         self._masks = Masks(attention, lengths, cache.length, cache.layers[0].keys.dtype)
 
     @contextmanager
@@ -71,3 +93,8 @@ class CopiedPrompts:
         """Keep these sequences, in this order."""
         self._cache.select(kept)
         self._masks.select(kept)
+
+    def said(self, rows: Tensor) -> Piece:
+        """The keys and values of what these sequences have said."""
+        keys, values = ([getattr(layer, name) for layer in self._cache.layers] for name in ("keys", "values"))
+        return rows_of(keys, values, rows, slice(self._longest, self._cache.length))

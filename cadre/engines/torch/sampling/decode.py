@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -27,22 +28,36 @@ from cadre.engines.torch.sampling.sequences import Sequences, Siblings, Transcri
 from cadre.engines.torch.sampling.shared_prefix_cache import Prompts, SharedKeys
 from cadre.engines.torch.sampling.token_sampling import sample_tokens, uniform
 from cadre.engines.torch.sampling.transposed_matmul import transposed_matmul
+from cadre.engines.torch.sampling.turn_cache import Part, Piece, TurnCache
 
 # Below this, on a CPU, threads wait for each other longer than they work: 128 sequences of a million parameters take
 # 11 ms on one thread and 9 to 24 ms on two, 64 of three million 21 and 16 ms.
 SERIAL_FLOPS = 300_000_000
 
 
+@dataclass(frozen=True)
+class Keeping:
+    """How keys are held: with `share`, where the model can, a prompt's once for all its siblings, else each has its
+    own; and `turns`, those of earlier turns."""
+
+    turns: TurnCache
+    share: bool = True
+
+
 @torch.inference_mode()
 def decode(
-    loaded: Loaded, requests: Sequence[GenerationRequest], dtype: torch.dtype, listener: Listener, share: bool = True
+    loaded: Loaded,
+    requests: Sequence[GenerationRequest],
+    dtype: torch.dtype,
+    listener: Listener,
+    keeping: Keeping | None = None,
 ) -> None:
     """Complete every request and tell the listener. Ends early once the listener is gone.
 
-    With `share`, where the model can, a prompt's keys are held once for all its siblings; else each has its own.
+    Without `keeping` nothing is known of earlier turns.
     """
     with autocast(loaded.model, dtype), transposed_matmul(loaded.model):
-        batch = DecodingBatch(loaded, requests, dtype, share)
+        batch = DecodingBatch(loaded, requests, dtype, keeping or Keeping(TurnCache(0)))
         while len(batch) and not listener.gone():
             with threads(1 if batch.small else torch.get_num_threads()):
                 for request, completions in batch.sample():
@@ -61,12 +76,16 @@ class Keys(Protocol):
         """Keep these sequences, in this order."""
         ...
 
+    def said(self, rows: Tensor) -> Piece:
+        """The keys and values of what these sequences have said, but for the tokens of this step."""
+        ...
+
 
 class DecodingBatch:
     """One batch from prefill to the last token. Sequences that ended give their slots back when they are an eighth."""
 
     def __init__(
-        self, loaded: Loaded, requests: Sequence[GenerationRequest], dtype: torch.dtype, share: bool = True
+        self, loaded: Loaded, requests: Sequence[GenerationRequest], dtype: torch.dtype, keeping: Keeping
     ) -> None:
         requests = sorted(requests, key=lambda request: request.policy)
         self._model, self._adapters = loaded.model, loaded.adapters
@@ -81,11 +100,13 @@ class DecodingBatch:
         self._transcript = Transcript(len(self._sequences), device)
         self._ends_by_text = any(request.ends for request in requests)
 
-        filled = prefill(loaded, ((request.policy, request.prompt_ids) for request in requests))
+        self._turns = keeping.turns
+        filled = prefill(loaded, ((request.policy, request.prompt_ids) for request in requests), keeping.turns)
         numbers = [filled.number[owner.policy, owner.prompt_ids] for owner in self._siblings.owners]
+        self._prompts = [filled.parts[number] for number in numbers]
         read = torch.tensor(numbers, device=device)
         room = min(GROWTH, max(request.limit for request in requests))
-        shared = share and shared_prefix_cache.serves(loaded.model)
+        shared = keeping.share and shared_prefix_cache.serves(loaded.model)
         self._keys: Keys = _shared(filled, read, room) if shared else _copied(loaded, filled, read, room)
         self._logits = filled.logits[read]
         self._token = read.new_zeros(len(read))
@@ -113,6 +134,7 @@ class DecodingBatch:
         ended = sequences.running & (stopped | (sequences.limit <= self._transcript.length))
         if not ended.any():
             return []
+        self._keep(ended)
         complete = self._end(sequences.number[ended], stopped[ended])
         self._sequences = sequences.without(ended)
         self._compact()
@@ -145,6 +167,21 @@ class DecodingBatch:
         completions = self._transcript.completions(number, stopped)
         ended = (self._siblings.end(*pair) for pair in zip(number.tolist(), completions, strict=True))
         return [(request, self._siblings.completions(request)) for request in ended if request is not None]
+
+    def _keep(self, ended: Tensor) -> None:
+        """Let later turns know what these sequences have said, but for the last token, which was not run."""
+        said = self._transcript.length - 1
+        if not said or not self._turns.limit:
+            return
+        rows = ended.nonzero().squeeze(1)
+        numbers, piece = self._sequences.number[rows].tolist(), self._keys.said(rows)
+        ids = self._transcript.tokens(self._sequences.number[rows])
+        known = []
+        for row, (number, tokens) in enumerate(zip(numbers, ids, strict=True)):
+            owner = self._siblings.owners[number]
+            parts = (self._prompts[number], Part(piece, row, said))
+            known.append((owner.policy, (*owner.prompt_ids, *tokens[:said]), parts))
+        self._turns.add(piece, known)
 
     def _compact(self) -> None:
         """Drop the sequences that ended once they are worth a copy of the cache."""

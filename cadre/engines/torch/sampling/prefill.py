@@ -1,22 +1,27 @@
 """Prompts before their first completion token: keys and values of each distinct one, and the logits that follow it.
 
-Letters: P prompts of a group, V vocabulary.
+Of a prompt that begins with what is known of earlier turns only the rest is run. Letters: P prompts of a group, C slots
+of what is known, Q tokens of the rest, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cadre.engines.torch.base.loading import Loaded, projecting
 from cadre.engines.torch.base.lora import segments
-from cadre.engines.torch.sampling.kv_cache import KeyValues
+from cadre.engines.torch.sampling.attention_masks import mask_by_type
+from cadre.engines.torch.sampling.kv_cache import KeyValues, Layer
+from cadre.engines.torch.sampling.turn_cache import Known, Part, Piece, TurnCache
 
-# Padded tokens of a group, which bound what a forward takes.
+# Padded tokens of a group, which bound what a forward takes; of those that are known, so many more.
 PREFILL_TOKENS = 8192
+KNOWN_TOKENS = 4 * PREFILL_TOKENS
 
 Prompt = tuple[str, tuple[int, ...]]  # the policy that reads it, and its ids
 
@@ -26,26 +31,45 @@ class Prefill:
     """Groups of prompts that went through the model together, and what came out.
 
     `caches` are the groups' keys and values, `lengths` their prompts' int64 [P], `logits` float32 [prompts, V] follow
-    all of them; `number` counts a prompt through the groups in order.
+    all of them; `number` counts a prompt through the groups in order, and `parts` has where each one's keys are.
     """
 
     caches: list[KeyValues]
     lengths: list[Tensor]
     logits: Tensor
     number: dict[Prompt, int]
+    parts: list[Part]
 
 
-def prefill(loaded: Loaded, prompts: Iterable[Prompt]) -> Prefill:
-    """Run every distinct prompt once."""
-    groups = _grouped(set(prompts))
+def prefill(loaded: Loaded, prompts: Iterable[Prompt], turns: TurnCache) -> Prefill:
+    """Run every distinct prompt once, as far as it is not known of earlier turns, and make it known to later ones."""
+    distinct = set(prompts)
+    known = {prompt: turns.find(*prompt) for prompt in sorted(distinct)}
+    fresh = _grouped(prompt for prompt in distinct if known[prompt] is None)
+    going_on = {prompt: begins for prompt, begins in known.items() if begins is not None}
+    continued = _grouped_by_rest(going_on)
     device = loaded.model.device
-    caches, logits = zip(*(_run(loaded, group) for group in groups), strict=True)
+    ran = [_run(loaded, group) for group in fresh]
+    ran += [_continue(loaded, group, [going_on[prompt] for prompt in group]) for group in continued]
+    caches, logits = zip(*ran, strict=True)
+    groups = [*fresh, *continued]
+    parts = [part for group, cache in zip(groups, caches, strict=True) for part in _kept(turns, group, cache)]
     return Prefill(
         caches=list(caches),
         lengths=[torch.tensor([len(ids) for _, ids in group], device=device) for group in groups],
         logits=torch.cat(logits),
         number={prompt: index for index, prompt in enumerate(prompt for group in groups for prompt in group)},
+        parts=parts,
     )
+
+
+def _kept(turns: TurnCache, group: Sequence[Prompt], cache: KeyValues) -> list[Part]:
+    """Where the keys of a group's prompts are, which later turns know from here on."""
+    used = [(layer.keys[:, :, : layer.length], layer.values[:, :, : layer.length]) for layer in cache.layers]
+    piece = Piece([keys for keys, _ in used], [values for _, values in used])
+    parts = [Part(piece, row, len(ids)) for row, (_, ids) in enumerate(group)]
+    turns.add(piece, [(policy, ids, (part,)) for (policy, ids), part in zip(group, parts, strict=True)])
+    return parts
 
 
 def _grouped(prompts: Iterable[Prompt]) -> list[list[Prompt]]:
@@ -59,15 +83,87 @@ def _grouped(prompts: Iterable[Prompt]) -> list[list[Prompt]]:
     return [sorted(group) for group in groups]
 
 
+def _grouped_by_rest(known: dict[Prompt, Known]) -> list[list[Prompt]]:
+    """Prompts with rests of similar length in groups of at most `PREFILL_TOKENS` padded tokens of these, and so many
+    more of what is known."""
+    groups: list[list[Prompt]] = []
+    longest = 0
+    for prompt in sorted(known, key=lambda prompt: (len(prompt[1]) - known[prompt].length, prompt)):
+        rest, longest = len(prompt[1]) - known[prompt].length, max(longest, len(prompt[1]))
+        count = len(groups[-1]) + 1 if groups else 0
+        if groups and rest * count <= PREFILL_TOKENS and longest * count <= KNOWN_TOKENS:
+            groups[-1].append(prompt)
+        else:
+            groups.append([prompt])
+            longest = len(prompt[1])
+    return [sorted(group) for group in groups]
+
+
 def _run(loaded: Loaded, prompts: Sequence[Prompt]) -> tuple[KeyValues, Tensor]:
     """Keys and values of some prompts, and the logits [P, V] that follow their last token."""
-    model = loaded.model
-    last = torch.tensor([len(ids) - 1 for _, ids in prompts], device=model.device)
-    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for _, ids in prompts], batch_first=True)
-    cache = KeyValues(model.config.num_hidden_layers)
-    every = torch.arange(len(prompts), device=model.device)
+    cache = KeyValues(loaded.model.config.num_hidden_layers)
     # Padding is on the right: what follows a token cannot change it, so there is no mask to build.
+    return cache, _logits(loaded, prompts, [0] * len(prompts), {"past_key_values": cache})
+
+
+def _continue(loaded: Loaded, prompts: Sequence[Prompt], known: Sequence[Known]) -> tuple[KeyValues, Tensor]:
+    """The same for prompts that begin with what is known."""
+    device = loaded.model.device
+    starts = torch.tensor([begins.length for begins in known], device=device)
+    lengths = torch.tensor([len(ids) for _, ids in prompts], device=device)
+    before, rest = int(starts.max()), int((lengths - starts).max())
+    cache = _filled(loaded.model.config.num_hidden_layers, known, before, rest)
+    position = starts.unsqueeze(1) + torch.arange(rest, device=device)
+    slots = torch.arange(before, device=device).expand(len(prompts), before)
+    # A slot beyond what is known of a prompt stands as if it came after all others.
+    slots = torch.cat((slots.masked_fill(slots >= starts.unsqueeze(1), 1 << 40), position), dim=1)
+    mask = mask_by_type(loaded.attention, position, slots, cache.layers[0].values.dtype)
+    inputs = {"past_key_values": cache, "attention_mask": mask, "position_ids": position}
+    logits = _logits(loaded, prompts, starts.tolist(), inputs)
+    _close_gaps(cache, starts, before, int(lengths.max()))
+    return cache, logits
+
+
+def _logits(loaded: Loaded, prompts: Sequence[Prompt], starts: Sequence[int], inputs: dict[str, Any]) -> Tensor:
+    """The logits that follow the prompts, of which the tokens from `starts` on are run."""
+    model = loaded.model
+    rests = [torch.tensor(ids[start:]) for (_, ids), start in zip(prompts, starts, strict=True)]
+    last = torch.tensor([len(rest) - 1 for rest in rests], device=model.device)
+    ids = torch.nn.utils.rnn.pad_sequence(rests, batch_first=True)
+    every = torch.arange(len(prompts), device=model.device)
     policies = segments([policy for policy, _ in prompts])
     with projecting(model, every, last), loaded.adapters.rows(policies):
-        output = model(input_ids=ids.to(model.device), past_key_values=cache, use_cache=True)
-    return cache, output.logits[0].float()
+        output = model(input_ids=ids.to(model.device), use_cache=True, **inputs)
+    logits: Tensor = output.logits[0].float()
+    return logits
+
+
+def _filled(layers: int, known: Sequence[Known], before: int, rest: int) -> KeyValues:
+    """A cache whose first slots hold what is known of each prompt, with zeros up to `before`."""
+    cache = KeyValues(layers, before + rest)
+    for number, layer in enumerate(cache.layers):
+        piece = known[0].parts[0].piece
+        layer.keys, layer.values = (
+            part.new_zeros(len(known), part.shape[1], before + rest, part.shape[3])
+            for part in (piece.keys[number], piece.values[number])
+        )
+        layer.length, layer.is_initialized = before, True
+        for row, begins in enumerate(known):
+            begins.fill(number, layer.keys[row], layer.values[row])
+    return cache
+
+
+def _close_gaps(cache: KeyValues, starts: Tensor, before: int, longest: int) -> None:
+    """Bring each prompt's slots, those known and from `before` on those that were run, together at the front."""
+    slot = torch.arange(longest, device=starts.device)
+    source = torch.where(slot < starts.unsqueeze(1), slot, slot - starts.unsqueeze(1) + before)
+    source = source.clamp(max=cache.length - 1)[:, None, :, None]
+    for layer in cache.layers:
+        _take(layer, source)
+
+
+def _take(layer: Layer, source: Tensor) -> None:
+    _, heads, _, size = layer.keys.shape
+    source = source.expand(-1, heads, -1, size)
+    layer.keys, layer.values = layer.keys.gather(2, source), layer.values.gather(2, source)
+    layer.length = layer.capacity = source.shape[2]

@@ -26,15 +26,17 @@ from cadre.rollout import rounds
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Decode = Callable[[Sequence[GenerationRequest], Listener], None]
+# Draws a batch, which belongs to a scope (see `cadre.rollout.rounds.scope`), and tells the listener.
+Decode = Callable[[Sequence[GenerationRequest], Listener, object], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """A request, and where its completions are waited for."""
+    """A request, where its completions are waited for, and the scope that it belongs to."""
 
     request: GenerationRequest
     future: asyncio.Future[list[Completion]]
+    scope: object
 
 
 class Replies:
@@ -86,7 +88,7 @@ class RequestBatcher:
             raise EngineError(
                 "The engine was closed, and is asked for completions; expected an open one. Load it again."
             )
-        waiting = Waiting(request, asyncio.get_running_loop().create_future())
+        waiting = Waiting(request, asyncio.get_running_loop().create_future(), rounds.scope())
         with rounds.turn(self._decode_batch, waiting):
             return await waiting.future
 
@@ -107,7 +109,8 @@ class RequestBatcher:
         """Decode one batch; returns once the worker is done with it, which is at once when nobody waits any more."""
         replies = Replies(batch)
         requests = [waiting.request for waiting in batch]
-        worker = asyncio.get_running_loop().run_in_executor(self._pool, self._decode, requests, replies)
+        scope = batch[0].scope
+        worker = asyncio.get_running_loop().run_in_executor(self._pool, self._decode, requests, replies, scope)
         try:
             await asyncio.wait([worker])
         finally:

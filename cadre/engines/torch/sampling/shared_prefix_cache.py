@@ -23,6 +23,7 @@ from transformers import AttentionInterface
 
 from cadre.engines.torch.base.loading import attending
 from cadre.engines.torch.sampling.kv_cache import GROWTH, KeyValues, roomy
+from cadre.engines.torch.sampling.turn_cache import Piece, rows_of
 from cadre.learn.prefix_tree_attention import merge
 
 NAME = "cadre_shared"
@@ -155,6 +156,12 @@ class SharedKeys:
         self._drop_unread()
         self._readers = self._assign()
         self._masks.clear()
+
+    def said(self, rows: Tensor) -> Piece:
+        """The keys and values of what these sequences have said."""
+        layers = [self._completions[layer] for layer in range(len(self._completions))]
+        keys, values = [keys for keys, _ in layers], [values for _, values in layers]
+        return rows_of(keys, values, rows, slice(0, self._length))
 
     def _drop_unread(self) -> None:
         groups: list[Prompts] = []

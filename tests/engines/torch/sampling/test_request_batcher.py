@@ -28,7 +28,7 @@ class Scripted:
     def __init__(self):
         self.batches = []
 
-    def __call__(self, requests, listener):
+    def __call__(self, requests, listener, scope):
         self.batches.append([request.key for request in requests])
         for request in requests:
             answer(request, listener)
@@ -76,7 +76,7 @@ def test_several_event_loops_in_turn(batcher):
 def test_a_request_resolves_before_its_batch_ends(batcher):
     going_on = threading.Event()
 
-    def decode(requests, listener):
+    def decode(requests, listener, scope):
         for request in sorted(requests, key=lambda request: request.key):
             if request.key:
                 assert going_on.wait(10)
@@ -95,7 +95,7 @@ def test_a_request_resolves_before_its_batch_ends(batcher):
 
 
 def test_errors_reach_every_request_that_waits(batcher):
-    def decode(requests, listener):
+    def decode(requests, listener, scope):
         answer(requests[0], listener)
         raise MemoryError("too much")
 
@@ -123,7 +123,7 @@ def test_cancellation_stops_the_batch_and_the_next_run_works(batcher):
     started = threading.Event()
     left = []
 
-    def decode(requests, listener):
+    def decode(requests, listener, scope):
         started.set()
         while requests[0].key == 0 and not listener.gone():
             pass
@@ -150,7 +150,7 @@ def test_work_runs_in_the_thread_that_decodes(batcher):
     """One pool of threads for sampling and learning, with the caller's number of them."""
     threads = []
 
-    def decode(requests, listener):
+    def decode(requests, listener, scope):
         threads.append(threading.current_thread())
         for request in requests:
             answer(request, listener)

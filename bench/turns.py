@@ -1,0 +1,119 @@
+"""What a turn costs: four turns of conversations against one, with the same new tokens a turn, sampling and learning.
+
+    python bench/turns.py [--width 512] [--write]
+
+Four conversations, 8 siblings of 32 tokens a turn after 200 new ones, the first sibling answered; a random Llama of
+four layers, or with --width 128 one of the size of the embedded model. `turns.four_vs_one.sampling` and `.learning` are
+the CPU time on one thread of four turns over that of one, in pairs run in turn, `turns.four_vs_one` the greater of the
+two; linear cost is 4. `.without` is sampling that forgets earlier turns. `--write` appends to results/turns.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from cadre.engines.model_text import Completion
+from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
+from cadre.engines.torch.sampling.generation import GenerationRequest
+from cadre.rollout.rounds import together
+from cadre.settings import LearnerConfig, PolicyConfig
+from cadre.types import Datum, Sampling
+from common import record
+from learner import build
+
+CONVERSATIONS, SIBLINGS, NEW, SAID = 4, 8, 200, 32
+VOCABULARY, LAYERS = 1024, 4
+WARMING, REPEATS = 1, 5
+
+Turn = tuple[tuple[int, ...], list[Completion]]
+
+
+def made(folder: Path, width: int) -> TorchLearner:
+    shape = {"hidden_size": width, "intermediate_size": 21 * width // 8, "num_hidden_layers": LAYERS}
+    build(folder, vocab_size=VOCABULARY, **shape)
+    engine = TorchEngine(folder, {"p": PolicyConfig(model=str(folder), device="cpu")}, 0)
+    # Nothing ends before its time, so that every turn has as many tokens.
+    engine.loaded = replace(engine.loaded, stops=(-1,))
+    return TorchLearner(engine, TrainingSettings({"p": LearnerConfig(learning_rate=1e-9)}))
+
+
+async def conversation(engine: TorchEngine, number: int, turns: int) -> list[Turn]:
+    """The prompts of a conversation, each with its completions."""
+    draw, prompt, had = random.Random(number), (), []
+    for turn in range(turns):
+        prompt = (*prompt, *(draw.randrange(VOCABULARY) for _ in range(NEW)))
+        sampling = Sampling(max_tokens=SAID)
+        asked = GenerationRequest("p", prompt, SIBLINGS, SAID, sampling, 97 * number + turn)
+        had.append((prompt, await engine._batcher.submit(asked)))
+        prompt += had[-1][1][0].token_ids
+    return had
+
+
+def sampled(learner: TorchLearner, turns: int) -> list[Turn]:
+    every = asyncio.run(together(*(conversation(learner.engine, n, turns) for n in range(CONVERSATIONS))))
+    return [turn for had in every for turn in had]
+
+
+def data(had: list[Turn]) -> list[Datum]:
+    return [datum(prompt, one, k) for prompt, completions in had for k, one in enumerate(completions)]
+
+
+def datum(prompt: tuple[int, ...], completion: Completion, k: int) -> Datum:
+    before, mask = (0.0,) * len(prompt), (False,) * len(prompt) + (True,) * SAID
+    advantages = before + ((-1.0) ** k,) * SAID
+    return Datum("p", "any", prompt + completion.token_ids, mask, before + completion.logprobs, advantages, 0)
+
+
+def costs(learner: TorchLearner, turns: int) -> tuple[float, float]:
+    """CPU seconds of sampling and of learning."""
+    began = time.process_time()
+    had = sampled(learner, turns)
+    between = time.process_time()
+    asyncio.run(learner.update(data(had)))
+    return between - began, time.process_time() - between
+
+
+def forgetful(learner: TorchLearner) -> float:
+    """Sampling's ratio where nothing is known of earlier turns."""
+    limit, learner.engine.turns.limit = learner.engine.turns.limit, 0
+    one, four = (costs(learner, turns)[0] for turns in (1, 4))
+    learner.engine.turns.limit = limit
+    return four / one
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--width", type=int, default=512, help="hidden size of the model")
+    parser.add_argument("--write", action="store_true", help="append to results/turns.jsonl")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        learner = made(Path(folder), options.width)
+        pairs = [(costs(learner, 1), costs(learner, 4)) for _ in range(WARMING + REPEATS)][WARMING:]
+        without = [forgetful(learner) for _ in range(3)]
+        learner.close()
+    sampling, learning = ([four[half] / one[half] for one, four in pairs] for half in (0, 1))
+    greater = max(sampling, learning, key=statistics.median)
+    suffix = "" if options.width == 512 else f".width{options.width}"
+    figures = {"": greater, ".sampling": sampling, ".learning": learning, ".without": without}
+    for half, values in figures.items():
+        name = f"turns.four_vs_one{half}{suffix}"
+        print(f"{name}: {statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})", flush=True)
+        if options.write:
+            record("turns", name, values, "ratio", f"python bench/turns.py --width {options.width}", len(values), [0])
+    print("seconds, one turn:", *(f"{statistics.median(one[half] for one, _ in pairs):.3g}" for half in (0, 1)))
+
+
+if __name__ == "__main__":
+    main()
