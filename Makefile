@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: train test vllm test-vllm bench-vllm results bench seed-model clean
+.PHONY: train test test-view vllm test-vllm bench-vllm results bench seed-model clean
 
 train: $(READY)
 	$(BIN)/cadre train plan-path
@@ -49,6 +49,11 @@ $(VLLM_READY): pyproject.toml
 	.venv-vllm/bin/pip install --quiet pytest==9.2.0 hypothesis==6.170.15 sortedcontainers==2.4.0 tensorboard==2.21.0
 	.venv-vllm/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(VLLM_READY)
+
+# The page in a browser: wants a Chromium, such as Debian's (apt-get install chromium); its tests are skipped without.
+test-view: $(READY)
+	$(BIN)/pip install --quiet playwright==1.65.2 pyarrow==26.0.1
+	$(BIN)/pytest tests/view tests/experiment/trees
 
 # Slow evidence: both append what they measured to results/*.jsonl and renew the tables of README.md and docs/results.md.
 results: $(READY)

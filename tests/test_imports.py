@@ -16,6 +16,7 @@ LAYERS = [
     {"engines"},
     {"cluster"},
     {"experiment"},
+    {"view"},
     {"cli", "__main__"},
 ]
 ENGINE_ONLY = {"transformers", "peft", "vllm", "ray"}

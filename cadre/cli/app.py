@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 import cadre
-from cadre.cli import bench, check, data, evaluate, fork, listing, models, play, serve, train, trees, warm_start
+from cadre.cli import bench, check, data, evaluate, fork, listing, models, play, serve, train, trees, view, warm_start
 from cadre.cli.terminal import console, print_error
 from cadre.errors import CadreError
 from cadre.experiment.threads import settle_threads
@@ -31,6 +31,7 @@ app.command()(check.check)
 app.command(name="list")(listing.list_all)
 app.command()(models.export)
 app.command()(trees.trees)
+app.command()(view.view)
 app.command(name="preference-pairs")(models.preference_pairs)
 app.command(name="reward-model")(models.reward_model)
 app.command()(data.data)

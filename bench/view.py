@@ -1,0 +1,125 @@
+"""The page of a large run in headless Chromium: how fast, how much memory, and that hostile texts run nothing.
+
+    python bench/view.py [--write] [--axe axe.min.js] [--steps 2000] [--decisions 10]
+
+`--axe` is the file of axe-core (npm pack axe-core), whose serious findings are counted. Wants what `make test-view`
+installs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from common import record
+from tests.view.browser import chromium, opened, served
+from tests.view.runs import hostile, synthetic
+
+PLACES = ("#/curves", "#/trees", "#/trees?view=tokens", "#/trees?view=compare", "#/left", "#/about")
+THEMES = ("light", "dark")
+UNITS = {"ms": "ms", "mb": "MB"}
+
+
+def until(page: Any, holds: str) -> None:
+    while not page.evaluate(holds):
+        page.wait_for_timeout(20)
+
+
+def first_paint(browser: Any, address: str) -> float:
+    """Milliseconds to the first contentful paint with a curve on the page, the best of three loads."""
+    times = []
+    for _ in range(3):
+        with opened(browser, address) as page:
+            page.wait_for_selector(".card canvas")
+            times.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+            shown = page.evaluate("performance.getEntriesByName('cadre-shown')[0].startTime")
+            print(f"first paint {times[-1]:.0f} ms, curves {shown:.0f} ms")
+    return min(times)
+
+
+def filtering(page: Any, address: str, decisions: int) -> tuple[float, float]:
+    """Milliseconds from a typed word to the list that it leaves, at the most; and the megabytes of the page's heap."""
+    page.goto(f"{address}#/trees")
+    until(page, "document.querySelector('#found')?.textContent.includes('decisions')")
+    until(page, "!document.querySelector('#found').textContent.includes('read')")
+    assert f"{decisions:,} decisions" in page.inner_text("#found")
+    script = """word => { const box = document.querySelector('#filter'); const began = performance.now();
+        box.value = word; box.dispatchEvent(new Event('input', {bubbles: true}));
+        document.querySelector('#found').getBoundingClientRect(); return performance.now() - began; }"""
+    times = [page.evaluate(script, word) for word in ("go on", "u12", "zzz", "moves l", "")]
+    print("filter", [round(one, 1) for one in times])
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+    session.send("HeapProfiler.collectGarbage")
+    told = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+    return max(times), told["JSHeapUsedSize"] / 1e6
+
+
+def serious(browser: Any, address: str, axe: str) -> int:
+    """Serious and critical findings of axe-core on every page, light and dark."""
+    found = 0
+    for theme in THEMES:
+        with opened(browser, address, theme=theme) as page:
+            for place in PLACES:
+                page.evaluate("place => { location.hash = place }", place)
+                page.wait_for_timeout(1_200)
+                page.evaluate(axe)
+                told = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+                for one in told["violations"]:
+                    if one["impact"] in ("serious", "critical"):
+                        found += 1
+                        print(theme, place, one["id"], one["nodes"][0]["html"][:160])
+    return found
+
+
+def scripts_run(browser: Any, folder: Path) -> int:
+    """Scripts of hostile texts that ran, over all views of all of them."""
+    with served(hostile(folder)) as address, opened(browser, address) as page:
+        for index in range(7):
+            for view in ("answer", "compare", "tokens", "talk", "state"):
+                place = f"#/trees?step=1&node=0&role=tool&index={index}&view={view}"
+                page.evaluate("place => { location.hash = place }", place)
+                page.wait_for_timeout(300)
+        return int(page.evaluate("window.harmed !== undefined"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="append to results/view.jsonl")
+    parser.add_argument("--axe", type=Path)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--decisions", type=int, default=10)
+    asked = parser.parse_args()
+    nodes = asked.steps * asked.decisions
+    with tempfile.TemporaryDirectory() as scratch, chromium() as browser:
+        began = time.monotonic()
+        run = synthetic(Path(scratch) / "run", asked.steps, asked.decisions)
+        print(f"a run of {nodes:,} decisions, made in {time.monotonic() - began:.0f} s")
+        with served(run) as address:
+            paint = first_paint(browser, address)
+            with opened(browser, address) as page:
+                slowest, heap = filtering(page, address, nodes)
+                errors = len(page.errors)
+            findings = serious(browser, address, asked.axe.read_text()) if asked.axe else None
+        ran = scripts_run(browser, Path(scratch) / "hostile")
+    figures = {
+        "view.nodes": nodes,
+        "view.first_paint_ms": round(paint),
+        "view.filter_ms": round(slowest, 1),
+        "view.heap_mb": round(heap, 1),
+        "view.console_errors": errors,
+        "view.scripts_run": ran,
+        **({} if findings is None else {"view.axe_serious": findings}),
+    }
+    print(figures)
+    if asked.write:
+        for name, value in figures.items():
+            unit = UNITS.get(name.rpartition("_")[2], "count")
+            record("view", name, [value], unit, "python bench/view.py --write --axe axe.min.js", 1)
+
+
+if __name__ == "__main__":
+    main()

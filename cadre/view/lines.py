@@ -1,0 +1,49 @@
+"""Where the lines of an annotation stream stand, found once each while the stream grows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HEAD = re.compile(rb'\{"step": (\d+), "tree": (\d+), ')
+
+
+class AnnotationIndex:
+    """Finds the lines about one tree without reading the others. Owned by the reader of a run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._end = path, 0
+        self._places: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+
+    def of(self, step: int, tree: int) -> Iterator[dict[str, Any]]:
+        """The lines about a tree, as they stand now."""
+        self._follow()
+        with self._path.open("rb") as file:
+            for offset, length in self._places[step, tree]:
+                file.seek(offset)
+                yield json.loads(file.read(length))
+
+    def _follow(self) -> None:
+        """Take in what was written since; a stream that was cut off is read anew."""
+        if self._path.stat().st_size < self._end:
+            self._end = 0
+            self._places.clear()
+        with self._path.open("rb") as file:
+            file.seek(self._end)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                head = HEAD.match(line)
+                place = (int(head[1]), int(head[2])) if head else _place(line)
+                self._places[place].append((self._end, len(line)))
+                self._end += len(line)
+
+
+def _place(line: bytes) -> tuple[int, int]:
+    """Of a line that another program wrote, with its fields in another order."""
+    told = json.loads(line)
+    return told["step"], told["tree"]

@@ -1,0 +1,191 @@
+"""What the page is told of one run, read from its folder while it may still be written.
+
+Everything here is plain JSON values. Trees leave out the ids of tokens, which are asked for a sample at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cadre.errors import CadreError, RunError
+from cadre.experiment import jsonl
+from cadre.experiment.config import dump
+from cadre.experiment.resolve import resolve
+from cadre.experiment.run_directory import Run
+from cadre.experiment.trees import annotate, left_out, stream, vocabulary
+from cadre.experiment.trees.format import KeptTree, samples
+from cadre.experiment.trees.stream import Entry
+from cadre.view.lines import AnnotationIndex
+
+Json = dict[str, Any]
+# What of a sample is told with its tree; its tokens are not.
+TOLD = ("policy", "text", "finish", "version", "history", "message")
+
+
+class RunReader:
+    """Reads one run; lives as long as it is shown. Raises RunError where the folder is no run."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        self._run = Run.open(folder)
+        self._said: dict[str, AnnotationIndex] = {}
+
+    def about(self) -> Json:
+        """What does not change while the run goes on, but for `generation`, which counts how often it was resumed."""
+        config = self._run.config
+        recipe, overrides = self._run.command()
+        return {
+            "name": self.name,
+            "env": config.env,
+            "seed": config.train.seed,
+            "steps": config.train.steps,
+            "assignment": dict(config.team.roles),
+            "algorithm": config.algorithm.name,
+            "config": dump(config),
+            "command": {"recipe": recipe, "overrides": overrides},
+            "environment": self._json("environment.json"),
+            "generation": self.generation(),
+            **self._plan,
+        }
+
+    @cached_property
+    def _plan(self) -> Json:
+        """What says why a branch went on; nothing where this machine cannot resolve the run."""
+        try:
+            plan = resolve(self._run.config).plan
+        except CadreError:
+            return {"shape": "", "alpha": 1.0}
+        return {"shape": plan.shape.name, "alpha": plan.credit.alpha}
+
+    def generation(self) -> int:
+        return sum(1 for _ in jsonl.records(self.folder / "resumed.jsonl"))
+
+    def metrics(self, offset: int) -> Json:
+        """The steps from byte `offset` of the file on, by column, and the byte to ask from next."""
+        lines, end = self._since("metrics.jsonl", offset)
+        names = sorted({name for line in lines for name in line} - {"step"})
+        columns = {name: [_finite(line.get(name)) for line in lines] for name in names}
+        return {"offset": end, "generation": self.generation(), "steps": [x["step"] for x in lines], "columns": columns}
+
+    def evaluations(self) -> list[Json]:
+        return self._run.evaluations()
+
+    def left_out(self, offset: int) -> Json:
+        """What was left out, from byte `offset` of the file on."""
+        lines, end = self._since(left_out.FILE, offset)
+        return {"offset": end, "lines": lines}
+
+    def entries(self, first: int) -> Json:
+        """The kept trees from number `first` on, in short."""
+        rows = [
+            [x.step, x.tree, x.task, x.decisions, x.samples, x.episodes, x.wins, x.reward, list(x.roles)]
+            for x in self._entries()[first:]
+        ]
+        return {"first": first, "generation": self.generation(), "rows": rows}
+
+    def table(self, first: int, count: int) -> list[list[list[Any]]]:
+        """For each of `count` trees from number `first` on its samples, a row each, for filters."""
+        return [table_of(self._told(entry)) for entry in self._entries()[first : first + count]]
+
+    def tree(self, number: int) -> Json:
+        """A kept tree with all that is said of its samples but of single tokens."""
+        return self._told(self._entry(number))
+
+    def tokens(self, number: int, node: int, role: str, index: int) -> Json:
+        """The tokens of one sample, prompt and completion, as they are spelt, with what is known of each."""
+        entry = self._entry(number)
+        tree = stream.read(self.folder, entry)
+        sample = tree["nodes"][node]["samples"][role][index]
+        prompt = sample.get("prompt_ids") or tree["nodes"][node]["prompts"][role]
+        said = self._annotations(entry).get((node, role, index), {})
+        return {
+            "prompt": self._spelt(sample["policy"], prompt),
+            "tokens": self._spelt(sample["policy"], sample["token_ids"]),
+            "logprobs": sample["logprobs"],
+            "learner": said.get("tokens", {}).get("logprobs"),
+            "entropy": said.get("tokens", {}).get("entropy"),
+            "advantages": said.get("credit", {}).get("advantages"),
+        }
+
+    def _told(self, entry: Entry) -> Json:
+        tree, said = stream.read(self.folder, entry), self._annotations(entry)
+        return {**tree, "nodes": [_node(node, number, said) for number, node in enumerate(tree["nodes"])]}
+
+    def _entries(self) -> list[Entry]:
+        return stream.entries(self.folder)
+
+    def _entry(self, number: int) -> Entry:
+        entries = self._entries()
+        if not 0 <= number < len(entries):
+            raise RunError(f"tree: got {number}; expected 0 to {len(entries) - 1} of {self.name}. Load the page again.")
+        return entries[number]
+
+    def _annotations(self, entry: Entry) -> Mapping[tuple[int, str, int], Json]:
+        """By place in the tree: what each producer says of the sample."""
+        said: dict[tuple[int, str, int], Json] = {}
+        for path in annotate.producers(self.folder):
+            index = self._said.setdefault(path.stem, AnnotationIndex(path))
+            for line in index.of(entry.step, entry.tree):
+                for fields in line["samples"]:
+                    place = (fields["node"], fields["role"], fields["index"])
+                    said.setdefault(place, {})[path.stem] = fields
+        return said
+
+    def _spelt(self, policy: str, ids: Sequence[int]) -> list[str]:
+        words = vocabulary.read(self.folder).get(policy, {})
+        return [words.get(str(token), f"[{token}]") for token in ids]
+
+    def _since(self, name: str, offset: int) -> tuple[list[Json], int]:
+        """The whole lines of a file from a byte on, where one begins; from its start where it was cut meanwhile."""
+        path = self.folder / name
+        if not path.is_file():
+            return [], 0
+        start = offset if offset <= path.stat().st_size else 0
+        numbered = list(jsonl.numbered(path, start))
+        return [line for _, line in numbered], numbered[-1][0] if numbered else start
+
+    def _json(self, name: str) -> Json:
+        path = self.folder / name
+        told: Json = json.loads(path.read_text()) if path.is_file() else {}
+        return told
+
+
+def _node(node: Json, number: int, said: Mapping[tuple[int, str, int], Json]) -> Json:
+    told = {name: value for name, value in node.items() if name not in ("samples", "prompts")}
+    siblings = {
+        role: [_sample(sample, said.get((number, role, index), {})) for index, sample in enumerate(drawn)]
+        for role, drawn in node["samples"].items()
+    }
+    return told | {"samples": siblings}
+
+
+def _sample(sample: Json, said: Json) -> Json:
+    told = {name: sample[name] for name in TOLD if name in sample}
+    others = {name: {k: v for k, v in fields.items() if k not in PLACE} for name, fields in said.items()}
+    return told | {"tokens": len(sample["token_ids"]), "said": {k: v for k, v in others.items() if k != "tokens"}}
+
+
+PLACE = ("node", "role", "index")
+
+
+def table_of(tree: KeptTree) -> list[list[Any]]:
+    """A row a sample: decision, role, sibling, text, reward, advantage, and whether it went on, ended or solved."""
+    rows = []
+    for number, role, index, sample in samples(tree):
+        branches = [x for x in tree["nodes"][number]["branches"] if x["choice"].get(role) == index]
+        paid = [x["reward"]["team"] + x["reward"]["local"].get(role, 0.0) for x in branches]
+        flags = [any(x[name] for x in branches) for name in ("carried", "over", "success")]
+        advantage = sample["said"].get("credit", {}).get("advantage")
+        bits = sum(flag << place for place, flag in enumerate(flags))
+        rows.append([number, role, index, sample["text"], sum(paid) / max(1, len(paid)), advantage, bits])
+    return rows
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON in a browser has no NaN: what is not finite is a gap."""
+    return value if value is not None and math.isfinite(value) else None
