@@ -1,0 +1,87 @@
+"""What sampling ahead of learning costs and gives on Plan-Path: held-out success by staleness, and time.
+
+    python bench/asynchrony.py [success | time] [--seeds 0 1 2] [--write]
+
+success  trains with `train.max_staleness` of 0, 1 and 2 in one process, with and without `loss.correction`. Where
+         something runs changes nothing (tests/experiment/test_ahead.py), so this is the success of samplers apart too.
+time     the same recipe with a sampler and a learner in processes of their own, at 0 and 1, in turns
+
+`--write` appends to results/async.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import ROOT, record
+from trainings import Run, console
+
+WORK = ROOT / "runs" / "asynchrony"
+CORRECTED = ("loss.correction=truncate",)
+SETTINGS = {
+    "synchronous": (0, ()),
+    "one_ahead": (1, CORRECTED),
+    "two_ahead": (2, CORRECTED),
+    "one_ahead_uncorrected": (1, ()),
+    "two_ahead_uncorrected": (2, ()),
+}
+
+
+def trained(name: str, seed: int, threads: int, more: tuple[str, ...] = ()) -> Run:
+    """One training of a setting, done now unless it was done before."""
+    ahead, correction = SETTINGS[name]
+    changes = (f"train.max_staleness={ahead}", *correction, *more)
+    folder = WORK / f"{name}{'-apart' if more else ''}-{seed}"
+    run = Run(folder, "plan-path", seed, changes, first=600)
+    if not run.complete:
+        run.train(threads)
+    return run
+
+
+def keep(options: argparse.Namespace, name: str, values: list[float], unit: str) -> None:
+    console.print(f"{name}: {', '.join(f'{value:.4g}' for value in values)} {unit}", highlight=False)
+    if options.write:
+        command = f"python bench/asynchrony.py {options.part} --write"
+        record("async", name, values, unit, command, len(values), options.seeds)
+
+
+def success(options: argparse.Namespace) -> None:
+    """Held-out success of every setting; `async.success` is the lowest of those that run ahead with a correction."""
+    shares = {name: [trained(name, seed, options.threads).after() for seed in options.seeds] for name in SETTINGS}
+    for name, values in shares.items():
+        keep(options, f"async.success.{name}", values, "share")
+    keep(options, "async.success", [min(shares["one_ahead"] + shares["two_ahead"])], "share")
+    for name in SETTINGS:
+        runs = [trained(name, seed, options.threads) for seed in options.seeds]
+        gaps = [max(line["shared/logprob_gap_max"] for line in run.steps()) for run in runs]
+        keep(options, f"async.logprob_gap_max.{name}", gaps, "nats")
+
+
+def time(options: argparse.Namespace) -> None:
+    """Seconds of the steps of a run that samples one ahead over those of one that does not, both apart."""
+    apart = ("cluster={}",)
+    ratios = []
+    for seed in options.seeds:
+        spent = []
+        for name in ("one_ahead", "synchronous"):
+            steps = trained(name, seed, options.threads, apart).steps()
+            spent.append(sum(step["time/wait_s"] + step["time/learn_s"] for step in steps))
+        ratios.append(spent[0] / spent[1])
+    keep(options, "async.time_ratio", ratios, "ratio")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="?", choices=["success", "time"], default="success")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--write", action="store_true", help="append to results/async.jsonl")
+    options = parser.parse_args()
+    {"success": success, "time": time}[options.part](options)
+
+
+if __name__ == "__main__":
+    main()
