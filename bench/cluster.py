@@ -2,8 +2,8 @@
 
     python bench/cluster.py [--kills 10] [--steps 8] [--write]
 
-A model a role on Plan-Path. One process is the reference; then the same run as actors, and as actors of which any one,
-drawn at random, is killed (SIGKILL) at a random moment, `--kills` times in the run. Appends `ray.vs_single.max_diff` (the
+A model a role on Plan-Path. One process is the reference; then the same run as actors, and as actors of which one,
+drawn at random, is killed (SIGKILL) at a random moment, `--kills` times. Appends `ray.vs_single.max_diff` (the
 largest difference of any weight) and `ray.kills_survived` (kills after which the weights were the same) to
 results/ray.jsonl.
 """
