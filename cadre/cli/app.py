@@ -9,7 +9,22 @@ from typing import Annotated, cast
 import typer
 
 import cadre
-from cadre.cli import bench, check, data, evaluate, fork, listing, models, play, serve, train, trees, view, warm_start
+from cadre.cli import (
+    bench,
+    check,
+    data,
+    evaluate,
+    fork,
+    listing,
+    models,
+    play,
+    serve,
+    status,
+    train,
+    trees,
+    view,
+    warm_start,
+)
 from cadre.cli.terminal import console, print_error
 from cadre.errors import CadreError
 from cadre.experiment.threads import settle_threads
@@ -27,6 +42,7 @@ app.command(name="warm-start")(warm_start.command)
 app.command(name="eval")(evaluate.evaluate)
 app.command()(play.play)
 app.command()(serve.serve)
+app.command()(status.status)
 app.command()(check.check)
 app.command(name="list")(listing.list_all)
 app.command()(models.export)

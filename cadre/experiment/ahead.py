@@ -42,6 +42,7 @@ class Span:
 class Begun:
     """A step that is being sampled, or was: from the weights that so many updates had made."""
 
+    step: int
     version: int
     task: asyncio.Task[StepSample]
 
@@ -72,6 +73,10 @@ class SamplingAhead:
         """By policy, the updates that it has had."""
         return {weights.policy: weights.version for weights in self._weights}
 
+    def sampling(self) -> list[int]:
+        """The steps that are being sampled, or wait for it."""
+        return [begun.step for begun in self._begun if not begun.task.done()]
+
     def ready(self) -> tuple[StepSample, ...]:
         """The steps that are sampled and not learned from, in order: what a checkpoint keeps."""
         return (*self._ready, *(begun.task.result() for begun in self._begun if begun.sampled))
@@ -81,7 +86,7 @@ class SamplingAhead:
         first = version + len(self._ready) + len(self._begun)
         for step in range(first, first + self._span.capacity(version, first)):
             before = self._begun[-1].task if self._begun else None
-            self._begun.append(Begun(version, asyncio.create_task(self._draw(step, self._weights, before))))
+            self._begun.append(Begun(step, version, asyncio.create_task(self._draw(step, self._weights, before))))
         if not self._team.apart:
             await self._all_sampled()
         if not self._ready:

@@ -51,6 +51,11 @@ class Keeper:
         self.state = replace(self.state, step=self.state.step + 1)
         self._whole = True
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether a step is just changing the weights."""
+        return not self._whole
+
     async def save_where_due(self) -> None:
         """By minutes, by steps, or because the evaluation just made is the best so far; once no step is being sampled
         from weights that are gone when this is read."""

@@ -19,6 +19,7 @@ from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.keeper import Keeper
 from cadre.experiment.progress import Progress
 from cadre.experiment.run_directory import Run
+from cadre.experiment.status import Status
 from cadre.experiment.std_watch import StdWatch
 from cadre.experiment.trees.keep import StepRecord
 from cadre.learn.token_notes import TokenNotes
@@ -56,7 +57,8 @@ async def train(training: Training, start: State, interrupt: Interrupt) -> int:
     span = Span(goal.max_staleness, goal.steps)
     ahead = SamplingAhead(partial(sample, training), training.team, span, start.in_flight)
     keeper, tokens = Keeper(training.run, training.team, start, ahead), training.run.total("rollout/tokens")
-    async with keeper.to_the_end():
+    status = Status(keeper, ahead)
+    async with status.kept(), keeper.to_the_end():
         await ahead.hand_over()
         if due(start.step, every) or start.step == 0:
             await interrupt.stoppable(evaluate_now(training, start.step, ahead))
@@ -71,7 +73,7 @@ async def train(training: Training, start: State, interrupt: Interrupt) -> int:
             # Learn: groups or a critic give advantages, advantages become one update a policy.
             with keeper.changing():
                 waited = {"time/wait_s": time.monotonic() - began}
-                learned = await learn(training, keeper.state, step_sample, ahead, waited)
+                status.last = learned = await learn(training, keeper.state, step_sample, ahead, waited)
             tokens += learned["rollout/tokens"]
 
             # Evaluate and save when due.

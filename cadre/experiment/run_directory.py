@@ -12,6 +12,7 @@ vocabulary.jsonl    how their tokens are spelt
 left_out.jsonl      what steps did not learn from or keep, with the reason
 resumed.jsonl       the step from which the run went on, each time that it did
 tensorboard/        the same metrics for TensorBoard, made anew from the files above when a run is resumed
+status.json         what the run is doing now, see `cadre.experiment.status`
 checkpoints/        step-000030/: what `cadre.experiment.checkpoint` saves
 .lock               held by the one process that writes here
 

@@ -263,6 +263,13 @@ train plan-path --resume --run RUN
 train nowhere --resume --run RUN
 train PLAIN --force --run half-run
 
+# status.
+status
+status nowhere
+status full
+status text.txt
+status half-run --jsn
+
 # fork.
 fork
 fork RUN

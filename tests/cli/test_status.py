@@ -1,0 +1,71 @@
+"""`cadre status`: what a run says of itself while it goes on and when it has ended."""
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from cadre.cli.app import app
+from cadre.cli.status import lines
+from cadre.experiment import loop, status
+from cadre.experiment.loop import Training
+from cadre.rollout.dynamic_sampling import Sampled
+from tests.experiment.test_loop import configured, play
+
+
+def test_a_run_says_what_it_does(
+    speaker: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, real = [], loop.sample
+    folder = tmp_path / "run"
+
+    async def looking(training: Training, step: int) -> Sampled:
+        sampled = await real(training, step)
+        if step == 3:
+            import asyncio
+
+            await asyncio.sleep(0.1)
+            seen.append(status.read(folder))
+        return sampled
+
+    monkeypatch.setattr(loop, "sample", looking)
+    monkeypatch.setattr(status, "SECONDS", 0.01)
+    play(configured(speaker, train={"steps": 5, "tasks_per_step": 4, "max_staleness": 2}), folder, quiet)
+    (during,) = seen
+    assert (during["runs"], during["step"], during["learning"]) == (True, 1, False)
+    assert (during["ready"], during["sampling"]) == ([1, 2], [3])
+    assert during["staleness"]["speaker/staleness"] == 0.0
+    after = json.loads(CliRunner().invoke(app, ["status", str(folder), "--json"]).output)
+    assert (after["runs"], after["step"], after["sampling"], after["ready"]) == (False, 5, [], [])
+    assert after["staleness"]["rollout/staleness_max"] == 2
+    assert after["tokens_per_s"] > 0
+
+
+def test_in_words() -> None:
+    said = {
+        "runs": True,
+        "written": 100.0,
+        "step": 4,
+        "steps": 30,
+        "learning": True,
+        "sampling": [6],
+        "ready": [4, 5],
+        "max_staleness": 2,
+        "staleness": {"tool/staleness": 1.5},
+        "tokens_per_s": 1234.4,
+        "parts": [
+            {"kind": "sampler", "policies": ["a", "b"], "processes": 2, "waiting": 3, "replaced": 1},
+            {"kind": "learner", "policies": ["a"], "processes": 0, "waiting": 0, "replaced": 0},
+        ],
+    }
+    assert lines(said, 103.0) == [
+        "run        running, step 4 of 30; said 3 s ago",
+        "doing      learning and sampling step 7",
+        "ahead      2 steps sampled and waiting, at most 2 updates ahead",
+        "staleness  tool/staleness 1.5",
+        "tokens/s   1,234 in the last step",
+        "sampler    a, b: 2 processes, 3 requests waiting, 1 replaced",
+        "learner    a: in the training process, 0 requests waiting",
+    ]
