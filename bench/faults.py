@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from cadre.experiment import checkpoint, sealed
 from common import ROOT, record
+from faulty import Faulty, Programs
 from tests.coordination import write_speaker
 
 CLOCK = (
@@ -64,7 +65,7 @@ class Bench:
     injected: int = 0
     environment: dict[str, str] = field(default_factory=lambda: {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)})
 
-    def recipe(self, env: str = "Faulty", **sections: Any) -> str:
+    def recipe(self, env: str = Faulty.__name__, **sections: Any) -> str:
         path = self.folder / f"{env}-{time.monotonic_ns()}.yaml"
         plain = {
             "env": f"{ROOT}/bench/faulty.py:{env}",
@@ -147,7 +148,11 @@ def dead_sandbox(bench: Bench) -> str:
     """Warm parents are killed again and again: nobody is paid for that, however the run ends."""
     run = bench.folder / "programs"
     process = bench.begun(
-        bench.recipe("Programs", episodes={"retries": 2}), "train.steps=2", "train.tasks_per_step=3", "--run", str(run)
+        bench.recipe(Programs.__name__, episodes={"retries": 2}),
+        "train.steps=2",
+        "train.tasks_per_step=3",
+        "--run",
+        str(run),
     )
     while process.poll() is None:
         if (run / "checkpoints" / "step-000000").exists():  # before, the sandbox is chosen by what it can do
