@@ -102,6 +102,7 @@ def main() -> None:
             paint = first_paint(browser, address)
             with opened(browser, address) as page:
                 slowest, heap = filtering(page, address, nodes)
+                print(page.errors)
                 errors = len(page.errors)
             findings = serious(browser, address, asked.axe.read_text()) if asked.axe else None
         ran = scripts_run(browser, Path(scratch) / "hostile")

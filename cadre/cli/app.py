@@ -15,11 +15,13 @@ from cadre.cli import (
     data,
     evaluate,
     fork,
+    init,
     listing,
     models,
     play,
     serve,
     status,
+    summary,
     train,
     trees,
     view,
@@ -46,6 +48,8 @@ app.command()(status.status)
 app.command()(check.check)
 app.command(name="list")(listing.list_all)
 app.command()(models.export)
+app.command()(init.init)
+app.command()(summary.report)
 app.command()(trees.trees)
 app.command()(view.view)
 app.command(name="preference-pairs")(models.preference_pairs)

@@ -102,10 +102,15 @@ class Run:
         }
         _write(self.folder / "environment.json", json.dumps(record, indent=1) + "\n")
 
+    def environment(self) -> dict[str, Any]:
+        """What the run ran on, as `record_environment` wrote it; nothing before that."""
+        path = self.folder / "environment.json"
+        told: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        return told
+
     def sampling_memory(self) -> dict[str, float]:
         """GiB that each policy was sampled in; nothing where that was on another machine."""
-        path = self.folder / "environment.json"
-        record = json.loads(path.read_text()) if path.is_file() else {}
+        record = self.environment()
         known: dict[str, float] = record.get("sampling_memory", {}) if record.get("machine") == machine() else {}
         return known
 

@@ -5,7 +5,6 @@ Everything here is plain JSON values. Trees leave out the ids of tokens, which a
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -48,7 +47,7 @@ class RunReader:
             "algorithm": config.algorithm.name,
             "config": dump(config),
             "command": {"recipe": recipe, "overrides": overrides},
-            "environment": self._json("environment.json"),
+            "environment": self._run.environment(),
             "generation": self.generation(),
             **self._plan,
         }
@@ -148,11 +147,6 @@ class RunReader:
         start = offset if offset <= path.stat().st_size else 0
         numbered = list(jsonl.numbered(path, start))
         return [line for _, line in numbered], numbered[-1][0] if numbered else start
-
-    def _json(self, name: str) -> Json:
-        path = self.folder / name
-        told: Json = json.loads(path.read_text()) if path.is_file() else {}
-        return told
 
 
 def _node(node: Json, number: int, said: Mapping[tuple[int, str, int], Json]) -> Json:

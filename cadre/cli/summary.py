@@ -1,0 +1,22 @@
+"""`cadre report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cadre.cli.terminal import RunFolder, console, must_be_new
+from cadre.experiment import summary
+from cadre.experiment.run_directory import Run
+
+
+def report(
+    folder: RunFolder,
+    out: Annotated[Path, typer.Option(help="the Markdown file to write; its plots go beside it")] = Path("report.md"),
+) -> None:
+    """Write a run as one page with plots: results with intervals, cost, settings, what it ran on."""
+    must_be_new(out, "report --out")
+    summary.write(Run.open(folder), out)
+    console.print(f"{out} and its plots are written.", markup=False, highlight=False)

@@ -1,0 +1,100 @@
+"""A run as one Markdown page to send to a colleague: what came of it with intervals, how, on what, and at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cadre.errors import ConfigError
+from cadre.experiment.config import dump
+from cadre.experiment.run_directory import Run
+
+# The figures that are drawn: title, and the ends of the names of the metrics in it.
+PLOTS = {
+    "success of sampled episodes": ("rollout/success",),
+    "reward by role": ("/reward",),
+    "groups without spread by role": ("/groups_without_std",),
+    "entropy": ("/entropy",),
+    "tokens of an answer by role": ("/tokens",),
+}
+Line = Mapping[str, Any]
+
+
+def write(run: Run, out: Path) -> None:
+    """Write the page to `out`, its plots beside it. Raises ConfigError where matplotlib is not installed."""
+    pictures = draw(run.metrics(), out.with_suffix(""))
+    links = [f"![{title}]({picture.name})" for title, picture in pictures]
+    out.write_text("\n".join([*lines(run), "", "## Curves", "", *links, ""]), encoding="utf-8")
+
+
+def lines(run: Run) -> Iterator[str]:
+    """The page but for its plots."""
+    steps, config = run.metrics(), run.config
+    recipe, overrides = run.command()
+    yield from (f"# {run.folder.resolve().name}", "")
+    command = " ".join(filter(None, ["cadre train", recipe, *overrides]))
+    yield from (f"`{command}`", "") if recipe else ()
+    goal = config.train
+    yield f"{config.env}, {config.algorithm.name}, seed {goal.seed}; {len(steps)} of {goal.steps} steps."
+    yield from ("", "## Held-out tasks", "", *_evaluations(run.evaluations()))
+    yield from ("", "## Cost", "", *_cost(steps))
+    yield from ("", "## Made on", "", *_environment(run))
+    yield from ("", "## Settings", "", "```yaml", dump(config).rstrip(), "```")
+
+
+def _evaluations(reports: Sequence[Line]) -> Iterator[str]:
+    if not reports:
+        yield "None was played."
+        return
+    yield from ("| after step | success | 95% interval | tasks | reward | tokens |", "|---|---|---|---|---|---|")
+    for told in reports:
+        interval = f"{told['low']:.1%} to {told['high']:.1%}"
+        yield (
+            f"| {told['step']} | {told['success']:.1%} | {interval} | {told['tasks']} | {told['reward']:+.2f} "
+            f"| {told['tokens']:,.0f} |"
+        )
+
+
+def _cost(steps: Sequence[Line]) -> Iterator[str]:
+    def total(name: str) -> float:
+        return float(sum(line.get(name, 0.0) for line in steps))
+
+    sampling, learning = total("time/sample_s"), total("time/learn_s")
+    yield f"- {total('rollout/tokens'):,.0f} tokens sampled, {total('rollout/env_steps'):,.0f} steps of the environment"
+    yield f"- {(sampling + learning) / 3600:.2f} hours: {sampling:,.0f} s sampling, {learning:,.0f} s learning"
+    yield f"- {total('rollout/failures'):,.0f} failed episodes"
+
+
+def _environment(run: Run) -> Iterator[str]:
+    told = run.environment()
+    packages = {"cadre": told.get("cadre"), "python": told.get("python"), **told.get("packages", {})}
+    yield f"- {told.get('machine', 'an unknown machine')}"
+    yield "- " + ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+
+
+def draw(steps: Sequence[Line], stem: Path) -> list[tuple[str, Path]]:
+    """A picture a figure of `PLOTS` that the run has values for, as `STEM-1.png` and so on."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError(
+            "report: matplotlib is not installed, which draws the curves; expected the extra plots. pip install "
+            "'cadre-rl[plots]'."
+        ) from None
+    drawn: list[tuple[str, Path]] = []
+    for title, ends in PLOTS.items():
+        names = sorted({name for line in steps for name in line if name.endswith(ends)} - {"rollout/tokens"})
+        if not names:
+            continue
+        figure = Figure(figsize=(6.4, 2.8), layout="constrained")
+        axes = figure.subplots()
+        for name in names:
+            points = [(line["step"] + 1, line[name]) for line in steps if name in line]
+            axes.plot(*zip(*points, strict=True), label=name.rpartition("/")[0])
+        axes.set(title=title, xlabel="step")
+        axes.legend(frameon=False)
+        path = stem.with_name(f"{stem.name}-{len(drawn) + 1}.png")
+        figure.savefig(path, dpi=130)
+        drawn.append((title, path))
+    return drawn
