@@ -1,11 +1,16 @@
 """What README prints and what examples/ holds runs as it stands: it passes the check and trains two steps."""
 
+import asyncio
+import json
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
 
+from cadre.envs.adapters.program import Program
+from cadre.types import Reward, Task
 from tests.cli.calling import call
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +58,28 @@ def test_a_planner_and_two_workers_at_once(tmp_path: Path, monkeypatch: pytest.M
     assert (done.code, done.out.count("ok  Sum")) == (0, 6), done.err
     printed = trained("examples/sum.yaml", tmp_path / "run")
     assert re.search(r"step 2/2  planner [+-]\d.\d\d  left [+-]\d.\d\d  right [+-]\d.\d\d  success", printed)
+
+
+def test_two_agents_that_know_nothing_of_cadre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    settings = ["run=examples/programs/plain.py:main", "roles=[scout,walker]", "tasks=examples/programs/tasks.jsonl"]
+    done = call("check", "program", *settings)
+    assert done.code == 0, done.err
+    assert "5 of 5 tasks, played again with the same answers, asked for the same" in done.out
+    small = ["train.steps=1", "train.tasks_per_step=2", "evaluate.tasks=2", "sampling.max_tokens=8"]
+    done = call("train", "examples/programs/plain.yaml", *small, "--run", str(tmp_path / "run"))
+    assert done.code == 0, done.err
+
+
+@pytest.mark.skipif(not (shutil.which("jq") and shutil.which("curl")), reason="needs jq and curl")
+def test_two_agents_in_a_shell() -> None:
+    folder = ROOT / "examples" / "programs"
+    task = Task("t", json.loads((folder / "tasks.jsonl").read_text().splitlines()[2]))
+    env = Program(task, ["bash", str(folder / "agents.sh")], ["scout", "walker"])
+    assert env.observe()["scout"].messages[0].content.startswith("moves\n......")
+    asyncio.run(env.step({"scout": "1U"}))
+    assert asyncio.run(env.step({"walker": "L"})) == Reward(team=1.0)
+    assert env.success
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
