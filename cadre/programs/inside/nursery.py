@@ -44,7 +44,15 @@ class Nursery:
         self.pipe = os.pipe()
 
     def serve(self) -> None:
-        """Until the input ends."""
+        """Until the input ends, or nobody hears the output any more."""
+        try:
+            self._serve()
+        except BrokenPipeError:
+            pass
+        finally:
+            self.kill_all()
+
+    def _serve(self) -> None:
         parent, buffered = os.getppid(), b""
         woken, wake = self.pipe
         os.set_blocking(wake, False)
@@ -63,7 +71,6 @@ class Nursery:
                 *lines, buffered = (buffered + more).split(b"\n")
                 for line in lines:
                     self.obey(json.loads(line))
-        self.kill_all()
 
     def tell(self, **message: Any) -> None:
         os.write(self.out, json.dumps(message).encode() + b"\n")
@@ -266,8 +273,10 @@ def start() -> None:
     gc.collect()
     gc.freeze()
     nursery.tell(ready=True, threads=threading.active_count())
-    nursery.serve()
-    shutil.rmtree(os.path.dirname(scratch), ignore_errors=True)
+    try:
+        nursery.serve()
+    finally:
+        shutil.rmtree(os.path.dirname(scratch), ignore_errors=True)
 
 
 if __name__ == "__main__":
