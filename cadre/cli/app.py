@@ -10,6 +10,7 @@ import typer
 
 import cadre
 from cadre.cli import (
+    audit,
     bench,
     check,
     data,
@@ -42,6 +43,7 @@ app.command()(train.train)
 app.command()(fork.fork)
 app.command(name="warm-start")(warm_start.command)
 app.command(name="eval")(evaluate.evaluate)
+app.command()(audit.audit)
 app.command()(play.play)
 app.command()(serve.serve)
 app.command()(status.status)

@@ -1,0 +1,134 @@
+"""Audits: executed effects on games whose effects are known, and figures worked out by hand."""
+
+import asyncio
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from cadre.errors import ConfigError
+from cadre.experiment import config
+from cadre.experiment.audit import Audited, Wanted, check, executed, sampled
+from cadre.experiment.audit_report import Sums, matter, report, sums
+from cadre.experiment.resolve import resolve
+from cadre.types import Request
+from tests.cli.calling import call
+from tests.games import Relay, scripted_team
+
+GAMES = f"{Path(__file__).parents[1]}/games.py"
+ROLES = {"scout": "shared", "runner": "shared"}
+
+
+def relay(algorithm: dict, **more):
+    team = {"policies": {"shared": "seed"}, "roles": ROLES}
+    sections = {"env": f"{GAMES}:Relay", "settings": {"turns": 1}, "team": team, "algorithm": algorithm}
+    return resolve(config.parse(sections | more))
+
+
+def answer(request: Request, index: int) -> str:
+    """The scout's siblings say a or bb; the runner repeats the note always for a, and every other time for bb."""
+    if request.role == "scout":
+        return ["a", "bb"][index % 2]
+    note = request.messages[0].content.split("note=")[1].split()[0]
+    return note if note == "a" or (request.key + index) % 2 else "wrong"
+
+
+def audit(algorithm: dict, wanted: Wanted) -> list[Audited]:
+    experiment = relay(algorithm)
+    team, _ = scripted_team(Relay, answer)
+
+    async def both() -> list[Audited]:
+        return await executed(experiment, team, await sampled(experiment, team, wanted), wanted)
+
+    return asyncio.run(both())
+
+
+def test_siblings_are_played_out_from_their_own_state_with_fresh_noise() -> None:
+    found = audit({"name": "magrpo", "k": 2}, Wanted(tasks=4, decisions=100, plays=40))
+    scouts = [one for one in found if one.role == "scout"]
+    assert len(scouts) == 4
+    for one in scouts:
+        # the step pays the scout 1 and 2 for the length of its note, what follows pays the team 1, and 1 or 0
+        assert set(one.earned[0]) == {2.0}
+        assert set(one.earned[1]) == {2.0, 3.0}
+        assert sum(one.effects) == pytest.approx(0.0)
+    runners = [one for one in found if one.role == "runner"]
+    assert {pay for one in runners for plays in one.earned for pay in plays} <= {0.0, 1.0}
+    assert all(len(set(plays)) == 1 for one in runners for plays in one.earned)  # nothing follows the last decision
+
+
+def test_advantages_are_those_of_the_algorithm() -> None:
+    wanted = Wanted(tasks=2, decisions=100, plays=2)
+    scaled = audit({"name": "at_grpo", "k": 2, "lookahead": 0}, wanted)
+    plain = audit({"name": "magrpo", "k": 2}, wanted)
+    assert {one.advantages for one in scaled if one.role == "scout"} == {(-1.0, 1.0)}
+    assert {one.advantages for one in plain if one.role == "scout"} != {(-1.0, 1.0)}
+
+
+def one_decision(advantages: tuple[float, ...], *earned: tuple[float, ...], tree: int = 0, depth: int = 0) -> Audited:
+    return Audited(tree, "a", depth, advantages, earned)
+
+
+def test_figures_by_hand() -> None:
+    agree = one_decision((-1.0, 1.0), (0.0, 0.0), (4.0, 4.0))
+    against = one_decision((1.0, -1.0), (0.0, 0.0), (4.0, 4.0), tree=1)
+    assert agree.effects == [-2.0, 2.0]
+    assert figures(agree) == pytest.approx((1.0, 1.0, 1.0, 1.0))
+    assert figures(agree, against)[:2] == pytest.approx((0.0, 0.0))
+    assert figures(one_decision((0.0, 0.0), (1.0, 1.0), (2.0, 2.0)))[0] == 0.0
+    noisy = one_decision((-1.0, 1.0), (0.0, 2.0), (2.0, 4.0))
+    # effects -1 and 1, sum of squares 2; both variances 2, (2 + 2) / 2 plays * 1 / 2 = 1
+    assert figures(noisy)[2] == pytest.approx(0.5)
+
+
+def figures(*decisions: Audited) -> tuple[float, ...]:
+    total = sums(decisions[0], True)
+    for one in decisions[1:]:
+        total += sums(one, True)
+    assert isinstance(total, Sums)
+    return total.figures
+
+
+def test_a_decision_matters_where_its_siblings_differ_by_more_than_their_noise() -> None:
+    generator = random.Random(0)
+    assert matter(one_decision((0.0, 0.0), (0.0,) * 8, (1.0,) * 8), generator)
+    assert not matter(one_decision((0.0, 0.0), (1.0,) * 8, (1.0,) * 8), generator)
+    assert not matter(one_decision((0.0, 0.0), (0.0, 1.0) * 4, (1.0, 0.0) * 4), generator)
+
+
+def test_a_report_by_role_and_depth_with_intervals_over_tasks() -> None:
+    audited = [
+        one_decision((-1.0, 1.0), (0.0,) * 8, (float(tree),) * 8, tree=tree, depth=depth)
+        for tree in range(6)
+        for depth in (0, 1)
+    ]
+    found = report(audited)
+    assert list(found) == ["all", "a", "a/0", "a/1"]
+    assert (found["all"].decisions, found["a/1"].decisions) == (12, 6)
+    value, low, high = found["all"].matter
+    assert (value, low <= value <= high, low < high) == (pytest.approx(5 / 6), True, True)
+    value, low, high = found["all"].correlation
+    assert 0.5 < low <= value <= high <= 1.0 + 1e-9
+    assert report(audited) == found
+
+
+def test_what_has_no_siblings_or_no_comparison_is_refused() -> None:
+    with pytest.raises(ConfigError, match="come from a critic"):
+        check(relay({"name": "ippo", "k": 2}))
+    with pytest.raises(ConfigError, match="no decision with siblings"):
+        audit({"name": "grpo", "k": 1}, Wanted(tasks=1))
+
+
+def test_the_command_says_what_it_costs_before_it_starts(speaker: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "relay.yaml"
+    recipe.write_text(
+        f"env: {GAMES}:Relay\nteam: {{policies: {{shared: {speaker}}}, roles: {{scout: shared, runner: shared}}}}\n"
+        "algorithm: {name: magrpo, k: 2}\nsampling: {max_tokens: 2}\n"
+    )
+    done = call("audit", str(recipe), "--tasks", "2", "--decisions", "4", "--plays", "2")
+    assert done.code == 0
+    assert "4 decisions of 2 trees" in done.out
+    assert done.out.index("tokens more") < done.out.index("correlation")
+    as_json = call("audit", str(recipe), "--tasks", "2", "--decisions", "4", "--plays", "2", "--json")
+    assert json.loads(as_json.out)["all"]["decisions"] == 4
