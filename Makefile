@@ -74,6 +74,16 @@ bench: $(READY)
 	$(BIN)/python bench/speed.py --write $(if $(SMOLLM2),--smollm2 $(SMOLLM2)) $(if $(VLLM),--vllm $(VLLM))
 	$(BIN)/python bench/readme.py
 
+# Advantages, aggregations and losses against those of another framework's wheel, in an environment of its own. Of its
+# many needs only those of the one module are installed.
+PARITY := .venv-parity-verl
+parity: $(READY)
+	test -x $(PARITY)/bin/python || $(PYTHON) -m venv $(PARITY)
+	echo "$(CURDIR)/.venv/lib/$$(ls .venv/lib)/site-packages" > $(PARITY)/lib/$$(ls $(PARITY)/lib)/site-packages/cadre.pth
+	$(PARITY)/bin/pip install --quiet --no-deps verl==0.9.1 tensordict==0.15.3
+	$(PARITY)/bin/pip install --quiet pyvers omegaconf hydra-core orjson codetiming cachetools datasets
+	$(PARITY)/bin/python bench/parity.py --write
+
 seed-model: $(READY)
 	$(BIN)/python -m cadre.models.make_seed cadre/models/seed
 
