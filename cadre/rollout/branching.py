@@ -155,6 +155,7 @@ def joined(before: Tried, more: Tried) -> Tried:
         forks=[*before.forks, *more.forks],
         rewards=[*before.rewards, *more.rewards],
         picked=range(shift + len(more.choices)),
+        drawings=(*before.drawings, *more.drawings[1:]),
     )
 
 

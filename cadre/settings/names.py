@@ -9,8 +9,6 @@ ALLOWED = re.compile(r"\w[\w.-]*")
 # What metrics begin with that are nobody's, and what a checkpoint holds beside its policies.
 METRICS = {"rollout", "time", "parts", "evaluate", "reward_model", "step"}
 FILES = {"config.yaml", "state.json", "manifest.json", "in_flight.jsonl"}
-# Names that a file cannot have on Windows, whatever follows their first dot.
-DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10))}
 
 
 def fault(name: str) -> str | None:
@@ -21,7 +19,7 @@ def fault(name: str) -> str | None:
             f"got the name {shown}; expected letters, digits, underscores, dots and hyphens, {MOST_LETTERS} at most, "
             "as it stands in metrics and in names of files. Rename it."
         )
-    if name in METRICS | FILES or name.lower().partition(".")[0] in DEVICES:
+    if name in METRICS | FILES:
         what = "metrics of the whole run" if name in METRICS else "another file"
         return f"got the name {shown}, which {what} would have too; expected another. Rename it."
     return None
