@@ -50,13 +50,14 @@ def keep(options: argparse.Namespace, name: str, values: list[float], unit: str)
 
 def success(options: argparse.Namespace) -> None:
     """Held-out success of every setting; `async.success` is the lowest of those that run ahead with a correction."""
-    shares = {name: [trained(name, seed, options.threads).after() for seed in options.seeds] for name in SETTINGS}
+    runs = {(seed, name): trained(name, seed, options.threads) for seed in options.seeds for name in SETTINGS}
+    shares = {name: [runs[seed, name].after() for seed in options.seeds] for name in SETTINGS}
     for name, values in shares.items():
         keep(options, f"async.success.{name}", values, "share")
     keep(options, "async.success", [min(shares["one_ahead"] + shares["two_ahead"])], "share")
     for name in SETTINGS:
-        runs = [trained(name, seed, options.threads) for seed in options.seeds]
-        gaps = [max(line["shared/logprob_gap_max"] for line in run.steps()) for run in runs]
+        steps = [runs[seed, name].steps() for seed in options.seeds]
+        gaps = [max(line["shared/logprob_gap_max"] for line in of_run) for of_run in steps]
         keep(options, f"async.logprob_gap_max.{name}", gaps, "nats")
 
 
