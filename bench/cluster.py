@@ -113,7 +113,7 @@ def main() -> None:
         whole = trained(Path(scratch) / "whole", options, "{}")
         broken = trained(Path(scratch) / "broken", options, "{}", killer)
         difference = largest_difference(single, whole)
-        survived = killer.made if largest_difference(single, broken) == difference else 0
+        survived = killer.made if largest_difference(whole, broken) == 0.0 else 0
     connection.close()
     print(f"largest difference {difference}, {survived} of {killer.made} kills survived", flush=True)
     if options.write:

@@ -171,12 +171,14 @@ def row(level: str, cards: int, load: Load) -> str:
 def main() -> None:
     at_once = sequences(2 * MODEL.parameters)
     print("\n".join(lines()))
-    print(f"floor of a step {floor_seconds():.0f} s; a card decodes {sampled_per_second(at_once):,.0f} tokens/s", end="")
+    print(
+        f"floor of a step {floor_seconds():.0f} s; a card decodes {sampled_per_second(at_once):,.0f} tokens/s", end=""
+    )
     print(f" with {at_once:.0f} sequences at once")
     for level in ("L0", "L1", "L2"):
         print(
             f"{level}: {trained_bytes(level) / GB:.1f} GB trained, {frozen_bytes(level) / GB:.1f} frozen, "
-            f"{pushed_bytes(level) / GB:.2f} pushed to a sampler, learns {learned_per_second(level):,.0f} tokens/s a card"
+            f"{pushed_bytes(level) / GB:.2f} pushed to a sampler; a card learns {learned_per_second(level):,.0f} tokens/s"
         )
     print(
         f"gathering {gathered_seconds(8):.2f} s inside, {gathered_seconds(64):.2f} s outside; "

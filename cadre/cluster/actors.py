@@ -15,7 +15,7 @@ from cadre.cluster.files import Bytes, Files
 from cadre.cluster.recipes import LearnerRecipe, SamplerRecipe
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
-from cadre.rollout.rounds import together
+from cadre.rollout.rounds import Continued
 from cadre.settings import SandboxConfig
 from cadre.team import Metrics, Weights
 from cadre.types import Datum, Message, Request, Reward, Sample
@@ -42,6 +42,7 @@ class SamplerProcess(Process):
     async def begin(self, threads: int, recipe: SamplerRecipe) -> None:
         _settle(threads)
         self.sampler = recipe.make()
+        self._scope: tuple[int, Continued] | None = None
 
     async def memory(self) -> int | None:
         """Bytes that a batch may take; None where the sampler does not say."""
@@ -56,20 +57,32 @@ class SamplerProcess(Process):
         if isinstance(self.sampler, TorchEngine):
             self.sampler.memory = memory
 
-    async def sample(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, list[Sample]]]:
-        """The siblings of each request, by its number, as soon as they are drawn; all requests are one batch."""
+    async def sample(self, scope: int, requests: Sequence[Request]) -> AsyncIterator[tuple[int, list[Sample]]]:
+        """The siblings of each request, by its number, as soon as they are drawn; all requests are one batch.
+
+        Batches of one `scope` belong together, as those of a step do in one process.
+        """
         done: asyncio.Queue[tuple[int, list[Sample]]] = asyncio.Queue()
 
         async def one(number: int, request: Request) -> None:
             await done.put((number, await self.sampler.sample(request)))
 
-        drawing = asyncio.create_task(together(*(one(number, request) for number, request in enumerate(requests))))
+        works = (one(number, request) for number, request in enumerate(requests))
+        drawing = asyncio.create_task(self._within(scope).together(*works))
         try:
             for _ in requests:
                 yield await _next(done, drawing)
+            await drawing
         finally:
-            drawing.cancel()
-            await asyncio.wait([drawing])
+            if not drawing.done():
+                drawing.cancel()
+                await asyncio.wait([drawing])
+                self._scope = None
+
+    def _within(self, number: int) -> Continued:
+        if self._scope is None or self._scope[0] != number:
+            self._scope = number, Continued()
+        return self._scope[1]
 
     async def load(self, policy: str, version: int, content: Bytes | Files) -> None:
         """Sample a policy from these weights."""

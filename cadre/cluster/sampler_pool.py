@@ -29,10 +29,11 @@ class StoredWeights(Weights):
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """A request, and where its siblings are waited for."""
+    """A request, where its siblings are waited for, and what it has in common with those of its step."""
 
     request: Request
     future: asyncio.Future[list[Sample]]
+    scope: object
 
 
 def deal(batch: Sequence[T], count: int) -> list[Sequence[T]]:
@@ -40,19 +41,68 @@ def deal(batch: Sequence[T], count: int) -> list[Sequence[T]]:
     return [part for start in range(count) if (part := batch[start::count])]
 
 
+class Drawer:
+    """A sampler of a pool: a process, and what it has drawn in the present scope, which is drawn again by the one that
+    replaces it. Keys and values of earlier turns are then what they were, and so are the next turns to the last bit."""
+
+    def __init__(self, member: Member, reload: Callable[[Any], None]) -> None:
+        self.member = member
+        self._reload = reload
+        self._scope, self._drawn = 0, list[list[Request]]()
+        member.recover = self._recover
+
+    async def draw(self, scope: int, part: Sequence[Waiting]) -> None:
+        """Answer a part of a round; whatever happens, every request is answered."""
+        if scope != self._scope:
+            self._scope, self._drawn = scope, []
+        exceptions = ray_module().exceptions
+        while any(not waiting.future.done() for waiting in part):
+            handle = self.member.handle
+            try:
+                await self._stream(handle, part)
+            except exceptions.RayActorError as error:
+                try:
+                    await asyncio.to_thread(self.member.replace, handle, error)
+                except EngineError as too_many:
+                    _fail(part, too_many)
+            except exceptions.RayTaskError as error:
+                _fail(part, as_raised(error))
+        self._drawn.append([waiting.request for waiting in part])
+
+    async def _stream(self, handle: Any, part: Sequence[Waiting]) -> None:
+        """Hand over what the sampler draws, as it comes."""
+        stream = handle.sample.remote(self._scope, [waiting.request for waiting in part])
+        try:
+            async for reference in stream:
+                number, samples = await reference
+                if not part[number].future.done():
+                    part[number].future.set_result(samples)
+        except asyncio.CancelledError:
+            ray_module().cancel(stream)
+            raise
+
+    def _recover(self, handle: Any) -> None:
+        self._reload(handle)
+        for requests in self._drawn:
+            for reference in handle.sample.remote(self._scope, requests):
+                ray_module().get(reference)
+
+
 class SamplerPool:
     """A `Sampler` of the policies of one base model. Owned by the team, which closes it.
 
     What a sampler draws in one batch follows from the round and the number of samplers. One that dies is replaced, gets
-    the weights that it had, and draws its whole batch again with the same noise: the same tokens.
+    the weights that it had, and draws what it had drawn of the step and its whole batch again, with the same noise: the
+    same tokens.
     """
 
     def __init__(self, members: Sequence[Member], policies: Sequence[str], memory: int | None) -> None:
         self.members, self.policies, self.memory = members, tuple(policies), memory
         self.asked = 0
         self._loads: dict[str, Loading] = {}
-        for member in members:
-            member.recover = self._reload
+        self._drawers = [Drawer(member, self._reload) for member in members]
+        self._scope: object = None
+        self._scopes = 0
 
     async def sample(self, request: Request) -> list[Sample]:
         """`request.count` siblings, drawn in one batch with whatever else this round deals to the same sampler."""
@@ -61,7 +111,7 @@ class SamplerPool:
                 f"Role {request.role!r} asks for policy {request.policy!r}, which this pool does not hold; it holds "
                 f"{', '.join(self.policies)}. Fix team.roles."
             )
-        waiting = Waiting(request, asyncio.get_running_loop().create_future())
+        waiting = Waiting(request, asyncio.get_running_loop().create_future(), rounds.scope())
         with rounds.turn(self._draw_batch, waiting):
             return await waiting.future
 
@@ -76,10 +126,13 @@ class SamplerPool:
             member.close()
 
     async def _draw_batch(self, batch: Sequence[Waiting]) -> None:
+        if batch[0].scope is not self._scope:
+            self._scope, self._scopes = batch[0].scope, self._scopes + 1
         self.asked += len(batch)
         parts = deal(batch, len(self.members))
         try:
-            await asyncio.gather(*(_draw(member, part) for member, part in zip(self.members, parts, strict=False)))
+            drawing = (drawer.draw(self._scopes, part) for drawer, part in zip(self._drawers, parts, strict=False))
+            await asyncio.gather(*drawing)
         finally:
             self.asked -= len(batch)
 
@@ -93,35 +146,6 @@ class SamplerPool:
 
     def _reload(self, handle: Any) -> None:
         ray_module().get([load(handle) for load in self._loads.values()])
-
-
-async def _draw(member: Member, part: Sequence[Waiting]) -> None:
-    """Answer a part of a round; whatever happens, every request is answered."""
-    exceptions = ray_module().exceptions
-    while any(not waiting.future.done() for waiting in part):
-        handle = member.handle
-        try:
-            await _stream(handle, part)
-        except exceptions.RayActorError as error:
-            try:
-                await asyncio.to_thread(member.replace, handle, error)
-            except EngineError as too_many:
-                _fail(part, too_many)
-        except exceptions.RayTaskError as error:
-            _fail(part, as_raised(error))
-
-
-async def _stream(handle: Any, part: Sequence[Waiting]) -> None:
-    """Hand over what the sampler draws, as it comes."""
-    stream = handle.sample.remote([waiting.request for waiting in part])
-    try:
-        async for reference in stream:
-            number, samples = await reference
-            if not part[number].future.done():
-                part[number].future.set_result(samples)
-    except asyncio.CancelledError:
-        ray_module().cancel(stream)
-        raise
 
 
 def _fail(part: Sequence[Waiting], error: BaseException) -> None:

@@ -125,6 +125,21 @@ def turn(run: RunBatch, request: Any) -> Iterator[None]:
         yield
 
 
+class Continued:
+    """Several calls of `together`, one after the other, that belong to one scope, as if all were within one."""
+
+    def __init__(self) -> None:
+        self._place = Place(Rounds(), ())
+
+    async def together(self, *works: Awaitable[T]) -> list[T]:
+        """`together`, within the scope. Once one has failed or was cancelled the scope is of no further use."""
+        token = _place.set(self._place)
+        try:
+            return await together(*works)
+        finally:
+            _place.reset(token)
+
+
 def scope() -> object:
     """What all have in common that were begun within one outermost `together`, and nobody else."""
     place = _place.get()

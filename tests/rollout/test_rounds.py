@@ -366,3 +366,19 @@ def test_ctrl_c_while_episodes_wait_and_a_new_call_after_it() -> None:
 def test_tasks_keep_their_order() -> None:
     trees, _ = played(Slow, Batching(), tree_shape.greedy(2))
     assert [tree.task for tree in trees] == [Task(f"train-{i}", {"digit": i, "split": "train"}) for i in range(4)]
+
+
+def test_calls_one_after_the_other_may_belong_to_one_scope() -> None:
+    async def here() -> object:
+        return rounds.scope()
+
+    async def run() -> None:
+        one, other = rounds.Continued(), rounds.Continued()
+        first, second = await one.together(here(), here())
+        (third,) = await one.together(here())
+        (fourth,) = await other.together(here())
+        assert first is second is third
+        assert fourth is not first
+        assert (await together(here()))[0] not in (first, fourth)
+
+    asyncio.run(run())
