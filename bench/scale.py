@@ -178,7 +178,7 @@ def main() -> None:
     for level in ("L0", "L1", "L2"):
         print(
             f"{level}: {trained_bytes(level) / GB:.1f} GB trained, {frozen_bytes(level) / GB:.1f} frozen, "
-            f"{pushed_bytes(level) / GB:.2f} pushed to a sampler; a card learns {learned_per_second(level):,.0f} tokens/s"
+            f"{pushed_bytes(level) / GB:.2f} pushed; a card learns {learned_per_second(level):,.0f} tokens/s"
         )
     print(
         f"gathering {gathered_seconds(8):.2f} s inside, {gathered_seconds(64):.2f} s outside; "
