@@ -17,6 +17,7 @@ from cadre.settings.known_models import KNOWN_MODELS
 GROUPS = {
     "games": ("plan-path", "sokoban", "boxoban", "sudoku"),
     "theory": ("openspiel", "tiny-hanabi", "kuhn-poker", "leduc-poker", "coordination-matrix", "tiny-bridge"),
+    "arenas": ("textarena", "reasoning-gym"),
     "maths": ("maths",),
     "code": ("code", "pairs"),
     "writing": ("tldr", "arxiv", "story"),

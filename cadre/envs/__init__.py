@@ -29,6 +29,8 @@ ENVS = {
     "arxiv-alone": "cadre.envs.writing:ArxivAlone",
     "story": "cadre.envs.writing:Story",
     "story-alone": "cadre.envs.writing:StoryAlone",
+    "textarena": "cadre.envs.adapters.textarena:TextArena",
+    "reasoning-gym": "cadre.envs.adapters.reasoning_gym:ReasoningGym",
     "openspiel": "cadre.envs.adapters.openspiel:OpenSpiel",
     "debate": "cadre.envs.patterns.debate:Debate",
     "gather": "cadre.envs.patterns.gather:Gather",
