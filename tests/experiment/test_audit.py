@@ -110,6 +110,7 @@ def test_a_report_by_role_and_depth_with_intervals_over_tasks() -> None:
     assert (value, low <= value <= high, low < high) == (pytest.approx(5 / 6), True, True)
     value, low, high = found["all"].correlation
     assert 0.5 < low <= value <= high <= 1.0 + 1e-9
+    assert found["all"].explained[0] == pytest.approx(value**2)
     assert report(audited) == found
 
 
