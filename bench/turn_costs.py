@@ -1,6 +1,6 @@
 """What a turn costs: four turns of conversations against one, with the same new tokens a turn, sampling and learning.
 
-    python bench/turns.py [--width 512] [--write]
+    python bench/turn_costs.py [--width 512] [--write]
 
 Four conversations, 8 siblings of 32 tokens a turn after 200 new ones, the first sibling answered; a random Llama of
 four layers, or with --width 128 one of the size of the embedded model. `turns.four_vs_one.sampling` and `.learning` are
@@ -111,7 +111,7 @@ def main() -> None:
         name = f"turns.four_vs_one{half}{suffix}"
         print(f"{name}: {statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})", flush=True)
         if options.write:
-            record("turns", name, values, "ratio", f"python bench/turns.py --width {options.width}", len(values), [0])
+            record("turns", name, values, "ratio", f"python bench/turn_costs.py --width {options.width}", len(values), [0])
     print("seconds, one turn:", *(f"{statistics.median(one[half] for one, _ in pairs):.3g}" for half in (0, 1)))
 
 
