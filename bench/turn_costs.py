@@ -111,7 +111,8 @@ def main() -> None:
         name = f"turns.four_vs_one{half}{suffix}"
         print(f"{name}: {statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})", flush=True)
         if options.write:
-            record("turns", name, values, "ratio", f"python bench/turn_costs.py --width {options.width}", len(values), [0])
+            command = f"python bench/turn_costs.py --width {options.width}"
+            record("turns", name, values, "ratio", command, len(values), [0])
     print("seconds, one turn:", *(f"{statistics.median(one[half] for one, _ in pairs):.3g}" for half in (0, 1)))
 
 
