@@ -1,13 +1,13 @@
 """A discrete-event simulation of samplers and a learner: how busy they are by staleness and by how cards are split.
 
-    python bench/cluster_sim.py [table | check] [--steps 12] [--write]
+    python bench/cluster_sim.py [table | check] [--steps 20] [--write]
 
 Work is measured, not assumed: the lengths of every completion of every round come from a training, and what a round and
 an update cost is fitted to how long they took there. Both parts first train Plan-Path with one sampler and one learner
-as Ray actors, synchronously.
+as Ray actors, sampling one update ahead, so that both are at work at once as in what is simulated.
 
 table   busy shares of samplers and learner for staleness 0, 1, 2, 4 and every split of eight equal processes
-check   the same training with sampling one update ahead, for real: how far its busy shares are from the simulated ones
+check   the same training with sampling two updates ahead, for real: how far its busy shares are from the simulated ones
         (`sim.error_pct`, the larger of the two; `--write` appends it to results/async.jsonl)
 """
 
@@ -166,7 +166,7 @@ def trained(options: argparse.Namespace, ahead: int) -> tuple[list[Work], list[d
 
 
 def fitted(work: Sequence[Work], metrics: Sequence[dict[str, Any]]) -> Costs:
-    """The costs that explain the seconds of a synchronous training best, none of them negative; the first step, in
+    """The costs that explain the seconds of a training best, none of them negative; the first step, in
     which much happens for the first time, is left out."""
     of_rounds = [[len(step.rounds), sum(max(max(r) for r in one) for one in step.rounds), step.tokens] for step in work]
     sampling = non_negative(np.array(of_rounds[1:], float), [line["time/sample_s"] for line in metrics[1:]])
@@ -186,9 +186,9 @@ def non_negative(terms: np.ndarray, seconds: Sequence[float]) -> list[float]:
 
 
 def shares(metrics: Sequence[dict[str, Any]]) -> tuple[float, float]:
-    """How busy sampling and learning really were, the first step left out."""
-    seconds = sum(line["time/wait_s"] + line["time/learn_s"] for line in metrics[1:])
-    return tuple(sum(line[name] for line in metrics[1:]) / seconds for name in ("time/sample_s", "time/learn_s"))
+    """How busy sampling and learning really were."""
+    seconds = sum(line["time/wait_s"] + line["time/learn_s"] for line in metrics)
+    return tuple(sum(line[name] for line in metrics) / seconds for name in ("time/sample_s", "time/learn_s"))
 
 
 def table(options: argparse.Namespace, work: Sequence[Work], costs: Costs) -> None:
@@ -201,8 +201,8 @@ def table(options: argparse.Namespace, work: Sequence[Work], costs: Costs) -> No
 
 
 def check(options: argparse.Namespace, work: Sequence[Work], costs: Costs) -> None:
-    real_work, metrics = trained(options, ahead=1)
-    real, simulated = shares(metrics), Simulation(real_work[1:], costs, 1, 1, ahead=1).run()
+    _, metrics = trained(options, ahead=2)
+    real, simulated = shares(metrics), Simulation(work, costs, 1, 1, ahead=2).run()
     pairs = list(zip((simulated.sampling, simulated.learning), real, strict=True))
     error = max(abs(said - was) / was for said, was in pairs) * 100
     told = "; ".join(f"{said:.3f} simulated, {was:.3f} measured" for said, was in pairs)
@@ -215,11 +215,11 @@ def check(options: argparse.Namespace, work: Sequence[Work], costs: Costs) -> No
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="?", choices=["table", "check"], default="table")
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--write", action="store_true", help="append to results/async.jsonl")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    work, metrics = trained(options, ahead=0)
+    work, metrics = trained(options, ahead=1)
     costs = fitted(work, metrics)
     console.print(str(costs), highlight=False)
     {"table": table, "check": check}[options.part](options, work, costs)
