@@ -20,7 +20,7 @@ def as_raised(error: Any) -> BaseException:
 
 
 class Member:
-    """An actor of class `kind`; lives from `start` to `close`. Replaced at most `most` times.
+    """An actor of class `kind`; lives until `close`. Replaced at most `most` times.
 
     It is told to `begin` with `arguments`, each time that it is made. `recover` brings a new one to where the dead one
     was. Methods that ask wait, and may be called from any thread.
