@@ -32,9 +32,14 @@ def spec_of(name: str) -> Spec:
     return SPECS[name]
 
 
+def named_source(source: str = "") -> str:
+    """The source that a user named, or else the environment's; empty where there is neither."""
+    return source or os.environ.get(VARIABLE, "")
+
+
 def chosen_source(source: str = "") -> str:
-    """The source that a user named, or else the environment's; "hub" is a source only when it is written out."""
-    chosen = source or os.environ.get(VARIABLE, "")
+    """`named_source`, which must be there; "hub" is a source only when it is written out."""
+    chosen = named_source(source)
     if not chosen:
         raise NoSourceError(
             f"data: got no source; expected a folder of data files, {HUB} to fetch from the Hugging Face hub, or a "

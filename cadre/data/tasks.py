@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -57,7 +57,8 @@ def tasks_of(choice: Choice, split: Split) -> GeneratedTasks:
 
     Raises ConfigError for settings that do not fit together, DataError for data that cannot be used.
     """
-    records = _records(choice, split)
+    # By the source that is meant now, as what was read is kept by it.
+    records = _records(replace(choice, source=read.named_source(choice.source)), split)
     chosen = choice.test if split == "test" else choice.train
     name = Path(chosen).stem if is_user_file(chosen) else chosen
 

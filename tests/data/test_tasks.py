@@ -93,6 +93,14 @@ def test_settings_that_do_not_fit_together(case: str, home: str) -> None:
         tasks_of(choice, "train")
 
 
+def test_what_was_read_belongs_to_the_source_that_was_meant(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CADRE_DATA", home)
+    assert len(tasks_of(Choice("article", "scitldr", "scitldr"), "train")) > 0
+    monkeypatch.delenv("CADRE_DATA")
+    with pytest.raises(DataError, match="got no source"):
+        tasks_of(Choice("article", "scitldr", "scitldr"), "train")
+
+
 def test_invented_items_where_there_are_no_data() -> None:
     for kind in ("problem", "program", "article"):
         choice = Choice(kind, "polaris", "math500", "example")  # type: ignore[arg-type]
