@@ -48,13 +48,7 @@ class Ended:
         missing = [word for word in words if word not in self.told]
         if "Traceback (most" in self.told:
             return f"a traceback: {self.told[-300:]}"
-        return (
-            "a traceback"
-            if "Traceback (most" in self.told
-            else f"{missing} not told: {self.told[-300:]}"
-            if missing
-            else ""
-        )
+        return f"{missing} not told: {self.told[-300:]}" if missing else ""
 
 
 @dataclass

@@ -48,7 +48,7 @@ def mean_gaps(samples: Sequence[ScoredSample]) -> Metrics:
     by_role: dict[str, list[float]] = defaultdict(list)
     for scored in samples:
         by_role[scored.sample.role] += gaps(scored)
-    return {f"{role}/kl_to_reference": fmean(tokens) for role, tokens in by_role.items() if tokens}
+    return {f"{role}/kl_penalty": fmean(tokens) for role, tokens in by_role.items() if tokens}
 
 
 def overlong(sample: Sample, most: int, buffer: int) -> float:

@@ -27,7 +27,7 @@ def test_the_penalty_is_taken_from_the_return_before_the_comparison() -> None:
     learner = Learner(reference=lambda datum: next(surer))
     batch = build_batch([Tree(Task("t", {}), root)], named("magrpo", kl=0.1), team_of(learner))
     assert [datum.advantages[-1] for datum in batch.data] == pytest.approx([-0.025, 0.025])
-    assert batch.metrics["a/kl_to_reference"] == pytest.approx(0.5 / 4)
+    assert batch.metrics["a/kl_penalty"] == pytest.approx(0.5 / 4)
     plain = build_batch([Tree(Task("t", {}), root)], named("magrpo"), team_of(learner))
     assert [datum.advantages[-1] for datum in plain.data] == [0.0, 0.0]
 

@@ -180,7 +180,7 @@ def test_gae_over_tokens_with_a_penalty_on_each() -> None:
     assert datum.targets.head == "a"
     assert datum.mask == (False, False, False, True, True, True)
     assert datum.temperature == 0.7
-    assert batch.metrics["a/kl_to_reference"] == pytest.approx(0.0)
+    assert batch.metrics["a/kl_penalty"] == pytest.approx(0.0)
     assert batch.groups == []
 
 

@@ -62,6 +62,12 @@ def test_nothing_is_described_that_is_never_written(written: dict[str, Path]) ->
     assert not reference.described("rollout/invented", ROLES)
 
 
+def test_a_role_and_a_policy_may_have_one_name() -> None:
+    """As `planner: planner` has it: what is said of one may not overwrite what is said of the other."""
+    names = [pattern.partition("/") for pattern in reference.METRICS]
+    assert not {tail for head, _, tail in names if head == "ROLE"} & {tail for head, _, tail in names if head == "POLICY"}
+
+
 def test_every_setting_is_on_the_page() -> None:
     page = reference.page()
     for name in ("train.steps", "learner.betas", "algorithm.gae_lambda", "sampling.max_tokens", "sandbox.cgroup"):

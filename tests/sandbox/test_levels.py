@@ -10,9 +10,10 @@ import pytest
 
 from cadre import sandbox
 from cadre.errors import SandboxError
-from cadre.sandbox import Limits, Result, Sandbox, levels
+from cadre.sandbox import Limits, Result, Sandbox, attacks, levels
 from cadre.sandbox.inside import layers, namespaces, seccomp, syscalls
 from cadre.sandbox.levels import Trial
+from cadre.sandbox.worker import WorkerDied
 
 
 def trial_of(monkeypatch: pytest.MonkeyPatch, holding: set[str]) -> None:
@@ -33,6 +34,50 @@ def test_auto_takes_the_highest_that_holds(monkeypatch: pytest.MonkeyPatch, hold
 def test_auto_never_goes_below_confined(monkeypatch: pytest.MonkeyPatch) -> None:
     trial_of(monkeypatch, {"process"})
     with pytest.raises(SandboxError, match=r"isolated: no; confined: no.*process' by name"):
+        levels.choose("auto")
+
+
+@pytest.mark.parametrize(
+    ("answers", "held"),
+    [
+        ([WorkerDied("stuck"), []], True),
+        ([[], []], True),
+        ([WorkerDied("stuck")] * 3, False),
+    ],
+)
+def test_what_was_only_slow_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, answers: list[WorkerDied | list[attacks.Outcome]], held: bool
+) -> None:
+    tried = iter(answers)
+
+    async def attack_one(runner: levels.OneWorker, chosen: list[attacks.Attack]) -> list[attacks.Outcome]:
+        answer = next(tried)
+        if isinstance(answer, WorkerDied):
+            raise answer from TimeoutError()
+        return answer
+
+    monkeypatch.setattr(levels, "attack_one", attack_one)
+    trial = levels.attempt.__wrapped__("confined")
+    assert (trial.holds, trial.slow) == (held, not held)
+
+
+def test_what_got_through_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    breached = attacks.Outcome("fork", "fork", "ok", "it says so itself", "", 0.1)
+    late = attacks.Outcome("TCP connection", "network", "wall", "the next run came out as wall", "", 9.0, slow=True)
+    tries = []
+
+    async def attack_one(runner: levels.OneWorker, chosen: list[attacks.Attack]) -> list[attacks.Outcome]:
+        tries.append(1)
+        return [breached, late]
+
+    monkeypatch.setattr(levels, "attack_one", attack_one)
+    trial = levels.attempt.__wrapped__("confined")
+    assert (trial.holds, trial.slow, len(tries)) == (False, False, 1)
+
+
+def test_a_busy_machine_is_told_apart_and_no_lower_level_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(levels, "attempt", lambda level: Trial(level, False, "stuck", slow=level == "isolated"))
+    with pytest.raises(SandboxError, match="too busy to try the sandbox at level 'isolated'"):
         levels.choose("auto")
 
 

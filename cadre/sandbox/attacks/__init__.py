@@ -72,6 +72,7 @@ ON_FILES = (
     "secrets by path", "secrets by call", "listing", "new files", "overwriting", "emptying", "metadata", "tree",
     "locks", "devices",
 )  # fmt: skip
+RAN_ON = "it ran for"
 SLOW_MACHINE_S = 5.0  # a busy machine may take so long to kill a run whose time is up
 MISTAKES = ("NameError", "AttributeError", "TypeError", "SyntaxError", "ImportError", "ModuleNotFoundError")
 
@@ -105,9 +106,11 @@ async def try_attack(sandbox: Runner, world: World, one: Attack) -> Outcome:
     except SandboxUnavailable as error:
         return Outcome(one.name, one.kind, "killed", f"it ended the sandbox: {error}", "", 0.0)
     breach = breach_of(one, result, world)
+    slow = breach.startswith(RAN_ON)
     if not breach and (after.status, after.stdout) != ("ok", HEALTHY):
         breach = f"the next run came out as {after.status}: {after.stdout}{after.stderr}"
-    return Outcome(one.name, one.kind, result.status, breach, layer_of(one, result), result.wall_s)
+        slow = after.status in ("timeout", "wall")
+    return Outcome(one.name, one.kind, result.status, breach, layer_of(one, result), result.wall_s, slow)
 
 
 def program_of(one: Attack, world: World) -> str:
@@ -129,7 +132,7 @@ def breach_of(one: Attack, result: Result, world: World) -> str:
     if max(len(result.stdout), len(result.stderr)) > one.limits.output_bytes:
         return "its output was not bounded"
     if result.wall_s > one.limits.clock_s + SLOW_MACHINE_S:
-        return f"it ran for {result.wall_s:.1f} s"
+        return f"{RAN_ON} {result.wall_s:.1f} s"
     if one.ends and result.status not in (*one.ends, "timeout", "wall"):
         return f"it ended as {result.status}: {result.stderr[-200:]}"
     return world.damage()

@@ -47,7 +47,8 @@ def tried(
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attack went: `breach` says what got through and is empty when it held; `layer` is what stopped it."""
+    """How an attack went: `breach` says what got through and is empty when it held; `layer` is what stopped it. `slow`
+    where the breach is no more than a run that took too long, which a busy machine does by itself."""
 
     name: str
     kind: str
@@ -55,3 +56,4 @@ class Outcome:
     breach: str
     layer: str
     wall_s: float
+    slow: bool = False

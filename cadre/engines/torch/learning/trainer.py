@@ -80,11 +80,13 @@ class Trainer:
         return known
 
     def _check(self, moved: Sequence[Sequence[Datum]]) -> None:
-        """Whether policies that have just moved still say something of their shortest sequence: a step that was too
-        long shows in the next forward, and in no gradient before. Raises DivergedError."""
-        shortest = [min(part, key=lambda datum: len(datum.token_ids)) for part in moved]
+        """Whether policies that have just moved, and their critics, still say something of their shortest sequence: a
+        step that was too long shows in the next forward, and in no gradient before. Raises DivergedError."""
+        shortest = [min(part, key=lambda datum: (datum.targets is None, len(datum.token_ids))) for part in moved]
         for datum, logprobs in zip(shortest, self._forward.logprobs(shortest) if shortest else [], strict=True):
             check_finite(datum.policy, "log-probabilities after the update", logprobs)
+        if judged := [datum for datum in shortest if datum.targets]:
+            self._forward.values(judged)
 
     def _minibatches(self, policy: str, data: Sequence[Datum]) -> list[Sequence[Datum]]:
         """Those of all epochs, in order; none where nothing would move the weights."""
@@ -139,7 +141,7 @@ class Trainer:
             "updates": applied - before[0],
             "skipped": skipped - before[1],
             "sequences": len(data),
-            "tokens": tokens,
+            "trained_tokens": tokens,
             "tokens_per_s": tokens / seconds,
         }
 

@@ -137,12 +137,12 @@ def test_metrics_are_complete_and_plain(learner):
     mine = learner(learning_rate=1e-3, warmup_steps=2)
     data = rollouts(mine)
     figures = update(mine, data)["p"]
-    names = "loss entropy kl_to_sampler clip_share grad_norm learning_rate tokens tokens_per_s skipped sequences"
+    names = "loss entropy kl_to_sampler clip_share grad_norm learning_rate trained_tokens tokens_per_s skipped sequences"
     assert set(names.split()) <= set(figures)
     assert all(type(value) in (int, float) and math.isfinite(value) for value in figures.values())
     assert figures["learning_rate"] == pytest.approx(5e-4)
     assert update(mine, data)["p"]["learning_rate"] == pytest.approx(1e-3)
-    assert figures["tokens"] == sum(sum(one.mask) for one in data)
+    assert figures["trained_tokens"] == sum(sum(one.mask) for one in data)
 
 
 def test_an_aggregate_of_the_users_own_weighs_the_gradient(folders, tmp_path):
