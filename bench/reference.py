@@ -31,6 +31,8 @@ METRICS = {
     "rollout/failed/deadline": "those whose environment took too long",
     "rollout/failed/prompt": "those whose prompt the model could not be asked",
     "rollout/failed/sandbox": "those whose programs could not be run",
+    "rollout/failed/diverged": "those whose program, started again with the same answers, asked for something else",
+    "rollout/divergence_rate": "share of the trees begun, those that were tried again included, that ended so",
     "rollout/retried": "episodes that failed and were tried again",
     "rollout/decisions": "decisions an episode, mean",
     "rollout/groups_without_std": "share of the groups whose siblings were all paid alike: they teach nothing",

@@ -30,13 +30,13 @@ def of_step(sampled: Sampled, batch: TrainingBatch, updates: Mapping[str, Metric
 
 
 def of_failures(sampled: Sampled) -> Metrics:
-    """How many of the step's tasks were dropped, and what share of them for which reason."""
+    """How many of the step's tasks were dropped, what share for which reason, and how often programs diverged."""
     tasks = len(sampled.trees) + len(sampled.failures)
     counts = Counter(failure.reason for failure in sampled.failures)
     shares = {f"rollout/failed/{reason}": counts[reason] / tasks for reason in REASONS}
     failed = len(sampled.failures)
     counted = {"rollout/failures": failed, "rollout/failed": failed / tasks, "rollout/retried": sampled.retried}
-    return {**counted, **shares}
+    return {**counted, **shares, "rollout/divergence_rate": sampled.diverged / (tasks + sampled.retried)}
 
 
 def of_trees(trees: Sequence[Tree], alpha: float) -> Metrics:

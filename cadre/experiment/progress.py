@@ -59,9 +59,11 @@ class Progress:
         success = f"success {metrics['rollout/success']:.0%}"
         self.bars.update(self.total, completed=step + 1, note=success)
         failed = [f"failed {metrics['rollout/failed']:.1%}"] if metrics.get("rollout/failed") else []
+        rate = metrics.get("rollout/divergence_rate")
+        failed += [f"diverged {rate:.1%}"] if rate else []
         rewards = rewards_of(metrics)
-        rate = [f"{tokens / seconds:,.0f} tok/s"] if len(rewards) <= MOST_WITH_RATE else []
-        rest = [success, *failed, *rate, f"{duration(self.left(step + 1))} left"]
+        speed = [f"{tokens / seconds:,.0f} tok/s"] if len(rewards) <= MOST_WITH_RATE else []
+        rest = [success, *failed, *speed, f"{duration(self.left(step + 1))} left"]
         self._print(step_lines(f"step {step + 1}/{self.steps}", rewards, rest))
 
     def took(self, tokens: float, seconds: float) -> None:

@@ -19,12 +19,14 @@ from cadre.types import Task, Tree
 @dataclass(frozen=True)
 class Sampled:
     """All that a step sampled, what taught nothing included; the last `replaced` of the tasks were replacements.
-    `retried` episodes failed and were tried again."""
+    `retried` episodes failed and were tried again; `diverged` counts those, dropped or tried again, whose program asked
+    for something else when it was started again."""
 
     trees: list[Tree]
     failures: list[Failure]
     replaced: int = 0
     retried: int = 0
+    diverged: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ async def sample(
         fresh, failed = await grow_any(more, counted, key, progress(len(more)), first=len(tasks) + replaced)
         trees, failures, replaced = trees + fresh, failures + failed, replaced + len(more)
         check_share(failures, len(tasks) + replaced, rollout.limits.failed_share)
-    return Sampled(trees, failures, replaced, sum(not failure.dropped for failure in told))
+    retried = sum(not failure.dropped for failure in told)
+    return Sampled(trees, failures, replaced, retried, sum(failure.reason == "diverged" for failure in told))
 
 
 def replacement_tasks(tasks: Sequence[Task], drawn: Sequence[Task], step: int, seed: int) -> Iterator[Task]:

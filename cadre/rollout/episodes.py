@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from cadre import random_keys
+from cadre.envs.adapters.failures import Diverged
 from cadre.envs.user_errors import told
 from cadre.errors import CadreError, ContractError, DeadlineError, PromptError, SandboxUnavailable
 from cadre.rollout.grow import Rollout, grow
@@ -24,14 +25,15 @@ from cadre.rollout.watched import Watched
 from cadre.team import Sampler, Team, Weights
 from cadre.types import Request, Sample, Task, Tree
 
-Reason = Literal["raised", "contract", "deadline", "prompt", "sandbox"]
+Reason = Literal["raised", "contract", "deadline", "prompt", "sandbox", "diverged"]
 REASONS: tuple[Reason, ...] = get_args(Reason)
-# Cadre's own errors that are an episode's, the more special first; all others end the call.
-BLAMED: tuple[tuple[type[CadreError], Reason], ...] = (
+# The errors that are an episode's and are told apart, the more special first; Cadre's other ones end the call.
+BLAMED: tuple[tuple[type[Exception], Reason], ...] = (
     (DeadlineError, "deadline"),
     (ContractError, "contract"),
     (PromptError, "prompt"),
     (SandboxUnavailable, "sandbox"),
+    (Diverged, "diverged"),
 )
 
 

@@ -48,6 +48,12 @@ class Shape:
         """Whether every branch carries on, so that what follows it is known."""
         return len(self.expand(range(64), random.Random(0))) == 64
 
+    def parts_later(self, roles: Sequence[str], depths: int) -> bool:
+        """Whether more than one sibling may be sampled behind the first of so many decisions, so that a state has to be
+        reached a second time."""
+        later = [(turn, depth) for depth in range(1, depths) for turn in range(depth + 1)]
+        return self.grower is not None or any(self.count(role, *place) > 1 for role in roles for place in later)
+
     def choices(self, counts: Mapping[str, int]) -> list[dict[str, int]]:
         """The joint actions to try, given the siblings of each acting role: K of them when aligned, the product of
         their numbers when crossed. Raises ConfigError where unequally many would have to be aligned."""

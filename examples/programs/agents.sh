@@ -4,7 +4,8 @@ export PYTHONPATH=$(dirname "$0")
 task=$(cat)
 grid=$(jq -c .grid <<<"$task")
 for role in scout walker; do
-    body=$(jq -c --arg role "$role" '{model: $role, messages: [{role: "user", content: ("moves\n" + join("\n"))}]}' <<<"$grid")
+    prompt=$(python3 -c 'import json, sys; from walk import prompt; print(prompt(json.load(sys.stdin)))' <<<"$grid")
+    body=$(jq -n --arg role "$role" --arg prompt "$prompt" '{model: $role, messages: [{role: "user", content: $prompt}]}')
     said=$(curl -sf "$OPENAI_BASE_URL/chat/completions" -H "Authorization: Bearer $OPENAI_API_KEY" -d "$body" |
         jq -r '.choices[0].message.content')
     grid=$(python3 -c 'import json, sys; from walk import walked; print(json.dumps(walked(json.loads(sys.argv[1]), sys.argv[2])))' "$grid" "$said")

@@ -6,6 +6,8 @@ import pytest
 
 from cadre.advantages.credit import Credit
 from cadre.experiment import metrics
+from cadre.rollout.dynamic_sampling import Sampled
+from cadre.rollout.episodes import Failure
 from cadre.types import History, Node, Task, Tree
 from tests.advantages.trees import assign, inner, leaf, node
 
@@ -47,3 +49,12 @@ def test_how_prompts_go_on_is_counted_a_decision() -> None:
 def test_what_learners_say_is_by_policy_and_their_mismatch_by_role() -> None:
     said = {"shared": {"loss": 0.5, "mismatch/tool": 0.02, "mismatch/planner": 0.03}}
     assert metrics.of_updates(said) == {"shared/loss": 0.5, "tool/mismatch": 0.02, "planner/mismatch": 0.03}
+
+
+def test_divergence_is_a_share_of_the_trees_begun() -> None:
+    """Two tasks; one of them diverged, was tried again, diverged again and was dropped: two of three trees."""
+    tree = Tree(Task("a", {}), node(0, {"r": 1}, [leaf({"r": 0}, 0.0)]))
+    dropped = Failure(Task("b", {}), "diverged", "asks for something else", "", dropped=True)
+    counted = metrics.of_failures(Sampled([tree], [dropped], retried=1, diverged=2))
+    assert counted["rollout/divergence_rate"] == pytest.approx(2 / 3)
+    assert counted["rollout/failed/diverged"] == 0.5

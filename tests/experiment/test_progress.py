@@ -73,6 +73,14 @@ def test_episodes_that_failed_are_told_as_a_share() -> None:
     assert "success 50%  failed 37.5%  10 tok/s  4 s left" in out.getvalue()
 
 
+def test_programs_that_diverged_are_told_as_a_share() -> None:
+    out = io.StringIO()
+    progress = Progress(Console(file=out, soft_wrap=True), steps=2)
+    counts = {"rollout/success": 0.5, "rollout/tokens": 40.0, "rollout/divergence_rate": 0.125}
+    progress.step(0, counts | {"one/reward": 1.0, "time/wait_s": 3.0, "time/learn_s": 1.0})
+    assert "success 50%  diverged 12.5%  10 tok/s" in out.getvalue()
+
+
 def test_an_evaluation_is_a_line_in_words() -> None:
     out = io.StringIO()
     report = Report(200, 1, 0.0512345, 0.02, 0.1, 1.23456, 3.9, 12.0, {})

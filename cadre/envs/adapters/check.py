@@ -59,7 +59,7 @@ def _report(env_spec: EnvSpec, played: Sequence[Played]) -> Report:
     notes += [f"{role} was never asked for; a role that never acts is not trained." for role in silent]
     whole = [episode for episode in played if not episode.diverged and not episode.failed]
     held = [f"{len(whole)} of {len(played)} tasks, played again with the same answers, asked for the same."]
-    calls = sum(episode.calls for one in whole)
+    calls = sum(episode.calls for episode in whole)
     held += [f"{calls / len(whole):.1f} calls an episode."] if whole else []
     loose = not env_spec.all_settings["replayable"]
     return Report(tuple(held), () if loose else tuple(diverged), (*notes, *(diverged if loose else ())), prompts)

@@ -4,7 +4,7 @@ Each function is named after its setting and raises ConfigError. What a section 
 `cadre.settings` and `cadre.algorithms`.
 """
 
-from cadre.experiment.refusals import cluster, critics, environment, learning, team, trees, vllm
+from cadre.experiment.refusals import cluster, critics, environment, learning, programs, team, trees, vllm
 
 # In the order in which they are asked; those that play an episode come last.
 VLLM = (vllm.sampling_engine_of_remote, vllm.vllm, vllm.vllm_device, vllm.vllm_rank, vllm.sampling_engine)
@@ -26,6 +26,7 @@ TRAINING = (
     environment.settings_of_tasks,
     trees.algorithm_k,
     trees.algorithm_k_size,
+    programs.settings_replayable,
     critics.algorithm_single_agent,
     team.algorithm_policies,
     team.team_exchange_every,

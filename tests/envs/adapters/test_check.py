@@ -18,6 +18,7 @@ def test_a_program_that_asks_for_the_same(tmp_path):
     told = report(tmp_path, "relay")
     assert told.broken == ()
     assert told.held[0] == "2 of 2 tasks, played again with the same answers, asked for the same."
+    assert told.held[1] == "4.0 calls an episode."
     assert set(told.prompts) == set(ROLES)
 
 

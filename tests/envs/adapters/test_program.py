@@ -153,6 +153,7 @@ def test_divergence_costs_the_tree_and_no_other():
     )
     assert [tree.task.id for tree in trees] == ["two"]
     assert "asks for something else" in failures[0].error
+    assert failures[0].reason == "diverged"
 
 
 def test_a_program_that_cannot_be_replayed_plays_side_by_side():
