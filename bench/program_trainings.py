@@ -1,7 +1,9 @@
 """Programs that are trained: `python bench/program_trainings.py WHAT [--write] [--venvs DIR] [--names plain,agents]`.
 
-    learn   examples/programs/plain.yaml in each framework, three seeds: success on held-out tasks before and after
-    ten     ten steps of it in each framework: the share of the trees that diverged
+    learn   examples/programs/plain.yaml in each framework, three seeds: success on held-out tasks before and after.
+            An answer is paid by itself (settings.turn_reward), so that one live program scores its siblings
+    ten     ten steps in each framework, paid at the end, so that every sibling is played by another instance: the share
+            of the trees that diverged
     serve   each run of `learn` behind `cadre serve`: the program alone against `cadre eval`, the same tasks
 
 AT-GRPO, K = 4, a LoRA a role. Runs are kept in --work: what is complete is not trained again.
@@ -24,7 +26,7 @@ from trainings import CADRE, Run
 
 RECIPE = str(EXAMPLES / "plain.yaml")
 SEEDS = (0, 1, 2)
-SERVED = "learn"
+LEARN = ("train.steps=12", f"settings.turn_reward={EXAMPLES / 'walk.py'}:score_turn")
 
 
 def run(options: argparse.Namespace, what: str, name: str, seed: int, *changes: str) -> Run:
@@ -39,7 +41,7 @@ def run(options: argparse.Namespace, what: str, name: str, seed: int, *changes: 
 
 
 def learn(options: argparse.Namespace, name: str) -> None:
-    runs = [run(options, "learn", name, seed) for seed in options.seeds]
+    runs = [run(options, "learn", name, seed, *LEARN) for seed in options.seeds]
     before, after = [each.before() for each in runs], [each.after() for each in runs]
     print(name, "before", before, "after", after, "minutes", [each.minutes() for each in runs], flush=True)
     diverged = [step["rollout/divergence_rate"] for each in runs for step in each.steps()]
@@ -62,12 +64,12 @@ def serve(options: argparse.Namespace, name: str) -> None:
     """Outside Cadre, in the framework's own interpreter, against the served run."""
     inside, outside = [], []
     for seed in options.seeds:
-        folder = run(options, SERVED, name, seed).folder
+        folder = run(options, "learn", name, seed, *LEARN).folder
         inside.append(evaluated(folder, options.tasks))
         outside.append(alone(folder, options, name))
     print(name, "cadre eval", inside, "outside", outside, flush=True)
     command = f"python bench/program_trainings.py serve --names {name}"
-    runs = [run(options, SERVED, name, seed) for seed in options.seeds]
+    runs = [run(options, "learn", name, seed, *LEARN) for seed in options.seeds]
     keep(options, f"programs.{name}.success.served", outside, "share", command, options.tasks, runs)
     keep(options, f"programs.{name}.success.evaluated", inside, "share", command, options.tasks, runs)
 
@@ -133,7 +135,7 @@ if __name__ == "__main__":
     parser.add_argument("--venvs", type=Path, default=Path("venvs"))
     parser.add_argument("--names", default="plain,langgraph,agents")
     parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=list(SEEDS))
-    parser.add_argument("--tasks", type=int, default=100)
+    parser.add_argument("--tasks", type=int, default=50)
     parser.add_argument("--changes", nargs="*", help="of the recipe, for `ten`")
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "programs")
     chosen = parser.parse_args()

@@ -59,3 +59,10 @@ def score(before, after):
     """1 at the goal, else the share of the way that was covered, halved."""
     left, whole = len(way(after)), len(way(before))
     return {"team": 0.5 * (whole - left) / whole if left else 1.0, "success": left == 0}
+
+
+def score_turn(task, exchange):
+    """What one answer is worth by itself: a tenth for every move that the goal is nearer."""
+    shown = exchange["messages"][-1]["content"].split("\n")
+    grid = [line for line in shown if set(line) <= set("#.SG")]
+    return 0.1 * (len(way(grid)) - len(way(walked(grid, exchange["answer"]["content"]))))

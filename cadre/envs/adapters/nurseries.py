@@ -35,6 +35,8 @@ QUIET = {
     "ANONYMIZED_TELEMETRY": "false",
     "DO_NOT_TRACK": "1",
 }
+FIXED = {"OPENAI_API_KEY": "none", "PYTHONHASHSEED": "0"}
+LOCAL = dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ def environment(running: InProcess, wanted: Start) -> dict[str, str]:
     path = os.environ.get("PYTHONPATH")
     return {
         **QUIET,
+        **LOCAL,
         "OPENAI_BASE_URL": wanted.url,
         "OPENAI_API_BASE": wanted.url,
         "OPENAI_API_KEY": wanted.key,
@@ -121,8 +124,6 @@ def environment(running: InProcess, wanted: Start) -> dict[str, str]:
         "CADRE_MEMO": str(wanted.memo),
         "CADRE_TASK": str(running.control / "task.json"),
         "CREWAI_STORAGE_DIR": str(running.control),
-        "NO_PROXY": "127.0.0.1,localhost",
-        "no_proxy": "127.0.0.1,localhost",
         "PYTHONPATH": f"{HERE}{os.pathsep}{path}" if path else str(HERE),
         "PYTHONHASHSEED": "0",
     }
@@ -141,7 +142,7 @@ async def open_nursery(launch: Launch, table: ProcessTable, scratch: Path) -> Nu
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,
-        env={**os.environ, **QUIET, **dict(launch.environment), "OPENAI_API_KEY": "none", "PYTHONHASHSEED": "0"},
+        env={**os.environ, **QUIET, **LOCAL, **dict(launch.environment), **FIXED},
     )
     assert process.stdout is not None
     said = json.loads(await process.stdout.readline() or b'{"failed": "it ended before it was ready"}')

@@ -215,7 +215,8 @@ def command(words: list[str]) -> Run:
 
 
 def function(reference: str) -> Run:
-    """Calls the function of a file, which is imported here and now, with the task and a client where it takes one."""
+    """Calls the function of a file, which is imported here and now with what its client loads, with the task and a
+    client where it takes one."""
     path, _, name = reference.rpartition(":")
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     spec = importlib.util.spec_from_file_location(f"cadre_program_{os.path.basename(path)[:-3]}", path)
@@ -225,6 +226,7 @@ def function(reference: str) -> Run:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     main = getattr(module, name)
+    importlib.import_module("cadre_warm").warm_up()
     first = client(main) if len(inspect.signature(main).parameters) > 1 else None
 
     def run(order: Order) -> int:
