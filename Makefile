@@ -5,6 +5,9 @@ PYTHON ?= python3
 # (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS); a range would take the newest CUDA build instead.
 TORCH ?= torch==2.13.0
 
+# Processes that the tests are dealt to, a core and a gigabyte each.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() or 1))")
+
 BIN := .venv/bin
 READY := .venv/.ready
 
@@ -18,7 +21,7 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/vulture
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 $(READY): pyproject.toml requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
