@@ -11,7 +11,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() or 1))")
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: train test test-view vllm test-vllm bench-vllm results bench seed-model clean
+.PHONY: train test test-view test-trackers docs vllm test-vllm bench-vllm results bench seed-model clean
 
 train: $(READY)
 	$(BIN)/cadre train plan-path
@@ -58,6 +58,21 @@ test-view: $(READY)
 	$(BIN)/pip install --quiet playwright==1.65.2 pyarrow==26.0.1
 	$(BIN)/pytest tests/view tests/experiment/trees
 
+# The real packages of the trackers, offline, in an environment of their own beside what Cadre needs.
+TRACKERS := .venv-trackers
+test-trackers: $(READY)
+	test -x $(TRACKERS)/bin/python || $(BIN)/python -m venv $(TRACKERS)
+	echo "$(CURDIR)/.venv/lib/$$(ls .venv/lib)/site-packages" > $(TRACKERS)/lib/$$(ls $(TRACKERS)/lib)/site-packages/cadre.pth
+	$(TRACKERS)/bin/pip install --quiet wandb==0.31.0 mlflow==3.17.2 trackio==0.43.0
+	$(TRACKERS)/bin/python -m pytest tests/experiment/test_trackers.py
+
+# The documentation as a site, in build/site. A link that leads nowhere is an error.
+DOCS := .venv-docs
+docs:
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet mkdocs-material==9.8.1 mkdocs==1.6.1 pymdown-extensions==13.1
+	$(DOCS)/bin/mkdocs build --strict
+
 # Slow evidence: both append what they measured to results/*.jsonl and renew the tables of README.md and docs/results.md.
 results: $(READY)
 	$(BIN)/pip install --quiet matplotlib==3.11.2
@@ -91,4 +106,4 @@ seed-model: $(READY)
 	$(BIN)/python -m cadre.models.make_seed cadre/models/seed
 
 clean:
-	rm -rf .venv .venv-vllm build dist *.egg-info
+	rm -rf .venv .venv-vllm .venv-docs .venv-trackers build dist *.egg-info
