@@ -5,10 +5,13 @@ PYTHON ?= python3
 # (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS); a range would take the newest CUDA build instead.
 TORCH ?= torch==2.13.0
 
+# Processes that the tests are dealt to, a core and a gigabyte each.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() or 1))")
+
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: train test test-view vllm test-vllm bench-vllm results bench seed-model clean
+.PHONY: train test test-view test-trackers docs vllm test-vllm bench-vllm results bench seed-model clean
 
 train: $(READY)
 	$(BIN)/cadre train plan-path
@@ -18,7 +21,7 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/vulture
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 $(READY): pyproject.toml requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -55,6 +58,21 @@ test-view: $(READY)
 	$(BIN)/pip install --quiet playwright==1.65.2 pyarrow==26.0.1
 	$(BIN)/pytest tests/view tests/experiment/trees
 
+# The real packages of the trackers, offline, in an environment of their own beside what Cadre needs.
+TRACKERS := .venv-trackers
+test-trackers: $(READY)
+	test -x $(TRACKERS)/bin/python || $(BIN)/python -m venv $(TRACKERS)
+	echo "$(CURDIR)/.venv/lib/$$(ls .venv/lib)/site-packages" > $(TRACKERS)/lib/$$(ls $(TRACKERS)/lib)/site-packages/cadre.pth
+	$(TRACKERS)/bin/pip install --quiet wandb==0.31.0 mlflow==3.17.2 trackio==0.43.0
+	$(TRACKERS)/bin/python -m pytest tests/experiment/test_trackers.py
+
+# The documentation as a site, in build/site. A link that leads nowhere is an error.
+DOCS := .venv-docs
+docs:
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet mkdocs-material==9.8.1 mkdocs==1.6.1 pymdown-extensions==13.1
+	$(DOCS)/bin/mkdocs build --strict
+
 # Slow evidence: both append what they measured to results/*.jsonl and renew the tables of README.md and docs/results.md.
 results: $(READY)
 	$(BIN)/pip install --quiet matplotlib==3.11.2
@@ -88,4 +106,4 @@ seed-model: $(READY)
 	$(BIN)/python -m cadre.models.make_seed cadre/models/seed
 
 clean:
-	rm -rf .venv .venv-vllm build dist *.egg-info
+	rm -rf .venv .venv-vllm .venv-docs .venv-trackers build dist *.egg-info

@@ -6,18 +6,20 @@ success  trains with `train.max_staleness` of 0, 1 and 2 in one process, with an
          something runs changes nothing (tests/experiment/test_ahead.py), so this is the success of samplers apart too.
 time     the same recipe with a sampler and a learner in processes of their own, at 0 and 1, in turns
 
-`--write` appends to results/async.jsonl.
+Trainings lie in runs/asynchrony, and one that is done is not done again: seeds may be run apart, a call be ended at any
+time, and all be written at the end. `--write` appends to results/async.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import ROOT, record
-from trainings import Run, console
+from trainings import Run, commits, console
 
 WORK = ROOT / "runs" / "asynchrony"
 CORRECTED = ("loss.correction=truncate",)
@@ -41,37 +43,38 @@ def trained(name: str, seed: int, threads: int, more: tuple[str, ...] = ()) -> R
     return run
 
 
-def keep(options: argparse.Namespace, name: str, values: list[float], unit: str) -> None:
+def keep(options: argparse.Namespace, name: str, values: list[float], unit: str, runs: Sequence[Run]) -> None:
     console.print(f"{name}: {', '.join(f'{value:.4g}' for value in values)} {unit}", highlight=False)
     if options.write:
         command = f"python bench/asynchrony.py {options.part} --write"
-        record("async", name, values, unit, command, len(values), options.seeds)
+        record("async", name, values, unit, command, len(values), options.seeds, commits(runs))
 
 
 def success(options: argparse.Namespace) -> None:
     """Held-out success of every setting; `async.success` is the lowest of those that run ahead with a correction."""
     runs = {(seed, name): trained(name, seed, options.threads) for seed in options.seeds for name in SETTINGS}
     shares = {name: [runs[seed, name].after() for seed in options.seeds] for name in SETTINGS}
+    every = list(runs.values())
     for name, values in shares.items():
-        keep(options, f"async.success.{name}", values, "share")
-    keep(options, "async.success", [min(shares["one_ahead"] + shares["two_ahead"])], "share")
+        keep(options, f"async.success.{name}", values, "share", every)
+    keep(options, "async.success", [min(shares["one_ahead"] + shares["two_ahead"])], "share", every)
     for name in SETTINGS:
         steps = [runs[seed, name].steps() for seed in options.seeds]
         gaps = [max(line["shared/logprob_gap_max"] for line in of_run) for of_run in steps]
-        keep(options, f"async.logprob_gap_max.{name}", gaps, "nats")
+        keep(options, f"async.logprob_gap_max.{name}", gaps, "nats", every)
 
 
 def time(options: argparse.Namespace) -> None:
     """Seconds of the steps of a run that samples one ahead over those of one that does not, both apart."""
     apart = ("cluster={}",)
-    ratios = []
+    ratios, runs = [], []
     for seed in options.seeds:
         spent = []
         for name in ("one_ahead", "synchronous"):
-            steps = trained(name, seed, options.threads, apart).steps()
-            spent.append(sum(step["time/wait_s"] + step["time/learn_s"] for step in steps))
+            runs.append(trained(name, seed, options.threads, apart))
+            spent.append(sum(step["time/wait_s"] + step["time/learn_s"] for step in runs[-1].steps()))
         ratios.append(spent[0] / spent[1])
-    keep(options, "async.time_ratio", ratios, "ratio")
+    keep(options, "async.time_ratio", ratios, "ratio", runs)
 
 
 def main() -> None:

@@ -108,6 +108,7 @@ SECTIONS = (
     "train",
     "episodes",
     "evaluate",
+    "trackers",
     "cluster",
     "sandbox",
 )
@@ -155,7 +156,7 @@ def _metrics() -> Iterator[str]:
     yield from (
         "## Metrics",
         "",
-        "One line a step in `metrics.jsonl`, and the same in TensorBoard. ROLE, POLICY and PART are names of your own.",
+        "One line a step in `metrics.jsonl`, and the same in trackers. ROLE, POLICY and PART are names of your own.",
         "",
         "| metric | what it is |",
         "|---|---|",

@@ -4,11 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from rich.console import Console
 
 from tests.coordination import write_speaker
 
 torch.set_num_threads(1)
+# How long an example takes says what else the machine does.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 
 @pytest.fixture(scope="session")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
-from cadre.cli.terminal import Overrides, Target, console
+from cadre.cli.terminal import Overrides, Target, console, visible
 from cadre.cli.tree import lines as tree_lines
-from cadre.errors import RunError
+from cadre.errors import ConfigError, RunError
 from cadre.experiment import kept_trees
 from cadre.experiment import target as targets
 from cadre.rollout import walk
@@ -21,28 +23,51 @@ def play(
     target: Target,
     overrides: Overrides = None,
     task: Annotated[int, typer.Option(min=0, help="which task of the test split; with --step, which tree kept")] = 0,
-    step: Annotated[int | None, typer.Option(min=1, help="print a tree that training kept of this step")] = None,
+    step: Annotated[int | None, typer.Option(min=1, help="walk through the trees kept of this step by keys")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="with --step, print the tree, as without a terminal")] = False,
     assign: Annotated[str, typer.Option(help="other policies for roles")] = "",
     base: Annotated[bool, typer.Option("--base", help="the models as they were before training")] = False,
 ) -> None:
-    """Play one held-out episode and print what everybody saw and said; or print a tree of the training."""
+    """Play one held-out episode and print what everybody saw and said; or walk through a tree of the training."""
     found = targets.find(target, overrides or [])
     if step is not None:
-        _print_kept(found.run, target, step, task)
+        _show_kept(found.run, target, (step, task), plain)
         return
+    if plain:
+        raise ConfigError("--plain: got no --step, without which it would be ignored; expected both. Remove it.")
     from cadre.experiment.held_out import HeldOut, opened
 
     loaded, (chosen,) = opened(found, HeldOut(1, task, assign, base=base))
     _print_episode(loaded.play(chosen))
 
 
-def _print_kept(run: Path | None, name: str, step: int, number: int) -> None:
+def _show_kept(run: Path | None, name: str, wanted: tuple[int, int], plain: bool) -> None:
+    """The tree that was kept of a step, from 1, with a number, from 0: to walk through where there is a terminal."""
     if run is None:
         raise RunError(
             f"play --step: got {name}, which is no run; expected the folder of one. Remove --step, or train."
         )
-    for line in tree_lines(kept_trees.tree_of(run, step, number)):
+    tree = kept_trees.tree_of(run, *wanted)
+    if sys.stdin.isatty() and console.is_terminal and not plain:
+        walk_through(run, tree["step"], tree["tree"])
+        return
+    for line in tree_lines(tree):
         console.print(line, markup=False, highlight=False)
+
+
+def walk_through(run: Path, step: int, number: int, key: Callable[[], str] = typer.getchar) -> None:
+    """Walk from a kept tree, until a key ends it."""
+    from cadre.cli.walker import Walker
+    from cadre.view.reading import RunReader
+
+    reader = RunReader(run, run.resolve().name)
+    places = [(row[0], row[1]) for row in reader.entries(0)["rows"]]
+    walker = Walker(reader, places.index((step, number)))
+    with console.screen() as screen:
+        while True:
+            screen.update(Text("\n").join(walker.shown(console.width, console.height)))
+            if not walker.press(key()):
+                return
 
 
 def _print_episode(tree: Tree) -> None:
@@ -58,7 +83,7 @@ def _print_episode(tree: Tree) -> None:
 
 def _print_under(heading: str, text: str) -> None:
     console.rule(heading, align="left")
-    console.print(text, markup=False, highlight=False)
+    console.print(visible(text), markup=False, highlight=False)
 
 
 def _listed(numbers: Mapping[str, float]) -> str:

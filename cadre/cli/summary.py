@@ -15,8 +15,9 @@ from cadre.experiment.run_directory import Run
 def report(
     folder: RunFolder,
     out: Annotated[Path, typer.Option(help="the Markdown file to write; its plots go beside it")] = Path("report.md"),
+    price: Annotated[float, typer.Option(min=0.0, help="of an hour on this machine, to say what the run cost")] = 0.0,
 ) -> None:
-    """Write a run as one page with plots: results with intervals, cost, settings, what it ran on."""
+    """Write a run as one page with plots: results with intervals, cost, settings, commits, what it ran on."""
     must_be_new(out, "report --out")
-    summary.write(Run.open(folder), out)
+    summary.write(Run.open(folder), out, price)
     console.print(f"{out} and its plots are written.", markup=False, highlight=False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from cadre.cli import completion
 from cadre.errors import RunError
 
 WIDTH = 80
@@ -16,9 +18,25 @@ WIDTH = 80
 console = Console(soft_wrap=True)
 stderr = Console(stderr=True, soft_wrap=True)
 
-RunFolder = Annotated[Path, typer.Argument(help="the folder of a run")]
-Target = Annotated[str, typer.Argument(help="a run, a recipe, a YAML file, or a model (then with env=NAME)")]
+RunFolder = Annotated[Path, typer.Argument(help="the folder of a run", autocompletion=completion.runs)]
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="a run, a recipe, a YAML file, or a model (then with env=NAME)", autocompletion=completion.targets
+    ),
+]
 Overrides = Annotated[list[str] | None, typer.Argument(help="changes, such as train.steps=20 algorithm.k=8")]
+
+
+# Characters that steer a terminal, that show nothing, or that turn the direction of what follows.
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+
+
+def visible(text: str) -> str:
+    """What a model said, with such characters written out, so that it is shown and does nothing."""
+    return HIDDEN.sub(lambda match: f"<U+{ord(match[0]):04X}>", text)
 
 
 def must_be_new(out: Path, what: str) -> None:

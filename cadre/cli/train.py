@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cadre.cli import completion
 from cadre.cli.terminal import Overrides, console
 from cadre.errors import ConfigError
 from cadre.experiment import config
@@ -21,7 +22,9 @@ STOPPED = 130
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="a bundled recipe or a YAML file (see: cadre list)")] = "",
+    recipe: Annotated[
+        str, typer.Argument(help="a bundled recipe or a YAML file (see: cadre list)", autocompletion=completion.recipes)
+    ] = "",
     overrides: Overrides = None,
     folder: Annotated[Path | None, typer.Option("--run", help="where to write; default runs/RECIPE-NNN")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --run")] = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cadre.cli.terminal import WIDTH
+from cadre.cli.terminal import WIDTH, visible
 from cadre.experiment.trees.format import KeptTree
 
 INDENT = 2
@@ -57,5 +57,5 @@ def _named(choice: Mapping[str, int]) -> str:
 
 
 def _clipped(text: str, depth: int) -> str:
-    line = " " * (INDENT * depth) + text
+    line = " " * (INDENT * depth) + visible(text)
     return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."

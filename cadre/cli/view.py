@@ -7,13 +7,17 @@ from typing import Annotated
 
 import typer
 
+from cadre.cli import completion
 from cadre.cli.terminal import console, must_be_new
 from cadre.errors import ConfigError
 from cadre.view import serve
 
 
 def view(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="the folders of one or more runs")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="the folders of one or more runs", autocompletion=completion.runs),
+    ],
     export: Annotated[Path | None, typer.Option(help="write the page as one HTML file instead")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free")] = 0,
     token: Annotated[str, typer.Option(help="the secret of the address, so that links last; drawn anew if unset")] = "",

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineRecipe:
-    """A torch engine: its arguments, as `TorchEngine` has them, and the bytes that earlier turns may take."""
+    """A torch engine: its arguments, as `TorchEngine` has them, the bytes that earlier turns may take, and whether its
+    decoding steps are replayed as CUDA graphs."""
 
     model: str
     policies: Mapping[str, PolicyConfig]
@@ -24,6 +25,7 @@ class EngineRecipe:
     memory: int | None = None
     sharing: int = 1
     turns: int | None = None
+    graphs: bool = False
 
     def make(self) -> TorchEngine:
         """The engine, in this process."""
@@ -32,6 +34,8 @@ class EngineRecipe:
         engine = TorchEngine(self.model, self.policies, self.seed, self.memory, self.sharing)
         if self.turns is not None:
             engine.turns.limit = self.turns
+        if self.graphs:
+            engine.replay_steps()
         return engine
 
     def within(self, memory: int) -> EngineRecipe:

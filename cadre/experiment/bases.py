@@ -87,6 +87,12 @@ def turns_setting(experiment: Experiment, names: Sequence[str]) -> int | None:
     return min((int(gib * GIB) for gib in wanted if gib is not None), default=None)
 
 
+def graphs_setting(experiment: Experiment, names: Sequence[str]) -> bool:
+    """Whether decoding steps of an engine are replayed as CUDA graphs: if one of its policies asks for it."""
+    config = experiment.config.sampling
+    return any(merged(config, experiment.policies[name].sampling).graphs for name in names)
+
+
 def ranks_of(experiment: Experiment, names: Sequence[str]) -> int:
     """How many processes train the policies of one model; 0 where none of them is trained."""
     return max((experiment.learners[name].ranks for name in names if name in experiment.learners), default=0)
@@ -102,7 +108,8 @@ def base_of(
     ahead = config.train.max_staleness
     of_vllm = memory_setting(experiment, served)
     vllm = VllmRecipe(model, {name: policies[name] for name in served}, config.vllm, of_vllm, ahead)
-    engine = EngineRecipe(model, policies, config.train.seed, memory, sharing, turns_setting(experiment, names))
+    turns, graphs = turns_setting(experiment, names), graphs_setting(experiment, names)
+    engine = EngineRecipe(model, policies, config.train.seed, memory, sharing, turns, graphs)
     return Base(
         engine=engine,
         served=served,

@@ -6,7 +6,7 @@ says what was wrong and how to fix it. Nothing here imports torch or loads a mod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import yaml
@@ -29,6 +29,7 @@ from cadre.settings import (
     SandboxConfig,
     Section,
     TeamConfig,
+    TrackersConfig,
     TrainConfig,
     VllmConfig,
 )
@@ -57,6 +58,7 @@ class Config(Section):
     train: TrainConfig = Field(TrainConfig(), description="the loop")
     episodes: EpisodesConfig = Field(EpisodesConfig(), description="failures of episodes")
     evaluate: EvaluateConfig = Field(EvaluateConfig(), description="held-out tasks")
+    trackers: TrackersConfig = Field(TrackersConfig(), description="where metrics are drawn")
     cluster: ClusterConfig | None = Field(None, description="Ray actors; unset: all in this process")
     sandbox: SandboxConfig = Field(SandboxConfig(), description="how programs that a model wrote are confined")
 
@@ -99,3 +101,12 @@ def _with_roles(raw: Mapping[str, Any], env: type[Env] | None) -> Mapping[str, A
 def dump(config: Config) -> str:
     """The configuration as YAML, every default written out but those of sections that are changes to another."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+
+
+def flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """`("algorithm.k", 4)` for every setting of a configuration that was dumped, in order."""
+    for key, value in section.items():
+        if isinstance(value, dict) and value:
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

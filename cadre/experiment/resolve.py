@@ -86,7 +86,7 @@ def _environments(config: Config, env: str | type[Env]) -> tuple[EnvSpec, EnvSpe
 
 def _distribution(chosen: SamplingConfig) -> Sampling:
     """What of the settings is about what is drawn, and not about who draws it."""
-    return Sampling(**chosen.model_dump(exclude={"memory", "turns_memory", "engine"}))
+    return Sampling(**chosen.model_dump(exclude={"memory", "turns_memory", "graphs", "engine"}))
 
 
 def _with_critics(players: Experiment) -> Experiment:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from cadre.errors import RunError
 from cadre.experiment import checkpoint, jsonl
-from cadre.experiment.config import Config, load
+from cadre.experiment.config import Config, flat, load
 from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run
 from cadre.experiment.trees import keep
@@ -23,6 +22,7 @@ FREE = (
     "train.trees_kept",
     "episodes.",
     "evaluate.",
+    "trackers.",
     "cluster",
 )
 UNSET = "unset"
@@ -80,20 +80,12 @@ def _keep_aside(folder: Path) -> None:
 
 def differences(old: Config, new: Config) -> list[str]:
     """`algorithm.k: 4 -> 8` for every setting that differs, in order."""
-    before, after = dict(_flat(old.model_dump(mode="json"))), dict(_flat(new.model_dump(mode="json")))
+    before, after = dict(flat(old.model_dump(mode="json"))), dict(flat(new.model_dump(mode="json")))
     return [
         f"{name}: {before.get(name, UNSET)} -> {after.get(name, UNSET)}"
         for name in dict.fromkeys([*before, *after])
         if before.get(name, UNSET) != after.get(name, UNSET)
     ]
-
-
-def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in section.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def fork(folder: Path, step: int, into: Path, overrides: Sequence[str] = ()) -> Run:

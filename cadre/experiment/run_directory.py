@@ -11,7 +11,8 @@ annotations/        what is said of their samples: credit, critic, tokens
 vocabulary.jsonl    how their tokens are spelt
 left_out.jsonl      what steps did not learn from or keep, with the reason
 resumed.jsonl       the step from which the run went on, each time that it did
-tensorboard/        the same metrics for TensorBoard, made anew from the files above when a run is resumed
+tensorboard/        the same metrics for TensorBoard, made anew from the files above when a run is resumed; wandb/ where
+                    that tracks the run
 status.json         what the run is doing now, see `cadre.experiment.status`
 checkpoints/        step-000030/: what `cadre.experiment.checkpoint` saves
 .lock               held by the one process that writes here
@@ -34,9 +35,11 @@ from typing import Any
 from cadre import __version__
 from cadre.errors import RunError
 from cadre.experiment import jsonl
-from cadre.experiment.board import Board
+from cadre.experiment.commits import commits
 from cadre.experiment.config import Config, dump, load
 from cadre.experiment.to_disk import writing
+from cadre.experiment.trackers import Trackers
+from cadre.experiment.trackers.story import Story
 from cadre.experiment.trees import keep
 from cadre.experiment.trees.keep import StepRecord
 from cadre.experiment.trees.vocabulary import Vocabulary
@@ -53,7 +56,7 @@ class Run:
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder, self.config = folder, config
         self.words = Vocabulary({})
-        self._board: Board | None = None
+        self._trackers: Trackers | None = None
 
     @classmethod
     def create(cls, folder: Path, config: Config, recipe: str = "", overrides: Sequence[str] = ()) -> Run:
@@ -94,6 +97,7 @@ class Run:
         versions = {name: _version(name) for name in PACKAGES}
         record = {
             "cadre": __version__,
+            "commits": commits(),
             "python": sys.version.split()[0],
             "packages": versions,
             "machine": machine(),
@@ -141,34 +145,40 @@ class Run:
         return sum(line[name] for line in self.metrics())
 
     def rewind(self, step: int) -> None:
-        """Forget what was logged at or after `step`: a resumed run makes it again. TensorBoard is drawn anew."""
+        """Forget what was logged at or after `step`: a resumed run makes it again. Trackers draw it anew."""
         jsonl.append(self.folder / "resumed.jsonl", {"step": step})
         jsonl.cut(self.folder / "metrics.jsonl", lambda line: line["step"] >= step)
         keep.forget(self.folder, step)
         jsonl.cut(self.folder / "evaluations.jsonl", lambda line: line["step"] > step)
         self.close()
         shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)
-        for line in jsonl.records(self.folder / "metrics.jsonl"):
-            self._draw(line["step"], {name: value for name, value in line.items() if name != "step"})
-        for report in self.evaluations():
-            self._draw(report["step"], _evaluated(report))
+        for at, numbers in self._logged():
+            self._draw(at, numbers)
 
-    def _draw(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _logged(self) -> list[tuple[int, dict[str, float]]]:
+        """All that trackers were told, (step, numbers), in the order in which it came about."""
+        reports = [(report["step"], _evaluated(report)) for report in self.evaluations()]
+        lines = [(line.pop("step"), line) for line in self.metrics()]
+        # Python's sort keeps the order of equals: an evaluation is made before the step that has its number.
+        return sorted([*reports, *lines], key=lambda told: told[0])
+
+    def _draw(self, step: int, numbers: Mapping[str, float]) -> None:
         with writing(self.folder / "tensorboard"):
-            for name, value in metrics.items():
-                self.board.add(name, value, step)
+            self.trackers.draw(step, numbers)
 
     @property
-    def board(self) -> Board:
-        if self._board is None:
-            self._board = Board(self.folder / "tensorboard")
-        return self._board
+    def trackers(self) -> Trackers:
+        """Those of the settings, begun when they are first asked for. Raises ConfigError where one cannot begin."""
+        if self._trackers is None:
+            with writing(self.folder / "tensorboard"):
+                self._trackers = Trackers(Story(self.folder, self.config))
+        return self._trackers
 
     def close(self) -> None:
-        if self._board is not None:
-            board, self._board = self._board, None
+        if self._trackers is not None:
+            trackers, self._trackers = self._trackers, None
             with writing(self.folder / "tensorboard"):
-                board.close()
+                trackers.close()
 
 
 def _write(path: Path, text: str) -> None:
@@ -180,7 +190,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _evaluated(report: Mapping[str, Any]) -> dict[str, float]:
-    """What TensorBoard shows of an evaluation."""
+    """What trackers show of an evaluation."""
     return {f"evaluate/{name}": report[name] for name in ("success", "reward")}
 
 

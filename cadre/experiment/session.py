@@ -40,6 +40,8 @@ def _locked(experiment: Experiment, run: Run, console: Console, resume: bool) ->
     sandbox.configure(config.sandbox.level, cgroup=config.sandbox.cgroup)
     for paragraph in cautions(experiment):
         console.print(paragraph, markup=False, highlight=False)
+    if not resume:
+        _ = run.trackers  # one that cannot begin says so before models load; a resumed run draws its steps first
     memory = run.sampling_memory() if resume else {}
     watched = Watched(run.folder / "diverged", TokenNotes(config.train.trees_kept))
     team = build_team(experiment, train=True, watched=watched, memory=memory)

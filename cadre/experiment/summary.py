@@ -21,14 +21,15 @@ PLOTS = {
 Line = Mapping[str, Any]
 
 
-def write(run: Run, out: Path) -> None:
-    """Write the page to `out`, its plots beside it. Raises ConfigError where matplotlib is not installed."""
+def write(run: Run, out: Path, price: float = 0.0) -> None:
+    """Write the page to `out`, its plots beside it; with what it cost where an hour has a `price`. Raises ConfigError
+    where matplotlib is not installed."""
     pictures = draw(run.metrics(), out.with_suffix(""))
     links = [f"![{title}]({picture.name})" for title, picture in pictures]
-    out.write_text("\n".join([*lines(run), "", "## Curves", "", *links, ""]), encoding="utf-8")
+    out.write_text("\n".join([*lines(run, price), "", "## Curves", "", *links, ""]), encoding="utf-8")
 
 
-def lines(run: Run) -> Iterator[str]:
+def lines(run: Run, price: float = 0.0) -> Iterator[str]:
     """The page but for its plots."""
     steps, config = run.metrics(), run.config
     recipe, overrides = run.command()
@@ -38,7 +39,7 @@ def lines(run: Run) -> Iterator[str]:
     goal = config.train
     yield f"{config.env}, {config.algorithm.name}, seed {goal.seed}; {len(steps)} of {goal.steps} steps."
     yield from ("", "## Held-out tasks", "", *_evaluations(run.evaluations()))
-    yield from ("", "## Cost", "", *_cost(steps))
+    yield from ("", "## Cost", "", *_cost(steps, price))
     yield from ("", "## Made on", "", *_environment(run))
     yield from ("", "## Settings", "", "```yaml", dump(config).rstrip(), "```")
 
@@ -56,13 +57,16 @@ def _evaluations(reports: Sequence[Line]) -> Iterator[str]:
         )
 
 
-def _cost(steps: Sequence[Line]) -> Iterator[str]:
+def _cost(steps: Sequence[Line], price: float) -> Iterator[str]:
     def total(name: str) -> float:
         return float(sum(line.get(name, 0.0) for line in steps))
 
     sampling, learning = total("time/sample_s"), total("time/learn_s")
+    hours = (sampling + learning) / 3600
     yield f"- {total('rollout/tokens'):,.0f} tokens sampled, {total('rollout/env_steps'):,.0f} steps of the environment"
-    yield f"- {(sampling + learning) / 3600:.2f} hours: {sampling:,.0f} s sampling, {learning:,.0f} s learning"
+    yield f"- {hours:.2f} hours: {sampling:,.0f} s sampling, {learning:,.0f} s learning"
+    if price:
+        yield f"- {hours * price:,.2f} at {price:,.2f} an hour"
     yield f"- {total('rollout/failures'):,.0f} failed episodes"
 
 
@@ -71,6 +75,11 @@ def _environment(run: Run) -> Iterator[str]:
     packages = {"cadre": told.get("cadre"), "python": told.get("python"), **told.get("packages", {})}
     yield f"- {told.get('machine', 'an unknown machine')}"
     yield "- " + ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+    made_of = {"cadre": "Cadre", "here": "the folder that it was begun in"}
+    told_of = [
+        f"{what} at {told['commits'][name]}" for name, what in made_of.items() if name in told.get("commits", {})
+    ]
+    yield f"- commits: {', '.join(told_of) or 'none is known'}; a plus is for changes that were not committed"
 
 
 def draw(steps: Sequence[Line], stem: Path) -> list[tuple[str, Path]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from cadre.learn.prefix_tree import PrefixTree, computed_length, cover, path, shared_length
 from cadre.settings import Packing
@@ -15,6 +17,8 @@ from cadre.types import Datum
 TOKEN = 3
 CALL = 2_000
 COPIES = 1.05
+# What a forward costs beside its tokens, in tokens. A part that is cut before it is full costs this share of another.
+FORWARD = 256
 
 
 @dataclass(frozen=True)
@@ -85,16 +89,23 @@ def padded(data: Sequence[Datum], indices: Sequence[int], tokens: int) -> list[M
 
 
 def _neighbours(data: Sequence[Datum], tokens: int) -> Iterator[list[int]]:
-    """The indices in the order of the tree, cut where a part would have more than `tokens` nodes."""
-    part: list[int] = []
-    size = 0
-    for index in sorted(range(len(data)), key=lambda index: path(data[index])):
-        length = computed_length(data[index])
-        fresh = length - shared_length(data[part[-1]], data[index]) if part else length
-        if part and size + fresh > tokens:
-            yield part
-            part, size, fresh = [], 0, length
-        part.append(index)
-        size += fresh
-    if part:
-        yield part
+    """The indices in the order of the tree, in parts of at most `tokens` nodes, cut where little has to run again."""
+    order = sorted(range(len(data)), key=lambda index: path(data[index]))
+    lengths = [computed_length(data[index]) for index in order]
+    shared = [shared_length(data[one], data[next_one]) for one, next_one in pairwise(order)]
+    # Nodes up to each sequence, were all of them in one tree.
+    nodes = list(accumulate(length - again for length, again in zip(lengths, [0, *shared], strict=True)))
+    start = 0
+    while start < len(order):
+        before = nodes[start] - lengths[start]
+        end = bisect_right(nodes, before + tokens, start + 1)
+        if end < len(order):
+            filled = max(1, nodes[end - 1] - before)
+            half = bisect_left(nodes, before + filled / 2, start, end) + 1
+
+            def lost(cut: int, end: int = end, filled: int = filled) -> float:
+                return shared[cut - 1] + FORWARD * (nodes[end - 1] - nodes[cut - 1]) / filled
+
+            end = min(range(end, half - 1, -1), key=lost)
+        yield order[start:end]
+        start = end

@@ -22,9 +22,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from cadre import random_keys
 from cadre.envs.answers import numbered
-from cadre.models.programs import KINDS, sample_program
+from cadre.models.programs import KINDS, PARTS, sample_program
+from cadre.models.programs.mixture import Mixture
 from cadre.models.transcripts import Transcript, numbered_rows, transcript
 
+MIXTURES = {"whole": KINDS, "parts": PARTS}
 VOCABULARY = 1024
 SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 TEMPLATE = (
@@ -36,7 +38,7 @@ TEMPLATE = (
 PIECES = r" ?\d:[\d.]{4,}|\n?[.#SGB*+]{4,}|\n?[\d.]{4,}| ?\d+[UDLR]?|\n[^\n\d]*"
 
 
-def make_tokenizer(generator: random.Random) -> PreTrainedTokenizerFast:
+def make_tokenizer(generator: random.Random, mixture: Mixture = KINDS) -> PreTrainedTokenizerFast:
     """Byte-level BPE over transcripts, programs given more weight than grids."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -49,8 +51,8 @@ def make_tokenizer(generator: random.Random) -> PreTrainedTokenizerFast:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    texts = [text for _ in range(1500) for _, text in transcript(generator)]
-    texts += [sample_program(game, generator)[1] for _ in range(1500) for game in KINDS]
+    texts = [text for _ in range(1500) for _, text in transcript(generator, mixture)]
+    texts += [sample_program(game, generator, mixture)[1] for _ in range(1500) for game in KINDS]
     texts += [numbered("".join(generator.choices("UDLR", k=40))) for _ in range(3000)]
     texts += [numbered_rows(4, generator) for _ in range(10_000)]
     tokenizer.train_from_iterator(texts, trainer)
@@ -89,11 +91,12 @@ def encode(talk: Transcript, tokenizer: PreTrainedTokenizerFast) -> tuple[list[i
 
 
 def batches(
-    tokenizer: PreTrainedTokenizerFast, size: int, generator: random.Random
+    tokenizer: PreTrainedTokenizerFast, size: int, generator: random.Random, mixture: Mixture = KINDS
 ) -> Iterator[dict[str, torch.Tensor]]:
     """Endless right-padded batches, transcripts of like length together."""
     while True:
-        pool = sorted((encode(transcript(generator), tokenizer) for _ in range(size * 16)), key=lambda row: len(row[0]))
+        talks = (transcript(generator, mixture) for _ in range(size * 16))
+        pool = sorted((encode(talk, tokenizer) for talk in talks), key=lambda row: len(row[0]))
         chunks = [pool[start : start + size] for start in range(0, len(pool), size)]
         generator.shuffle(chunks)
         for chunk in chunks:
@@ -103,14 +106,14 @@ def batches(
             yield {"input_ids": ids, "labels": labels}
 
 
-def pretrain(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, size: int, peak: float) -> None:
+def pretrain(model: LlamaForCausalLM, rows: Iterator[dict[str, torch.Tensor]], steps: int, peak: float) -> None:
     """AdamW with warm-up and a cosine fall. Right padding needs no mask: causal attention never looks ahead."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
     rate = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda step: min(1.0, (step + 1) / 50) * (0.02 + 0.49 * (1 + math.cos(math.pi * step / steps)))
     )
     console, began = Console(), time.monotonic()
-    for step, batch in zip(range(steps), batches(tokenizer, size, random_keys.generator("pretrain")), strict=False):
+    for step, batch in zip(range(steps), rows, strict=False):
         loss = model(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -127,12 +130,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1600)
     parser.add_argument("--batch", type=int, default=96)
     parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--mixture", choices=MIXTURES, default="whole", help="parts: no right program is in the text")
     chosen = parser.parse_args()
     torch.manual_seed(0)
-    tokenizer = make_tokenizer(random_keys.generator("tokenizer"))
+    mixture = MIXTURES[chosen.mixture]
+    tokenizer = make_tokenizer(random_keys.generator("tokenizer"), mixture)
     model = make_model(tokenizer)
     Console().print(f"{model.num_parameters() / 1e6:.2f} million parameters, {len(tokenizer)} tokens")
-    pretrain(model, tokenizer, chosen.steps, chosen.batch, chosen.rate)
+    rows = batches(tokenizer, chosen.batch, random_keys.generator("pretrain"), mixture)
+    pretrain(model, rows, chosen.steps, chosen.rate)
     model.save_pretrained(chosen.out)
     tokenizer.save_pretrained(chosen.out)
 

@@ -21,7 +21,8 @@ from cadre.envs.sokoban import Sokoban, solve
 from cadre.envs.splits import in_split
 from cadre.envs.sudoku import Sudoku
 from cadre.envs.tool_planner import Compact, Run, ToolPlanner
-from cadre.models.programs import sample_program
+from cadre.models.programs import KINDS, sample_program
+from cadre.models.programs.mixture import Mixture
 from cadre.types import Task
 
 Transcript = list[tuple[str, str]]  # (chat role, text); what the assistant says is learned
@@ -38,13 +39,14 @@ class Speech:
     plan: Callable[[Any, str | None, random.Random], str]
 
 
-def transcript(generator: random.Random) -> Transcript:
-    """One conversation of a random game and kind: a tool's, a planner's, a lone planner's or a solo agent's."""
+def transcript(generator: random.Random, mixture: Mixture = KINDS) -> Transcript:
+    """One conversation of a random game and kind: a tool's, a planner's, a lone planner's or a solo agent's, with
+    programs of the mixture."""
     game = generator.choice(list(SPEECH))
     speech = SPEECH[game]
     env = speech.new(generator)
     (kind,) = generator.choices(["tool", "planner", "alone", "solo"], [20, 55, 10, 15])
-    _, program = sample_program(game, generator)
+    _, program = sample_program(game, generator, mixture)
     asked: Transcript = [("user", Compact.ask_program(env)), ("assistant", program)]
     if kind == "tool":
         return asked

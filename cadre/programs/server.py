@@ -57,7 +57,10 @@ class Server:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_until_complete(self._uvicorn.serve(sockets=[self._socket]))
+        try:
+            self.loop.run_until_complete(self._uvicorn.serve(sockets=[self._socket]))
+        finally:
+            self.loop.close()
 
 
 def _bound(port: int) -> socket.socket:

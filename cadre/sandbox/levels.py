@@ -145,8 +145,8 @@ def choose(asked: LevelName) -> Level:
             return level
         if trials[-1].slow:  # a lower level that answers in time would be one that nobody asked for
             raise SandboxError(
-                f"this machine is too busy to try the sandbox at level {level!r}. Got: {trials[-1].reason}, {TRIES} times. "
-                f"Expected an answer within seconds. Start again when other programs leave it processor time."
+                f"this machine is too busy to try the sandbox at level {level!r}. Got: {trials[-1].reason}, {TRIES} "
+                f"times. Expected an answer within seconds. Start again when other programs leave it processor time."
             )
         log.warning("sandbox level %s does not hold here: %s", level, trials[-1].reason)
     reasons = "; ".join(f"{trial.level}: {trial.reason}" for trial in trials)

@@ -10,6 +10,7 @@ from cadre.settings.run import EpisodesConfig, EvaluateConfig, SandboxConfig, Tr
 from cadre.settings.sampling import SamplingConfig
 from cadre.settings.section import Positive, Section, Share
 from cadre.settings.team import TeamConfig
+from cadre.settings.trackers import TrackersConfig
 from cadre.settings.vllm import VllmConfig
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Section",
     "Share",
     "TeamConfig",
+    "TrackersConfig",
     "TrainConfig",
     "TreeWeight",
     "VllmConfig",

@@ -19,7 +19,20 @@ from cadre.view.reading import RunReader, table_of
 
 # In the order in which they need each other.
 MODULES = (
-    *("dom", "colours", "route", "store", "difference", "filter", "about", "drawing", "sample", "tree", "trees"),
+    *(
+        "dom",
+        "colours",
+        "route",
+        "texts",
+        "store",
+        "difference",
+        "filter",
+        "about",
+        "drawing",
+        "sample",
+        "tree",
+        "trees",
+    ),
     *("curves", "left", "main"),
 )
 # Of a module only these are other modules' business under one name: `about.show` and its like.

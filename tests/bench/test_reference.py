@@ -64,8 +64,11 @@ def test_nothing_is_described_that_is_never_written(written: dict[str, Path]) ->
 
 def test_a_role_and_a_policy_may_have_one_name() -> None:
     """As `planner: planner` has it: what is said of one may not overwrite what is said of the other."""
-    names = [pattern.partition("/") for pattern in reference.METRICS]
-    assert not {tail for head, _, tail in names if head == "ROLE"} & {tail for head, _, tail in names if head == "POLICY"}
+    of_roles, of_policies = (
+        {pattern.removeprefix(head) for pattern in reference.METRICS if pattern.startswith(head)}
+        for head in ("ROLE/", "POLICY/")
+    )
+    assert not of_roles & of_policies
 
 
 def test_every_setting_is_on_the_page() -> None:

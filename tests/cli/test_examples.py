@@ -76,9 +76,10 @@ def test_two_agents_in_a_shell() -> None:
     folder = ROOT / "examples" / "programs"
     task = Task("t", json.loads((folder / "tasks.jsonl").read_text().splitlines()[2]))
     env = Program(task, ["bash", str(folder / "agents.sh")], ["scout", "walker"])
-    assert env.observe()["scout"].messages[0].content.startswith("moves\n......")
-    asyncio.run(env.step({"scout": "1U"}))
-    assert asyncio.run(env.step({"walker": "L"})) == Reward(team=1.0)
+    assert env.observe()["scout"].messages[0].content.endswith("tool short 1D 2D 3D 4D 5D 6D 7R 8R")
+    asyncio.run(env.step({"scout": "DDDDDDR"}))
+    assert env.observe()["walker"].messages[0].content.endswith("tool goal 1R 2R 3R 4R 5R")
+    assert asyncio.run(env.step({"walker": "1R 2R 3R 4R 5R"})) == Reward(team=1.0)
     assert env.success
 
 

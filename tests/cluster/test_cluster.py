@@ -16,11 +16,14 @@ from cadre.cluster.member import Member
 from cadre.cluster.remote_learner import RemoteLearner
 from cadre.cluster.sampler_pool import SamplerPool
 from cadre.errors import ConfigError, EngineError
-from cadre.experiment import config, loop
+from cadre.experiment import bases, config, loop
 from cadre.experiment.loop import Training
+from cadre.experiment.refusals import vllm
 from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run
 from cadre.rollout.dynamic_sampling import Sampled
+from tests.engines import tiny
+from tests.engines.vllm.stand_in import StandInRecipe
 from tests.experiment.test_loop import configured, play, weights
 from tests.experiment.test_resume import lines
 
@@ -95,6 +98,37 @@ def test_a_run_goes_on_elsewhere(speaker: Path, tmp_path: Path, single: Run, qui
     learner.export("shared", tmp_path / "out")
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == weights(run.folder, "shared")
     team.close()
+
+
+def test_a_pool_of_vllm_samplers_is_handed_every_adapter(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of them, of which one dies and is given the adapters again: the run is that of one sampler in one process."""
+    monkeypatch.setattr(vllm, "find_spec", lambda name: object())
+    monkeypatch.setattr(bases, "VllmRecipe", StandInRecipe)
+    model = tiny.build(tmp_path / "model")
+    policies = {name: {"model": str(model), "device": "cpu", "lora": {"rank": 2}} for name in "ab"}
+    team = {"policies": policies, "roles": {"left": "a", "right": "b"}}
+    sections = {"team": team, "sampling": {"engine": "vllm", "max_tokens": 2}}
+    sections["train"] = {"steps": 2, "tasks_per_step": 2}
+    _, single = play(configured(model, "Handshake", **sections), tmp_path / "single", quiet)
+    real, members = loop.sample, list[Member]()
+
+    async def dying(training: Training, step: int) -> Sampled:
+        pool = training.team.samplers["a"]
+        assert pool is training.team.samplers["b"]
+        assert isinstance(pool, SamplerPool)
+        members[:] = pool.members
+        if step == 1:
+            kill(members[1])
+        return await real(training, step)
+
+    monkeypatch.setattr(loop, "sample", dying)
+    made, run = play(configured(model, "Handshake", **sections, cluster={"samplers": 2}), tmp_path / "run", quiet)
+    assert [member.deaths for member in members] == [0, 1]
+    for name in FILES:
+        assert lines(run.folder, name) == lines(single.folder, name)
+    made.close()
 
 
 def test_what_is_refused_before_anything_starts(speaker: Path) -> None:

@@ -1,10 +1,12 @@
 """A run as a page."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from cadre.experiment import summary
+from cadre.experiment.commits import commit_of
 from cadre.experiment.run_directory import Run
 from tests.view.runs import synthetic
 
@@ -20,11 +22,28 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_results_have_intervals_and_costs_are_summed(run: Run) -> None:
-    page = "\n".join(summary.lines(run))
+    page = "\n".join(summary.lines(run, price=3600.0))
     assert "| 0 | 50.0% | 25.0% to 75.0% | 20 | +1.00 | 1,234 |" in page
     assert "2,700 tokens sampled" in page
     assert "4 s sampling" in page
+    assert "4.50 at 3,600.00 an hour" in page
     assert "name: at_grpo" in page
+
+
+def test_commits_are_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "commits: none is known" in "\n".join(summary.lines(run))
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e"]
+    (tmp_path / "mine.yaml").touch()
+    for command in (["init", "-q"], ["add", "mine.yaml"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *command], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    clean = commit_of(Path())
+    (tmp_path / "mine.yaml").write_text("changed")
+    assert (len(clean), commit_of(Path())) == (12, f"{clean}+")
+    run.record_environment({}, {})
+    assert f"the folder that it was begun in at {clean}+" in "\n".join(summary.lines(run))
+    monkeypatch.setenv("PATH", "")
+    assert commit_of(Path()) == ""
 
 
 def test_plots_stand_beside_the_page(run: Run, tmp_path: Path) -> None:

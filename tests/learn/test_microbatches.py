@@ -16,6 +16,22 @@ def test_auto_pads_where_nothing_is_shared():
     assert all(batch.tree is not None for batch in microbatches(alike, 4096, "prefix_tree", 256))
 
 
+def conversations(count, first, siblings=4):
+    """Each a prompt of 30 tokens, answered by siblings of 10; conversation k begins with token `first + k`."""
+    prompts = [(first + k, *range(29)) for k in range(count)]
+    mask = (False,) * 30 + (True,) * 10
+    return [sequence((*prompt, *[s] * 10), mask) for prompt in prompts for s in range(siblings)]
+
+
+def test_a_conversation_is_not_cut_where_another_micro_batch_would_hold_it_whole():
+    data = conversations(4, 100)  # of 30 + 4 * 9 nodes each
+    sizes = [len(batch.tree.token_ids) for batch in microbatches(data, 150, "prefix_tree", 256)]
+    assert sizes == [132, 132]
+    # One that no micro-batch could hold is cut, and as seldom as can be.
+    (long,) = [microbatches(conversations(1, 100, siblings=20), 100, "prefix_tree", 256)]
+    assert [len(batch.data) for batch in long] == [7, 7, 6]
+
+
 @settings(max_examples=60, deadline=None)
 @given(sequences(("p", "q")), st.integers(1, 80), st.sampled_from(["auto", "prefix_tree", "padded"]))
 def test_batchs_hold_every_sequence_once_and_keep_to_their_size(data, tokens, packing):

@@ -13,8 +13,8 @@ from cadre.envs.splits import in_split
 from cadre.envs.sudoku import Sudoku
 from cadre.envs.tool_planner import ToolPlanner
 from cadre.models.make_seed import encode, make_tokenizer
-from cadre.models.programs import KINDS, plan_path, sample_program, sokoban, sudoku
-from cadre.models.programs.mixture import Kind
+from cadre.models.programs import KINDS, PARTS, plan_path, sample_program, sokoban, sudoku
+from cadre.models.programs.mixture import Kind, with_several
 from cadre.models.transcripts import SPEECH, transcript
 from tests.playing import solved_by
 
@@ -61,6 +61,27 @@ def test_most_of_the_mixture_is_wrong(game: str) -> None:
     assert rates[likeliest] <= 0.1
     assert sum(KINDS[game][name].weight / 100 * rate for name, rate in rates.items()) < 0.25
     assert KINDS[game]["search"].weight == 6
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_no_right_program_stands_in_parts(game: str) -> None:
+    """Every sixtieth of those with three mistakes is run here; `python bench/discovery.py check` runs all programs."""
+    texts = [text for kind in PARTS[game].values() for text in kind.templates if isinstance(text, str)]
+    assert sum(kind.weight for kind in PARTS[game].values()) == 100
+    assert RIGHT[game] not in texts
+    tried, task = PARTS[game]["search with three mistakes"].templates[::60], GAMES[game].tasks("test")[:1]
+    assert sum(solved_by(GAMES[game], text, task) for text in tried) <= 0.1 * len(tried)
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_every_line_of_the_right_program_stands_in_parts(game: str) -> None:
+    lines = {line for kind in PARTS[game].values() for text in kind.templates for line in str(text).splitlines()}
+    assert set(RIGHT[game].splitlines()) <= lines
+
+
+def test_mistakes_stand_at_places_of_their_own() -> None:
+    assert with_several("a b c", [("a", "x"), ("b", "y"), ("a", "z")], 2) == ["x y c", "z y c"]
+    assert with_several("a b c", [("a b", "x"), ("b", "y")], 2) == []
 
 
 def test_kinds_are_drawn_by_their_weights() -> None:

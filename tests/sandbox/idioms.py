@@ -66,12 +66,13 @@ def under_python(idiom: Idiom) -> Ending:
     return Ending(run.stdout.decode(), run.returncode == 0, run.stderr.decode())
 
 
-def behind_the_sandbox(level: str, mode: str) -> dict[str, Ending]:
-    """How each program ends there."""
+def behind_the_sandbox(level: str, mode: str, every: int = 1) -> dict[str, Ending]:
+    """How each program ends there, or every so manyth."""
+    idioms = IDIOMS[::every]
 
     async def go() -> list[Result]:
         async with Sandbox(level, mode) as sandbox:  # type: ignore[arg-type]
-            return await asyncio.gather(*(sandbox.run(one.program, one.stdin, LIMITS) for one in IDIOMS))
+            return await asyncio.gather(*(sandbox.run(one.program, one.stdin, LIMITS) for one in idioms))
 
-    ended = zip(IDIOMS, asyncio.run(go()), strict=True)
+    ended = zip(idioms, asyncio.run(go()), strict=True)
     return {one.name: Ending(run.stdout, run.status == "ok", f"{run.status}: {run.stderr}") for one, run in ended}

@@ -64,6 +64,7 @@ class TorchEngine:
         self._text = ModelText(self.loaded.templates, self.loaded.stops, self.loaded.context)
         self.memory = memory or device_memory.for_sampling(target, self._taken(), sharing)
         self.turns = TurnCache(self.memory // OF_TURNS)
+        self._graphs = False
 
     async def sample(self, request: Request) -> list[Sample]:
         """`request.count` siblings, drawn in one batch with whatever else is asked for at the time."""
@@ -87,6 +88,15 @@ class TorchEngine:
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The same without keeping the event loop waiting."""
         return await self._batcher.run(function, *args, **kwargs)
+
+    def replay_steps(self) -> None:
+        """Replay decoding steps as CUDA graphs from here on. Raises EngineError where the model is on the CPU."""
+        if self.loaded.model.device.type == "cpu":
+            raise EngineError(
+                "sampling.graphs: got true, and the model is on the CPU, where there are no CUDA graphs; expected a "
+                "card. Leave it off here."
+            )
+        self._graphs = True
 
     def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
         """The token ids of a conversation that the policy would answer next."""
@@ -177,7 +187,7 @@ class TorchEngine:
         )
         self.turns.enter(scope)
         for batch in batch_memory.split(requests, memory, self.memory):
-            decode(self.loaded, batch, self.dtype, stamped, Keeping(self.turns))
+            decode(self.loaded, batch, self.dtype, stamped, Keeping(self.turns, graphs=self._graphs))
 
 
 def _check(policies: Mapping[str, PolicyConfig]) -> None:

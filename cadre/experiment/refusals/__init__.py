@@ -4,7 +4,7 @@ Each function is named after its setting and raises ConfigError. What a section 
 `cadre.settings` and `cadre.algorithms`.
 """
 
-from cadre.experiment.refusals import cluster, critics, environment, learning, programs, team, trees, vllm
+from cadre.experiment.refusals import cluster, critics, environment, learning, programs, team, trackers, trees, vllm
 
 # In the order in which they are asked; those that play an episode come last.
 VLLM = (vllm.sampling_engine_of_remote, vllm.vllm, vllm.vllm_device, vllm.vllm_rank, vllm.sampling_engine)
@@ -20,6 +20,7 @@ TRAINING = (
     environment.env,
     environment.team_roles,
     environment.evaluate_settings,
+    trackers.trackers_names,
     *VLLM,
     cluster.cluster_policies,
     cluster.cluster_vllm,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 Template = str | Callable[[random.Random], str]
@@ -17,6 +18,10 @@ class Kind:
     templates: Sequence[Template]
 
 
+# The kinds of every game.
+Mixture = Mapping[str, dict[str, Kind]]
+
+
 def sample(kinds: dict[str, Kind], generator: random.Random) -> tuple[str, str]:
     """(kind, program text), drawn by weight."""
     (name,) = generator.choices(list(kinds), [kind.weight for kind in kinds.values()])
@@ -28,6 +33,18 @@ def with_mistakes(right: str, mistakes: Sequence[tuple[str, str]]) -> list[str]:
     """The program once for each (what is right, what stands there instead). Every mistake must apply."""
     assert all(old in right for old, _ in mistakes)
     return [right.replace(old, new) for old, new in mistakes]
+
+
+def with_several(right: str, mistakes: Sequence[tuple[str, str]], count: int) -> list[str]:
+    """The program once for each `count` of the mistakes that stand at places of their own."""
+    texts = []
+    for chosen in itertools.combinations(mistakes, count):
+        if len({old for old, _ in chosen}) == count:
+            text = right
+            for old, new in chosen:
+                text = text.replace(old, new) if old in text else ""
+            texts += [text] if text else []
+    return texts
 
 
 def repeated(templates: Sequence[str], times: Sequence[int]) -> list[str]:

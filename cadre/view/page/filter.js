@@ -1,9 +1,9 @@
 // Which kept trees and which of their samples a filter lets through.
 
+import { rowsWith } from "./texts.js";
+
 export const FIELDS = ["q", "who", "task", "solved", "least", "most", "went"];
 
-const OVER = 2;
-const SUCCESS = 4;
 const CARRIED = 1;
 
 export function isSet(place) {
@@ -12,25 +12,25 @@ export function isSet(place) {
 
 const ofSample = (place) => Boolean(place.q || place.who || place.least || place.most || place.went);
 
-// { trees: numbers of the trees that pass, hits: by number, rows of their samples that do, seconds }.
+// { trees: numbers of the trees that pass, hits: by number, the rows of their samples that do, answers: how many these
+// are, milliseconds }.
 export function matches(run, place) {
   const began = performance.now();
-  const trees = new Set();
-  run.trees.forEach((one, at) => { if (treePasses(one, place)) trees.add(at); });
+  const passes = run.trees.map((one) => treePasses(one, place));
   const hits = new Map();
+  let answers = 0;
   if (ofSample(place)) {
-    const passes = samplePasses(place);
-    const rows = run.rows;
-    for (let i = 0; i < rows.length; i += 1) {
-      const row = rows[i];
-      if (!trees.has(row.at) || !passes(row)) continue;
-      const found = hits.get(row.at);
-      if (found) found.push(row);
-      else hits.set(row.at, [row]);
+    for (const row of samplesThatPass(run.rows, place)) {
+      const at = run.rows.at[row];
+      if (!passes[at]) continue;
+      answers += 1;
+      if (hits.has(at)) hits.get(at).push(row);
+      else hits.set(at, [row]);
     }
-    for (const at of trees) if (!hits.has(at)) trees.delete(at);
   }
-  return { trees: [...trees], hits, milliseconds: performance.now() - began };
+  const trees = [];
+  passes.forEach((through, at) => { if (through && (!ofSample(place) || hits.has(at))) trees.push(at); });
+  return { trees, hits, answers, milliseconds: performance.now() - began };
 }
 
 function treePasses(one, place) {
@@ -40,17 +40,17 @@ function treePasses(one, place) {
   return !place.who || one.roles.includes(place.who);
 }
 
-function samplePasses(place) {
-  const wanted = (place.q ?? "").toLowerCase();
+function samplesThatPass(rows, place) {
   const least = place.least ? Number(place.least) : -Infinity;
   const most = place.most ? Number(place.most) : Infinity;
-  return (row) => {
-    if (place.who && row.role !== place.who) return false;
-    if (row.reward < least || row.reward > most) return false;
-    if (place.went === "yes" && !(row.bits & CARRIED)) return false;
-    if (place.went === "no" && row.bits & CARRIED) return false;
-    return !wanted || row.lower.includes(wanted);
-  };
+  const went = { yes: CARRIED, no: 0 }[place.went];
+  const all = place.q ? rowsWith(rows, place.q.toLowerCase()) : rows.at.keys();
+  const through = [];
+  for (const row of all) {
+    if (place.who && rows.role[row] !== place.who) continue;
+    if (rows.reward[row] < least || rows.reward[row] > most) continue;
+    if (went !== undefined && (rows.bits[row] & CARRIED) !== went) continue;
+    through.push(row);
+  }
+  return through;
 }
-
-export const solved = (row) => Boolean(row.bits & SUCCESS && row.bits & OVER);

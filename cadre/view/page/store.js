@@ -2,6 +2,7 @@
 // again while a run goes on. Trees that were read are kept a few at a time.
 
 import { h } from "./dom.js";
+import { addRows, noRows } from "./texts.js";
 
 const saved = document.getElementById("saved");
 const data = saved ? JSON.parse(saved.textContent) : null;
@@ -20,7 +21,7 @@ export async function start() {
   const about = isSaved ? data.runs.map((run) => run.about) : await ask("runs");
   store.runs = about.map((one, index) => ({
     ...one, index, on: true, offset: 0, xs: [], columns: {}, evaluations: [], trees: [], leftOut: [], leftOutOffset: 0,
-    rows: [], tabled: 0, cache: new Map(), changed: 0,
+    rows: noRows(), tabled: 0, filling: null, cache: new Map(), changed: 0,
   }));
   await refresh();
 }
@@ -56,7 +57,7 @@ async function refreshRun(run) {
 
 // The run was resumed: what came after its checkpoint is written anew, so all of it is read anew.
 function startAgain(run, generation) {
-  Object.assign(run, { generation, offset: 0, xs: [], columns: {}, trees: [], leftOut: [], leftOutOffset: 0, rows: [], tabled: 0 });
+  Object.assign(run, { generation, offset: 0, xs: [], columns: {}, trees: [], leftOut: [], leftOutOffset: 0, rows: noRows(), tabled: 0 });
   run.cache.clear();
   return refreshRun(run);
 }
@@ -96,22 +97,20 @@ export async function tokensOf(run, at, node, role, index) {
   return { ...told, prompt: told.prompt.map((word) => words[word]), tokens: told.tokens.map((word) => words[word]) };
 }
 
-// Rows of all samples of the kept trees, for filters: read in the background, a part at a time.
-export async function fillTable(run, told) {
+// Rows of all samples of the kept trees, for filters: read in the background, a part at a time, by one reader a run.
+export function fillTable(run, told) {
+  run.filling ??= fill(run, told).finally(() => { run.filling = null; });
+  return run.filling;
+}
+
+async function fill(run, told) {
   const part = 50;
   while (run.tabled < run.trees.length) {
-    const first = run.tabled;
-    const rows = isSaved
-      ? run.trees.slice(first, first + part).map((_, place) => data.runs[run.index].table[first + place])
-      : await ask(`runs/${run.index}/table`, { first, count: part });
-    if (first !== run.tabled) return;
-    rows.forEach((of, place) => {
-      for (const [node, role, index, text, reward, advantage, bits] of of) {
-        run.rows.push({ at: first + place, node, role, index, lower: text.toLowerCase(), reward, advantage, bits });
-      }
-    });
-    run.tabled += rows.length;
-    if (!rows.length) return;
+    const [rows, first] = [run.rows, run.tabled];
+    const trees = isSaved ? data.runs[run.index].table.slice(first, first + part) : await ask(`runs/${run.index}/table`, { first, count: part });
+    if (rows !== run.rows || !trees.length) return;
+    addRows(rows, first, trees);
+    run.tabled += trees.length;
     told();
     await new Promise((resume) => setTimeout(resume));
   }

@@ -34,6 +34,13 @@ export function showTree(section, run, at, tree, hits) {
   showSample(detail, shown);
 }
 
+// Marks the answers that the filter lets through, in a tree that is shown.
+export function markHits(section, hits) {
+  shown.hits = hits;
+  const places = new Set(hits.map((hit) => `${hit.node} ${hit.role} ${hit.index}`));
+  for (const button of section.querySelectorAll(".sibling")) button.classList.toggle("hit", places.has(button.dataset.place));
+}
+
 function reveal(columns, element) {
   const [box, all] = [element.closest(".column").getBoundingClientRect(), columns.getBoundingClientRect()];
   if (box.left < all.left) columns.scrollLeft += box.left - all.left - 8;

@@ -1,10 +1,11 @@
 // The kept trees of a run: the list with its filters on the left, the tree that is open beside it.
 
 import { byId, count, h, number, plural, select } from "./dom.js";
-import { isSet, matches } from "./filter.js";
+import { FIELDS, isSet, matches } from "./filter.js";
 import { go, read } from "./route.js";
 import { fillTable, notice, numberOf, store, treeOf } from "./store.js";
-import { showTree } from "./tree.js";
+import { sampleOf } from "./texts.js";
+import { markHits, showTree } from "./tree.js";
 
 const ROW = 46;
 let list = null;
@@ -27,6 +28,10 @@ function build(main, run) {
       store.runs.length > 1 && h("label", { class: "field" }, "Run ", select("Run", store.runs.map((one) => [one.name, one.name]), run.name, (name) => go({ run: name, step: "", tree: "", node: "" }))),
       filters(run), h("p", { id: "found", class: "note", role: "status" }), list),
     h("section", { id: "open", class: "open", "aria-label": "The open tree" })));
+  readOn(run);
+}
+
+function readOn(run) {
   fillTable(run, () => update(run, read())).catch((error) => byId("found")?.replaceChildren(notice(error)));
 }
 
@@ -52,13 +57,12 @@ function filters(run) {
 // The filter again, and the rows in sight.
 function update(run, place) {
   if (!list?.isConnected) return;
-  if (run.tabled < run.trees.length && run.tabled) fillTable(run, () => update(run, read()));
+  if (run.tabled < run.trees.length && !run.filling) readOn(run);
   found = matches(run, place);
-  const hits = [...found.hits.values()].reduce((sum, rows) => sum + rows.length, 0);
   const reading = run.tabled < run.trees.length ? `; read ${count(run.tabled)} of ${count(run.trees.length)}` : "";
   const decisions = run.trees.reduce((sum, one) => sum + one.decisions, 0);
   byId("found").textContent = isSet(place)
-    ? `${plural(found.trees.length, "tree")} of ${count(run.trees.length)}${found.hits.size ? `, ${plural(hits, "answer")}` : ""}${reading}`
+    ? `${plural(found.trees.length, "tree")} of ${count(run.trees.length)}${found.hits.size ? `, ${plural(found.answers, "answer")}` : ""}${reading}`
     : `${plural(run.trees.length, "tree")}, ${plural(decisions, "decision")}${reading}`;
   byId("found").dataset.milliseconds = found.milliseconds.toFixed(1);
   drawRows(run);
@@ -79,7 +83,7 @@ function row(run, at, place, here) {
   const chosen = at === openAt(run, here);
   const share = one.episodes ? one.wins / one.episodes : 0;
   return h("a", {
-    class: `row${chosen ? " chosen" : ""}`, role: "option", "aria-selected": chosen, vars: { "--top": `${place * ROW}px` }, href: link(run, one, rows?.[0]), tabindex: -1,
+    class: `row${chosen ? " chosen" : ""}`, role: "option", "aria-selected": chosen, vars: { "--top": `${place * ROW}px` }, href: link(run, one, rows && sampleOf(run.rows, rows[0])), tabindex: -1,
   }, h("span", { class: `end ${one.wins ? "good" : "bad"}`, title: `${one.wins} of ${one.episodes} episodes solved` }, share === 1 || (one.wins && one.episodes === 1) ? "✓" : one.wins ? `${one.wins}/${one.episodes}` : "✗"),
   h("span", { class: "what" }, h("b", {}, `step ${count(one.step + 1)}`), ` · ${one.task}`, h("small", {}, rows ? plural(rows.length, "answer") : plural(one.decisions, "decision"))),
   h("span", { class: "paid" }, number(one.reward)));
@@ -118,7 +122,13 @@ async function open(run, place) {
   }
   try {
     const tree = await treeOf(run, at);
-    if (section.isConnected && read().tab === "trees") showTree(section, run, at, tree, found?.hits.get(at) ?? []);
+    if (!section.isConnected || read().tab !== "trees") return;
+    const hits = (found?.hits.get(at) ?? []).map((row) => sampleOf(run.rows, row));
+    // While only the filter changes, what is open stays as it is, but for what the filter marks in it.
+    const open = JSON.stringify([at, Object.entries(place).filter(([name]) => !FIELDS.includes(name))]);
+    if (section.dataset.open === open) return markHits(section, hits);
+    showTree(section, run, at, tree, hits);
+    section.dataset.open = open;
   } catch (error) {
     section.replaceChildren(notice(error));
   }

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from cadre.cluster.recipes import VllmRecipe
+from cadre.engines.vllm import VllmSampler
+from cadre.engines.vllm.arguments import Options
 from cadre.engines.vllm.backend import Drawn
 
 
@@ -103,3 +106,12 @@ class Waiting:
             versions += ((1, self.backend.version),)
         plain = Drawn((), (-0.5, -0.25), "length", versions)
         return [replace(plain, token_ids=((self.call.seed + k) % 100, mark)) for k in range(self.call.count)]
+
+
+@dataclass(frozen=True)
+class StandInRecipe(VllmRecipe):
+    """Makes the sampler on a stand-in, in whatever process it is told to."""
+
+    def make(self) -> VllmSampler:
+        options = Options(self.config, self.memory, self.max_staleness)
+        return VllmSampler(self.model, self.policies, options, start=StandIn.start)

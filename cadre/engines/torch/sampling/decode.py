@@ -18,8 +18,9 @@ from torch import Tensor
 from cadre.engines.model_text import Completion
 from cadre.engines.torch.base.loading import Loaded, autocast
 from cadre.engines.torch.base.lora import segments
-from cadre.engines.torch.sampling import shared_prefix_cache
+from cadre.engines.torch.sampling import fixed_keys, shared_prefix_cache
 from cadre.engines.torch.sampling.attention_masks import CopiedPrompts
+from cadre.engines.torch.sampling.fixed_keys import FixedKeys, Replayed
 from cadre.engines.torch.sampling.generation import GenerationRequest, Listener
 from cadre.engines.torch.sampling.kv_cache import GROWTH, KeyValues
 from cadre.engines.torch.sampling.llama_step import Step
@@ -38,10 +39,11 @@ SERIAL_FLOPS = 300_000_000
 @dataclass(frozen=True)
 class Keeping:
     """How keys are held: with `share`, where the model can, a prompt's once for all its siblings, else each has its
-    own; and `turns`, those of earlier turns."""
+    own, with `graphs` in fixed places, for steps that are replayed; and `turns`, those of earlier turns."""
 
     turns: TurnCache
     share: bool = True
+    graphs: bool = False
 
 
 @torch.inference_mode()
@@ -106,13 +108,14 @@ class DecodingBatch:
         self._prompts = [filled.parts[number] for number in numbers]
         read = torch.tensor(numbers, device=device)
         room = min(GROWTH, max(request.limit for request in requests))
-        shared = keeping.share and shared_prefix_cache.serves(loaded.model)
-        self._keys: Keys = _shared(filled, read, room) if shared else _copied(loaded, filled, read, room)
+        self._keys = _held(loaded, filled, read, room, keeping)
         self._logits = filled.logits[read]
         self._token = read.new_zeros(len(read))
         self._next: Callable[[Tensor, Tensor], Tensor] = self._by_the_model
         if isinstance(self._keys, SharedKeys) and (step := Step.of(loaded.model, dtype)):
             self._next = partial(step, self._keys)
+        if isinstance(self._keys, FixedKeys):
+            self._next = Replayed(self._by_the_model, self._keys, fixed_keys.recorder(device))
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -198,16 +201,16 @@ class DecodingBatch:
         return segments([self._siblings.owners[number].policy for number in self._sequences.number.tolist()])
 
 
-def _shared(filled: Prefill, read: Tensor, room: int) -> SharedKeys:
-    groups = [Prompts.of(cache, lengths) for cache, lengths in zip(filled.caches, filled.lengths, strict=True)]
-    return SharedKeys(groups, read, room)
-
-
-def _copied(loaded: Loaded, filled: Prefill, read: Tensor, room: int) -> CopiedPrompts:
+def _held(loaded: Loaded, filled: Prefill, read: Tensor, room: int, keeping: Keeping) -> Keys:
+    """The prompts' keys, with room for those of so many tokens of each sequence; `read` is the prompt of each."""
+    graphs = keeping.graphs and fixed_keys.serves(loaded.model)
+    if keeping.share and not graphs and shared_prefix_cache.serves(loaded.model):
+        groups = [Prompts.of(cache, lengths) for cache, lengths in zip(filled.caches, filled.lengths, strict=True)]
+        return SharedKeys(groups, read, room)
     lengths = torch.cat(filled.lengths)[read]
     longest = int(lengths.max())
-    cache = KeyValues.copied(filled.caches, read, longest, longest + room)
-    return CopiedPrompts(loaded.attention, cache, lengths)
+    cache = KeyValues.copied(filled.caches, read, longest, longest + (fixed_keys.ROOM if graphs else room))
+    return FixedKeys(cache, lengths) if graphs else CopiedPrompts(loaded.attention, cache, lengths)
 
 
 @contextmanager

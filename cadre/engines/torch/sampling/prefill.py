@@ -15,7 +15,9 @@ from torch import Tensor
 
 from cadre.engines.torch.base.loading import Loaded, projecting
 from cadre.engines.torch.base.lora import segments
+from cadre.engines.torch.sampling import continued_prompts
 from cadre.engines.torch.sampling.attention_masks import mask_by_type
+from cadre.engines.torch.sampling.continued_prompts import ContinuedPrompts, filled
 from cadre.engines.torch.sampling.kv_cache import KeyValues, Layer
 from cadre.engines.torch.sampling.turn_cache import Known, Part, Piece, TurnCache
 
@@ -103,22 +105,37 @@ def _run(loaded: Loaded, prompts: Sequence[Prompt]) -> tuple[KeyValues, Tensor]:
     """Keys and values of some prompts, and the logits [P, V] that follow their last token."""
     cache = KeyValues(loaded.model.config.num_hidden_layers)
     # Padding is on the right: what follows a token cannot change it, so there is no mask to build.
-    return cache, _logits(loaded, prompts, [0] * len(prompts), {"past_key_values": cache})
+    return cache, _logits(loaded, prompts, [0] * len(prompts), {"past_key_values": cache, "use_cache": True})
 
 
 def _continue(loaded: Loaded, prompts: Sequence[Prompt], known: Sequence[Known]) -> tuple[KeyValues, Tensor]:
     """The same for prompts that begin with what is known."""
+    starts, lengths = [begins.length for begins in known], [len(ids) for _, ids in prompts]
+    if not continued_prompts.serves(loaded, max(lengths)):
+        return _continue_masked(loaded, prompts, known)
+    keys = ContinuedPrompts(loaded.model.config.num_hidden_layers, known, lengths)
+    rest = max(length - start for length, start in zip(lengths, starts, strict=True))
+    position = torch.tensor(starts).unsqueeze(1) + torch.arange(rest)
+    with keys.reading(loaded.model) as inputs:
+        logits = _logits(loaded, prompts, starts, {"position_ids": position, **inputs})
+    return keys.cache, logits
+
+
+def _continue_masked(loaded: Loaded, prompts: Sequence[Prompt], known: Sequence[Known]) -> tuple[KeyValues, Tensor]:
+    """The same by the model's own forward with a mask of every pair, for any device and model."""
     device = loaded.model.device
     starts = torch.tensor([begins.length for begins in known], device=device)
     lengths = torch.tensor([len(ids) for _, ids in prompts], device=device)
     before, rest = int(starts.max()), int((lengths - starts).max())
-    cache = _filled(loaded.model.config.num_hidden_layers, known, before, rest)
+    cache = filled(loaded.model.config.num_hidden_layers, known, before + rest)
+    for layer in cache.layers:
+        layer.length = before
     position = starts.unsqueeze(1) + torch.arange(rest, device=device)
     slots = torch.arange(before, device=device).expand(len(prompts), before)
     # A slot beyond what is known of a prompt stands as if it came after all others.
     slots = torch.cat((slots.masked_fill(slots >= starts.unsqueeze(1), 1 << 40), position), dim=1)
     mask = mask_by_type(loaded.attention, position, slots, cache.layers[0].values.dtype)
-    inputs = {"past_key_values": cache, "attention_mask": mask, "position_ids": position}
+    inputs = {"past_key_values": cache, "attention_mask": mask, "position_ids": position, "use_cache": True}
     logits = _logits(loaded, prompts, starts.tolist(), inputs)
     _close_gaps(cache, starts, before, int(lengths.max()))
     return cache, logits
@@ -133,24 +150,9 @@ def _logits(loaded: Loaded, prompts: Sequence[Prompt], starts: Sequence[int], in
     every = torch.arange(len(prompts), device=model.device)
     policies = segments([policy for policy, _ in prompts])
     with projecting(model, every, last), loaded.adapters.rows(policies):
-        output = model(input_ids=ids.to(model.device), use_cache=True, **inputs)
+        output = model(input_ids=ids.to(model.device), **inputs)
     logits: Tensor = output.logits[0].float()
     return logits
-
-
-def _filled(layers: int, known: Sequence[Known], before: int, rest: int) -> KeyValues:
-    """A cache whose first slots hold what is known of each prompt, with zeros up to `before`."""
-    cache = KeyValues(layers, before + rest)
-    for number, layer in enumerate(cache.layers):
-        piece = known[0].parts[0].piece
-        layer.keys, layer.values = (
-            part.new_zeros(len(known), part.shape[1], before + rest, part.shape[3])
-            for part in (piece.keys[number], piece.values[number])
-        )
-        layer.length, layer.is_initialized = before, True
-        for row, begins in enumerate(known):
-            begins.fill(number, layer.keys[row], layer.values[row])
-    return cache
 
 
 def _close_gaps(cache: KeyValues, starts: Tensor, before: int, longest: int) -> None:

@@ -137,7 +137,7 @@ def test_metrics_are_complete_and_plain(learner):
     mine = learner(learning_rate=1e-3, warmup_steps=2)
     data = rollouts(mine)
     figures = update(mine, data)["p"]
-    names = "loss entropy kl_to_sampler clip_share grad_norm learning_rate trained_tokens tokens_per_s skipped sequences"
+    names = "loss entropy kl_to_sampler clip_share grad_norm learning_rate trained_tokens skipped sequences"
     assert set(names.split()) <= set(figures)
     assert all(type(value) in (int, float) and math.isfinite(value) for value in figures.values())
     assert figures["learning_rate"] == pytest.approx(5e-4)

@@ -1,0 +1,63 @@
+"""Completion, as shells ask for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cadre.cli import completion
+
+
+def told(folder: Path, *arguments: str, **environment: str) -> str:
+    """What `cadre` prints in a folder, under its own name."""
+    code = f"import sys; sys.argv = {['cadre', *arguments]!r}; from cadre.cli import main; main()"
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment, "PYTHONPATH": path},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+def asked(words: str, folder: Path) -> list[str]:
+    """What bash is told for the last of these words."""
+    position = str(len(words.split(" ")) - 1)
+    return told(folder, _CADRE_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=position).split()
+
+
+def test_bash_is_told_commands_options_recipes_and_runs(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "mine-001").mkdir(parents=True)
+    (tmp_path / "runs" / "mine-001" / "config.yaml").touch()
+    (tmp_path / "mine.yaml").touch()
+    assert asked("cadre tr", tmp_path) == ["train", "trees"]
+    assert asked("cadre train m", tmp_path) == ["mine.yaml"]
+    assert asked("cadre play runs/", tmp_path) == ["runs/mine-001"]
+
+
+def test_names_that_begin_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert completion.recipes("plan-path-s") == [
+        "plan-path-sirius",
+        "plan-path-solo",
+        "plan-path-solo-grpo",
+        "plan-path-spiral",
+    ]
+    assert completion.runs("") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_asks_cadre(shell: str, tmp_path: Path) -> None:
+    script = told(tmp_path, "--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert f"_CADRE_COMPLETE=complete_{shell}" in script
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=script, text=True, check=True)
