@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,12 @@ def test_drawings_have_a_title_and_run_nothing(picture: Path) -> None:
     root = ElementTree.parse(picture).getroot()
     assert root.find("{http://www.w3.org/2000/svg}title") is not None
     assert all(not element.tag.endswith("script") for element in root.iter())
+
+
+def test_the_errors_that_people_meet_name_every_extra() -> None:
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    told = (DOCS / "faq.md").read_text()
+    assert [extra for extra in known if extra != "dev" and f"`{extra}`" not in told] == []
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
