@@ -1,22 +1,28 @@
-"""The page of a large run in headless Chromium: how fast, how much memory, and that hostile texts run nothing.
+"""The page in headless Chromium: of a large run, of one that trains meanwhile, and of hostile texts, which run nothing.
 
     python bench/view.py [--write] [--axe axe.min.js] [--steps 2000] [--decisions 10]
 
 `--axe` is the file of axe-core (npm pack axe-core), whose serious findings are counted. Wants what `make test-view`
-installs.
+installs. What the machine was busy with beside this is printed as its load.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from common import record
+import psutil
+
+from common import ROOT, record
 from tests.view.browser import chromium, opened, served
 from tests.view.runs import hostile, synthetic
+from view_features import FEATURES, missing, overflows
 
 PLACES = ("#/curves", "#/trees", "#/trees?view=tokens", "#/trees?view=compare", "#/left", "#/about")
 THEMES = ("light", "dark")
@@ -41,7 +47,7 @@ def first_paint(browser: Any, address: str) -> float:
 
 
 def filtering(page: Any, address: str, decisions: int) -> tuple[float, float]:
-    """Milliseconds from a typed word to the list that it leaves, at the most; and the megabytes of the page's heap."""
+    """Milliseconds from a typed word to the list that it leaves, at the most; and the megabytes of its process."""
     page.goto(f"{address}#/trees")
     until(page, "document.querySelector('#found')?.textContent.includes('decisions')")
     until(page, "!document.querySelector('#found').textContent.includes('read')")
@@ -51,11 +57,33 @@ def filtering(page: Any, address: str, decisions: int) -> tuple[float, float]:
         document.querySelector('#found').getBoundingClientRect(); return performance.now() - began; }"""
     times = [page.evaluate(script, word) for word in ("go on", "u12", "zzz", "moves l", "")]
     print("filter", [round(one, 1) for one in times])
-    session = page.context.new_cdp_session(page)
-    session.send("Performance.enable")
-    session.send("HeapProfiler.collectGarbage")
-    told = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
-    return max(times), told["JSHeapUsedSize"] / 1e6
+    return max(times), renderer()
+
+
+def renderer() -> float:
+    """Megabytes of the largest process that draws a page, its share of what several use included."""
+    started = psutil.Process().children(recursive=True)
+    return max(one.memory_full_info().pss for one in started if "--type=renderer" in one.cmdline()) / 1e6
+
+
+def live(browser: Any, folder: Path) -> tuple[int, list[str]]:
+    """The features that are missing on the page of a team of adapters that trains meanwhile, and the page's errors."""
+    command = [sys.executable, "-m", "cadre", "train", "plan-path-lora", "train.steps=4", "evaluate.tasks=0"]
+    training = subprocess.Popen([*command, "--run", str(folder)], cwd=ROOT, stdout=subprocess.DEVNULL)
+    while not (folder / "trees.index.jsonl").is_file():
+        time.sleep(0.5)
+    with served(folder) as address, opened(browser, f"{address}#/trees") as page:
+        page.set_default_timeout(60_000)
+        until(page, "document.querySelector('#found')?.textContent.includes('tree')")
+        before = page.inner_text("#found")
+        until(page, f"document.querySelector('#found').textContent !== {before!r}")
+        print(f"live: {before} became {page.inner_text('#found')}")
+        training.wait()
+        until(page, "document.querySelector('#found').textContent.startsWith('16 trees')")
+        absent = missing(page)
+        with opened(browser, address, width=400) as narrow:
+            absent += ["narrow"] if overflows(narrow) else []
+            return len(absent), [*absent, *page.errors, *narrow.errors]
 
 
 def serious(browser: Any, address: str, axe: str) -> int:
@@ -105,17 +133,25 @@ def main() -> None:
                 print(page.errors)
                 errors = len(page.errors)
             findings = serious(browser, address, asked.axe.read_text()) if asked.axe else None
+            with opened(browser, address) as page:
+                absent = missing(page)
+                print("missing on the large run", absent, page.errors)
+                errors += len(page.errors)
         ran = scripts_run(browser, Path(scratch) / "hostile")
+        missed, told = live(browser, Path(scratch) / "live")
+        print("missing on the live run, and errors", told)
     figures = {
         "view.nodes": nodes,
         "view.first_paint_ms": round(paint),
         "view.filter_ms": round(slowest, 1),
-        "view.heap_mb": round(heap, 1),
-        "view.console_errors": errors,
+        "view.memory_mb": round(heap, 1),
+        "view.console_errors": errors + len(told) - missed,
+        "view.features": len(FEATURES) + 1 - missed,
+        "view.features_missing": missed + len(absent),
         "view.scripts_run": ran,
         **({} if findings is None else {"view.axe_serious": findings}),
     }
-    print(figures)
+    print(figures, f"load {os.getloadavg()}")
     if asked.write:
         for name, value in figures.items():
             unit = UNITS.get(name.rpartition("_")[2], "count")

@@ -38,6 +38,7 @@ MODULES = (
 # Of a module only these are other modules' business under one name: `about.show` and its like.
 SPACES = {"about": "show", "curves": "show", "left": "show", "trees": "show turn"}
 IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
+PRELOAD = re.compile(r'<link rel="modulepreload" [^>]*>\n')
 MEGABYTE = 1_000_000
 
 
@@ -98,7 +99,7 @@ def html(told: Sequence[dict[str, Any]]) -> str:
     policy = f"default-src 'none'; script-src {_hash(chart)} {_hash(page)}; style-src 'unsafe-inline'; img-src data:"
     # "</script>" cannot stand in the data: no "<" can.
     data = json.dumps({"runs": told}, separators=(",", ":")).replace("<", "\\u003c")
-    text = (PAGE / "index.html").read_text(encoding="utf-8")
+    text = PRELOAD.sub("", (PAGE / "index.html").read_text(encoding="utf-8"))
     replaced = {
         '<meta charset="utf-8">': '<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',

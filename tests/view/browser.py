@@ -54,7 +54,9 @@ def opened(browser: Any, address: str, width: int = 1400, theme: str = "light") 
     page = context.new_page()
     page.set_default_timeout(20_000)
     page.errors = []
-    page.on("console", lambda said: page.errors.append(said.text) if said.type == "error" else None)
+    page.on(
+        "console", lambda said: page.errors.append(f"{said.text} {said.location}") if said.type == "error" else None
+    )
     page.on("pageerror", lambda error: page.errors.append(str(error)))
     page.goto(address)
     yield page

@@ -193,6 +193,14 @@ def test_an_export_leaves_out_the_oldest_trees_that_do_not_fit(run: Path, tmp_pa
     assert 0 < kept < 12
 
 
+def test_every_module_is_asked_for_at_once() -> None:
+    """And none is forgotten in a saved page."""
+    page = (export.PAGE / "index.html").read_text()
+    there = {path.stem for path in export.PAGE.glob("*.js")}
+    assert set(re.findall(r'modulepreload" href="(\w+)\.js"', page)) == there - {"main"}
+    assert set(export.MODULES) == there
+
+
 def test_modules_name_no_thing_twice() -> None:
     """They stand in one scope in a saved page."""
     names = re.findall(r"^(?:async )?(?:function|const|let) (\w+)", export.script(), flags=re.MULTILINE)

@@ -19,9 +19,13 @@ const KEYS = [
 ];
 const VIEW_KEYS = { a: "", c: "compare", k: "tokens", v: "talk", s: "state" };
 let drawn = "";
+let framed = "";
 
-function frame() {
-  const place = read();
+// The tabs and the runs above, drawn again only where they change.
+function frame(place) {
+  const wanted = JSON.stringify([place.tab, store.runs.map((run) => [run.name, run.on])]);
+  if (framed === wanted) return;
+  framed = wanted;
   byId("tabs").replaceChildren(...Object.entries(TABS).map(([name, [label]]) =>
     h("a", { href: `#/${name}`, "aria-current": name === place.tab ? "page" : null, onclick: (event) => { event.preventDefault(); go({ tab: name }); } }, label)));
   byId("runs").replaceChildren(...(store.runs.length > 1 ? store.runs.map((run, index) => h("label", { class: "run" },
@@ -31,7 +35,7 @@ function frame() {
 export async function show(anew = false) {
   const place = read();
   const [, page] = TABS[place.tab] ?? TABS.curves;
-  frame();
+  frame(place);
   if (anew || drawn !== place.tab) byId("main").replaceChildren();
   drawn = place.tab;
   document.title = `${store.runs.length === 1 ? store.runs[0].name : `${store.runs.length} runs`} · Cadre`;

@@ -38,15 +38,15 @@ export async function refresh() {
 async function refreshRun(run) {
   const kept = isSaved ? data.runs[run.index] : null;
   if (kept && run.xs.length) return false;
-  const told = kept ? kept.metrics : await ask(`runs/${run.index}/metrics`, { offset: run.offset });
+  const asked = (what, parameters) => ask(`runs/${run.index}/${what}`, parameters);
+  const [told, trees, evaluations, left] = kept ? [kept.metrics, kept.trees, kept.evaluations, kept.left_out] : await Promise.all([
+    asked("metrics", { offset: run.offset }), asked("trees", { first: run.trees.length }), asked("evaluations"), asked("left_out", { offset: run.leftOutOffset }),
+  ]);
   if (told.generation !== run.generation) return startAgain(run, told.generation);
   if (told.offset < run.offset) Object.assign(run, { xs: [], columns: {} });
-  const before = run.trees.length;
   append(run, told);
-  const trees = kept ? kept.trees : await ask(`runs/${run.index}/trees`, { first: before });
   run.trees.push(...trees.rows.map(entry));
-  if (told.steps.length || !run.evaluations.length) run.evaluations = kept ? kept.evaluations : await ask(`runs/${run.index}/evaluations`);
-  const left = kept ? kept.left_out : await ask(`runs/${run.index}/left_out`, { offset: run.leftOutOffset });
+  run.evaluations = evaluations;
   if (left.offset < run.leftOutOffset) run.leftOut = [];
   run.leftOutOffset = left.offset;
   run.leftOut.push(...left.lines);

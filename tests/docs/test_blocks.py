@@ -1,0 +1,138 @@
+"""What the documentation prints works: Python is run, YAML is resolved, commands are parsed with their settings."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from cadre.cli.app import app
+from cadre.errors import ConfigError
+from cadre.experiment.config import parse
+from cadre.experiment.recipes import read_recipe
+from cadre.experiment.resolve import resolve
+from cadre.settings.yaml_file import overridden
+from tests.docs.blocks import ROOT, Block, blocks, commands
+from tests.view.runs import synthetic
+
+# Blocks that a test of their own runs as printed.
+ELSEWHERE = {"docs/python.md-0": "tests/cli/test_examples.py"}
+BASE = {
+    "env": "plan-path",
+    "team": {"policies": {"shared": "seed"}, "roles": {"tool": "shared", "planner": "shared"}},
+    "algorithm": {"name": "at_grpo", "k": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the pages speak of: the task of README, a run, the algorithm of its page."""
+    folder = tmp_path_factory.mktemp("docs")
+    synthetic(folder / "runs" / "plan-path-001", 2, 2)
+    (folder / "codebook.py").write_text(next(block.text for block in blocks("python") if block.page == "README.md"))
+    shutil.copy(ROOT / "examples" / "programs" / "tasks.jsonl", folder)
+    for block in [*blocks("python"), *blocks("yaml")]:
+        if name := named(block):
+            (folder / name).write_text(block.text)
+    return folder
+
+
+def named(block: Block) -> str:
+    """The file that a block says it is in its first line."""
+    first = re.match(r'(?:"""|# )([\w-]+\.(?:py|yaml))\b', block.text)
+    return first[1] if first else ""
+
+
+@pytest.fixture(autouse=True)
+def there(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(here)
+    monkeypatch.syspath_prepend(str(here))
+
+
+@pytest.mark.parametrize("block", [block for block in blocks("python") if str(block) not in ELSEWHERE], ids=str)
+def test_python_runs(block: Block) -> None:
+    if "datasets" in block.text:
+        pytest.importorskip("datasets", reason="datasets is not installed")
+    try:
+        exec(compile(block.text, str(block), "exec"), {"__name__": "docs"})  # noqa: S102 - our own pages
+    except ConfigError as error:
+        if "cadre-rl[" not in str(error):
+            raise
+        pytest.skip(str(error))  # an optional package
+
+
+@pytest.mark.parametrize("block", blocks("json"), ids=str)
+def test_json_is_json(block: Block) -> None:
+    json.loads(block.text)
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_yaml_is_a_configuration(block: Block) -> None:
+    """A whole one is resolved, with the embedded model where it names another; sections are read one by one."""
+    for raw in documents(block):
+        if "env" in raw:
+            if str(raw["env"]).startswith("examples/"):
+                raw["env"] = str(ROOT / raw["env"])
+            resolve(parse(with_embedded({"algorithm": BASE["algorithm"], **raw})))
+        else:
+            parse({**BASE, **raw})
+
+
+def documents(block: Block) -> Iterator[dict[str, Any]]:
+    """What a block says: one configuration, or one a line where its lines are alternatives."""
+    lines = [line for line in block.text.splitlines() if line.strip()]
+    keys = [line.split(":")[0] for line in lines]
+    if len(set(keys)) < len(keys) and len(set(keys)) == 1:
+        yield from (yaml.safe_load(line) for line in lines)
+    elif block.text.startswith(" "):
+        policies = yaml.safe_load(block.text)
+        roles = {"tool": "shared", "planner": next(iter(policies))}
+        yield {"team": {"policies": {"shared": "seed", **policies}, "roles": roles}}
+    else:
+        yield yaml.safe_load(block.text)
+
+
+def with_embedded(raw: dict[str, Any]) -> dict[str, Any]:
+    """The same team on models that need no download."""
+    policies = raw["team"]["policies"]
+    small = {name: told if isinstance(told, str) else {**told, "model": "seed"} for name, told in policies.items()}
+    return {**raw, "team": {**raw["team"], "policies": {name: small_model(told) for name, told in small.items()}}}
+
+
+def small_model(told: Any) -> Any:
+    return told if not isinstance(told, str) or told in ("seed", "games") else "seed"
+
+
+COMMANDS = [
+    pytest.param(words, id=f"{block}: {' '.join(words)[:60]}")
+    for language in ("", "bash")
+    for block in blocks(language)
+    for words in commands(block)
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_commands_are_understood(words: list[str]) -> None:
+    """Every option is known, and every setting fits the recipe that it is named with, where that is bundled."""
+    group: Any = typer.main.get_command(app)
+    above = group.make_context("cadre", list(words))
+    name, command, rest = group.resolve_command(above, [*above._protected_args, *above.args])
+    context = command.make_context(name, rest, parent=above)
+    settings = [pair for pair in context.params.get("overrides") or [] if "=" in pair and not pair.startswith("env=")]
+    recipe = context.params.get("recipe") or context.params.get("target") or ""
+    known = name in ("train", "eval", "audit") and re.match(r"[a-z]", recipe) and not recipe.endswith(".yaml")
+    if known and settings and "/" not in recipe:
+        parse(overridden(read_recipe(recipe), settings))
+
+
+def test_there_are_blocks_of_every_kind() -> None:
+    counted = {language: len(blocks(language)) for language in ("python", "yaml", "json", "bash", "")}
+    assert all(count > 0 for count in counted.values()), counted
+    assert len(COMMANDS) > 40
