@@ -56,7 +56,8 @@ def ten(options: argparse.Namespace, name: str) -> None:
     begun = [step["rollout/episodes"] + step["rollout/failures"] for step in done.steps()]
     diverged = sum(step["rollout/divergence_rate"] for step in done.steps()) / len(begun)
     print(name, "trees", sum(begun), "failed", done.total("rollout/failures"), "diverged", diverged, flush=True)
-    command = f"python bench/program_trainings.py ten --names {name}"
+    changed = f" --changes {' '.join(options.changes)}" if options.changes else ""
+    command = f"python bench/program_trainings.py ten --names {name}{changed}"
     keep(options, f"programs.divergence_rate.{name}", [diverged], "share", command, int(sum(begun)), [done])
 
 
