@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from cadre.errors import ConfigError
 from cadre.experiment.experiment import Experiment
 from cadre.settings import VllmConfig
+from cadre.settings.section import merged
 
 MOST_RANK = 512
 
@@ -40,6 +41,16 @@ def vllm(experiment: Experiment) -> None:
             f"vllm.{changed[0]}: set, and vLLM draws for nobody; expected sampling.engine=vllm beside it. Set that, or "
             "remove the section."
         )
+
+
+def sampling_graphs(experiment: Experiment) -> None:
+    """CUDA graphs of the torch engine's steps are asked for where it draws."""
+    for name in experiment.on_vllm:
+        if merged(experiment.config.sampling, experiment.policies[name].sampling).graphs:
+            raise ConfigError(
+                f"sampling.graphs: got true for {name}, and vLLM draws for it, which has graphs of its own "
+                "(vllm.eager); expected sampling.engine=torch beside it. Remove it."
+            )
 
 
 def vllm_device(experiment: Experiment) -> None:
