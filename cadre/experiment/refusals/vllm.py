@@ -33,7 +33,8 @@ def sampling_engine_of_remote(experiment: Experiment) -> None:
 
 
 def vllm(experiment: Experiment) -> None:
-    """How vLLM is run is said where it runs alone."""
+    """What is about one engine is said where that draws: how vLLM is run, and graphs of torch's steps."""
+    _graphs(experiment)
     chosen, usual = experiment.config.vllm.model_dump(), VllmConfig().model_dump()
     changed = [name for name in chosen if chosen[name] != usual[name]]
     if changed and not experiment.on_vllm:
@@ -43,8 +44,7 @@ def vllm(experiment: Experiment) -> None:
         )
 
 
-def sampling_graphs(experiment: Experiment) -> None:
-    """CUDA graphs of the torch engine's steps are asked for where it draws."""
+def _graphs(experiment: Experiment) -> None:
     for name in experiment.on_vllm:
         if merged(experiment.config.sampling, experiment.policies[name].sampling).graphs:
             raise ConfigError(
