@@ -166,7 +166,7 @@ def parity(bench: Bench) -> None:
 def of_sampling(bench: Bench, side: TorchLearner, asked: Sequence[tuple[int, ...]], sizes: Sizes, dtype: str) -> None:
     """What sampling says of the tokens that it draws, against the learner."""
     for name, graphs in (("steps", False), ("graphs", True)):
-        side.engine._graphs = graphs
+        side.engine.graphs = graphs
         data = drawn(side.engine, asked, sizes)
         said = torch.tensor([v for one in data for v, m in zip(one.logprobs, one.mask, strict=True) if m])
         gaps = (logprobs(side, data) - said).abs()
@@ -248,7 +248,7 @@ def of_decoding(bench: Bench, shape: Shape, side: TorchEngine, sizes: Sizes) -> 
     weights = sum(weight.numel() * weight.element_size() for weight in side.loaded.model.parameters())
     at_most = count * bench.card.bandwidth / (weights + count * slot * (sizes.prompt + sizes.said / 2))
     for name, graphs in (("steps", False), ("graphs", True)):
-        side._graphs = graphs
+        side.graphs = graphs
         short = min(seconds(bench, lambda: drawn(side, asked, replace(sizes, said=1))))
         whole = seconds(bench, lambda: drawn(side, asked, sizes))
         rates = [count * steps / max(each - short, 1e-9) for each in whole]

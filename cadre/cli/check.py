@@ -53,6 +53,8 @@ def _faults(env_spec: EnvSpec, model: str, step_seconds: float) -> int:
         print_error(fault)
     for line in (*(f"ok  {rule}" for rule in report.held), *(f"note: {note}" for note in report.notes)):
         console.print(line, markup=False, highlight=False)
+    if len(shown) > 1:
+        console.print("What roles are quoted with below was made up by the check.", highlight=False)
     for prompt in shown:
         _print_prompt(prompt, model)
     return len(report.broken) + len(refused)

@@ -71,11 +71,11 @@ def _train(experiment: Experiment, here: Run, resume: bool) -> None:
     algorithm = f"{experiment.config.algorithm.name}, {experiment.plan.shape.name}"
     console.print(f"run {here.folder}: {experiment.config.env}, {algorithm}, {team}", markup=False, highlight=False)
     _, done = session.start(experiment, here, console, resume)
-    _after(here, done)
+    _after(here, done, len(experiment.held_out.tasks("test")))
 
 
-def _after(here: Run, done: int) -> None:
-    """What came of it, and what to try next."""
+def _after(here: Run, done: int, held_out: int) -> None:
+    """What came of it, and what to try next, with so many held-out tasks."""
     goal = here.config.train
     if done < goal.steps and not 0 < goal.max_tokens <= here.total("rollout/tokens"):
         words = ["cadre train", here.command()[0], f"--run {here.folder} --resume"]
@@ -95,7 +95,7 @@ def _after(here: Run, done: int) -> None:
     console.print(
         f"The run is in {here.folder}. Next:\n"
         f"  cadre play {here.folder}              one episode, to read\n"
-        f"  cadre eval {here.folder} --tasks 500  more held-out tasks\n"
+        f"  cadre eval {here.folder} --tasks {min(500, held_out):<3}  more held-out tasks\n"
         f"  tensorboard --logdir {here.folder}    the curves",
         highlight=False,
     )

@@ -28,14 +28,16 @@ class EngineRecipe:
     graphs: bool = False
 
     def make(self) -> TorchEngine:
-        """The engine, in this process."""
+        """The engine, in this process. Raises EngineError where the model cannot be used, or not as asked."""
         from cadre.engines.torch import TorchEngine
+        from cadre.engines.torch.engine import check_graphs
 
+        if self.graphs:
+            check_graphs(self.policies)
         engine = TorchEngine(self.model, self.policies, self.seed, self.memory, self.sharing)
         if self.turns is not None:
             engine.turns.limit = self.turns
-        if self.graphs:
-            engine.replay_steps()
+        engine.graphs = self.graphs
         return engine
 
     def within(self, memory: int) -> EngineRecipe:

@@ -7,6 +7,7 @@ import inspect
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from cadre.env import Env
@@ -19,6 +20,7 @@ from cadre.types import Message, Observation, Reward, Task
 
 MAX_DECISIONS = 200
 THOROUGH_DECISIONS = 8
+QUOTED = 40
 ANY_TEXT = "A model may say anything: take every text, and pay less for what cannot be read."
 
 
@@ -33,6 +35,7 @@ class Episode:
         self.name = env_spec.env_class.__name__
         self.history: list[tuple[dict[str, Observation], dict[str, str], Reward]] = []
         self.prompts: dict[str, tuple[Message, ...]] = {}
+        self.said: set[str] = set()
         self.ended = False
 
     @property
@@ -93,11 +96,22 @@ class Episode:
             self.findings.add("observe", fault)
         if not faults:
             seen = {role: observation.messages for role, observation in observations.items()}
-            self.prompts |= {role: messages for role, messages in seen.items() if role not in self.prompts}
+            unseen = {role: messages for role, messages in seen.items() if role not in self.prompts}
+            self.prompts |= {role: self._without_long_nonsense(messages) for role, messages in unseen.items()}
         return observations
+
+    def _without_long_nonsense(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """The messages with the long texts that were said here cut short: a prompt that quotes another role is as long
+        as what a model says, not as what is said to try the environment."""
+        cuts = {text: f"{text[:QUOTED]}..." for text in self.said if len(text) > QUOTED}
+        contents = [message.content for message in messages]
+        for text, cut in cuts.items():
+            contents = [content.replace(text, cut) for content in contents]
+        return tuple(replace(message, content=content) for message, content in zip(messages, contents, strict=True))
 
     async def _stepped(self, env: Env, chosen: dict[str, str]) -> Reward:
         """One step. What does not return an awaitable is a fault of the declaration, and is played all the same."""
+        self.said |= {text.strip() for text in chosen.values()}
         said = ", ".join(f"{text[:40]!r} by {role}" for role, text in chosen.items())
         with self.findings.calling("reward", f"{self.name}.step", ANY_TEXT, f", given {said}"):
             deadline = self._deadline("step")

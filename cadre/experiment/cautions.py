@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from cadre.env import Split
+from cadre.envs.from_data import FromData
+from cadre.envs.spec import EnvSpec
 from cadre.experiment.experiment import Experiment
+from cadre.types import Task
 
 # The modules of the games whose transcripts the embedded model was made from, in their compact wording.
 SEED_GAMES = {"cadre.envs.plan_path", "cadre.envs.sokoban", "cadre.envs.sudoku"}
+# Tasks of a split that are compared with the other's.
+LOOKED_AT = 100
 
 
 def cautions(experiment: Experiment) -> list[str]:
     """A paragraph for each."""
     return [*_embedded_model(experiment)]
+
+
+def training_cautions(experiment: Experiment) -> list[str]:
+    """Those, and what only shows when the training tasks are looked at."""
+    return [*cautions(experiment), *_same_tasks(experiment)]
 
 
 def _embedded_model(experiment: Experiment) -> list[str]:
@@ -26,3 +37,24 @@ def _embedded_model(experiment: Experiment) -> list[str]:
         f"in their compact wording, and is asked for {asked}; expect no words from it that mean anything. "
         + ("Set settings.prompts=compact." if known else "Name another model, such as Qwen/Qwen3-1.7B.")
     ]
+
+
+def _same_tasks(experiment: Experiment) -> list[str]:
+    """Held-out tasks that are trained on, by their data: of those that an evaluation plays, and the first that training
+    draws from. Sets of data are checked for leaks where they are read, and what is bundled divides its problems."""
+    spec, wanted = experiment.env_spec, experiment.config.evaluate
+    if issubclass(spec.declared, FromData) or spec.declared.__module__.startswith("cadre."):
+        return []
+    known = {repr(task.data) for task in _some(spec, "train", 0, LOOKED_AT)}
+    held_out = _some(experiment.held_out, "test", wanted.first, min(wanted.tasks, LOOKED_AT))
+    shared = [task.id for task in held_out if repr(task.data) in known]
+    return shared and [
+        f"warning: {experiment.config.env}: held-out task {shared[0]} is also a training task, {len(shared)} of "
+        f"{len(held_out)} are; expected disjoint splits. What is measured is not held out: divide the problems by the "
+        "split in tasks."
+    ]
+
+
+def _some(spec: EnvSpec, split: Split, first: int, count: int) -> list[Task]:
+    tasks = spec.tasks(split)
+    return [tasks[index] for index in range(first, min(first + count, len(tasks)))]

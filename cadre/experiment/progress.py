@@ -61,6 +61,7 @@ class Progress:
         failed = [f"failed {metrics['rollout/failed']:.1%}"] if metrics.get("rollout/failed") else []
         rate = metrics.get("rollout/divergence_rate")
         failed += [f"diverged {rate:.1%}"] if rate else []
+        failed += ["no update"] if _unmoved(metrics) else []
         rewards = rewards_of(metrics)
         speed = [f"{tokens / seconds:,.0f} tok/s"] if len(rewards) <= MOST_WITH_RATE else []
         rest = [success, *failed, *speed, f"{duration(self.left(step + 1))} left"]
@@ -93,6 +94,12 @@ class Progress:
     def _print(self, lines: Sequence[str]) -> None:
         for line in lines:
             self.console.print(line, markup=False, highlight=False)
+
+
+def _unmoved(metrics: Mapping[str, float]) -> bool:
+    """Whether no policy made an optimiser step, as where all samples of every group were paid alike."""
+    updates = [value for name, value in metrics.items() if name.endswith("/updates")]
+    return bool(updates) and not any(updates)
 
 
 def rewards_of(metrics: Mapping[str, float]) -> list[str]:

@@ -11,7 +11,7 @@ from cadre import sandbox
 from cadre.experiment import checkpoint
 from cadre.experiment.bases import Watched
 from cadre.experiment.build import build_team, hosted, sampling_memory, vocabulary
-from cadre.experiment.cautions import cautions
+from cadre.experiment.cautions import training_cautions
 from cadre.experiment.checkpoint import State
 from cadre.experiment.config import load
 from cadre.experiment.event_loop import run_to_end
@@ -38,7 +38,7 @@ def start(experiment: Experiment, run: Run, console: Console, resume: bool = Fal
 def _locked(experiment: Experiment, run: Run, console: Console, resume: bool) -> tuple[Team, int]:
     config = experiment.config
     sandbox.configure(config.sandbox.level, cgroup=config.sandbox.cgroup)
-    for paragraph in cautions(experiment):
+    for paragraph in training_cautions(experiment):
         console.print(paragraph, markup=False, highlight=False)
     if not resume:
         _ = run.trackers  # one that cannot begin says so before models load; a resumed run draws its steps first

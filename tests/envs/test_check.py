@@ -375,3 +375,9 @@ def test_the_first_prompt_of_every_role_is_kept() -> None:
     prompts = asyncio.run(examine(game_of(Relay))).prompts
     assert list(prompts) == ["scout", "runner"]
     assert prompts["scout"][0].content.startswith("train-0 scout turn=0")
+
+
+def test_a_first_prompt_is_not_as_long_as_what_was_said_to_try_the_environment() -> None:
+    prompts = asyncio.run(examine(game_of(Relay), actions=["9" * 5_000])).prompts
+    assert prompts["runner"][0].content.startswith("train-0 runner turn=0 note=9999")
+    assert len(prompts["runner"][0].content) < 200

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from cadre.experiment import config, session
-from cadre.experiment.cautions import cautions
+from cadre.experiment.cautions import cautions, training_cautions
 from cadre.experiment.resolve import resolve, resolve_for_evaluation
 from cadre.experiment.run_directory import Run
 
@@ -52,3 +52,27 @@ def test_a_training_prints_it_once(tmp_path: Path) -> None:
     )
     session.start(resolve(chosen), Run.create(tmp_path / "run", chosen), console)
     assert console.export_text().count("embedded model") == 1
+
+
+def test_tasks_that_are_trained_on_and_held_out_are_told_of(tmp_path: Path) -> None:
+    """Training goes on: a game of one task is a way to begin."""
+    game = (
+        "from cadre import Env, Message, Observation, Reward, Task\n"
+        "class Same(Env):\n"
+        "    roles = ('one',)\n"
+        "    def __init__(self, task, shared=3): super().__init__(task)\n"
+        "    @classmethod\n"
+        "    def tasks(cls, split, shared=3):\n"
+        "        return [Task(f'{split}-{n}', {'n': n if n < shared else f'{split} {n}'}) for n in range(5)]\n"
+        "    def observe(self): return {'one': Observation('one', (Message('user', 'Say'),))}\n"
+        "    async def step(self, actions): return Reward()\n"
+        "    @property\n"
+        "    def success(self): return True\n"
+    )
+    (tmp_path / "same.py").write_text(game)
+    told = {}
+    for shared in (0, 3):
+        raw = {"env": f"{tmp_path}/same.py:Same", "settings": {"shared": shared}, "team": "games", "algorithm": "grpo"}
+        told[shared] = training_cautions(resolve(config.parse(raw)))
+    assert told[0] == []
+    assert "held-out task test-0 is also a training task, 3 of 5 are" in told[3][0]

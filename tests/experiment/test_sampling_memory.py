@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cadre.engines.torch.base import device_memory
+from cadre.engines.torch.base import device_memory, loading
+from cadre.errors import EngineError
 from cadre.experiment import build
 from cadre.experiment.resolve import resolve
 from tests.experiment.test_loop import configured, play
@@ -44,6 +45,14 @@ def test_policies_of_one_base_take_the_least(speaker: Path) -> None:
     built = build.build_team(resolve(configured(speaker, "Pair", team=team, sampling={"memory": 3, "max_tokens": 2})))
     assert build.sampling_memory(built) == {"p": 2.0, "q": 2.0}
     built.samplers["p"].close()
+
+
+def test_graphs_are_refused_on_a_cpu_before_a_model_is_loaded(speaker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "load", lambda *arguments: pytest.fail("a model was loaded"))
+    team = {"policies": {"p": {"model": str(speaker), "device": "cpu"}}, "roles": {"left": "p", "right": "p"}}
+    chosen = configured(speaker, "Pair", team=team, sampling={"max_tokens": 2, "graphs": True})
+    with pytest.raises(EngineError, match=r"sampling\.graphs: got true, and p would be on the CPU"):
+        build.build_team(resolve(chosen))
 
 
 def test_a_run_goes_on_with_what_it_had(

@@ -55,6 +55,27 @@ def test_what_cannot_be_exchanged_is_refused(team: dict, algorithm: str, wanted:
         resolved({**team, "exchange_every": 2}, algorithm)
 
 
+def test_a_misspelt_role_is_named_with_the_role_that_it_stands_for() -> None:
+    team = {"policies": {"shared": "seed"}, "roles": {"lefft": "shared", "right": "shared"}}
+    with pytest.raises(
+        ConfigError, match=r"team\.roles\.lefft: .* no such role; .*Rename it to left\. Did you mean left"
+    ):
+        resolved(team)
+
+
+@pytest.mark.parametrize(("split", "said"), [("train", "got no training tasks"), ("test", "has 0 held-out tasks")])
+def test_an_empty_split_is_refused(split: str, said: str, tmp_path: Path) -> None:
+    lines = (Path(GAMES).read_text(), "class Empty(Pair):", "    @classmethod", "    def tasks(cls, split):")
+    (tmp_path / "empty.py").write_text(
+        "\n".join([*lines, f"        return [] if split == {split!r} else Pair.tasks(split)"])
+    )
+    chosen = {"env": f"{tmp_path}/empty.py:Empty", "team": ONE, "algorithm": "grpo"}
+    with pytest.raises(ConfigError, match=said):
+        resolve(config.parse(chosen))
+    if split == "test":
+        assert resolve(config.parse({**chosen, "evaluate": {"tasks": 0}}))
+
+
 @dataclass
 class Stub:
     experiment: object

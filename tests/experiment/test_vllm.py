@@ -62,6 +62,8 @@ def test_what_vllm_would_ignore_or_not_take(speaker: Path) -> None:
     refused(speaker, r"vllm\.context: set, and vLLM draws for nobody", sampling={}, vllm={"context": 64})
     wide = team(speaker, a={"lora": {"rank": 600}}, b=ADAPTERS)
     refused(speaker, r"policies\.a\.lora\.rank: got 600.*at most 512", team=wide)
+    graphs = {"engine": "vllm", "graphs": True}
+    refused(speaker, r"sampling\.graphs: got true for shared, and vLLM draws for it", sampling=graphs)
     second = team(speaker, a={"device": "cuda:1"}, b=ADAPTERS)
     refused(speaker, r"policies\.a\.device: got cuda:1.*CUDA_VISIBLE_DEVICES", team=second)
     far = team(

@@ -38,7 +38,7 @@ class TorchEngine:
     how many updates its weights have had. Raises EngineError where the model cannot be used.
 
     `memory` is what keys, values and scores of one batch may take, in bytes; None for what is usual on a device that
-    has so many engines as `sharing` says.
+    has so many engines as `sharing` says. With `graphs` decoding steps are replayed as CUDA graphs.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TorchEngine:
         self._text = ModelText(self.loaded.templates, self.loaded.stops, self.loaded.context)
         self.memory = memory or device_memory.for_sampling(target, self._taken(), sharing)
         self.turns = TurnCache(self.memory // OF_TURNS)
-        self._graphs = False
+        self.graphs = False
 
     async def sample(self, request: Request) -> list[Sample]:
         """`request.count` siblings, drawn in one batch with whatever else is asked for at the time."""
@@ -88,15 +88,6 @@ class TorchEngine:
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The same without keeping the event loop waiting."""
         return await self._batcher.run(function, *args, **kwargs)
-
-    def replay_steps(self) -> None:
-        """Replay decoding steps as CUDA graphs from here on. Raises EngineError where the model is on the CPU."""
-        if self.loaded.model.device.type == "cpu":
-            raise EngineError(
-                "sampling.graphs: got true, and the model is on the CPU, where there are no CUDA graphs; expected a "
-                "card. Leave it off here."
-            )
-        self._graphs = True
 
     def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
         """The token ids of a conversation that the policy would answer next."""
@@ -187,7 +178,16 @@ class TorchEngine:
         )
         self.turns.enter(scope)
         for batch in batch_memory.split(requests, memory, self.memory):
-            decode(self.loaded, batch, self.dtype, stamped, Keeping(self.turns, graphs=self._graphs))
+            decode(self.loaded, batch, self.dtype, stamped, Keeping(self.turns, graphs=self.graphs))
+
+
+def check_graphs(policies: Mapping[str, PolicyConfig]) -> None:
+    """Raise EngineError where steps of these policies cannot be replayed; asked before the model is loaded."""
+    if loading.pick_device(next(iter(policies.values())).device).type == "cpu":
+        raise EngineError(
+            f"sampling.graphs: got true, and {', '.join(policies)} would be on the CPU, where there are no CUDA "
+            "graphs; expected a card. Leave it off here."
+        )
 
 
 def _check(policies: Mapping[str, PolicyConfig]) -> None:

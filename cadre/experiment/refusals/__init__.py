@@ -25,6 +25,7 @@ TRAINING = (
     cluster.cluster_policies,
     cluster.cluster_vllm,
     environment.settings_of_tasks,
+    environment.evaluate_tasks,
     trees.algorithm_k,
     trees.algorithm_k_size,
     programs.settings_replayable,

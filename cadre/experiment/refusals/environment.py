@@ -19,18 +19,19 @@ def team_roles(experiment: Experiment) -> None:
     """Every role of the environment has a policy, and nobody else has one."""
     config, roles = experiment.config, experiment.env_spec.roles
     played = f"{config.env} under {config.algorithm.name}"
-    for role in roles:
-        if role not in config.team.roles:
-            raise ConfigError(
-                f"team.roles: role {role!r} of {played} has no policy; expected a policy for each of "
-                f"{', '.join(roles)}. Add `{role}: {next(iter(config.team.policies))}`."
-            )
+    missing = [role for role in roles if role not in config.team.roles]
     for role in config.team.roles:
         if role not in roles:
+            remedy = f"Rename it to {missing[0]}" if len(missing) == 1 else "Rename it" if missing else "Remove it"
             raise ConfigError(
                 f"team.roles.{role}: {played} has no such role; expected {', '.join(roles)}. "
-                f"Remove it.{nearest(role, roles)}"
+                f"{remedy}.{nearest(role, missing or roles)}"
             )
+    for role in missing:
+        raise ConfigError(
+            f"team.roles: role {role!r} of {played} has no policy; expected a policy for each of "
+            f"{', '.join(roles)}. Add `{role}: {next(iter(config.team.policies))}`."
+        )
 
 
 def evaluate_settings(experiment: Experiment) -> None:
@@ -60,4 +61,20 @@ def settings(experiment: Experiment) -> None:
 
 def settings_of_tasks(experiment: Experiment) -> None:
     """A folder that is not there, or settings that exclude each other, show when the training split is asked for."""
-    experiment.env_spec.tasks("train")
+    config = experiment.config
+    if not len(experiment.env_spec.tasks("train")):
+        raise ConfigError(
+            f"{config.env}: got no training tasks; expected at least one. Make tasks('train') return some, or change "
+            "its settings."
+        )
+
+
+def evaluate_tasks(experiment: Experiment) -> None:
+    """There are held-out tasks where some are to be played."""
+    wanted, env = experiment.config.evaluate, experiment.config.env
+    if wanted.tasks and (count := len(experiment.held_out.tasks("test"))) <= wanted.first:
+        raise ConfigError(
+            f"evaluate.tasks: got {wanted.tasks} from number {wanted.first} on, but {env} has {count} held-out tasks; "
+            "expected more. Make tasks('test') return some, start earlier (evaluate.first), or set evaluate.tasks=0 to "
+            "train without measuring."
+        )

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from cadre.errors import ConfigError
 from cadre.experiment.experiment import Experiment
 from cadre.settings import VllmConfig
+from cadre.settings.section import merged
 
 MOST_RANK = 512
 
@@ -32,7 +33,8 @@ def sampling_engine_of_remote(experiment: Experiment) -> None:
 
 
 def vllm(experiment: Experiment) -> None:
-    """How vLLM is run is said where it runs alone."""
+    """What is about one engine is said where that draws: how vLLM is run, and graphs of torch's steps."""
+    _graphs(experiment)
     chosen, usual = experiment.config.vllm.model_dump(), VllmConfig().model_dump()
     changed = [name for name in chosen if chosen[name] != usual[name]]
     if changed and not experiment.on_vllm:
@@ -40,6 +42,15 @@ def vllm(experiment: Experiment) -> None:
             f"vllm.{changed[0]}: set, and vLLM draws for nobody; expected sampling.engine=vllm beside it. Set that, or "
             "remove the section."
         )
+
+
+def _graphs(experiment: Experiment) -> None:
+    for name in experiment.on_vllm:
+        if merged(experiment.config.sampling, experiment.policies[name].sampling).graphs:
+            raise ConfigError(
+                f"sampling.graphs: got true for {name}, and vLLM draws for it, which has graphs of its own "
+                "(vllm.eager); expected sampling.engine=torch beside it. Remove it."
+            )
 
 
 def vllm_device(experiment: Experiment) -> None:

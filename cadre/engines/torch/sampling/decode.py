@@ -107,8 +107,7 @@ class DecodingBatch:
         numbers = [filled.number[owner.policy, owner.prompt_ids] for owner in self._siblings.owners]
         self._prompts = [filled.parts[number] for number in numbers]
         read = torch.tensor(numbers, device=device)
-        room = min(GROWTH, max(request.limit for request in requests))
-        self._keys = _held(loaded, filled, read, room, keeping)
+        self._keys = _held(loaded, filled, read, max(request.limit for request in requests), keeping)
         self._logits = filled.logits[read]
         self._token = read.new_zeros(len(read))
         self._next: Callable[[Tensor, Tensor], Tensor] = self._by_the_model
@@ -201,15 +200,16 @@ class DecodingBatch:
         return segments([self._siblings.owners[number].policy for number in self._sequences.number.tolist()])
 
 
-def _held(loaded: Loaded, filled: Prefill, read: Tensor, room: int, keeping: Keeping) -> Keys:
-    """The prompts' keys, with room for those of so many tokens of each sequence; `read` is the prompt of each."""
+def _held(loaded: Loaded, filled: Prefill, read: Tensor, most: int, keeping: Keeping) -> Keys:
+    """The prompts' keys, with room for those of completions of at most `most` tokens; `read` is each one's prompt."""
     graphs = keeping.graphs and fixed_keys.serves(loaded.model)
+    room = min(most, fixed_keys.ROOM if graphs else GROWTH)
     if keeping.share and not graphs and shared_prefix_cache.serves(loaded.model):
         groups = [Prompts.of(cache, lengths) for cache, lengths in zip(filled.caches, filled.lengths, strict=True)]
         return SharedKeys(groups, read, room)
     lengths = torch.cat(filled.lengths)[read]
     longest = int(lengths.max())
-    cache = KeyValues.copied(filled.caches, read, longest, longest + (fixed_keys.ROOM if graphs else room))
+    cache = KeyValues.copied(filled.caches, read, longest, longest + room)
     return FixedKeys(cache, lengths) if graphs else CopiedPrompts(loaded.attention, cache, lengths)
 
 

@@ -9,7 +9,6 @@ from transformers import AutoModelForCausalLM
 
 from cadre.engines.torch.sampling import decode, fixed_keys, prefill, shared_prefix_cache, transposed_matmul
 from cadre.engines.torch.sampling.llama_step import MODEL_TYPES, Step
-from cadre.errors import EngineError
 from tests.engines import tiny
 from tests.engines.tiny import datum, request, sample, update
 
@@ -94,7 +93,7 @@ def test_keys_in_fixed_places_give_what_a_copy_a_row_gives(engine, architecture,
     monkeypatch.setattr(fixed_keys, "recorder", lambda device: recorder)
     asked = [request(text, count, key, max_tokens=limit) for key, (text, count, limit) in enumerate(MANY)]
     mine = engine(architecture)
-    mine._graphs = True
+    mine.graphs = True
     for one, other in zip(sample(mine, *asked), sample(engine(architecture), *asked), strict=True):
         assert [first.token_ids for first in one] == [second.token_ids for second in other]
         for first, second in zip(one, other, strict=True):
@@ -106,15 +105,10 @@ def test_a_step_is_recorded_once_for_every_place_of_its_keys(engine, monkeypatch
     monkeypatch.setattr(fixed_keys, "ROOM", 8)
     monkeypatch.setattr(fixed_keys, "recorder", lambda device: lambda *step: records.append(1) or traced(*step))
     mine = engine()
-    mine._graphs = True
+    mine.graphs = True
     asked = request("go", 4, 1, max_tokens=30, temperature=50.0)
     ((first, *_),) = sample(mine, asked)
     assert len(records) in range(len(first.token_ids) // 8, 30 // 8 + 5)
-
-
-def test_graphs_are_refused_on_a_cpu(engine):
-    with pytest.raises(EngineError, match=r"sampling\.graphs: got true, and the model is on the CPU"):
-        engine().replay_steps()
 
 
 @pytest.mark.parametrize("changes", [{}, {"attention_bias": True, "mlp_bias": True, "rope_parameters": "llama3"}])
