@@ -46,9 +46,8 @@ def learn(options: argparse.Namespace, name: str) -> None:
     print(name, "before", before, "after", after, "minutes", [each.minutes() for each in runs], flush=True)
     diverged = [step["rollout/divergence_rate"] for each in runs for step in each.steps()]
     print(name, "diverged", sum(diverged) / len(diverged), flush=True)
-    command = f"python bench/program_trainings.py learn --names {name}"
     for when, values in (("before", before), ("after", after)):
-        keep(options, f"programs.{name}.success.{when}", values, "share", command, options.tasks, runs)
+        keep(options, f"programs.{name}.success.{when}", values, options.tasks, runs)
 
 
 def ten(options: argparse.Namespace, name: str) -> None:
@@ -56,9 +55,7 @@ def ten(options: argparse.Namespace, name: str) -> None:
     begun = [step["rollout/episodes"] + step["rollout/failures"] for step in done.steps()]
     diverged = sum(step["rollout/divergence_rate"] for step in done.steps()) / len(begun)
     print(name, "trees", sum(begun), "failed", done.total("rollout/failures"), "diverged", diverged, flush=True)
-    changed = f" --changes {' '.join(options.changes)}" if options.changes else ""
-    command = f"python bench/program_trainings.py ten --names {name}{changed}"
-    keep(options, f"programs.divergence_rate.{name}", [diverged], "share", command, int(sum(begun)), [done])
+    keep(options, f"programs.divergence_rate.{name}", [diverged], int(sum(begun)), [done])
 
 
 def serve(options: argparse.Namespace, name: str) -> None:
@@ -69,10 +66,9 @@ def serve(options: argparse.Namespace, name: str) -> None:
         inside.append(evaluated(folder, options.tasks))
         outside.append(alone(folder, options, name))
     print(name, "cadre eval", inside, "outside", outside, flush=True)
-    command = f"python bench/program_trainings.py serve --names {name}"
     runs = [run(options, "learn", name, seed, *LEARN) for seed in options.seeds]
-    keep(options, f"programs.{name}.success.served", outside, "share", command, options.tasks, runs)
-    keep(options, f"programs.{name}.success.evaluated", inside, "share", command, options.tasks, runs)
+    keep(options, f"programs.{name}.success.served", outside, options.tasks, runs)
+    keep(options, f"programs.{name}.success.evaluated", inside, options.tasks, runs)
 
 
 def evaluated(folder: Path, tasks: int) -> float:
@@ -120,13 +116,11 @@ def held_out(folder: Path, count: int) -> list[dict[str, Any]]:
     return [dict(task.data) for task in tasks_of(settings["tasks"], "", settings["held_out"], "test")[:count]]
 
 
-def keep(
-    options: argparse.Namespace, name: str, values: list[float], unit: str, command: str, n: int, runs: list[Run]
-) -> None:
-    """Record figures, under the commit that was trained."""
+def keep(options: argparse.Namespace, name: str, shares: list[float], n: int, runs: list[Run]) -> None:
+    """Record shares, under the commit that was trained."""
     if options.write:
         (measured,) = {each.done()["commit"] for each in runs}
-        record("programs", name, values, unit, command, n, [each.seed for each in runs], measured)
+        record("programs", name, shares, "share", options.command, n, [each.seed for each in runs], measured)
 
 
 if __name__ == "__main__":
@@ -140,5 +134,7 @@ if __name__ == "__main__":
     parser.add_argument("--changes", nargs="*", help="of the recipe, for `ten`")
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "programs")
     chosen = parser.parse_args()
+    changed = f" --changes {' '.join(chosen.changes)}" if chosen.changes else ""
     for each in chosen.names.split(","):
+        chosen.command = f"python bench/program_trainings.py {chosen.what} --names {each}{changed}"
         {"learn": learn, "ten": ten, "serve": serve}[chosen.what](chosen, each)
