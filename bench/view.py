@@ -19,6 +19,8 @@ from typing import Any
 
 import psutil
 
+from cadre.view import export
+from cadre.view.serve import readers
 from common import ROOT, record
 from tests.view.browser import chromium, opened, served
 from tests.view.runs import hostile, synthetic
@@ -46,8 +48,9 @@ def first_paint(browser: Any, address: str) -> float:
     return min(times)
 
 
-def filtering(page: Any, address: str, decisions: int) -> tuple[float, float]:
-    """Milliseconds from a typed word to the list that it leaves, at the most; and the megabytes of its process."""
+def filtering(page: Any, address: str, decisions: int) -> tuple[float, float, float]:
+    """Milliseconds from a typed word to the list that it leaves, at the most, by the clock and on the processor;
+    and the megabytes of its process."""
     page.goto(f"{address}#/trees")
     until(page, "document.querySelector('#found')?.textContent.includes('decisions')")
     until(page, "!document.querySelector('#found').textContent.includes('read')")
@@ -55,9 +58,21 @@ def filtering(page: Any, address: str, decisions: int) -> tuple[float, float]:
     script = """word => { const box = document.querySelector('#filter'); const began = performance.now();
         box.value = word; box.dispatchEvent(new Event('input', {bubbles: true}));
         document.querySelector('#found').getBoundingClientRect(); return performance.now() - began; }"""
-    times = [page.evaluate(script, word) for word in ("go on", "u12", "zzz", "moves l", "")]
-    print("filter", [round(one, 1) for one in times])
-    return max(times), renderer()
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    times, worked = [], []
+    for word in ("go on", "u12", "zzz", "moves l", ""):
+        before = busy(session)
+        times.append(page.evaluate(script, word))
+        worked.append((busy(session) - before) * 1000)
+    print("filter", [round(one, 1) for one in times], "on the processor", [round(one, 1) for one in worked])
+    return max(times), max(worked), renderer()
+
+
+def busy(session: Any) -> float:
+    """Seconds that the page's thread was on the processor with scripts, styles and layout."""
+    told = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+    return float(told["ScriptDuration"] + told["RecalcStyleDuration"] + told["LayoutDuration"])
 
 
 def renderer() -> float:
@@ -104,14 +119,21 @@ def serious(browser: Any, address: str, axe: str) -> int:
 
 
 def scripts_run(browser: Any, folder: Path) -> int:
-    """Scripts of hostile texts that ran, over all views of all of them."""
-    with served(hostile(folder)) as address, opened(browser, address) as page:
+    """Of two pages with hostile texts, the server's and a saved one, those on which a script of theirs ran."""
+    run = hostile(folder)
+    export.write(readers([run]), folder / "page.html", 100.0)
+    with served(run) as address:
+        return sum(harmed(browser, place) for place in (address, (folder / "page.html").as_uri()))
+
+
+def harmed(browser: Any, address: str) -> bool:
+    with opened(browser, address) as page:
         for index in range(7):
             for view in ("answer", "compare", "tokens", "talk", "state"):
                 place = f"#/trees?step=1&node=0&role=tool&index={index}&view={view}"
                 page.evaluate("place => { location.hash = place }", place)
                 page.wait_for_timeout(300)
-        return int(page.evaluate("window.harmed !== undefined"))
+        return bool(page.evaluate("window.harmed !== undefined"))
 
 
 def main() -> None:
@@ -129,7 +151,7 @@ def main() -> None:
         with served(run) as address:
             paint = first_paint(browser, address)
             with opened(browser, address) as page:
-                slowest, heap = filtering(page, address, nodes)
+                slowest, worked, megabytes = filtering(page, address, nodes)
                 print(page.errors)
                 errors = len(page.errors)
             findings = serious(browser, address, asked.axe.read_text()) if asked.axe else None
@@ -144,7 +166,8 @@ def main() -> None:
         "view.nodes": nodes,
         "view.first_paint_ms": round(paint),
         "view.filter_ms": round(slowest, 1),
-        "view.memory_mb": round(heap, 1),
+        "view.filter_processor_ms": round(worked, 1),
+        "view.memory_mb": round(megabytes, 1),
         "view.console_errors": errors + len(told) - missed,
         "view.features": len(FEATURES) + 1 - missed,
         "view.features_missing": missed + len(absent),

@@ -71,6 +71,8 @@ def settings(page: Any) -> bool:
 
 def filters(page: Any) -> bool:
     at(page, "#/trees", ".sibling.selected")
+    while "; read" in text(page, "#found"):
+        page.wait_for_timeout(200)
     page.select_option("#filter-who", "planner")
     page.wait_for_selector(".sibling.hit")
     return "answer" in text(page, "#found")
@@ -116,6 +118,7 @@ FEATURES: dict[str, Callable[[Any], bool]] = {
 
 def missing(page: Any) -> list[str]:
     """The features that are not seen."""
+    page.set_default_timeout(90_000)
     return [name for name, seen in FEATURES.items() if not seen(page)]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
 from cadre.cli.terminal import visible
@@ -145,7 +146,7 @@ class Walker:
 
     def _text(self, width: int, height: int) -> list[Text]:
         """What is to be read of the sibling, from the line where the reader is; what is above and below is counted."""
-        wrapped = [part for line in self._whole().split("\n") for part in textwrap.wrap(line, width) or [""]]
+        wrapped = [part for line in self._whole().split("\n") for part in _wrapped(line, width)]
         first = min(self.spot.line, max(0, len(wrapped) - height + 1))
         self.spot = replace(self.spot, line=first)
         left = len(wrapped) - first - (height - 1)
@@ -160,6 +161,13 @@ class Walker:
             return visible(node["samples"][spot.role][spot.index]["text"])
         messages = node["observations"][spot.role]["messages"]
         return "\n\n".join(visible(f"{message['role']}:\n{message['content']}") for message in messages)
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """A line in pieces that fit, also where its letters are two columns wide."""
+    if cell_len(line) > len(line):
+        return chop_cells(line, width)
+    return textwrap.wrap(line, width, replace_whitespace=False, drop_whitespace=False) or [""]
 
 
 def _end(branches: list[Mapping[str, Any]]) -> str:

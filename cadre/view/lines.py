@@ -7,23 +7,28 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 HEAD = re.compile(rb'\{"step": (\d+), "tree": (\d+), ')
 
 
 class AnnotationIndex:
-    """Finds the lines about one tree without reading the others. Owned by the reader of a run."""
+    """Finds the lines about one tree without reading the others. Owned by the reader of a run; the server asks it from
+    several threads at once."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._end = path, 0
         self._places: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        self._following = Lock()
 
     def of(self, step: int, tree: int) -> Iterator[dict[str, Any]]:
         """The lines about a tree, as they stand now."""
-        self._follow()
+        with self._following:
+            self._follow()
+            places = list(self._places[step, tree])
         with self._path.open("rb") as file:
-            for offset, length in self._places[step, tree]:
+            for offset, length in places:
                 file.seek(offset)
                 yield json.loads(file.read(length))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cadre.cli import play
+from cadre.cli import walker as walking
 from cadre.cli.terminal import visible
 from cadre.cli.walker import HELP, Walker
 from cadre.view.reading import RunReader
@@ -93,6 +94,12 @@ def test_long_texts_are_read_line_by_line_and_hostile_ones_do_nothing(tmp_path: 
 
 def test_control_characters_are_written_out_and_line_breaks_are_not() -> None:
     assert visible("a\tb\nc\x1b]0;x\x07\u2066") == "a\tb\nc<U+001B>]0;x<U+0007><U+2066>"
+
+
+def test_lines_fit_whatever_the_letters_are_wide() -> None:
+    assert walking._wrapped("abc  def ", 5) == ["abc  ", "def "]
+    assert walking._wrapped("", 5) == [""]
+    assert walking._wrapped("日本語ab", 4) == ["日本", "語ab"]
 
 
 def test_the_command_walks_until_q(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

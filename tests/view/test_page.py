@@ -130,6 +130,36 @@ def test_filters_links_and_keys(page: Any) -> None:
     assert "algorithm" in text(page, ".about")
 
 
+# Texts and words of few letters, drawn by a rule, found by the index and one by one.
+PARITY = """async () => {
+  const { noRows, addRows, rowsWith } = await import(new URL("texts.js", location.href).href);
+  let drawn = 7;
+  const draw = (most) => { drawn = (drawn * 48271) % 2147483647; return drawn % most; };
+  const text = (most) => Array.from({ length: draw(most) }, () => "abAÉ\\n"[draw(5)]).join("");
+  const rows = noRows();
+  const texts = [];
+  for (let part = 0; part < 5; part += 1) {
+    const tree = () => Array.from({ length: draw(6) }, (_, index) => [0, "tool", index, text(12), 0, 0, 0]);
+    const trees = Array.from({ length: 4 }, tree);
+    addRows(rows, part * 4, trees);
+    texts.push(...trees.flat().map((row) => row[3].toLowerCase()));
+  }
+  const differing = [];
+  for (let trial = 0; trial < 300; trial += 1) {
+    const word = (text(3) + "abé\\n"[draw(4)]).toLowerCase();
+    const plain = texts.flatMap((one, row) => (one.includes(word) ? [row] : []));
+    if (plain.join() !== rowsWith(rows, word).join()) differing.push([word, plain, rowsWith(rows, word)]);
+  }
+  return { texts: texts.length, differing };
+}"""
+
+
+def test_the_index_of_texts_agrees_with_a_plain_search(page: Any) -> None:
+    told = page.evaluate(PARITY)
+    assert told["texts"] > 20
+    assert told["differing"] == []
+
+
 def test_the_page_grows_while_a_run_writes(browser: Any, tmp_path: Path) -> None:
     run = synthetic(tmp_path / "run", 2, 2)
     with served(run) as address, opened(browser, f"{address}#/trees") as page:

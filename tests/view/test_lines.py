@@ -1,0 +1,47 @@
+"""Where the lines of a stream stand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from cadre.view.lines import AnnotationIndex
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def write(path: Path, steps: range, end: str = "\n") -> None:
+    with path.open("a") as file:
+        file.writelines(json.dumps({"step": step, "tree": 0, "samples": [step]}) + end for step in steps)
+
+
+def test_lines_are_found_as_the_stream_grows_is_cut_and_grows_again(tmp_path: Path) -> None:
+    index = AnnotationIndex(tmp_path / "credit.jsonl")
+    write(tmp_path / "credit.jsonl", range(3))
+    assert [line["samples"] for line in index.of(2, 0)] == [[2]]
+    write(tmp_path / "credit.jsonl", range(3, 4), end="")
+    assert list(index.of(3, 0)) == []
+    (tmp_path / "credit.jsonl").write_text('{"tree": 0, "step": 1, "samples": []}\n')
+    assert [line["samples"] for line in index.of(1, 0)] == [[]]
+    assert list(index.of(2, 0)) == []
+
+
+@pytest.mark.usefixtures("restless")
+def test_several_threads_are_told_the_same(tmp_path: Path) -> None:
+    write(tmp_path / "credit.jsonl", range(300))
+    index = AnnotationIndex(tmp_path / "credit.jsonl")
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(lambda step: [line["step"] for line in index.of(step, 0)], range(300)))
+    assert told == [[step] for step in range(300)]
