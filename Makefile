@@ -11,7 +11,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() or 1))")
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: train test test-view test-trackers docs vllm test-vllm bench-vllm results bench seed-model clean
+.PHONY: train test test-view test-trackers docs vllm test-vllm bench-vllm results worth bench seed-model clean
 
 train: $(READY)
 	$(BIN)/cadre train plan-path
@@ -79,6 +79,11 @@ results: $(READY)
 	$(BIN)/python bench/paper.py
 	$(BIN)/python bench/plot.py
 	$(BIN)/python bench/readme.py
+
+# What a second agent is worth: some 150 trainings of about a minute each on an idle core; goes on where it stopped.
+worth: $(READY)
+	$(BIN)/pip install --quiet matplotlib==3.11.2
+	$(BIN)/python bench/worth.py
 
 # Real models: hours on two cores; goes on where it stopped. MODELS holds smollm2 and qwen-coder, DATA the sets (or hub).
 real: $(READY)

@@ -1,15 +1,19 @@
 """Makes the embedded model of small games: `python -m cadre.models.make_games OUT`.
 
 A Llama of about a hundred thousand parameters with a tokenizer of its own, pre-trained on legal random play of a few of
-OpenSpiel's games and on nothing else: shown what a player knows, it answers with any legal move, all as likely. Equal
-seeds give equal weights on one machine.
+OpenSpiel's games and on nothing else: shown what a player knows, it answers with any legal move. How likely each is was
+drawn at random for every decision, without regard to what pays. Were all as likely everywhere, the model would learn to
+read the list of moves alone, and training could not make it read the rest. Equal seeds give equal weights on one
+machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 from collections.abc import Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +28,12 @@ from cadre.experiment.event_loop import run_to_end
 from cadre.models.make_seed import SPECIAL, TEMPLATE
 from cadre.types import Choice, Task
 
-GAMES = ("tiny_hanabi", "kuhn_poker", "leduc_poker", "matrix_coordination", "tiny_bridge_2p")
+# How often a batch is of a game: oftener where more has to be read, seldomer where that is long.
+GAMES = {"tiny_hanabi": 4, "kuhn_poker": 2, "leduc_poker": 3, "matrix_coordination": 1, "tiny_bridge_2p": 1}
 VOCABULARY = 512
+# Of the tendencies; the draw is the first in which the first player of tiny Hanabi tells its cards apart and leans to
+# moves that are not those of the best play, so that the model reads the card and does not begin with the answer.
+SPREAD, DRAW = 1.5, 3
 # A move or a number is a piece of its own, and so one token where it is frequent.
 PIECES = r"\w+|[^\w\s]|\s"
 
@@ -89,22 +97,39 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 def batches(
     choices: dict[str, list[Choice]], tokenizer: PreTrainedTokenizerFast, size: int, generator: random.Random
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Endless right-padded batches of random decisions with random legal moves; only the move has labels."""
+    """Endless right-padded batches, each of random decisions of one game; only the moves have labels."""
+    encoded = cache(partial(_encoded, tokenizer))
     while True:
-        rows = [_row(generator.choice(choices[generator.choice(GAMES)]), tokenizer, generator) for _ in range(size)]
+        (game,) = generator.choices(list(GAMES), list(GAMES.values()))
+        drawn = generator.choices(choices[game], k=size)
+        rows = [_row(*encoded(choice), tendencies(choice), generator) for choice in drawn]
         width = max(len(ids) for ids, _ in rows)
         ids = torch.tensor([ids + [0] * (width - len(ids)) for ids, _ in rows])
         labels = torch.tensor([[-100] * (start) + ids[start:] + [-100] * (width - len(ids)) for ids, start in rows])
         yield {"input_ids": ids, "labels": labels}
 
 
-def _row(choice: Choice, tokenizer: PreTrainedTokenizerFast, generator: random.Random) -> tuple[list[int], int]:
-    """Token ids of a decision and a legal answer, and where the answer begins."""
+def _encoded(tokenizer: PreTrainedTokenizerFast, choice: Choice) -> tuple[list[int], list[list[int]]]:
+    """Token ids of a decision's prompt and of each of its answers."""
     seen = [{"role": "user", "content": choice.observation.messages[-1].content}]
     text: str = tokenizer.apply_chat_template(seen, tokenize=False, add_generation_prompt=True)
-    prompt = tokenizer.encode(text, add_special_tokens=False)
-    said = tokenizer.encode(generator.choice(choice.answers), add_special_tokens=False)
-    return [*prompt, *said, tokenizer.eos_token_id], len(prompt)
+    answers = [tokenizer.encode(said, add_special_tokens=False) for said in choice.answers]
+    return tokenizer.encode(text, add_special_tokens=False), [[*said, tokenizer.eos_token_id] for said in answers]
+
+
+def _row(
+    prompt: list[int], answers: list[list[int]], likely: list[float], generator: random.Random
+) -> tuple[list[int], int]:
+    """Token ids of a decision and a legal answer, and where the answer begins."""
+    (said,) = generator.choices(answers, likely)
+    return prompt + said, len(prompt)
+
+
+@cache
+def tendencies(choice: Choice) -> list[float]:
+    """How likely each answer is, up to a factor: exp of a normal draw of deviation SPREAD, by the decision's text."""
+    drawn = random_keys.generator("tendencies", DRAW, choice.observation.messages[-1].content)
+    return [math.exp(drawn.gauss(0.0, SPREAD)) for _ in choice.answers]
 
 
 def pretrain(model: LlamaForCausalLM, rows: Iterator[dict[str, torch.Tensor]], steps: int, peak: float) -> None:
@@ -125,8 +150,8 @@ def pretrain(model: LlamaForCausalLM, rows: Iterator[dict[str, torch.Tensor]], s
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the embedded model of small games.")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=700)
+    parser.add_argument("--batch", type=int, default=48)
     parser.add_argument("--rate", type=float, default=3e-3)
     chosen = parser.parse_args()
     torch.manual_seed(0)
