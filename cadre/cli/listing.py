@@ -21,6 +21,7 @@ GROUPS = {
     "maths": ("maths",),
     "code": ("code", "pairs"),
     "writing": ("tldr", "arxiv", "story"),
+    "worlds": ("sql", "lab"),
     "programs": ("program",),
     "patterns": ("debate", "gather", "lead", "refine", "review"),
 }

@@ -1,0 +1,227 @@
+"""A hidden law, to be found by experiments: an experimenter chooses them, one at a time, and a theorist says the law.
+
+The law is a formula, a set of switches that set each other, or what heat two substances give (`lab_laws`). A theory is
+worth what it predicts on inputs that nobody has tried and most of which nobody could: 1 where every prediction is
+right, else at most a half, by how much better it is than always saying what comes most often. The team is paid .5 of
+that, the theorist .4 and .1 for a law that can be read; an experiment decides nothing and pays nobody. `LabSolo` is one
+agent that does both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from cadre import random_keys
+from cadre.env import Env, GeneratedTasks, Split
+from cadre.envs import drawings
+from cadre.envs.splits import SPLIT_SIZES, in_split
+from cadre.envs.worlds.lab_laws import (
+    Inputs,
+    Kind,
+    Law,
+    draw_law,
+    held_out,
+    outcome,
+    parse_theory,
+    parse_trial,
+    substances_in,
+)
+from cadre.envs.worlds.relay import FORM, RIGHT, TEAM, Prompts, Rewards, answer_in
+from cadre.types import Drawing, Message, Observation, Reward, Task
+
+GRAMMAR = (
+    "Laws are written with whole numbers, + - * // % **, comparisons, and, or, not, min, max, abs, and `a if b else c`."
+)
+
+
+class Lab(Env):
+    """The team form. Settings: how many `experiments`, `prompts` wording, `reward` shaped or by outcome; of its laws
+    the `kind`, how many `variables`, and how hard they are by `depth`; by how much a result may be off (`noise`)."""
+
+    roles: ClassVar[tuple[str, ...]] = ("experimenter", "theorist")
+
+    def __init__(
+        self,
+        task: Task,
+        experiments: Annotated[int, Field(ge=1, le=40)] = 6,
+        prompts: Prompts = "full",
+        reward: Rewards = "shaped",
+        noise: Annotated[int, Field(ge=0, le=5)] = 0,
+        **law: Any,
+    ) -> None:
+        super().__init__(task)
+        data = task.data
+        known = {name: (mass, charge) for name, mass, charge in data["substances"]}
+        self.law = Law(data["kind"], tuple(data["inputs"]), dict(data["equations"]), known)
+        self.truth = parse_theory(self.law.told, self.law)
+        self.experiments, self.prompts, self.reward, self.noise = experiments, prompts, reward, noise
+        self.results: tuple[tuple[str, str], ...] = ()  # what was tried and what came of it, as prompts show them
+        self.written: tuple[Message, ...] = ()  # the conversation of an agent that does both
+        self.worth: float | None = None
+
+    @classmethod
+    def tasks(
+        cls,
+        split: Split,
+        kind: Kind = "formula",
+        variables: Annotated[int, Field(ge=1, le=6)] = 2,
+        depth: Annotated[int, Field(ge=0, le=2)] = 0,
+        **settings: Any,
+    ) -> Sequence[Task]:
+        """Laws keyed by split and index. The law decides the split."""
+
+        def make(index: int) -> dict[str, Any]:
+            attempt = 0
+            while True:
+                draw = random_keys.generator("lab", kind, variables, depth, split, index, attempt)
+                law = draw_law(draw, kind, min(variables, 4) if kind == "formula" else variables, depth)
+                if in_split(split, law.told):
+                    return told_of(law, draw.getrandbits(60))
+                attempt += 1
+
+        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{kind}-{variables}-{depth}")
+
+    @property
+    def success(self) -> bool:
+        """Every prediction of the theory is right."""
+        return self.worth == 1.0
+
+    @property
+    def trying(self) -> bool:
+        return len(self.results) < self.experiments
+
+    @property
+    def acting(self) -> str:
+        return self.roles[0 if self.trying else 1]
+
+    def observe(self) -> dict[str, Observation]:
+        if self.worth is not None:
+            return {}
+        return {self.acting: Observation(self.acting, (*self.written, Message("user", self.ask())))}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        ((role, text),) = actions.items()
+        if not self.trying:
+            return self.judged(role, answer_in(text, ""))
+        tried = parse_trial(text, self.law)
+        if tried is None:
+            self.results = (*self.results, ("unreadable", "nothing"))
+        else:
+            self.results = (*self.results, (self.shown(tried, text), self.measured(tried)))
+        return Reward(parts={"experiment/formed": float(tried is not None)})
+
+    def judged(self, role: str, text: str) -> Reward:
+        theory = parse_theory(text, self.law)
+        self.worth = 0.0 if theory is None else worth_of(self.law, theory, self.truth or {}, self.task.data["seed"])
+        parts = {"law/worth": self.worth, "law/formed": float(theory is not None)}
+        if self.reward == "outcome":
+            half = TEAM * self.success
+            return Reward(half, {role: half}, parts)
+        return Reward(TEAM * self.worth, {role: FORM * (theory is not None) + RIGHT * self.worth}, parts)
+
+    def measured(self, inputs: Inputs) -> str:
+        """What the experiment shows, off by noise that the task and the number of the experiment decide."""
+        numbers = [number or 0 for number in outcome(self.law, self.truth or {}, inputs)]
+        if self.law.kind == "causal":
+            return " ".join(f"{name}={number}" for name, number in zip(self.law.inputs, numbers, strict=True))
+        draw = random_keys.generator(
+            "lab noise", self.task.data["seed"], len(self.results), repr(sorted(inputs.items()))
+        )
+        return str(numbers[0] + draw.randint(-self.noise, self.noise))
+
+    def shown(self, inputs: Inputs, text: str) -> str:
+        """What was tried, as later prompts write it."""
+        if self.law.kind == "chemistry":
+            return " ".join(substances_in(text, self.law))
+        if self.law.kind == "formula" and self.prompts == "compact":
+            return " ".join(str(inputs[name]) for name in self.law.inputs)
+        return " ".join(f"{name}={number}" for name, number in sorted(inputs.items())) or "none"
+
+    def ask(self) -> str:
+        tried = "\n".join(f"{what} {came}" for what, came in self.results)
+        if self.prompts == "compact":
+            head = "lab try" if self.trying else "lab law"
+            return f"{head}\n{' '.join(self.law.inputs)}{self.table()}\n{tried}".rstrip()
+        left = self.experiments - len(self.results)
+        seen = "\n".join(f"- {what}: {came}" for what, came in self.results) or "- none so far"
+        wanted = f"{left} experiments are left. {self.how_to_try()}" if self.trying else self.how_to_say()
+        return f"{self.rules()}\n\nExperiments so far:\n{seen}\n\n{wanted}"
+
+    def table(self) -> str:
+        return "".join(f"\n{name} {mass} {charge}" for name, (mass, charge) in self.law.substances.items())
+
+    def rules(self) -> str:
+        """What the full prompts say about the law."""
+        off = f" Every result may be off by up to {self.noise}." if self.noise else ""
+        names = ", ".join(self.law.inputs)
+        if self.law.kind == "formula":
+            return f"A hidden law gives a whole number from {names}, which are whole numbers.{off}"
+        if self.law.kind == "causal":
+            return (
+                f"The switches {names} are 0 or 1. Some are set by others by a hidden law, in no circle; those that "
+                "are not are 0. An experiment sets some of them by hand and shows all."
+            )
+        return (
+            "Two substances that are mixed give heat by a hidden law of their masses (m1, m2) and charges (q1, q2). "
+            f"These are known, name, mass and charge:{self.table()}\nThe law holds for others too.{off}"
+        )
+
+    def how_to_try(self) -> str:
+        example = {
+            "formula": " ".join(f"{name}=1" for name in self.law.inputs),
+            "causal": "A=1 B=0",
+            "chemistry": "arn bel",
+        }
+        limits = {"formula": " Each is 0 to 9.", "causal": " `Try: none` sets nothing.", "chemistry": ""}
+        return f"Choose the next: end with one line such as `Try: {example[self.law.kind]}`.{limits[self.law.kind]}"
+
+    def how_to_say(self) -> str:
+        form = "`Law:` and then an expression over " + ", ".join(self.law.inputs)
+        if self.law.kind == "causal":
+            form = "`Law:` and then a line such as `C = A and not B` for every switch that is set by others"
+        judged = "State the law; it is judged by what it predicts for inputs that were not tried."
+        return f"{judged} End with {form}. {GRAMMAR}"
+
+    def privileged(self) -> str:
+        return f"law {self.law.told}"
+
+    def render(self) -> Drawing:
+        return drawings.table(("tried", "result"), self.results) if self.results else drawings.text(self.rules())
+
+
+class LabSolo(Lab):
+    """One agent that chooses the experiments and says the law, in one conversation."""
+
+    roles: ClassVar[tuple[str, ...]] = ("agent",)
+
+    @property
+    def acting(self) -> str:
+        return "agent"
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        asked = self.ask()
+        reward = await super().step(actions)
+        self.written = (*self.written, Message("user", asked), Message("assistant", actions["agent"]))
+        return reward
+
+
+def told_of(law: Law, seed: int) -> dict[str, Any]:
+    """A law as the data of a task."""
+    known = [[name, mass, charge] for name, (mass, charge) in law.substances.items()]
+    equations = [list(pair) for pair in law.equations.items()]
+    return {"kind": law.kind, "inputs": list(law.inputs), "equations": equations, "substances": known, "seed": seed}
+
+
+def worth_of(law: Law, theory: Any, truth: Any, seed: int) -> float:
+    """What a theory predicts: 1 where all is right, else a half of how much better it is than the commonest outcome."""
+    inputs = held_out(random_keys.generator("lab held out", seed), law)
+    wanted = [outcome(law, truth, it) for it in inputs]
+    right = sum(outcome(law, theory, it) == expected for it, expected in zip(inputs, wanted, strict=True))
+    if right == len(inputs):
+        return 1.0  # also where every outcome is the same
+    naive = Counter(wanted).most_common(1)[0][1]
+    return 0.5 * max(0.0, (right - naive) / (len(inputs) - naive))

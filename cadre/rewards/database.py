@@ -1,0 +1,136 @@
+"""What a SQL query that a model wrote gives on given rows, by DuckDB in a child of the sandbox.
+
+The query is hostile text: it may reach for files, other databases, extensions and settings, never end, or fill the
+memory. The engine's settings refuse the first (`cadre.sandbox.inside.database`), the child's limits end the rest.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cadre.errors import ConfigError, SandboxError
+from cadre.sandbox import Limits, Sandbox, default
+
+LIMITS = Limits(cpu_s=1.0, wall_s=4.0, memory_mb=2048, output_bytes=1 << 20)
+PATIENT = replace(LIMITS, wall_s=30.0)  # who ran out of time and not of processor had too little
+MAX_QUERY = 4000  # letters; no reference is longer than 600
+CLOSE = 1e-6  # how far figures may be apart, as a share
+# What gives another result each time, or waits: equal queries have equal results.
+UNSTEADY = re.compile(
+    r"\b(random|uuid|uuidv4|uuidv7|gen_random_uuid|now|today|current_\w+|get_current_\w+|transaction_timestamp|"
+    r"localtime\w*|tablesample|sample|reservoir|txid_current|sleep_ms|nextval|currval|pg_\w+|duckdb_\w+|pragma_\w+)\b",
+    re.IGNORECASE,
+)
+
+# How a query that reads begins, comments before it too; what begins in another way starts no process.
+READING = re.compile(r"\s*(select|with|from|values|table|\(|--|/\*)", re.IGNORECASE)
+
+_sandbox: Sandbox | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a query gave on one database: rows of plain values, or why there are none."""
+
+    rows: tuple[tuple[Any, ...], ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Database:
+    """Tables as statements that make them, and their rows by table."""
+
+    ddl: tuple[str, ...]
+    rows: Mapping[str, Sequence[Sequence[Any]]]
+
+
+async def run(query: str, databases: Sequence[Database]) -> list[Result]:
+    """What the query gives on each database. An error for what is no single SELECT, reaches outside, or takes more than
+    LIMITS. Raises ConfigError without DuckDB, SandboxError where its process cannot be started."""
+    refused = refusal(query)
+    if refused:
+        return [Result(error=refused)] * len(databases)
+    nonce = secrets.token_hex(16)
+    asked = [{"ddl": list(it.ddl), "rows": {name: list(rows) for name, rows in it.rows.items()}} for it in databases]
+    arguments = {"query": query, "databases": asked, "nonce": nonce}
+    job = {"kind": "external", "function": "inside.database:answer", "arguments": arguments, "nonce": nonce}
+    ending = (await sandbox().submit([job], "", LIMITS))[0]
+    if ending.killed == "wall" and ending.cpu_s < LIMITS.cpu_s:
+        ending = (await sandbox().submit([job], "", PATIENT))[0]
+    if not ending.layers:
+        raise SandboxError(f"queries cannot be run: {ending.error}")
+    for line in ending.stdout.decode("ascii", "replace").splitlines():
+        if line.startswith(f"{nonce} ["):
+            return [read(told) for told in json.loads(line.removeprefix(nonce))]
+    return [Result(error="the query took more time or memory than it may")] * len(databases)
+
+
+def refusal(query: str) -> str:
+    """Why a query is not run at all; empty where it is."""
+    if not query.strip():
+        return "there is no query"
+    if len(query) > MAX_QUERY or "\0" in query:
+        return f"expected at most {MAX_QUERY} letters, and no zero byte"
+    if not READING.match(query):
+        return "expected one SELECT statement"
+    unsteady = UNSTEADY.search(query)
+    return f"{unsteady.group()[:40]} is not allowed here" if unsteady else ""
+
+
+def read(told: Mapping[str, Any]) -> Result:
+    return Result(tuple(tuple(row) for row in told.get("rows", ())), told.get("error", ""))
+
+
+def same(result: Result, wanted: Result, ordered: bool = False) -> bool:
+    """Whether a result is the one that is wanted: equal rows in any order unless `ordered`, figures within CLOSE."""
+    if result.error or wanted.error or len(result.rows) != len(wanted.rows):
+        return False
+    pairs = (result.rows, wanted.rows) if ordered else (sorted(result.rows, key=rank), sorted(wanted.rows, key=rank))
+    return all(same_row(row, other) for row, other in zip(*pairs, strict=True))
+
+
+def same_row(row: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(row) == len(other) and all(same_value(mine, theirs) for mine, theirs in zip(row, other, strict=True))
+
+
+def same_value(value: Any, wanted: Any) -> bool:
+    if is_figure(value) and is_figure(wanted):
+        return math.isclose(value, wanted, rel_tol=CLOSE, abs_tol=CLOSE)
+    return type(value) is type(wanted) and bool(value == wanted)
+
+
+def is_figure(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def rank(row: Sequence[Any]) -> list[tuple[str, Any]]:
+    """A key that orders rows of mixed values: None and words first, figures rounded."""
+    return [("0", 0) if it is None else ("2", float(f"{it:.6g}")) if is_figure(it) else ("1", str(it)) for it in row]
+
+
+def sandbox() -> Sandbox:
+    """The sandbox whose warm parents have DuckDB loaded, at the level of the process's own sandbox."""
+    global _sandbox
+    if _sandbox is None:
+        packages = (os.path.dirname(os.path.dirname(duckdb_file())),)
+        _sandbox = Sandbox(default().level, packages=packages, preload=("inside.database",), cgroup=default().cgroup)
+    return _sandbox
+
+
+def duckdb_file() -> str:
+    """Where DuckDB is installed. Raises ConfigError where it is not: environments ask before any model loads."""
+    found = importlib.util.find_spec("duckdb")
+    if found is None or found.origin is None:
+        raise ConfigError(
+            "env: this environment runs queries with the package duckdb; got a Python without it; expected it "
+            'installed. Run: pip install "cadre-rl[worlds]"'
+        )
+    return found.origin
