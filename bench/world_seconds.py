@@ -11,9 +11,12 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from cadre.envs.worlds.plan import PlanAlone, parse_plan
+from cadre.envs.worlds.plan_domains import DOMAINS
 from cadre.envs.worlds.sql import SqlAlone, by_sqlite, databases
 from cadre.envs.worlds.sql_questions import swapped
 from cadre.rewards.database import same
+from world_cases import PLAN, other_plan
 
 Second = Callable[[Any, random.Random], Awaitable[tuple[object, object]]]
 
@@ -33,4 +36,26 @@ async def sql(env: SqlAlone, draw: random.Random) -> tuple[object, object]:
     return judged.worth, sum(map(same, given, wanted)) / len(hidden)
 
 
-SECONDS: dict[str, Second] = {"sql": sql}
+async def plan(env: PlanAlone, draw: random.Random) -> tuple[object, object]:
+    """Whether a plan is valid, by the validator of unified-planning."""
+    text = draw.choice((other_plan(env, draw), PLAN.honest(env))) or ""
+    judged = await env.judge(text)
+    return judged.solved, valid_by_unified_planning(env, parse_plan(text) or [])
+
+
+def valid_by_unified_planning(env: PlanAlone, plan: list[str]) -> bool:
+    """Read the same PDDL and the plan with unified-planning, and ask its validator."""
+    from unified_planning.engines import SequentialPlanValidator, ValidationResultStatus
+    from unified_planning.exceptions import UPException
+    from unified_planning.io import PDDLReader
+
+    problem = PDDLReader().parse_problem_string(DOMAINS[env.task.data["domain"]], env.text)
+    try:
+        read = PDDLReader().parse_plan_string(problem, "\n".join(plan))
+        result = SequentialPlanValidator().validate(problem, read)
+    except (UPException, KeyError, AssertionError):
+        return False
+    return result.status == ValidationResultStatus.VALID
+
+
+SECONDS: dict[str, Second] = {"sql": sql, "plan": plan}

@@ -52,29 +52,35 @@ def databases(data: Any) -> list[Database]:
 
 def by_sqlite(query: str, among: Sequence[Database]) -> list[Result]:
     """What one of our own queries gives by SQLite, which has nothing of DuckDB."""
-    results = []
-    for it in among:
-        connection = sqlite3.connect(":memory:")
-        for ddl in it.ddl:
-            connection.execute(ddl)
-        for table, rows in it.rows.items():
-            connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' for _ in rows[0])})", rows)
-        results.append(Result(tuple(connection.execute(query).fetchall())))
-        connection.close()
-    return results
+    return [given(in_sqlite(it), query) for it in among]
+
+
+def in_sqlite(it: Database) -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:")
+    for ddl in it.ddl:
+        connection.execute(ddl)
+    for table, rows in it.rows.items():
+        connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' for _ in rows[0])})", rows)
+    return connection
+
+
+def given(connection: sqlite3.Connection, query: str) -> Result:
+    return Result(tuple(connection.execute(query).fetchall()))
 
 
 def telling(asked: Question, data: Any) -> bool:
     """Whether these rows tell the question from its likes: on the hidden sets the reference gives rows, not the same on
     all, not the visible ones again, and no query that differs in a single thing gives what it gives."""
     sets = databases(data)
-    seen, *wanted = by_sqlite(asked.sql(), sets)
+    made = list(map(in_sqlite, sets))
+    seen, *wanted = (given(connection, asked.sql()) for connection in made)
     if any(not it.rows or None in it.rows[0] for it in wanted) or any(it == seen for it in wanted):
         return False
     if all(database.same(it, wanted[0]) for it in wanted):
         return False
     likes = (*(other.sql() for other in asked.others()), *swapped(asked.sql()))
-    return not any(all(map(database.same, by_sqlite(like, sets[1:]), wanted)) for like in likes)
+    pairs = list(zip(made[1:], wanted, strict=True))
+    return not any(all(database.same(given(connection, like), it) for connection, it in pairs) for like in likes)
 
 
 def generate(split: Split, index: int, dials: dict[str, Any]) -> dict[str, Any]:
