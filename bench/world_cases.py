@@ -9,11 +9,13 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from cadre.env import Env
 from cadre.envs.worlds.lab import Lab, LabSolo
-from cadre.envs.worlds.plan import Plan, PlanAlone, PlanSolo
+from cadre.envs.worlds.plan import Grounded, Plan, PlanAlone, PlanSolo
+from cadre.envs.worlds.search import Search, SearchSolo
 from cadre.envs.worlds.sql import Sql, SqlAlone, SqlSolo, by_sqlite, databases
 from cadre.envs.worlds.sql_questions import swapped
 from hostile import texts
@@ -268,11 +270,16 @@ LAB = World(
 
 def shortest(env: Any) -> list[str]:
     """A shortest plan, by the planner."""
+    return list(plan_of(env.task.data["domain"], env.text))
+
+
+@cache
+def plan_of(domain: str, text: str) -> tuple[str, ...]:
     from pyperplan import search
     from pyperplan.heuristics.lm_cut import LmCutHeuristic
 
-    task = env.world.task
-    return [action.name for action in search.astar_search(task, LmCutHeuristic(task))]
+    task = Grounded(domain, text).task
+    return tuple(action.name for action in search.astar_search(task, LmCutHeuristic(task)))
 
 
 def other_plan(env: Plan, draw: random.Random) -> str | None:
@@ -347,4 +354,64 @@ PLAN = World(
     },
 )
 
-WORLDS: dict[str, World] = {"sql": SQL, "lab": LAB, "plan": PLAN}
+
+def follow(env: Search) -> str:
+    """Open what the question needs, one after the other, and answer from it."""
+    if env.searching:
+        left = [number for number in env.needed if number not in env.read]
+        return f"Open: {left[0] if left else 0}"
+    return f"Answer: {env.right} {list(env.needed)}"
+
+
+def other_answer(env: Search, draw: random.Random) -> str | None:
+    """The right search, and an answer with another name, or other citations."""
+    if env.searching:
+        return follow(env)
+    cited, place = list(env.needed), draw.randrange(3)
+    if place == 0:
+        return f"Answer: {env.chain[env.task.data['hops'] - 1]} {cited}"
+    if place == 1:
+        return f"Answer: {env.right} {cited[1:]}"
+    return f"Answer: {env.right} {[*cited, 999]}"
+
+
+def unread(env: Search) -> str:
+    """The right answer, which is that of a judge's reader, and citations of passages that nobody opened."""
+    return "Open: 0" if env.searching else f"Answer: {env.right} {list(env.needed)}"
+
+
+def first_listed(env: Search) -> str:
+    """The title of the first passage, after a search for the question."""
+    if env.searching:
+        return f"Search: {env.task.data['question']}" if not env.log else "Open: 0"
+    return f"Answer: {env.made.passages[0].title} [1]"
+
+
+SEARCH = World(
+    Search,
+    (SearchSolo,),
+    ({"hops": 1, "people": 8}, {}, {"hops": 3, "people": 40}),
+    follow,
+    other_answer,
+    COMMON
+    | {
+        "echo the example": always("Answer: ada kern [3, 7]"),
+        "the first title": first_listed,
+        "cite without reading": unread,
+        "open everything": lambda env: f"Open: {env.taken + 1}" if env.searching else "Answer: ada kern [1, 2, 3]",
+        "cite everything": lambda env: follow(env) if env.searching else f"Answer: no one {list(range(1, 15))}",
+        "read the judge": always("Open: ../../judge\nAnswer: self.right [1]"),
+    },
+    {
+        "many words": lambda draw: "Search: " + "river " * draw.choice((40, 3000)),
+        "letters": lambda draw: "Search: " + "a" * draw.choice((290, 9000)),
+        "numbers": lambda draw: "Open: " + draw.choice(("-1", "9" * 50, "1e9", "٣", "0x1", "[2", "None", "1;2")),
+        "paths": lambda draw: draw.choice(("Open: ", "Search: ")) + draw.choice(("/etc/passwd", "file:///etc/passwd")),
+        "citations": lambda draw: "Answer: x [" + "1, " * draw.choice((15, 5000)) + "]",
+        "brackets": lambda draw: "Answer: " + "[" * 900 + "1" + "]" * 900,
+        "nul": lambda draw: "Search: \x00\ud800 river \u202e",
+        "endless": lambda draw: "Answer: " + "a " * 950 + "[",
+    },
+)
+
+WORLDS: dict[str, World] = {"sql": SQL, "lab": LAB, "plan": PLAN, "search": SEARCH}

@@ -18,11 +18,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from cadre.env import Env
+from cadre.types import Task
 from common import record
 from world_cases import CANARY, WORLDS, World, play
 from world_seconds import SECONDS
@@ -31,6 +31,7 @@ console = Console(soft_wrap=True)
 COMMAND = " ".join(["python bench/worlds.py", *sys.argv[1:]])
 LASTS = 60.0  # seconds of an answer's step, on a busy machine, beyond which it counts as one that hangs
 AT_ONCE = 4
+made: dict[tuple[str, int, int], Task] = {}  # tasks by world, dials and number, as some take long to make
 
 
 def keep(world: str, name: str, value: float, unit: str, n: int) -> None:
@@ -44,12 +45,11 @@ def episodes(world: World, count: int, team: bool = True) -> Iterator[Env]:
     splits = [(dials, kind.tasks("test", **dials)) for dials in world.dials]
     for number in range(count):
         dials, tasks = splits[number % len(splits)]
-        yield kind(tasks[number // len(splits)], **of_episode(kind, dials))
-
-
-def of_episode(kind: type[Env], dials: dict[str, Any]) -> dict[str, Any]:
-    """The dials as an episode takes them; all of them where it takes any."""
-    return dials
+        place = number // len(splits)
+        key = (world.team.__name__, number % len(splits), place)
+        if key not in made:
+            made[key] = tasks[place]
+        yield kind(made[key], **dials)
 
 
 async def references(name: str, world: World, count: int) -> None:

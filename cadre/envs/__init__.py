@@ -39,6 +39,8 @@ ENVS = {
     "pddl-alone": "cadre.envs.worlds.plan:PlanAlone",
     "pddl-solo": "cadre.envs.worlds.plan:PlanSolo",
     "two-robots": "cadre.envs.worlds.plan:PlanJoint",
+    "search": "cadre.envs.worlds.search:Search",
+    "search-solo": "cadre.envs.worlds.search:SearchSolo",
     "lab": "cadre.envs.worlds.lab:Lab",
     "lab-solo": "cadre.envs.worlds.lab:LabSolo",
     "debate": "cadre.envs.patterns.debate:Debate",

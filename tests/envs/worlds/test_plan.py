@@ -122,8 +122,8 @@ def test_actions_that_disturb_each_other_do_not_happen() -> None:
 
 
 def test_references_exploits_and_hostile_answers() -> None:
-    check_references("plan", 10)
-    check_exploits("plan", 10)
+    check_references("plan", 5)
+    check_exploits("plan", 5)
     check_hostile("plan", 200)
 
 

@@ -169,7 +169,7 @@ def test_compact_prompts() -> None:
 def test_references_exploits_and_hostile_answers() -> None:
     check_references("sql", 4)
     check_exploits("sql", 4)
-    check_hostile("sql", 60)
+    check_hostile("sql", 40)
 
 
 def test_splits_and_contract() -> None:

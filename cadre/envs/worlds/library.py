@@ -1,0 +1,80 @@
+"""A small library: people, companies and towns with known facts, in passages, and questions over several of them.
+
+Every fact stands in one passage, and every passage is about one thing; others have names that are much alike. A
+question follows so many facts from a person to what is asked, so that the passages that it needs are known.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FIRST = ("ada", "bruno", "clara", "dario", "edda", "fabio", "gerda", "hugo", "irma", "jonas")
+LAST = ("kern", "lund", "marek", "nolan", "orsini", "pavel", "quist", "rossi", "stahl", "tamm")
+FIRMS = ("alpha", "borea", "cetus", "delta", "ember", "fjord", "grano", "helix", "iris", "juno")
+TRADES = ("mills", "works", "press", "foods", "motors")
+TOWNS = ("arlen", "brova", "caldis", "drenn", "elmar", "farow", "gilda", "harth", "istra", "jorvik")
+ENDS = ("bay", "hill", "ford", "wick")
+RIVERS = ("amber", "birch", "coral", "dusk", "elder", "flint", "grove", "heron", "inlet", "jade")
+# A relation of a question from one thing to the next: its words in a passage, and in a question.
+RELATIONS = (
+    ("{0} has worked for {1} for years.", "the company that {0} works for"),
+    ("The head office of {0} is in {1}.", "the town of the head office of {0}"),
+    ("Through {0} runs the river {1}.", "the river through {0}"),
+)
+EXTRAS = (
+    "{0} is known far beyond the region.",
+    "Little has been written about {0}.",
+    "{0} was in the papers last spring.",
+    "Visitors like to hear of {0}.",
+)
+
+
+@dataclass(frozen=True)
+class Passage:
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Library:
+    """Passages in order of their numbers; what each person's chain of facts is, and in which passages it stands."""
+
+    passages: tuple[Passage, ...]
+    chains: tuple[tuple[str, ...], ...]
+    places: tuple[tuple[int, ...], ...]
+
+
+def names(draw: random.Random, first: Sequence[str], last: Sequence[str], count: int) -> list[str]:
+    """So many different names of two words, many of which share one of them."""
+    return [f"{one} {other}" for one, other in draw.sample([(a, b) for a in first for b in last], count)]
+
+
+def library(draw: random.Random, people: int) -> Library:
+    """A library with so many people, as many companies, and half as many towns and rivers."""
+    half = max(2, people // 2)
+    firms, towns = names(draw, FIRMS, TRADES, min(people, 50)), names(draw, TOWNS, ENDS, min(half, 40))
+    rivers = names(draw, RIVERS, ("water", "brook", "stream", "beck"), len(towns))
+    firm_of = {person: draw.choice(firms) for person in names(draw, FIRST, LAST, people)}
+    town_of = {firm: draw.choice(towns) for firm in firms}
+    river_of = dict(zip(towns, rivers, strict=True))
+    facts = [dict(firm_of), town_of, river_of]
+    told = [
+        (name, RELATIONS[place][0].format(name, other)) for place, it in enumerate(facts) for name, other in it.items()
+    ]
+    passages = [
+        Passage(name, f"{draw.choice(EXTRAS).format(name)} {text}") for name, text in draw.sample(told, len(told))
+    ]
+    at = {passage.title: number for number, passage in enumerate(passages, 1)}
+    chains = [(it, firm_of[it], town_of[firm_of[it]], river_of[town_of[firm_of[it]]]) for it in firm_of]
+    places = [tuple(at[name] for name in chain[:3]) for chain in chains]
+    return Library(tuple(passages), tuple(chains), tuple(places))
+
+
+def question(chain: Sequence[str], hops: int) -> str:
+    """What is asked: `hops` facts from a person on."""
+    asked = chain[0]
+    for _, words in RELATIONS[:hops]:
+        asked = words.format(asked)
+    return f"What is {asked}?"

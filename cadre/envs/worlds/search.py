@@ -1,0 +1,205 @@
+"""A question over several passages of a library: a searcher with a BM25 index, and a writer who answers and cites.
+
+The role `searcher` says one command at a time: words to search for, or the number of a passage to open. The role
+`writer` sees the passages that were opened, and nothing else, and answers with the numbers of those that the answer
+rests on. An answer is worth .5 where it is right, and .5 more times the share of its citations and of the passages that
+it needs that are the same, of those that were really opened; a wrong one is worth nothing. `SearchSolo` does both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from cadre import random_keys
+from cadre.env import Env, GeneratedTasks, Split
+from cadre.envs import drawings
+from cadre.envs.adapters import package
+from cadre.envs.splits import SPLIT_SIZES, in_split
+from cadre.envs.worlds.library import Library, library, question
+from cadre.envs.worlds.relay import FORM, RIGHT, TEAM, Prompts, Rewards
+from cadre.types import Drawing, Message, Observation, Reward, Task
+
+LISTED = 5  # passages that a search lists
+WORDS = 30  # of a search that are looked for
+COMMAND = re.compile(r"(search|open)\s*:\s*([^\n]{1,300})", re.IGNORECASE)
+ANSWER = re.compile(r"answer\s*:\s*([a-z ]{1,60}?)\s*\[([\d, ]{0,60})\]", re.IGNORECASE)
+
+
+@lru_cache(maxsize=256)
+def opened_library(seed: int, people: int) -> tuple[Library, Any]:
+    """The library of a task and its BM25 index. Shared by its episodes, changed by none."""
+    made = library(random_keys.generator("library", seed), people)
+    index = package("bm25s", "worlds").BM25()
+    index.index([tokens(f"{it.title} {it.text}") for it in made.passages], show_progress=False)
+    return made, index
+
+
+def tokens(text: str) -> list[str]:
+    return re.findall(r"[a-z]+", text.lower())
+
+
+def found(seed: int, people: int, words: Sequence[str]) -> list[int]:
+    """The numbers of the passages that BM25 lists first; equal scores by number."""
+    made, index = opened_library(seed, people)
+    known = [word for word in words[:WORDS] if word in index.vocab_dict]
+    if not known:
+        return []
+    scores = index.get_scores(known)
+    ranked = sorted(range(len(made.passages)), key=lambda place: (-round(float(scores[place]), 6), place))
+    return [place + 1 for place in ranked[:LISTED] if scores[place] > 0]
+
+
+class Search(Env):
+    """The team form. Settings: how many `steps` the searcher has, `prompts` wording, `reward` shaped or by outcome; of
+    the tasks how many `hops` (facts that a question follows) and how many `people` the library has."""
+
+    roles: ClassVar[tuple[str, ...]] = ("searcher", "writer")
+
+    def __init__(
+        self,
+        task: Task,
+        steps: Annotated[int, Field(ge=1, le=40)] = 8,
+        prompts: Prompts = "full",
+        reward: Rewards = "shaped",
+        **library: Any,
+    ) -> None:
+        super().__init__(task)
+        self.steps, self.prompts, self.reward, self.taken = steps, prompts, reward, 0
+        self.made = opened_library(task.data["seed"], task.data["people"])[0]
+        self.chain, places = self.made.chains[0], self.made.places[0]
+        self.needed, self.right = places[: task.data["hops"]], self.chain[task.data["hops"]]
+        self.log: tuple[str, ...] = ()  # what was said and what came of it
+        self.read: tuple[int, ...] = ()  # passages that were opened
+        self.written: tuple[Message, ...] = ()  # the conversation of an agent that does both
+        self.worth: float | None = None
+
+    @classmethod
+    def tasks(
+        cls,
+        split: Split,
+        hops: Annotated[int, Field(ge=1, le=3)] = 2,
+        people: Annotated[int, Field(ge=4, le=80)] = 20,
+        **settings: Any,
+    ) -> Sequence[Task]:
+        """Libraries keyed by split and index, a question each. The chain of facts decides the split."""
+        package("bm25s", "worlds")
+
+        def make(index: int) -> dict[str, Any]:
+            attempt = 0
+            while True:
+                seed = random_keys.key("search", split, index, attempt, hops, people)
+                chain = library(random_keys.generator("library", seed), people).chains[0][: hops + 1]
+                if in_split(split, *chain):
+                    return {"seed": seed, "people": people, "hops": hops, "question": question(chain, hops)}
+                attempt += 1
+
+        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{hops}-{people}")
+
+    @property
+    def success(self) -> bool:
+        """The answer is right and cites what it rests on, and nothing else."""
+        return self.worth == 1.0
+
+    @property
+    def searching(self) -> bool:
+        return self.taken < self.steps
+
+    @property
+    def acting(self) -> str:
+        return self.roles[0 if self.searching else 1]
+
+    def observe(self) -> dict[str, Observation]:
+        if self.worth is not None:
+            return {}
+        return {self.acting: Observation(self.acting, (*self.written, Message("user", self.ask())))}
+
+    def ask(self) -> str:
+        asked, said = self.task.data["question"], "\n".join(self.log if self.searching else map(self.shown, self.read))
+        if self.prompts == "compact":
+            return f"{'search' if self.searching else 'answer'}\n{asked}\n{said}".rstrip()
+        if self.searching:
+            return (
+                f"Find what answers this question in a library: {asked}\nSay `Search: words`, which lists passages, or "
+                "`Open: number`, which shows one to you and to a team mate who will answer; `Open: 0` ends the search. "
+                f"{self.steps - self.taken} commands are left.\n\n{said}\n\nEnd with one command."
+            )
+        return (
+            f"Answer this question from the passages that were opened: {asked}\n\n{said}\n\nEnd with `Answer:`, then "
+            "the name alone, then in brackets the numbers of the passages that the answer rests on, such as "
+            "`Answer: ada kern [3, 7]`."
+        )
+
+    def shown(self, number: int) -> str:
+        passage = self.made.passages[number - 1]
+        return f"[{number}] {passage.title}: {passage.text}"
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        ((role, text),) = actions.items()
+        if not self.searching:
+            return self.judged(role, text[-2000:])
+        commands = COMMAND.findall(text[-2000:])
+        self.taken += 1
+        came = self.commanded(*commands[-1]) if commands else "No command was read."
+        self.log = (*self.log, came)
+        return Reward(parts={"command/formed": float(bool(commands))})
+
+    def commanded(self, name: str, what: str) -> str:
+        """Do what the searcher says; what comes of it."""
+        if name.lower() == "search":
+            listed = found(self.task.data["seed"], self.task.data["people"], tokens(what))
+            lines = (f"[{number}] {self.made.passages[number - 1].title}" for number in listed)
+            return f"Search {' '.join(tokens(what)[:WORDS])}: {'; '.join(lines) or 'nothing'}"
+        digits = re.match(r"\[?(\d{1,4})\b", what.strip())
+        number = int(digits[1]) if digits else -1
+        if number == 0:
+            self.taken = self.steps
+            return "The search is over."
+        if not 1 <= number <= len(self.made.passages):
+            return "There is no such passage."
+        self.read = tuple(dict.fromkeys((*self.read, number)))
+        return self.shown(number)
+
+    def judged(self, role: str, text: str) -> Reward:
+        """What the last answer of a text is worth."""
+        answers = ANSWER.findall(text)
+        self.worth = self.worth_of(*answers[-1]) if answers else 0.0
+        parts = {"answer/worth": self.worth, "answer/formed": float(bool(answers))}
+        if self.reward == "outcome":
+            return Reward(TEAM * self.success, {role: TEAM * self.success}, parts)
+        return Reward(TEAM * self.worth, {role: FORM * bool(answers) + RIGHT * self.worth}, parts)
+
+    def worth_of(self, name: str, cited: str) -> float:
+        numbers = set(map(int, re.findall(r"\d{1,4}", cited)))
+        if name.lower().split() != self.right.split():
+            return 0.0
+        true = numbers & set(self.needed) & set(self.read)
+        return 0.5 + 0.5 * len(true) / len(numbers | set(self.needed))
+
+    def privileged(self) -> str:
+        return f"answer {self.right} in passages {' '.join(map(str, self.needed))}"
+
+    def render(self) -> Drawing:
+        read = drawings.table(("number", "passage"), [[number, self.shown(number)] for number in self.read])
+        asked = drawings.text(self.task.data["question"])
+        return drawings.several(("question", asked), ("log", drawings.text("\n".join(self.log))), ("opened", read))
+
+
+class SearchSolo(Search):
+    """One agent that searches and answers, in one conversation."""
+
+    roles: ClassVar[tuple[str, ...]] = ("agent",)
+
+    @property
+    def acting(self) -> str:
+        return "agent"
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        asked = self.ask()
+        reward = await super().step(actions)
+        self.written = (*self.written, Message("user", asked), Message("assistant", actions["agent"]))
+        return reward
