@@ -86,7 +86,7 @@ class Search(Env):
         people: Annotated[int, Field(ge=4, le=80)] = 20,
         **settings: Any,
     ) -> Sequence[Task]:
-        """Libraries keyed by split and index, a question each. The chain of facts decides the split."""
+        """Libraries keyed by split and index, a question each. The question decides the split."""
         package("bm25s", "worlds")
 
         def make(index: int) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Search(Env):
             while True:
                 seed = random_keys.key("search", split, index, attempt, hops, people)
                 chain = library(random_keys.generator("library", seed), people).chains[0][: hops + 1]
-                if in_split(split, *chain):
+                if in_split(split, question(chain, hops)):
                     return {"seed": seed, "people": people, "hops": hops, "question": question(chain, hops)}
                 attempt += 1
 
