@@ -6,7 +6,6 @@ from cadre.envs.worlds.plan import Plan, PlanJoint, PlanSolo, disturb, parse_pla
 from cadre.envs.worlds.plan_domains import pddl
 from cadre.types import Task
 from tests.envs.playing import play, seen, total
-from tests.envs.worlds.trying import check_contract, check_exploits, check_hostile, check_references, check_splits
 
 pytest.importorskip("pyperplan")
 # b1 lies on b2; wanted is b2 on b1: lift, drop, take, stack.
@@ -119,15 +118,3 @@ def test_actions_that_disturb_each_other_do_not_happen() -> None:
     assert not disturb(actions["(load t1 p1 c2)"], actions["(load t2 p2 c2)"])
     (other,) = play(env, {"robot_1": "(drive t2 c2 c1)", "robot_2": "(wait)"})
     assert other.local == {"robot_1": -0.1, "robot_2": 0.0}
-
-
-def test_references_exploits_and_hostile_answers() -> None:
-    check_references("plan", 5)
-    check_exploits("plan", 5)
-    check_hostile("plan", 200)
-
-
-def test_splits_and_contract() -> None:
-    check_splits("plan", "init goal")
-    check_contract(["pddl-solo"], [PLAN, "(take b1)"], turns=1, size=2)
-    check_contract(["two-robots"], ["(wait)", "(drive t1 c1 c2)", "(drive t2 c2 c3)"], rounds=2, size=1)
