@@ -1,7 +1,8 @@
 """Plays hostile answers in every bundled environment: no exception leaves `step`, and none holds the event loop.
 
 Appends `fuzz.inputs`, `fuzz.crashes` and `fuzz.blocked` (steps that held the loop for more than 100 ms of CPU time) to
-results/fuzz.jsonl. Environments that need data take it from $CADRE_DATA, and are named where it has none.
+results/fuzz.jsonl. Environments that need data take it from $CADRE_DATA; those that have none, or whose package is not
+installed, are named.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Coroutine, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ async def play(env: Env, answers: Iterator[tuple[str, str]], found: Found) -> No
         drawn = {role: next(answers) for role in asked}
         kinds = " ".join(kind for kind, _ in drawn.values())
         found.inputs += len(drawn)
+        asyncio.current_task().set_name(kinds)  # type: ignore[union-attr]
         try:
             await env.step({role: text for role, (_, text) in drawn.items()})
         except Exception:  # noqa: BLE001 - what leaves a step is what is counted here
@@ -61,27 +63,42 @@ async def play(env: Env, answers: Iterator[tuple[str, str]], found: Found) -> No
             return
 
 
-async def watch(found: Found, playing: list[str]) -> None:
-    """Note every time that the loop's own thread computed for long between two of its turns."""
-    while True:
-        began = time.thread_time()
-        await asyncio.sleep(0)
-        used = time.thread_time() - began
-        if used > HELD_SECONDS:
-            found.held.append((used, playing[0]))
-        await asyncio.sleep(0.002)
+class Metered:
+    """A coroutine that notes each of its runs, from one `await` that gives the loop back to the next, that computes for
+    long: until it ends nothing else is done."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], found: Found) -> None:
+        self.work, self.found = work, found
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        running, value = self.work.__await__(), None
+        while True:
+            began = time.thread_time()
+            try:
+                wanted = running.send(value)
+            except StopIteration as end:
+                return end.value
+            finally:
+                used = time.thread_time() - began
+                if used > HELD_SECONDS:
+                    self.found.held.append((used, asyncio.current_task().get_name()))  # type: ignore[union-attr]
+            value = yield wanted
+
+
+async def run(metered: Metered) -> Any:
+    return await metered
 
 
 async def fuzz(name: str, spec: EnvSpec, inputs: int) -> Found:
     found, tasks = Found(), spec.tasks("train")
     answers = texts(name)
-    watcher = asyncio.create_task(watch(found, [name]))
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(lambda loop, work, **named: asyncio.Task(run(Metered(work, found)), loop=loop, **named))
     number = 0
     while found.inputs < inputs:
         episodes = [spec.make(tasks[(number + index) % len(tasks)]) for index in range(AT_ONCE)]
         await asyncio.gather(*(play(env, answers, found) for env in episodes))
         number += AT_ONCE
-    watcher.cancel()
     return found
 
 
@@ -89,7 +106,7 @@ def specs(only: list[str]) -> Iterator[tuple[str, EnvSpec]]:
     for name in only or list(ENVS):
         try:
             spec = EnvSpec(name, SETTINGS.get(name, {}))
-            spec.tasks("train")
+            spec.make(spec.tasks("train")[0])
         except CadreError as error:
             print(f"{name}: left out, {error}", flush=True)
             continue
