@@ -3,6 +3,7 @@
 Nothing of a model is parsed or run in this process: a program is compiled, run and judged behind the sandbox.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from cadre.sandbox.checkers import Verdict, check_calls, check_stdio, check_test
 
 LIMITS = Limits(cpu_s=10.0, memory_mb=512)
 FENCE = "```"
+FENCE_LINE = re.compile(f"^{FENCE}.*", re.MULTILINE)
 PYTHON = ("", "python", "py", "python3")
 COMPILE = "import sys\ncompile(sys.stdin.read(), '<program>', 'exec')"
 
@@ -57,16 +59,15 @@ class Block:
 def fenced(completion: str) -> list[Block]:
     """The fenced blocks of a completion that are closed, line by line."""
     blocks: list[Block] = []
-    lines = completion.split("\n")
-    opened: int | None = None
-    for place, line in enumerate(lines):
-        if not line.startswith(FENCE):
-            continue
+    opened: re.Match[str] | None = None
+    first = line = seen = 0
+    for fence in FENCE_LINE.finditer(completion):
+        line, seen = line + completion.count("\n", seen, fence.start()), fence.start()
         if opened is None:
-            opened = place
+            opened, first = fence, line
             continue
-        text = "".join(f"{held}\n" for held in lines[opened + 1 : place])
-        blocks.append(Block(lines[opened].removeprefix(FENCE).strip().lower(), text, opened, place))
+        mark = opened[0].removeprefix(FENCE).strip().lower()
+        blocks.append(Block(mark, completion[opened.end() + 1 : fence.start()], first, line))
         opened = None
     return blocks
 

@@ -6,7 +6,18 @@ import pytest
 
 from cadre.data.parse import humaneval
 from cadre.errors import SandboxUnavailable
-from cadre.rewards.code import CallTests, StdioTests, Tests, UnitTests, all_tests, builds, extract_code, judge
+from cadre.rewards.code import (
+    Block,
+    CallTests,
+    StdioTests,
+    Tests,
+    UnitTests,
+    all_tests,
+    builds,
+    extract_code,
+    fenced,
+    judge,
+)
 from cadre.sandbox.worker import Ending, Worker, WorkerDied
 from tests.sandbox.data import rows
 
@@ -65,3 +76,9 @@ def test_rows_of_coophumaneval_load() -> None:
     right = "def x_or_y(n, x, y):\n    return x if n > 1 and all(n % i for i in range(2, n)) else y"
     assert asyncio.run(judge(right, all_tests(humaneval(row, 0)))).ok
     assert not asyncio.run(judge("def x_or_y(n, x, y): return x", all_tests(humaneval(row, 0)))).ok
+
+
+def test_blocks_are_found_among_any_line_ends() -> None:
+    """Lines end with a line feed alone, as in the fences that models write: the others are part of a line."""
+    text = "\r```\nno\n```python \r\nx = 1\u2028y\r\n```\n\n```\n```"
+    assert fenced(text) == [Block("python", "x = 1\u2028y\r\n", 2, 4), Block("", "", 6, 7)]
