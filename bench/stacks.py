@@ -43,12 +43,13 @@ class Watch:
     """Seconds by stack from `with` to the end of it: `seen` of threads that ran, `whole` in all, `waiting` with none.
 
     A look counts for the time since the last one, as looks come less often while Python code holds the interpreter.
+    `threads` are the identifiers of those that are looked at, or None for all.
     """
 
-    def __init__(self, every: float) -> None:
+    def __init__(self, every: float, threads: set[int] | None = None) -> None:
         self.seen: Counter[Stack] = Counter()
         self.whole = self.waiting = 0.0
-        self._every, self._over = every, threading.Event()
+        self._every, self._threads, self._over = every, threads, threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
     def __enter__(self) -> Watch:
@@ -62,7 +63,9 @@ class Watch:
     def _watch(self) -> None:
         own, last = threading.get_ident(), time.perf_counter()
         while not self._over.wait(self._every):
-            busy = [frame for thread, frame in sys._current_frames().items() if thread != own and not idle(frame)]
+            frames = {thread: frame for thread, frame in sys._current_frames().items() if thread != own}
+            looked_at = frames.keys() if self._threads is None else frames.keys() & self._threads
+            busy = [frames[thread] for thread in looked_at if not idle(frames[thread])]
             now = time.perf_counter()
             passed, last = now - last, now
             self.whole += passed

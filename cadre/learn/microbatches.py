@@ -37,8 +37,10 @@ def microbatches(data: Sequence[Datum], tokens: int, packing: Packing, width: in
     """The data in micro-batches of at most `tokens` nodes or padded tokens each, or of one sequence.
 
     Neighbours in the tree stay together. `auto` takes for each the cheaper of the tree and plain padding, by counted
-    tokens and pairs of attention in a model of hidden size `width`.
+    tokens and pairs of attention in a model of hidden size `width`. A rank may have no data, and no micro-batch.
     """
+    if not data:
+        return []
     if packing == "padded":
         return padded(data, range(len(data)), tokens)
     batches: list[MicroBatch] = []

@@ -129,7 +129,7 @@ def test_the_only_role_is_the_team() -> None:
     experiment = resolve(config.parse(chosen | {"team": {"policies": policies, "roles": {"team": "shared"}}}))
     assert (experiment.env_spec.roles, experiment.plan.shape.joint) == (("team",), "aligned")
     wrong = {"policies": policies, "roles": {"left": "shared", "right": "shared"}}
-    with pytest.raises(ConfigError, match=r"'team' of .* under magrpo_central .* Add `team: shared`"):
+    with pytest.raises(ConfigError, match=r"team\.roles\.left: .* under magrpo_central has no such role; .* to team"):
         resolve(config.parse(chosen | {"team": wrong}))
     with pytest.raises(ConfigError, match=r"algorithm\.joint: unknown"):
         config.parse(chosen | {"algorithm": named | {"joint": "cross"}, "team": wrong})

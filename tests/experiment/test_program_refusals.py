@@ -19,7 +19,8 @@ def resolved(folder: Path, algorithm: Any, **settings: Any) -> Any:
     tasks.write_text("".join(json.dumps({"word": word}) + "\n" for word in ("fox", "owl", "cat")))
     given = {"run": f"{AGENTS}:odd", "roles": ROLES, "tasks": str(tasks), "held_out": 0.0, **settings}
     team = {"policies": {"shared": "seed"}, "roles": dict.fromkeys(ROLES, "shared")}
-    return resolve(config.parse({"env": "program", "settings": given, "team": team, "algorithm": algorithm}))
+    chosen = {"env": "program", "settings": given, "team": team, "algorithm": algorithm, "evaluate": {"tasks": 0}}
+    return resolve(config.parse(chosen))
 
 
 @pytest.mark.parametrize("algorithm", ["at_grpo", "magrpo", "tree_rl", {"name": "at_grpo", "k": [1, 4]}])

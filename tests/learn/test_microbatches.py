@@ -1,5 +1,6 @@
 """How an update is cut into forwards: what stands together, within what size, and where padding is cheaper."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,3 +54,9 @@ def test_padding_keeps_every_sequence_within_the_budget(lengths, budget):
     for batch in batches:
         longest = max(len(datum.token_ids) for datum in batch.data)
         assert len(batch.data) == 1 or longest * len(batch.data) <= budget
+
+
+@pytest.mark.parametrize("packing", ["auto", "prefix_tree", "padded"])
+def test_no_data_make_no_micro_batch(packing):
+    """A rank of a group may have nothing to do."""
+    assert microbatches([], 100, packing, 8) == []
