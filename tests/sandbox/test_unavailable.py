@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import os
 import signal
@@ -221,3 +222,28 @@ def test_a_parent_that_is_stuck_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
     result, seconds = asyncio.run(go())
     assert result.stdout == "36\n"
     assert seconds < 30
+
+
+@pytest.mark.parametrize(("stuck", "status"), [(1, "ok"), (2, "wall")])
+def test_what_the_clock_ended_is_run_once_more_and_that_counts(
+    monkeypatch: pytest.MonkeyPatch, stuck: int, status: str
+) -> None:
+    """A disk that others keep busy held a program up for longer than it may idle, in one of two equal runs."""
+    runs = []
+
+    async def run(self: worker.Worker, *arguments: Any) -> list[worker.Ending]:
+        endings = await plain(self, *arguments)
+        if self.runs:  # not those that a parent is warmed up with
+            runs.append(endings)
+        return [dataclasses.replace(endings[0], killed="wall")] if self.runs and len(runs) <= stuck else endings
+
+    async def go() -> Result:
+        async with Sandbox("confined", workers=1) as sandbox:
+            await sandbox.run("")
+            runs.clear()
+            return await sandbox.run("print(1)")
+
+    plain = worker.Worker.run
+    monkeypatch.setattr(worker.Worker, "run", run)
+    result = asyncio.run(go())
+    assert (result.status, result.stdout, len(runs)) == (status, "1\n", 2)
