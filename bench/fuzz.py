@@ -131,7 +131,8 @@ def main() -> None:
         total.crashes += found.crashes
         total.held += found.held
     if options.write:
-        command = f"python bench/fuzz.py --inputs {options.inputs} --write"
+        named = f" --envs {' '.join(options.envs)}" if options.envs else ""
+        command = f"python bench/fuzz.py --inputs {options.inputs}{named} --write"
         for figure, value in (("inputs", total.inputs), ("crashes", len(total.crashes)), ("blocked", len(total.held))):
             record("fuzz", f"fuzz.{figure}", [value], "answers", command, total.inputs)
     sys.exit(1 if total.crashes or total.held else 0)
