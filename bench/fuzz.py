@@ -23,6 +23,7 @@ from cadre.env import Env
 from cadre.envs import ENVS
 from cadre.envs.spec import EnvSpec
 from cadre.errors import CadreError
+from cadre.sandbox import default
 from common import record
 from hostile import texts
 
@@ -119,6 +120,7 @@ def main() -> None:
     parser.add_argument("--envs", nargs="*", default=[])
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
+    default()  # what the machine can confine is found out once a process, before a run begins
     chosen = list(specs(options.envs))
     share = -(-options.inputs // len(chosen))
     total = Found()
