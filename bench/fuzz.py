@@ -56,9 +56,8 @@ async def play(env: Env, answers: Iterator[tuple[str, str]], found: Found) -> No
         drawn = {role: next(answers) for role in asked}
         kinds = " ".join(kind for kind, _ in drawn.values())
         found.inputs += len(drawn)
-        asyncio.current_task().set_name(kinds)  # type: ignore[union-attr]
         try:
-            await env.step({role: text for role, (_, text) in drawn.items()})
+            await Metered(env.step({role: text for role, (_, text) in drawn.items()}), kinds, found)
         except Exception:  # noqa: BLE001 - what leaves a step is what is counted here
             found.crashes.append(f"{type(env).__name__} {kinds}\n{traceback.format_exc()}")
             return
@@ -66,10 +65,10 @@ async def play(env: Env, answers: Iterator[tuple[str, str]], found: Found) -> No
 
 class Metered:
     """A coroutine that notes each of its runs, from one `await` that gives the loop back to the next, that computes for
-    long: until it ends nothing else is done."""
+    long: until it ends nothing else is done. `kinds` are those of the texts that it was given."""
 
-    def __init__(self, work: Coroutine[Any, Any, Any], found: Found) -> None:
-        self.work, self.found = work, found
+    def __init__(self, work: Coroutine[Any, Any, Any], kinds: str, found: Found) -> None:
+        self.work, self.kinds, self.found = work, kinds, found
 
     def __await__(self) -> Generator[Any, Any, Any]:
         running, value = self.work.__await__(), None
@@ -82,19 +81,13 @@ class Metered:
             finally:
                 used = time.thread_time() - began
                 if used > HELD_SECONDS:
-                    self.found.held.append((used, asyncio.current_task().get_name()))  # type: ignore[union-attr]
+                    self.found.held.append((used, self.kinds))
             value = yield wanted
-
-
-async def run(metered: Metered) -> Any:
-    return await metered
 
 
 async def fuzz(name: str, spec: EnvSpec, inputs: int) -> Found:
     found, tasks = Found(), spec.tasks("train")
     answers = texts(name)
-    loop = asyncio.get_running_loop()
-    loop.set_task_factory(lambda loop, work, **named: asyncio.Task(run(Metered(work, found)), loop=loop, **named))
     number = 0
     while found.inputs < inputs:
         episodes = [spec.make(tasks[(number + index) % len(tasks)]) for index in range(AT_ONCE)]
