@@ -13,9 +13,10 @@ def last_boxed(text: str) -> str | None:
     opening = text.find("{", start)
     if start < 0 or opening < 0 or text[start:opening].rstrip() not in BOXES:
         return None
-    depth = 0
-    for place in range(opening, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
+    depth, place = 0, opening
+    while (closing := text.find("}", place)) >= 0:
+        depth += text.count("{", place, closing) - 1
         if depth == 0:
-            return text[opening + 1 : place].strip()
+            return text[opening + 1 : closing].strip()
+        place = closing + 1
     return None

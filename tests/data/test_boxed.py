@@ -17,6 +17,8 @@ from cadre.data.boxed import last_boxed
         ("\\fbox{3}", "3"),
         ("\\boxed {3}", "3"),
         ("\\boxed{3", None),
+        ("\\boxed{3}} and }", "3"),
+        ("\\boxed{{}{x}} }", "{}{x}"),
         ("\\boxed 3, {4}", None),
         ("no box {3}", None),
         ("", None),
