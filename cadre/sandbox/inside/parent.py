@@ -210,7 +210,9 @@ def serve(control: socket.socket, profile: layers.Profile, folder: str, keep_spa
             reap(spare, profile.level, 0.0)
         if first is not None:
             os.kill(first, signal.SIGKILL)
-            os.waitpid(first, 0)
+            # It ends once all of its namespace are collected, and those of a run that was broken off are left to us.
+            while os.wait()[0] != first:
+                pass
 
 
 def open_group(folder: str) -> groups.Group:
