@@ -57,21 +57,20 @@ class Tldr(Writing):
         super().__init__(task, **data)
         self.reward = reward
 
-    def truth(self, *texts: str) -> float:
-        """How far the source bears out the less faithful text; half a second for the longest."""
-        return min(faithful(self.article.text, text) for text in texts)
+    def parts(self, first: str, second: str) -> dict[str, float]:
+        """The graded reward by level and in all, how far the source bears out the less faithful text, and the short
+        text's ROUGE-L; half a second for the longest texts."""
+        parts = graded(first, second, self.levels)
+        truth = min(faithful(self.article.text, text) for text in (first, second))
+        best = max((rouge_l(reference, first) for reference in self.article.references), default=0.0)
+        return {**parts, "published": sum(parts.values()), "faithful": truth, "rouge_l": best}
 
     async def judge(self, actions: dict[str, str]) -> Reward:
-        first, second = (actions[role] for role in self.writers)
-        parts = graded(first, second, self.levels)
-        truth = await asyncio.to_thread(self.truth, first, second)
-        looks = self.reward == "faithful"
+        parts = await asyncio.to_thread(self.parts, *(actions[role] for role in self.writers))
+        published, truth, looks = parts["published"], parts["faithful"], self.reward == "faithful"
         full = parts["range"] + parts["length"] + parts["distinct"] == 2.0
         self.over, self.won = True, full and (truth >= 0.5 or not looks)
-        published = sum(parts.values())
-        best = max((rouge_l(reference, first) for reference in self.article.references), default=0.0)
-        shown = {**parts, "published": published, "faithful": truth, "rouge_l": best}
-        return Reward(team=published * truth if looks else published, parts=shown)
+        return Reward(team=published * truth if looks else published, parts=parts)
 
 
 class Arxiv(Tldr):
@@ -110,7 +109,8 @@ class Story(Writing):
         self.article = Article(self.article.id, self.article.title, self.given)
 
     async def judge(self, actions: dict[str, str]) -> Reward:
-        likeness = rouge_l(self.rest, " ".join(actions[role] for role in self.writers))
+        written = " ".join(actions[role] for role in self.writers)
+        likeness = await asyncio.to_thread(rouge_l, self.rest, written)
         self.over, self.won = True, likeness >= self.enough
         return Reward(team=likeness, parts={"rouge_l": likeness})
 

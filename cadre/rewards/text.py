@@ -169,7 +169,9 @@ def rouge_l(reference: str, text: str) -> float:
 
 
 def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
-    """The length of the longest common subsequence, by rows of bits (Hyyro 2004)."""
+    """The length of the longest common subsequence, by rows of bits (Hyyro 2004), a bit a word of the shorter one."""
+    if len(first) > len(second):
+        first, second = second, first
     places: Counter[str] = Counter()
     for place, word in enumerate(first):
         places[word] |= 1 << place

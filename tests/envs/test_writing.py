@@ -1,7 +1,11 @@
 """Two writers: what is paid, what each reward can be cheated by, and the contract."""
 
+import threading
+from collections.abc import Callable
+
 import pytest
 
+from cadre.envs import writing
 from cadre.envs.writing import Arxiv, Story, Tldr
 from cadre.types import Task
 from tests.envs.playing import check, play, seen
@@ -88,6 +92,25 @@ def test_a_story_is_continued() -> None:
     for cheat in ("the " * 40, env.given, "", "and then it was over and all was well " * 4):
         (reward,) = play(Story(task), cheat)
         assert reward.team < true.team / 2
+
+
+def test_texts_are_measured_off_the_thread_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte takes half a second, in which nothing else would be done."""
+    threads: set[threading.Thread] = set()
+
+    def noted(measure: Callable[..., object]) -> Callable[..., object]:
+        def measured(*texts: object) -> object:
+            threads.add(threading.current_thread())
+            return measure(*texts)
+
+        return measured
+
+    for name in ("graded", "faithful", "rouge_l"):
+        monkeypatch.setattr(writing, name, noted(getattr(writing, name)))
+    play(tldr(), pair(HONEST, LONG))
+    play(Story(Task("s", {"id": "s", "title": "A ship", "text": SOURCE, "references": ()})), "the")
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 @pytest.mark.parametrize(
