@@ -45,7 +45,7 @@ class Maths(FromData):
 
     @classmethod
     def require(cls) -> None:
-        math.math_verify_file()
+        math.MATH_VERIFY.file()
 
     @property
     def success(self) -> bool:

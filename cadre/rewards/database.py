@@ -6,21 +6,20 @@ memory. The engine's settings refuse the first (`cadre.sandbox.inside.database`)
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from cadre.errors import ConfigError, SandboxError
-from cadre.sandbox import Limits, Sandbox, default
+from cadre.errors import SandboxError
+from cadre.rewards.judging_package import JudgingPackage
+from cadre.sandbox import Limits
 
-LIMITS = Limits(cpu_s=1.0, wall_s=4.0, memory_mb=2048, output_bytes=1 << 20)
-PATIENT = replace(LIMITS, wall_s=30.0)  # who ran out of time and not of processor had too little
+DUCKDB = JudgingPackage("duckdb", "worlds", "runs queries", "inside.database")
+LIMITS = Limits(cpu_s=1.0, wall_s=30.0, memory_mb=2048, output_bytes=1 << 20)
 MAX_QUERY = 4000  # letters; no reference is longer than 600
 CLOSE = 1e-6  # how far figures may be apart, as a share
 # What gives another result each time, or waits: equal queries have equal results.
@@ -32,8 +31,6 @@ UNSTEADY = re.compile(
 
 # How a query that reads begins, comments before it too; what begins in another way starts no process.
 READING = re.compile(r"\s*(select|with|from|values|table|\(|--|/\*)", re.IGNORECASE)
-
-_sandbox: Sandbox | None = None
 
 
 @dataclass(frozen=True)
@@ -62,9 +59,7 @@ async def run(query: str, databases: Sequence[Database]) -> list[Result]:
     asked = [{"ddl": list(it.ddl), "rows": {name: list(rows) for name, rows in it.rows.items()}} for it in databases]
     arguments = {"query": query, "databases": asked, "nonce": nonce}
     job = {"kind": "external", "function": "inside.database:answer", "arguments": arguments, "nonce": nonce}
-    ending = (await sandbox().submit([job], "", LIMITS))[0]
-    if ending.killed == "wall" and ending.cpu_s < LIMITS.cpu_s:
-        ending = (await sandbox().submit([job], "", PATIENT))[0]
+    ending = (await DUCKDB.sandbox.submit([job], "", LIMITS))[0]
     if not ending.layers:
         raise SandboxError(f"queries cannot be run: {ending.error}")
     for line in ending.stdout.decode("ascii", "replace").splitlines():
@@ -114,23 +109,3 @@ def is_figure(value: Any) -> bool:
 def rank(row: Sequence[Any]) -> list[tuple[str, Any]]:
     """A key that orders rows of mixed values: None and words first, figures rounded."""
     return [("0", 0) if it is None else ("2", float(f"{it:.6g}")) if is_figure(it) else ("1", str(it)) for it in row]
-
-
-def sandbox() -> Sandbox:
-    """The sandbox whose warm parents have DuckDB loaded, at the level of the process's own sandbox."""
-    global _sandbox
-    if _sandbox is None:
-        packages = (os.path.dirname(os.path.dirname(duckdb_file())),)
-        _sandbox = Sandbox(default().level, packages=packages, preload=("inside.database",), cgroup=default().cgroup)
-    return _sandbox
-
-
-def duckdb_file() -> str:
-    """Where DuckDB is installed. Raises ConfigError where it is not: environments ask before any model loads."""
-    found = importlib.util.find_spec("duckdb")
-    if found is None or found.origin is None:
-        raise ConfigError(
-            "env: this environment runs queries with the package duckdb; got a Python without it; expected it "
-            'installed. Run: pip install "cadre-rl[worlds]"'
-        )
-    return found.origin

@@ -5,23 +5,18 @@ that a warm parent forks for it alone (`cadre.sandbox.inside.maths`), so the eve
 does not end in time is wrong.
 """
 
-import importlib.util
-import os
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
 
-from cadre.errors import ConfigError, SandboxError
-from cadre.sandbox import Sandbox, default
+from cadre.errors import SandboxError
+from cadre.rewards.judging_package import JudgingPackage
 from cadre.sandbox.checkers import told
 from cadre.sandbox.records import Limits
 
-LIMITS = Limits(wall_s=1.8, cpu_s=1.0, memory_mb=1024)
-PATIENT = replace(LIMITS, wall_s=10.0)  # parsers do not sleep: who ran out of time and not of processor had too little
+MATH_VERIFY = JudgingPackage("math-verify", "maths", "compares mathematical answers", "inside.maths")
+LIMITS = Limits(wall_s=10.0, cpu_s=1.0, memory_mb=1024)  # parsers do not sleep: what the processor takes decides
 MAX_ANSWER = 2000  # characters; no answer of a benchmark is longer than 300
-
-_sandbox: Sandbox | None = None
 
 
 async def same_answer(gold: str, answer: str, tolerance: float = 0.0) -> bool:
@@ -37,9 +32,7 @@ async def same_answer(gold: str, answer: str, tolerance: float = 0.0) -> bool:
     nonce = secrets.token_hex(16)
     arguments = {"gold": bare(gold), "answer": bare(answer), "tolerance": tolerance}
     job = {"kind": "external", "function": "inside.maths:same_answer", "arguments": arguments, "nonce": nonce}
-    ending = (await sandbox().submit([job], "", LIMITS))[0]
-    if ending.killed == "wall" and ending.cpu_s < LIMITS.cpu_s:
-        ending = (await sandbox().submit([job], "", PATIENT))[0]
+    ending = (await MATH_VERIFY.sandbox.submit([job], "", LIMITS))[0]
     if not ending.layers:
         raise SandboxError(f"answers cannot be compared: {ending.error}")
     return ["value", "True"] in told(ending, nonce)
@@ -65,23 +58,3 @@ async def majority(answers: Sequence[str | None]) -> str | None:
 def bare(text: str) -> str:
     """The text without dollar signs, which mark LaTeX, and without the full stop of a sentence."""
     return re.sub(r"(?<!\\)\$", "", text).strip().removesuffix(".")
-
-
-def sandbox() -> Sandbox:
-    """The sandbox whose warm parents have math-verify loaded, at the level of the process's own sandbox."""
-    global _sandbox
-    if _sandbox is None:
-        packages = (os.path.dirname(os.path.dirname(math_verify_file())),)
-        _sandbox = Sandbox(default().level, packages=packages, preload=("inside.maths",), cgroup=default().cgroup)
-    return _sandbox
-
-
-def math_verify_file() -> str:
-    """Where math-verify is installed. Raises ConfigError where it is not: environments ask before any model loads."""
-    found = importlib.util.find_spec("math_verify")
-    if found is None or found.origin is None:
-        raise ConfigError(
-            "env: this environment compares mathematical answers with the package math-verify; got a Python "
-            "without it; expected it installed. pip install 'cadre-rl[maths]'."
-        )
-    return found.origin

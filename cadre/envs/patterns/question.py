@@ -39,7 +39,7 @@ class Question(FromData):
 
     @classmethod
     def require(cls) -> None:
-        math.math_verify_file()
+        math.MATH_VERIFY.file()
 
     @property
     def question(self) -> str:

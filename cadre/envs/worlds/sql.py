@@ -143,7 +143,7 @@ class Sql(Relay):
         **settings: Any,
     ) -> Sequence[Task]:
         """Questions keyed by split and index. Tables and reference decide the split."""
-        database.duckdb_file()
+        database.DUCKDB.file()
         dials: dict[str, Any] = {"joins": joins, "filters": filters, "grouping": grouping, "nesting": nesting}
         dials |= {"dirty": dirty, "rows": rows}
         name = "-".join([split, *map(str, dials.values())])

@@ -1,6 +1,7 @@
 """SQL: the grammar by hand, verdicts by hand, and what the engine refuses."""
 
 import asyncio
+import importlib.util
 import random
 
 import pytest
@@ -179,9 +180,8 @@ def test_splits_and_contract() -> None:
 
 def test_a_clear_error_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     from cadre.errors import ConfigError
-    from cadre.rewards import database
 
-    monkeypatch.setattr(database.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"cadre-rl\[worlds\]"):
         Sql.tasks("train")
 
