@@ -16,6 +16,7 @@ from cadre.envs import check_values, declarations
 from cadre.envs.check_episode import Episode
 from cadre.envs.findings import Broken, Findings
 from cadre.envs.spec import EnvSpec
+from cadre.envs.splits import shared_tasks
 from cadre.errors import ContractError
 from cadre.types import Message, Task
 
@@ -172,8 +173,7 @@ def _check_repeated(findings: Findings, where: str, first: list[Task], again: li
 
 
 def _check_disjoint(findings: Findings, name: str, splits: Mapping[str, Sequence[Task]]) -> None:
-    seen = {repr(task.data) for task in splits["train"]}
-    shared = [task.id for task in splits["test"] if repr(task.data) in seen]
+    shared = shared_tasks(splits["train"], splits["test"])
     findings.require(
         not shared,
         "tasks",

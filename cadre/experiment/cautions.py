@@ -5,6 +5,7 @@ from __future__ import annotations
 from cadre.env import Split
 from cadre.envs.from_data import FromData
 from cadre.envs.spec import EnvSpec
+from cadre.envs.splits import shared_tasks
 from cadre.experiment.experiment import Experiment
 from cadre.types import Task
 
@@ -45,9 +46,8 @@ def _same_tasks(experiment: Experiment) -> list[str]:
     spec, wanted = experiment.env_spec, experiment.config.evaluate
     if issubclass(spec.declared, FromData) or spec.declared.__module__.startswith("cadre."):
         return []
-    known = {repr(task.data) for task in _some(spec, "train", 0, LOOKED_AT)}
     held_out = _some(experiment.held_out, "test", wanted.first, min(wanted.tasks, LOOKED_AT))
-    shared = [task.id for task in held_out if repr(task.data) in known]
+    shared = shared_tasks(_some(spec, "train", 0, LOOKED_AT), held_out)
     return shared and [
         f"warning: {experiment.config.env}: held-out task {shared[0]} is also a training task, {len(shared)} of "
         f"{len(held_out)} are; expected disjoint splits. What is measured is not held out: divide the problems by the "
