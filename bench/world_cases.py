@@ -189,7 +189,7 @@ SQL = World(
 
 
 def lab_honest(env: Lab) -> str:
-    if env.trying:
+    if env.inquiring:
         return {"formula": "Try: " + " ".join(f"{name}=1" for name in env.law.inputs), "causal": "Try: none"}.get(
             env.law.kind, "Try: arn bel"
         )
@@ -198,7 +198,7 @@ def lab_honest(env: Lab) -> str:
 
 def other_law(env: Lab, draw: random.Random) -> str | None:
     """The law with one number or one word changed; the same experiments."""
-    if env.trying:
+    if env.inquiring:
         return lab_honest(env)
     told = env.law.told
     if env.law.kind != "causal":
@@ -210,8 +210,8 @@ def other_law(env: Lab, draw: random.Random) -> str | None:
 
 def table_of_results(env: Lab) -> str:
     """The results so far by heart: a case each."""
-    if env.trying or env.law.kind != "formula":
-        return lab_honest(env) if env.trying else "Law: 0"
+    if env.inquiring or env.law.kind != "formula":
+        return lab_honest(env) if env.inquiring else "Law: 0"
     number = env.results[-1][1]
     return f"Law: {number}"
 
@@ -357,7 +357,7 @@ PLAN = World(
 
 def follow(env: Search) -> str:
     """Open what the question needs, one after the other, and answer from it."""
-    if env.searching:
+    if env.inquiring:
         left = [number for number in env.needed if number not in env.read]
         return f"Open: {left[0] if left else 0}"
     return f"Answer: {env.right} {list(env.needed)}"
@@ -365,7 +365,7 @@ def follow(env: Search) -> str:
 
 def other_answer(env: Search, draw: random.Random) -> str | None:
     """The right search, and an answer with another name, or other citations."""
-    if env.searching:
+    if env.inquiring:
         return follow(env)
     cited, place = list(env.needed), draw.randrange(3)
     if place == 0:
@@ -377,12 +377,12 @@ def other_answer(env: Search, draw: random.Random) -> str | None:
 
 def unread(env: Search) -> str:
     """The right answer, which is that of a judge's reader, and citations of passages that nobody opened."""
-    return "Open: 0" if env.searching else f"Answer: {env.right} {list(env.needed)}"
+    return "Open: 0" if env.inquiring else f"Answer: {env.right} {list(env.needed)}"
 
 
 def first_listed(env: Search) -> str:
     """The title of the first passage, after a search for the question."""
-    if env.searching:
+    if env.inquiring:
         return f"Search: {env.task.data['question']}" if not env.log else "Open: 0"
     return f"Answer: {env.made.passages[0].title} [1]"
 
@@ -398,8 +398,8 @@ SEARCH = World(
         "echo the example": always("Answer: ada kern [3, 7]"),
         "the first title": first_listed,
         "cite without reading": unread,
-        "open everything": lambda env: f"Open: {env.taken + 1}" if env.searching else "Answer: ada kern [1, 2, 3]",
-        "cite everything": lambda env: follow(env) if env.searching else f"Answer: no one {list(range(1, 15))}",
+        "open everything": lambda env: f"Open: {env.taken + 1}" if env.inquiring else "Answer: ada kern [1, 2, 3]",
+        "cite everything": lambda env: follow(env) if env.inquiring else f"Answer: no one {list(range(1, 15))}",
         "read the judge": always("Open: ../../judge\nAnswer: self.right [1]"),
     },
     {

@@ -21,10 +21,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from cadre import sandbox
-from cadre.env import Env
 from cadre.envs import drawings
+from cadre.envs.turn_based import TurnBased
 from cadre.rewards.code import extract_code
-from cadre.types import Drawing, Message, Observation, Reward, Task
+from cadre.types import Drawing, Message, Reward, Task
 
 LIMITS = sandbox.Limits(cpu_s=1.0)
 UNREADABLE, ANSWERED = -0.2, 0.1  # what an answer that cannot be read costs, and what a program that has one earns
@@ -67,7 +67,7 @@ class Run:
     answer: str | None
 
 
-class ToolPlanner(Env):
+class ToolPlanner(TurnBased):
     """The team form of a game; `state` is whatever the game says, replaced and never changed in place."""
 
     roles: ClassVar[tuple[str, ...]] = ("tool", "planner")
@@ -132,9 +132,6 @@ class ToolPlanner(Env):
     @property
     def acting(self) -> str:
         return "tool" if self.programming else "planner"
-
-    def observe(self) -> dict[str, Observation]:
-        return {} if self.over else {self.acting: Observation(self.acting, self.conversation())}
 
     def conversation(self) -> tuple[Message, ...]:
         ask = self.words.ask_program if self.programming else self.words.ask_answer

@@ -16,9 +16,10 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from cadre import random_keys
-from cadre.env import Env, GeneratedTasks, Split
+from cadre.env import GeneratedTasks, Split
 from cadre.envs import drawings
 from cadre.envs.splits import SPLIT_SIZES, in_split
+from cadre.envs.worlds.inquiry import Inquiry, Single
 from cadre.envs.worlds.lab_laws import (
     Inputs,
     Kind,
@@ -30,15 +31,15 @@ from cadre.envs.worlds.lab_laws import (
     parse_trial,
     substances_in,
 )
-from cadre.envs.worlds.relay import FORM, RIGHT, TEAM, Prompts, Rewards, answer_in
-from cadre.types import Drawing, Message, Observation, Reward, Task
+from cadre.envs.worlds.relay import Prompts, Rewards, answer_in
+from cadre.types import Drawing, Reward, Task
 
 GRAMMAR = (
     "Laws are written with whole numbers, + - * // % **, comparisons, and, or, not, min, max, abs, and `a if b else c`."
 )
 
 
-class Lab(Env):
+class Lab(Inquiry):
     """The team form. Settings: how many `experiments`, `prompts` wording, `reward` shaped or by outcome; of its laws
     the `kind`, how many `variables`, and how hard they are by `depth`; by how much a result may be off (`noise`)."""
 
@@ -53,15 +54,13 @@ class Lab(Env):
         noise: Annotated[int, Field(ge=0, le=5)] = 0,
         **law: Any,
     ) -> None:
-        super().__init__(task)
+        super().__init__(task, prompts, reward)
         data = task.data
         known = {name: (mass, charge) for name, mass, charge in data["substances"]}
         self.law = Law(data["kind"], tuple(data["inputs"]), dict(data["equations"]), known)
         self.truth = parse_theory(self.law.told, self.law)
-        self.experiments, self.prompts, self.reward, self.noise = experiments, prompts, reward, noise
+        self.experiments, self.noise = experiments, noise
         self.results: tuple[tuple[str, str], ...] = ()  # what was tried and what came of it, as prompts show them
-        self.written: tuple[Message, ...] = ()  # the conversation of an agent that does both
-        self.worth: float | None = None
 
     @classmethod
     def tasks(
@@ -86,26 +85,12 @@ class Lab(Env):
         return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{kind}-{variables}-{depth}")
 
     @property
-    def success(self) -> bool:
-        """Every prediction of the theory is right."""
-        return self.worth == 1.0
-
-    @property
-    def trying(self) -> bool:
+    def inquiring(self) -> bool:
         return len(self.results) < self.experiments
-
-    @property
-    def acting(self) -> str:
-        return self.roles[0 if self.trying else 1]
-
-    def observe(self) -> dict[str, Observation]:
-        if self.worth is not None:
-            return {}
-        return {self.acting: Observation(self.acting, (*self.written, Message("user", self.ask())))}
 
     async def step(self, actions: dict[str, str]) -> Reward:
         ((role, text),) = actions.items()
-        if not self.trying:
+        if not self.inquiring:
             return self.judged(role, answer_in(text, ""))
         tried = parse_trial(text, self.law)
         if tried is None:
@@ -116,12 +101,8 @@ class Lab(Env):
 
     def judged(self, role: str, text: str) -> Reward:
         theory = parse_theory(text, self.law)
-        self.worth = 0.0 if theory is None else worth_of(self.law, theory, self.truth or {}, self.task.data["seed"])
-        parts = {"law/worth": self.worth, "law/formed": float(theory is not None)}
-        if self.reward == "outcome":
-            half = TEAM * self.success
-            return Reward(half, {role: half}, parts)
-        return Reward(TEAM * self.worth, {role: FORM * (theory is not None) + RIGHT * self.worth}, parts)
+        worth = 0.0 if theory is None else worth_of(self.law, theory, self.truth or {}, self.task.data["seed"])
+        return self.pay(role, worth, theory is not None, "law")
 
     def measured(self, inputs: Inputs) -> str:
         """What the experiment shows, off by noise that the task and the number of the experiment decide."""
@@ -144,11 +125,11 @@ class Lab(Env):
     def ask(self) -> str:
         tried = "\n".join(f"{what} {came}" for what, came in self.results)
         if self.prompts == "compact":
-            head = "lab try" if self.trying else "lab law"
+            head = "lab try" if self.inquiring else "lab law"
             return f"{head}\n{' '.join(self.law.inputs)}{self.table()}\n{tried}".rstrip()
         left = self.experiments - len(self.results)
         seen = "\n".join(f"- {what}: {came}" for what, came in self.results) or "- none so far"
-        wanted = f"{left} experiments are left. {self.how_to_try()}" if self.trying else self.how_to_say()
+        wanted = f"{left} experiments are left. {self.how_to_try()}" if self.inquiring else self.how_to_say()
         return f"{self.rules()}\n\nExperiments so far:\n{seen}\n\n{wanted}"
 
     def table(self) -> str:
@@ -193,20 +174,8 @@ class Lab(Env):
         return drawings.table(("tried", "result"), self.results) if self.results else drawings.text(self.rules())
 
 
-class LabSolo(Lab):
+class LabSolo(Single, Lab):
     """One agent that chooses the experiments and says the law, in one conversation."""
-
-    roles: ClassVar[tuple[str, ...]] = ("agent",)
-
-    @property
-    def acting(self) -> str:
-        return "agent"
-
-    async def step(self, actions: dict[str, str]) -> Reward:
-        asked = self.ask()
-        reward = await super().step(actions)
-        self.written = (*self.written, Message("user", asked), Message("assistant", actions["agent"]))
-        return reward
 
 
 def told_of(law: Law, seed: int) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from cadre.env import Env
 from cadre.envs import drawings
 from cadre.envs.account import Account
+from cadre.envs.turn_based import TurnBased
 from cadre.rewards.code import fenced
-from cadre.types import Drawing, Message, Observation, Reward, Task
+from cadre.types import Drawing, Message, Reward, Task
 
 FORM, RIGHT, TEAM = 0.1, 0.4, 0.5  # what an answer pays its author for its form and for being right, and the team
 LONGEST = 20_000  # letters of an answer that are looked at; none of a reference is near it
@@ -41,7 +41,7 @@ class Judged:
     brief: str
 
 
-class Relay(Env):
+class Relay(TurnBased):
     """The team form: `roles` are who drafts and who decides. A world says what is asked and what an answer is worth."""
 
     roles: ClassVar[tuple[str, ...]]
@@ -88,9 +88,6 @@ class Relay(Env):
     @property
     def acting(self) -> str:
         return self.roles[0 if self.drafting else 1]
-
-    def observe(self) -> dict[str, Observation]:
-        return {} if self.over else {self.acting: Observation(self.acting, self.conversation())}
 
     def conversation(self) -> tuple[Message, ...]:
         return (Message("user", self.ask(self.drafting)),)

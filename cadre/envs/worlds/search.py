@@ -16,13 +16,14 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from cadre import random_keys
-from cadre.env import Env, GeneratedTasks, Split
+from cadre.env import GeneratedTasks, Split
 from cadre.envs import drawings
 from cadre.envs.adapters import package
 from cadre.envs.splits import SPLIT_SIZES, in_split
+from cadre.envs.worlds.inquiry import Inquiry, Single
 from cadre.envs.worlds.library import Library, library, question
-from cadre.envs.worlds.relay import FORM, RIGHT, TEAM, Prompts, Rewards
-from cadre.types import Drawing, Message, Observation, Reward, Task
+from cadre.envs.worlds.relay import Prompts, Rewards
+from cadre.types import Drawing, Reward, Task
 
 LISTED = 5  # passages that a search lists
 WORDS = 30  # of a search that are looked for
@@ -54,7 +55,7 @@ def found(seed: int, people: int, words: Sequence[str]) -> list[int]:
     return [place + 1 for place in ranked[:LISTED] if scores[place] > 0]
 
 
-class Search(Env):
+class Search(Inquiry):
     """The team form. Settings: how many `steps` the searcher has, `prompts` wording, `reward` shaped or by outcome; of
     the tasks how many `hops` (facts that a question follows) and how many `people` the library has."""
 
@@ -68,15 +69,13 @@ class Search(Env):
         reward: Rewards = "shaped",
         **library: Any,
     ) -> None:
-        super().__init__(task)
-        self.steps, self.prompts, self.reward, self.taken = steps, prompts, reward, 0
+        super().__init__(task, prompts, reward)
+        self.steps, self.taken = steps, 0
         self.made = opened_library(task.data["seed"], task.data["people"])[0]
         self.chain, places = self.made.chains[0], self.made.places[0]
         self.needed, self.right = places[: task.data["hops"]], self.chain[task.data["hops"]]
         self.log: tuple[str, ...] = ()  # what was said and what came of it
         self.read: tuple[int, ...] = ()  # passages that were opened
-        self.written: tuple[Message, ...] = ()  # the conversation of an agent that does both
-        self.worth: float | None = None
 
     @classmethod
     def tasks(
@@ -101,28 +100,14 @@ class Search(Env):
         return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{hops}-{people}")
 
     @property
-    def success(self) -> bool:
-        """The answer is right and cites what it rests on, and nothing else."""
-        return self.worth == 1.0
-
-    @property
-    def searching(self) -> bool:
+    def inquiring(self) -> bool:
         return self.taken < self.steps
 
-    @property
-    def acting(self) -> str:
-        return self.roles[0 if self.searching else 1]
-
-    def observe(self) -> dict[str, Observation]:
-        if self.worth is not None:
-            return {}
-        return {self.acting: Observation(self.acting, (*self.written, Message("user", self.ask())))}
-
     def ask(self) -> str:
-        asked, said = self.task.data["question"], "\n".join(self.log if self.searching else map(self.shown, self.read))
+        asked, said = self.task.data["question"], "\n".join(self.log if self.inquiring else map(self.shown, self.read))
         if self.prompts == "compact":
-            return f"{'search' if self.searching else 'answer'}\n{asked}\n{said}".rstrip()
-        if self.searching:
+            return f"{'search' if self.inquiring else 'answer'}\n{asked}\n{said}".rstrip()
+        if self.inquiring:
             return (
                 f"Find what answers this question in a library: {asked}\nSay `Search: words`, which lists passages, or "
                 "`Open: number`, which shows one to you and to a team mate who will answer; `Open: 0` ends the search. "
@@ -140,7 +125,7 @@ class Search(Env):
 
     async def step(self, actions: dict[str, str]) -> Reward:
         ((role, text),) = actions.items()
-        if not self.searching:
+        if not self.inquiring:
             return self.judged(role, text[-2000:])
         commands = COMMAND.findall(text[-2000:])
         self.taken += 1
@@ -167,11 +152,7 @@ class Search(Env):
     def judged(self, role: str, text: str) -> Reward:
         """What the last answer of a text is worth."""
         answers = ANSWER.findall(text)
-        self.worth = self.worth_of(*answers[-1]) if answers else 0.0
-        parts = {"answer/worth": self.worth, "answer/formed": float(bool(answers))}
-        if self.reward == "outcome":
-            return Reward(TEAM * self.success, {role: TEAM * self.success}, parts)
-        return Reward(TEAM * self.worth, {role: FORM * bool(answers) + RIGHT * self.worth}, parts)
+        return self.pay(role, self.worth_of(*answers[-1]) if answers else 0.0, bool(answers), "answer")
 
     def worth_of(self, name: str, cited: str) -> float:
         numbers = set(map(int, re.findall(r"\d{1,4}", cited)))
@@ -189,17 +170,5 @@ class Search(Env):
         return drawings.several(("question", asked), ("log", drawings.text("\n".join(self.log))), ("opened", read))
 
 
-class SearchSolo(Search):
+class SearchSolo(Single, Search):
     """One agent that searches and answers, in one conversation."""
-
-    roles: ClassVar[tuple[str, ...]] = ("agent",)
-
-    @property
-    def acting(self) -> str:
-        return "agent"
-
-    async def step(self, actions: dict[str, str]) -> Reward:
-        asked = self.ask()
-        reward = await super().step(actions)
-        self.written = (*self.written, Message("user", asked), Message("assistant", actions["agent"]))
-        return reward
