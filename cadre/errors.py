@@ -14,11 +14,20 @@ CadreError               one paragraph: what, got, expected, what to do
 """
 
 import difflib
+import re
 from collections.abc import Iterable
+
+# A name of so many letters is somebody's text in a name's place, and would push the rest off the screen.
+LONG_WORD = re.compile(r"(\S{200})\S{200,}(\S{50})")
+# Errors of Python that say what they are about in a word or two.
+TERSE = (LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, UnicodeError)
 
 
 class CadreError(Exception):
     """Root of all errors that are the user's to fix; the command line prints it without a traceback."""
+
+    def __init__(self, words: str = "") -> None:
+        super().__init__(LONG_WORD.sub(r"\1...\2", words))
 
 
 class ConfigError(CadreError):
@@ -59,6 +68,12 @@ class RunError(CadreError):
 
 class DivergedError(CadreError):
     """Losses or gradients three times in a row, or what the model says after an update, are not finite."""
+
+
+def first_line(error: Exception) -> str:
+    """What somebody else's error says, in one line: its first, and its kind where that alone would say little."""
+    said = (str(error).strip().splitlines() or [""])[0][:300].rstrip(". ")
+    return f"{type(error).__name__} {said}".strip() if not said or isinstance(error, TERSE) else said
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from tests.coordination import write_speaker
 torch.set_num_threads(1)
 # How long an example takes says what else the machine does.
 settings.register_profile("suite", deadline=None)
+settings.register_profile("long", deadline=None, max_examples=3000)  # pytest tests/fuzz --hypothesis-profile=long
 settings.load_profile("suite")
 
 

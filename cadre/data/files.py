@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cadre.data.jsonl import rows_of
-from cadre.errors import DataError
+from cadre.errors import DataError, first_line
 
 ENDINGS = (".jsonl", ".parquet", ".json")
 
@@ -35,8 +35,9 @@ def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:
             for batch in opened.iter_batches(1_000):
                 yield from batch.to_pylist()
     except (ArrowException, OSError) as error:
-        first = str(error).split("\n")[0]
-        raise DataError(f"data: {file} cannot be read as Parquet: {first}. Fetch or write it again.") from None
+        raise DataError(
+            f"data: {file} cannot be read as Parquet: {first_line(error)}. Fetch or write it again."
+        ) from None
 
 
 def _listed(file: Path) -> list[Mapping[str, Any]]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from cadre.data.specs import Spec
-from cadre.errors import DataError
+from cadre.errors import DataError, first_line
 
 PATIENCE = 2.0  # seconds in which the hub has to answer at all
 CONVERTED = "refs/convert/parquet"
@@ -183,8 +183,7 @@ def _failures(error: type[Exception]) -> tuple[type[Exception], ...]:
 
 
 def _failed(spec: Spec, error: Exception) -> DataError:
-    first = (str(error).strip() or "no reason given").split("\n")[0][:300]
     return DataError(
-        f"data: {spec.hub} could not be fetched: {type(error).__name__}: {first}. What came so far is kept; try again. "
-        f"{by_hand(spec)}"
+        f"data: {spec.hub} could not be fetched: {type(error).__name__}: {first_line(error)}. What came so far "
+        f"is kept; try again. {by_hand(spec)}"
     )

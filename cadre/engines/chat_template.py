@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import TemplateError
-
 from cadre.engines import tool_calls
-from cadre.errors import EngineError, PromptError
+from cadre.errors import EngineError, PromptError, first_line
 from cadre.types import History, Message, PreviousTurn, Tool
 
 # For tokenizers without a template: every turn under a heading, an assistant's turn ended by the end-of-sequence token.
@@ -73,14 +71,17 @@ class Template:
         if tools and self.takes_tools:
             options["tools"] = tool_calls.definitions(tools)
         try:
-            return self._tokenizer.apply_chat_template(
+            text: str = self._tokenizer.apply_chat_template(
                 tool_calls.as_dicts(self._merged(told)), tokenize=False, add_generation_prompt=generation, **options
             )
-        except TemplateError as error:
+            text.encode()  # half a character is none
+            return text
+        except Exception as error:
             roles = ", ".join(message.role for message in messages)
             raise PromptError(
-                f"The model's chat template refuses the conversation: {error}. Got messages by {roles}; most templates "
-                "expect an optional system message, then user and assistant in turn. Change what observe() returns."
+                f"The model's chat template refuses the conversation: {first_line(error)}. Got messages by {roles}; "
+                "most templates expect an optional system message, then user and assistant in turn. Change what "
+                "observe() returns."
             ) from error
 
     def prompt(
@@ -179,7 +180,7 @@ class Template:
         probe = [{"role": "system", "content": PROBE}, {"role": "user", "content": "x"}]
         try:
             return PROBE in self._tokenizer.apply_chat_template(probe, tokenize=False, **self._options)
-        except TemplateError:
+        except Exception:  # noqa: BLE001 - as in render
             return False
 
     def _takes_tools(self) -> bool:
@@ -187,7 +188,7 @@ class Template:
             probe = [{"role": "user", "content": "x"}]
             tools = tool_calls.definitions([Tool(PROBE)])
             return PROBE in self._tokenizer.apply_chat_template(probe, tokenize=False, tools=tools, **self._options)
-        except TemplateError:
+        except Exception:  # noqa: BLE001 - as in render
             return False
 
     def _response_template(self) -> Any:

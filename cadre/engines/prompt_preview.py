@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from cadre.engines import hub
 from cadre.engines.chat_template import Template
-from cadre.errors import EngineError
+from cadre.engines.model_folder import reading
 from cadre.types import Message
 
 
@@ -28,14 +28,9 @@ class Previewer:
 
     def __init__(self, source: str) -> None:
         source = source if Path(source).is_dir() else hub.available(source)
-        try:
+        with reading(source, "tokenizer"):
             tokenizer = AutoTokenizer.from_pretrained(source)
             config = AutoConfig.from_pretrained(source)
-        except (OSError, ValueError, KeyError) as error:
-            raise EngineError(
-                f"The tokenizer of {source!r} cannot be loaded: {str(error).strip().splitlines()[0]} Expected 'seed', "
-                "a Hugging Face folder, or a hub name that this machine can reach. Check the name."
-            ) from None
         self.tokenizer, self.template = tokenizer, Template(tokenizer)
         self.context: int | None = getattr(config, "max_position_embeddings", None)
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Size, Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
@@ -20,7 +21,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
-from cadre.errors import EngineError
+from cadre.errors import EngineError, first_line
 
 
 def is_sharded(folder: Path) -> bool:
@@ -47,10 +48,21 @@ def read(tensors: Mapping[str, Tensor], folder: Path, name: str) -> None:
     if _any_shard(tensors) or is_sharded(folder):
         _read_shards(tensors, folder)
         return
-    saved = load_file(folder / f"{name}.safetensors")
+    saved = read_file(folder / f"{name}.safetensors")
     _check({key: tensor.shape for key, tensor in saved.items()}, tensors, folder)
     for key, tensor in tensors.items():
         tensor.copy_(saved[key])
+
+
+def read_file(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, by name. Raises EngineError where it is no such file."""
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, KeyError) as error:
+        raise EngineError(
+            f"{path} cannot be read: {first_line(error)}. Expected tensors as safetensors. It is half a file, or "
+            "another one: take it from where it was made."
+        ) from error
 
 
 def _read_shards(tensors: Mapping[str, Tensor], folder: Path) -> None:

@@ -18,6 +18,7 @@ from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
 from cadre.engines import chat_template
+from cadre.engines.model_folder import reading
 from cadre.engines.torch.base.loading import locate, pick_device
 from cadre.errors import EngineError
 from cadre.types import Message
@@ -99,18 +100,12 @@ def load_scorer(source: str, seed: int) -> tuple[Any, Any]:
     # That a causal model has no such head, and has another, is what is meant here and no warning.
     logging.set_verbosity_error()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        with torch.random.fork_rng():
+        with reading(source, "reward model"), torch.random.fork_rng():
+            tokenizer = AutoTokenizer.from_pretrained(source)
             torch.manual_seed(seed)
             model = AutoModelForSequenceClassification.from_pretrained(
                 source, num_labels=1, dtype=torch.float32, use_safetensors=True
             )
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise EngineError(
-            f"The model {source!r} cannot carry a reward head: {reason} Expected 'seed', a Hugging Face folder with "
-            "safetensors, or a hub name that this machine can reach. Check the name."
-        ) from error
     finally:
         logging.set_verbosity(verbosity)
     if tokenizer.pad_token_id is None:

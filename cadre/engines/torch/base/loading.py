@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from cadre.engines import chat_template, hub
+from cadre.engines.model_folder import reading
 from cadre.engines.model_text import stops_of
 from cadre.engines.torch.base.layer_attention import LayerAttention
 from cadre.engines.torch.base.lora import Adapters
@@ -94,13 +95,20 @@ def pick_device(name: str) -> torch.device:
 
 def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype) -> Any:
     """The model alone, on the CPU, in eval mode. Raises EngineError where it cannot be loaded."""
-    try:
-        with ONE_AT_A_TIME:
-            model = AutoModelForCausalLM.from_pretrained(
-                source, dtype=dtype, use_safetensors=True, trust_remote_code=policy.trust_remote_code
-            )
-    except (OSError, ValueError, KeyError) as error:
-        raise _unloadable(source, "model", error) from error
+    with reading(source, "model"), ONE_AT_A_TIME:
+        model, found = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=policy.trust_remote_code,
+            output_loading_info=True,
+        )
+    if missing := sorted(found["missing_keys"]):
+        raise EngineError(
+            f"The model of {source!r} is not whole: of the weights that config.json asks for {len(missing)} are not "
+            f"there ({missing[0]}), and would be drawn at random. Expected weights and configuration of one model. "
+            "Download it again, or fix config.json."
+        )
     # Stock SDPA ignores soft-capped attention scores (Gemma 2), so such a model takes the eager form.
     if getattr(model.config, "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")
@@ -125,9 +133,10 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
     disable_progress_bar()
     tokenizer = load_tokenizer(source, policy)
     model = load_weights(source, policy, dtype).to(device).requires_grad_(False)
-    templates = templates_of(tokenizer, policies)
-    configured = getattr(model.generation_config, "eos_token_id", None)
-    stops = stops_of(configured, tokenizer, next(iter(templates.values())))
+    with reading(source, "tokenizer"):
+        templates = templates_of(tokenizer, policies)
+        configured = getattr(model.generation_config, "eos_token_id", None)
+        stops = stops_of(configured, tokenizer, next(iter(templates.values())))
     context = getattr(model.config, "max_position_embeddings", None) or 1 << 20
     adapters = Adapters(model, loras, seed)
     return Loaded(source, model, adapters, tokenizer, templates, LayerAttention.of(model.config), stops, context)
@@ -135,19 +144,8 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
 
 def load_tokenizer(source: str, policy: PolicyConfig) -> Any:
     """The model's tokenizer. Raises EngineError where it cannot be loaded."""
-    try:
+    with reading(source, "tokenizer"):
         return AutoTokenizer.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise _unloadable(source, "tokenizer", error) from error
-
-
-def _unloadable(source: str, what: str, error: Exception) -> EngineError:
-    reason = str(error).strip().split("\n")[0]
-    return EngineError(
-        f"The {what} of {source!r} cannot be loaded: {reason} Expected 'seed', a Hugging Face folder with safetensors, "
-        "or a hub name that this machine can reach. Check the name, download the model first, or, where it needs code "
-        "of its own that you trust, set trust_remote_code."
-    )
 
 
 def templates_of(tokenizer: Any, policies: Mapping[str, PolicyConfig]) -> dict[str, chat_template.Template]:

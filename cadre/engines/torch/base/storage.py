@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from cadre.engines.torch.base.loading import load_weights
@@ -103,7 +103,7 @@ def _peft_config(config: LoraConfig, base: str, modules: set[str]) -> dict[str, 
 
 def load_adapter(parameters: Mapping[str, nn.Parameter], folder: Path) -> None:
     """Write the weights of a PEFT folder into an adapter. Raises EngineError where they are another adapter's."""
-    saved = load_file(folder / "adapter_model.safetensors")
+    saved = tensor_files.read_file(folder / "adapter_model.safetensors")
     shapes = {f"{PREFIX}{name}": value.shape for name, value in parameters.items()}
     if {name: value.shape for name, value in saved.items()} != shapes:
         raise EngineError(
@@ -137,7 +137,7 @@ def save_heads(parameters: Mapping[str, nn.Parameter], folder: Path) -> None:
 
 def load_heads(parameters: Mapping[str, nn.Parameter], folder: Path) -> None:
     """Write saved value heads into those of the same names. Raises EngineError where the names differ."""
-    saved = load_file(folder / "heads.safetensors")
+    saved = tensor_files.read_file(folder / "heads.safetensors")
     if set(saved) != set(parameters):
         raise EngineError(
             f"The value heads in {folder} do not fit: got {', '.join(sorted(saved))}; expected "

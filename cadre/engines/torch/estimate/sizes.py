@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from cadre.engines.torch.base.loading import DTYPES, locate
 from cadre.engines.torch.base.lora import linear_layers, targeted_layers
 from cadre.engines.torch.sampling.batch_memory import SequenceMemory
-from cadre.errors import EngineError
+from cadre.errors import EngineError, first_line
 from cadre.settings import PolicyConfig
 from cadre.settings.known_models import SHAPES
 
@@ -73,9 +73,9 @@ def configuration(name: str) -> Any:
         return AutoConfig.for_model(known.pop("model_type"), **known)
     try:
         return AutoConfig.from_pretrained(locate(name))
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0]
+    except Exception as error:
         raise EngineError(
-            f"The shape of {name!r} is not known: {reason} Expected one of {', '.join(SHAPES)}, a folder with "
-            "config.json, or a hub name that this machine can reach. Download its config.json into a folder first."
+            f"The shape of {name!r} is not known: {first_line(error)}. Expected one of {', '.join(SHAPES)}, a "
+            "folder with config.json, or a hub name that this machine can reach. Download its config.json into a "
+            "folder first."
         ) from error
