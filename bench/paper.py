@@ -35,7 +35,7 @@ COSTS: dict[str, tuple[str, Callable[[Run], float]]] = {
     "tokens": ("tokens", partial(Run.total, what="rollout/tokens")),
     "env_steps": ("steps", partial(Run.total, what="rollout/env_steps")),
     "episodes": ("episodes", partial(Run.total, what="rollout/episodes")),
-    "minutes": ("min", Run.minutes),
+    "processor_minutes": ("min", Run.processor_minutes),
 }
 
 

@@ -19,7 +19,7 @@ ROWS = {
     "plan-path.team.success": "**Plan-Path, team of two, AT-GRPO, one shared model**",
     "plan-path.L1.success": "**Plan-Path, team of two, AT-GRPO, a LoRA per role**",
     "plan-path.L1.swapped.success": "Plan-Path, the same two adapters in each other's role",
-    "table.team-shared.plan-path.minutes": "minutes to train the team, evaluations included",
+    "table.team-shared.plan-path.processor_minutes": "minutes of processor time to train it, evaluations included",
     "sokoban.base.success": "Sokoban, the team before training",
     "sokoban.team.success": "**Sokoban, team of two, AT-GRPO, one shared model**",
     "sudoku.base.success": "Sudoku 4x4, the team before training",
@@ -168,7 +168,10 @@ def paper() -> str:
         if (cells := _costs(found, f"table.{row}.{game}"))
     ]
     if costs:
-        lines += ["", "| what training cost, median of the seeds | tokens | environment steps | episodes | minutes |"]
+        lines += [
+            "",
+            "| what training cost, median of the seeds | tokens | environment steps | episodes | minutes of a core |",
+        ]
         lines += ["|---|---|---|---|---|", *costs]
     changed = [
         f"| {words} | {_cell(one)} |" for name, words in ABLATIONS.items() if (one := found.get(_ablation(name)))
@@ -183,7 +186,7 @@ def _ablation(name: str) -> str:
 
 
 def _costs(found: dict[str, dict[str, Any]], row: str) -> list[str]:
-    cells = [found.get(f"{row}.{cost}") for cost in ("tokens", "env_steps", "episodes", "minutes")]
+    cells = [found.get(f"{row}.{cost}") for cost in ("tokens", "env_steps", "episodes", "processor_minutes")]
     return [f"{one['value']:,.0f}" if one["value"] >= 100 else f"{one['value']:.3g}" for one in cells if one]
 
 

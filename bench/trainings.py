@@ -34,6 +34,16 @@ def commits(runs: Sequence[Run]) -> str:
     return ", ".join(sorted({run.done()["commit"] for run in runs}))
 
 
+def run(command: Sequence[str], **options: Any) -> float:
+    """Seconds of processor time of a command and of what it has started. Raises CalledProcessError where it fails."""
+    process = subprocess.Popen(command, **options)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return used.ru_utime + used.ru_stime
+
+
 @dataclass(frozen=True)
 class Run:
     """One training by the command line: a recipe, a seed, what is changed in it, and where it lies.
@@ -63,8 +73,9 @@ class Run:
         with self.folder.with_suffix(".log").open("w") as log:
             train = [*CADRE, "train", self.recipe, *arguments]
             environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
-            subprocess.run(train, cwd=ROOT, check=True, stdout=log, stderr=log, env=environment)
-        done = {"minutes": (time.monotonic() - began) / 60, "commit": measured}
+            used = run(train, cwd=ROOT, stdout=log, stderr=log, env=environment)
+        minutes = (time.monotonic() - began) / 60
+        done = {"minutes": minutes, "processor_minutes": used / 60, "commit": measured}
         (self.folder / DONE).write_text(json.dumps(done))
 
     def done(self) -> dict[str, Any]:
@@ -74,6 +85,10 @@ class Run:
     def minutes(self) -> float:
         """Of the whole command, evaluations included."""
         return float(self.done()["minutes"])
+
+    def processor_minutes(self) -> float:
+        """Of the same, its programs' too: what it costs, whatever else the machine does."""
+        return float(self.done()["processor_minutes"])
 
     def before(self, what: str = "success") -> float:
         """A figure of the held-out evaluation before training."""
