@@ -38,7 +38,7 @@ def finished(folder: Path, success: tuple[float, float]) -> trainings.Run:
     (folder / "evaluations.jsonl").write_text("\n".join(json.dumps({"success": one}) for one in success))
     steps = [{"rollout/tokens": 100, "rollout/env_steps": 8, "rollout/episodes": 2} for _ in range(2)]
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, steps)))
-    (folder / trainings.DONE).write_text(json.dumps({"minutes": 1.5, "commit": "abc"}))
+    (folder / trainings.DONE).write_text(json.dumps({"minutes": 1.5, "processor_minutes": 2.5, "commit": "abc"}))
     return trainings.Run(folder, "plan-path", 0)
 
 
@@ -53,7 +53,7 @@ def test_figures_of_a_row_and_that_they_are_kept_once(tmp_path: Path, monkeypatc
     assert found["table.team-shared.plan-path.success"]["low"] == 0.8
     assert found["table.team-prompted.plan-path.success"]["value"] == 0.1
     assert found["table.team-shared.plan-path.tokens"]["value"] == 200
-    assert found["table.team-shared.plan-path.minutes"]["commit"] == "abc"
+    assert found["table.team-shared.plan-path.processor_minutes"]["commit"] == "abc"
     assert "table.team-prompted.plan-path.tokens" not in found
     assert found["plan-path.L0.success"]["value"] == found["plan-path.team.success"]["value"] == 0.9
     assert found["plan-path.base.success"]["value"] == 0.1
