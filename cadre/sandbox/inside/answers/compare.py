@@ -11,7 +11,8 @@ from sympy import Expr
 from .measures import measured
 from .shapes import Based, Equation, Inequality, Items, Matrix, Ratio, Region, Shape, Value, Words, region_of
 
-PERCENT, DEGREES = measured("%"), measured("°")
+PERCENT, DEGREES, RADIANS = measured("%"), measured("°"), measured("radian")
+DEGREES_A_RADIAN = 180 / sympy.pi
 ONE, HUNDREDTH = sympy.Integer(1), sympy.Rational(1, 100)
 Verify = Callable[[Expr, Expr], bool]
 POINTS = [sympy.Rational(part, 100) for part in (37, 171, 293, 519, 83, 337, 761, 113, 241, 59)]
@@ -189,14 +190,16 @@ def sizes(gold: Value, answer: Value) -> list[Expr]:
     mine, other = gold.measure, answer.measure
     if mine.kinds == other.kinds:
         return [sympy.Rational(other.size / mine.size)]
+    if {mine, other} == {DEGREES, RADIANS}:
+        return [DEGREES_A_RADIAN if mine == DEGREES else 1 / DEGREES_A_RADIAN]
     if not (mine.bare or other.bare):
         return []
     if other == PERCENT:
         return [HUNDREDTH, *([ONE] if all(reading.is_number and abs(reading) > 1 for reading in gold.readings) else [])]
     return [
         ONE,
-        *{PERCENT: [1 / HUNDREDTH], DEGREES: [180 / sympy.pi]}.get(mine, []),
-        *([sympy.pi / 180] if other == DEGREES else []),
+        *{PERCENT: [1 / HUNDREDTH], DEGREES: [DEGREES_A_RADIAN]}.get(mine, []),
+        *([1 / DEGREES_A_RADIAN] if other == DEGREES else []),
     ]
 
 

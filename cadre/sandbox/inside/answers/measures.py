@@ -58,7 +58,7 @@ yuan|yuan|1
 yen|yen|1
 % percent pct percentage|percent|1
 ° deg degree|angle|1
-rad radian||1
+rad radian|radians|1
 rev revolution|turns|1
 celsius|celsius|1
 fahrenheit|fahrenheit|1
