@@ -1,6 +1,6 @@
 """Every preset under one budget of sampled tokens: on Plan-Path with the embedded model, and on a coordination game.
 
-    python bench/presets.py [plan-path coordination] [--seeds 0 1 2] [--only at_grpo ippo] [--runs runs/results]
+    python bench/presets.py [plan-path coordination] [--seeds 0 1 2] [--only at_grpo ippo] [--runs DIR] [--jobs 2]
 
 Trains through the command line, one run a preset and seed, and leaves out runs that are already complete. Appends
 `preset.NAME.plan-path.success` and `preset.NAME.coordination.return` to results/presets.jsonl.
@@ -9,8 +9,10 @@ Trains through the command line, one run a preset and seed, and leaves out runs 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import yaml
@@ -56,20 +58,32 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "results")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="trainings at once")
     chosen = parser.parse_args()
-    for game in chosen.games or ROWS:
-        make, value, figure, unit = ROWS[game]
-        for name in chosen.only:
-            runs = [make(name, seed, chosen.runs) for seed in chosen.seeds]
-            for run in runs:
-                if not run.complete:
-                    console.print(f"training {run.folder.name}")
-                    run.train()
-            values = [run.after(value) for run in runs]
-            label = f"preset.{name}.{game}.{figure}"
-            line = record("presets", label, values, unit, COMMAND, runs[0].tasks, chosen.seeds, commits(runs))
-            spent = ", ".join(f"{run.total('rollout/tokens'):,.0f}" for run in runs)
-            console.print(f"{label}: {line['value']:.3f} [{line['low']:.3f}, {line['high']:.3f}], tokens {spent}")
+    threads = max(1, (os.cpu_count() or 1) // chosen.jobs)
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        for game in chosen.games or ROWS:
+            rows = {name: [ROWS[game][0](name, seed, chosen.runs) for seed in chosen.seeds] for name in chosen.only}
+            going = {name: [pool.submit(trained, run, threads) for run in runs] for name, runs in rows.items()}
+            for name, runs in rows.items():
+                for training in going[name]:
+                    training.result()
+                keep(game, name, runs, chosen.seeds)
+
+
+def trained(run: Run, threads: int) -> None:
+    if not run.complete:
+        console.print(f"training {run.folder.name}")
+        run.train(threads)
+
+
+def keep(game: str, name: str, runs: Sequence[Run], seeds: Sequence[int]) -> None:
+    """Append a preset's figure on a game."""
+    _, value, figure, unit = ROWS[game]
+    values, label = [run.after(value) for run in runs], f"preset.{name}.{game}.{figure}"
+    line = record("presets", label, values, unit, COMMAND, runs[0].tasks, seeds, commits(runs))
+    spent = ", ".join(f"{run.total('rollout/tokens'):,.0f}" for run in runs)
+    console.print(f"{label}: {line['value']:.3f} [{line['low']:.3f}, {line['high']:.3f}], tokens {spent}")
 
 
 if __name__ == "__main__":
