@@ -23,11 +23,24 @@ LONG_WORD = re.compile(r"(\S{200})\S{200,}(\S{50})")
 TERSE = (LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, UnicodeError)
 
 
-class CadreError(Exception):
-    """Root of all errors that are the user's to fix; the command line prints it without a traceback."""
+# What would break the line, write elsewhere on the terminal, turn the text around, or not be printed at all.
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
-    def __init__(self, words: str = "") -> None:
-        super().__init__(LONG_WORD.sub(r"\1...\2", words))
+
+class CadreError(Exception):
+    """Root of all errors that are the user's to fix; the command line prints it without a traceback.
+
+    Each of its paragraphs is one line, whatever somebody's file has put into it.
+    """
+
+    def __init__(self, *paragraphs: str) -> None:
+        super().__init__("\n\n".join(map(one_line, paragraphs)))
+
+
+def one_line(words: str) -> str:
+    """The words with line breaks as spaces, what cannot be seen escaped, and a middle left out of very long ones."""
+    seen = UNPRINTABLE.sub(lambda found: " " if found[0] == "\n" else repr(found[0])[1:-1], words)
+    return LONG_WORD.sub(r"\1...\2", seen)
 
 
 class ConfigError(CadreError):

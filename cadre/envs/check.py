@@ -69,7 +69,7 @@ async def check_env(env_spec: EnvSpec, episodes: int = 5, actions: Sequence[str]
     """Raise `ContractError` with all broken rules, a paragraph each; else return the rules that held, one line each."""
     report = await examine(env_spec, episodes, actions, seed)
     if report.broken:
-        raise ContractError("\n\n".join(report.broken))
+        raise ContractError(*report.broken)
     return list(report.held)
 
 
