@@ -26,7 +26,7 @@ from trainings import Run, commits, console, stop_at
 COMMAND = "python bench/presets.py"
 NAMES = [name for name in ALGORITHMS if name != "custom"]
 # What the plan-path recipe samples in thirty steps (table.team-shared.plan-path.tokens), and what the game is given.
-PLAN_PATH_TOKENS, COORDINATION_TOKENS = 135_000, 40_000
+PLAN_PATH_TOKENS, COORDINATION_TOKENS = 143_000, 40_000
 
 
 def plan_path(name: str, seed: int, runs: Path) -> Run:
