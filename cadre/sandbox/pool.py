@@ -34,6 +34,7 @@ class Sandbox:
     workers how many programs run at the same time; one a core by default
     cgroup  `on`, a control group for each warm parent's children, or SandboxError; `auto`, where one is delegated to us
             and holds; `off`. Read `.groups` for which it is, or why there is none.
+    executables  files that its jobs may be (`execute`); no program of another sandbox may execute any
     """
 
     def __init__(
@@ -44,12 +45,20 @@ class Sandbox:
         packages: tuple[str, ...] = (),
         preload: tuple[str, ...] = (),
         cgroup: GroupMode = "auto",
+        executables: tuple[str, ...] = (),
     ) -> None:
         self.level = levels.choose(level)
         self.cgroup = cgroup
         self.groups = levels.choose_groups(cgroup)
         self.mode = mode
-        self.setup = Setup(self.level, mode, packages, preload, self.groups.found)
+        self.setup = Setup(
+            self.level,
+            mode,
+            packages,
+            preload,
+            self.groups.found,
+            executables=tuple(map(os.path.realpath, executables)),
+        )
         self.layers = self.setup.layers
         self.slots = self._new_slots(workers or os.cpu_count() or 1)
         self.owner = os.getpid()
@@ -74,6 +83,15 @@ class Sandbox:
         not be run.
         """
         ending = (await self.submit([{"kind": "program", "program": program}], stdin, limits))[0]
+        return result_of(ending, limits)
+
+    async def execute(
+        self, command: list[str], stdin: str = "", beside: str = "", limits: Limits = DEFAULT_LIMITS
+    ) -> Result:
+        """Run one of `executables` behind the layers of this sandbox: `command[0]` is its path, and what it can read as
+        /dev/fd/3 is `beside`. Otherwise as `run`."""
+        command = [os.path.realpath(command[0]), *command[1:]]
+        ending = (await self.submit([{"kind": "tool", "command": command, "beside": beside}], stdin, limits))[0]
         return result_of(ending, limits)
 
     async def submit(self, jobs: list[dict[str, Any]], stdin: str, limits: Limits) -> list[Ending]:

@@ -47,7 +47,8 @@ class WorkerDied(Exception):
 @dataclass(frozen=True)
 class Setup:
     """How warm parents are started. `packages` are folders on their path and `preload` modules, for trusted jobs;
-    `groups` is where each gets a control group for its children, `landlock` the newest version of its interface to use.
+    `groups` is where each gets a control group for its children, `landlock` the newest version of its interface to use,
+    and `executables` are the files that a child may become, none where there are none.
     """
 
     level: str
@@ -56,6 +57,7 @@ class Setup:
     preload: tuple[str, ...] = ()
     groups: cgroups.Delegation | None = None
     landlock: int = landlock.NEWEST
+    executables: tuple[str, ...] = ()
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -142,7 +144,8 @@ class Worker:
             undo.pop_all()
 
     def _start(self, channel: int) -> subprocess.Popen[bytes]:
-        asked = {name: getattr(self.setup, name) for name in ("level", "mode", "packages", "preload", "landlock")}
+        names = ("level", "mode", "packages", "preload", "executables", "landlock")
+        asked = {name: getattr(self.setup, name) for name in names}
         asked |= {"channel": channel, "group": self.group, "lent": lent()}
         return subprocess.Popen(
             [*interpreter(), os.path.dirname(__file__), json.dumps(asked)],

@@ -19,6 +19,7 @@ from . import addresses, closing, layers, program, repeatable, solution, tester,
 from .boundary import Raised, Returned, attempt
 
 EXIT_OK, EXIT_ERROR, EXIT_MEMORY, EXIT_NOT_ARMED = 0, 1, 77, 78
+BESIDE, PIPE_BYTES = 3, 65_536  # the descriptor of what a tool reads beside its input, and the most it may be
 STREAMS = (("stdin", "r", "surrogateescape"), ("stdout", "w", "surrogateescape"), ("stderr", "w", "backslashreplace"))
 OUT_OF_MEMORY = b"MemoryError: the program used more memory than it may\n"
 
@@ -30,11 +31,24 @@ def external(job: dict[str, Any], peer: socket.socket | None) -> None:
     tester.write_verdict(job["nonce"], [verdict])
 
 
+def tool(job: dict[str, Any], peer: socket.socket | None) -> NoReturn:
+    """Become the executable of `job["command"]`, which reads `job["beside"]` as /dev/fd/3: some kilobytes at most.
+    Whatever is armed stays on, and the environment is empty. Raises OSError for one that the profile does not name."""
+    if job["beside"]:
+        reading, writing = os.pipe()
+        os.write(writing, job["beside"].encode()[:PIPE_BYTES])
+        os.dup2(reading, BESIDE)
+        os.set_inheritable(BESIDE, True)
+    os.closerange(BESIDE + bool(job["beside"]), layers.OPEN_FILES)
+    os.execve(job["command"][0], job["command"], {})
+
+
 JOBS: dict[str, Callable[[dict[str, Any], socket.socket | None], None]] = {
     "program": program.run,
     "solution": solution.serve,
     "tester": tester.test,
     "external": external,
+    "tool": tool,
 }
 
 

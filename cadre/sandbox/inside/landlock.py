@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 import struct
+from collections.abc import Sequence
 
 from . import kernel
 
@@ -37,9 +38,16 @@ def all_rights(abi: int) -> int:
     return (1 << FILE_RIGHTS_BY_VERSION[min(abi, len(FILE_RIGHTS_BY_VERSION)) - 1]) - 1
 
 
-def ruleset(readable: list[str], listable: list[str], folder: str | None, newest: int = NEWEST) -> int:
-    """A descriptor of a rule set: read below `readable`, list below `listable`, do as it likes below `folder`. It uses
-    no more of the kernel than version `newest` of its interface has: what a kernel that is older would enforce.
+def ruleset(
+    readable: list[str],
+    listable: list[str],
+    folder: str | None,
+    newest: int = NEWEST,
+    executables: Sequence[str] = (),
+) -> int:
+    """A descriptor of a rule set: read below `readable`, list below `listable`, do as it likes below `folder`, and
+    execute the files `executables`, of which ordinary programs have none. It uses no more of the kernel than version
+    `newest` of its interface has: what a kernel that is older would enforce.
 
     Raises OSError when the kernel has no Landlock.
     """
@@ -55,6 +63,8 @@ def ruleset(readable: list[str], listable: list[str], folder: str | None, newest
         allow(descriptor, path, READ_FILE | READ_DIR)
     for path in listable:
         allow(descriptor, path, READ_DIR)
+    for path in executables:
+        allow(descriptor, path, READ_FILE | EXECUTE)
     allow(descriptor, "/dev/null", (READ_FILE | WRITE_FILE | TRUNCATE) & rights)
     if folder is not None:
         allow(descriptor, folder, rights & ~(EXECUTE | SPECIAL_FILES | IOCTL_DEV))

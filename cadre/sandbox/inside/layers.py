@@ -24,18 +24,21 @@ GROUP_LAYER = "cgroup"
 
 OPEN_FILES = 64
 SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo")
+LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
 NOT_LIBRARY = ("site-packages", "dist-packages", "test", "__pycache__")
 
 
 @dataclass(frozen=True)
 class Profile:
-    """How the children of one warm parent are confined. `packages` are folders of libraries to be readable too, and
-    `landlock` the newest version of Landlock's interface that is used, for trying what an older kernel gives.
+    """How the children of one warm parent are confined. `packages` are folders of libraries to be readable too,
+    `executables` files that a child may become, and `landlock` the newest version of Landlock's interface that is used,
+    for trying what an older kernel gives.
     """
 
     level: str
     packages: tuple[str, ...] = ()
     folder: str | None = None
+    executables: tuple[str, ...] = ()
     landlock: int = landlock.NEWEST
 
 
@@ -46,9 +49,16 @@ def readable_paths(packages: tuple[str, ...]) -> list[str]:
     return [*entries, *packages, *SYSTEM_LIBRARIES]
 
 
-def visible_paths(packages: tuple[str, ...]) -> list[str]:
+def visible_paths(packages: tuple[str, ...], executables: tuple[str, ...] = ()) -> list[str]:
     """What the root of an isolated program holds; Landlock narrows it to `readable_paths`."""
-    return [os.path.dirname(os.__file__), *packages, *SYSTEM_LIBRARIES]
+    folders = [os.path.dirname(os.__file__), *packages, *SYSTEM_LIBRARIES]
+    shown = tuple(f"{folder}/" for folder in folders)
+    return [*folders, *(path for path in executables if not path.startswith(shown))]
+
+
+def loaded_by(executables: tuple[str, ...]) -> tuple[str, ...]:
+    """The executables, and what loads the libraries of any: the kernel executes both."""
+    return (*executables, *LOADERS) if executables else ()
 
 
 @dataclass(frozen=True)
@@ -69,8 +79,9 @@ def make_armour(profile: Profile) -> Armour:
     if profile.level == "process":
         return Armour(profile, hello)
     listable = [os.path.dirname(os.__file__)]
-    ruleset = landlock.ruleset(readable_paths(profile.packages), listable, profile.folder, profile.landlock)
-    filters = seccomp.assemble(seccomp.head() + seccomp.tail(profile.folder is not None))
+    readable, executables = readable_paths(profile.packages), loaded_by(profile.executables)
+    ruleset = landlock.ruleset(readable, listable, profile.folder, profile.landlock, executables)
+    filters = seccomp.assemble(seccomp.head() + seccomp.tail(profile.folder is not None, bool(executables)))
     return Armour(profile, hello, ruleset, filters)
 
 

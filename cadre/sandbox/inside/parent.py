@@ -187,7 +187,11 @@ def serve(control: socket.socket, profile: layers.Profile, folder: str, keep_spa
     """Say what holds, then answer requests until the trainer closes its end; leave no process behind."""
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY) if sys.platform == "linux" else None
     limited = open_group(folder) if folder else None
-    first = namespaces.enter(layers.visible_paths(profile.packages)) if profile.level == "isolated" else None
+    first = (
+        namespaces.enter(layers.visible_paths(profile.packages, profile.executables))
+        if profile.level == "isolated"
+        else None
+    )
     nursery = Nursery(layers.make_armour(profile), proc, limited)
     layers.arm_parent(profile.level)
     addresses.fill_holes()

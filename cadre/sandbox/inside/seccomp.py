@@ -8,7 +8,7 @@ import ctypes
 import struct
 
 from . import kernel
-from .syscalls import ALWAYS, AUDIT_ARCH, IN_FOLDER, architecture, number
+from .syscalls import ALWAYS, AUDIT_ARCH, EXECUTING, IN_FOLDER, architecture, number
 
 LOAD, EQUAL, AT_LEAST, AND, RETURN = 0x20, 0x15, 0x35, 0x54, 0x06  # BPF opcodes, 32-bit words
 ALLOW, KILL_PROCESS, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -22,6 +22,7 @@ THREAD_FLAGS = (0x003D0F00, 0x007D0F00)
 SAFE_FCNTL = (0, 1, 2, 3, 4, 1030)  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC; no F_SETOWN
 SAFE_IOCTL = (0x5401, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
 O_TRUNC, ACCESS, NEITHER = 0x200, 3, 3
+ARCH_SET_FS = 0x1002  # how a program that has just been executed says where its thread-local memory lies
 
 ANY_PROCESS = 0x7FFFFFFF  # no process has this id, and no other instruction this constant
 
@@ -100,11 +101,12 @@ def head(own_pid: int = ANY_PROCESS) -> list[Instruction]:
     return [*filters, *when("kill", to_itself(own_pid, 1)), *when("tgkill", to_itself(own_pid, 2))]
 
 
-def tail(folder: bool) -> list[Instruction]:
+def tail(folder: bool, executing: bool = False) -> list[Instruction]:
     """The rest of the filter, the same for every child of a parent."""
-    names = ALWAYS + (IN_FOLDER if folder else ())
+    names = ALWAYS + (IN_FOLDER if folder else ()) + (EXECUTING if executing else ())
     numbers = {code for name in names if (code := number(name)) is not None}
-    rules = [when(name, body) for name, body in conditional_rules().items()]
+    conditional = conditional_rules() | ({"arch_prctl": if_one_of(0, (ARCH_SET_FS,))} if executing else {})
+    rules = [when(name, body) for name, body in conditional.items()]
     return [*(instruction for rule in rules for instruction in rule), *search_tree(boundaries(numbers))]
 
 

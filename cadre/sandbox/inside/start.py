@@ -21,7 +21,12 @@ def main() -> None:
     addresses.fix_layout()
     asked = json.loads(sys.argv[2])
     control = socket.socket(fileno=asked["channel"])
-    profile = layers.Profile(asked["level"], tuple(asked["packages"]), landlock=asked["landlock"])
+    profile = layers.Profile(
+        asked["level"],
+        tuple(asked["packages"]),
+        executables=tuple(asked["executables"]),
+        landlock=asked["landlock"],
+    )
     warm = asked["mode"] == "pool"
     sys.path[0:1] = []
     repeatable.prepare()

@@ -18,7 +18,8 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "mremap": (25, 216), "madvise": (28, 233), "dup": (32, 23), "dup2": (33, None), "pause": (34, None),
     "nanosleep": (35, 101), "getitimer": (36, 102), "alarm": (37, None), "setitimer": (38, 103),
     "getpid": (39, 172), "sendfile": (40, 71), "sendto": (44, 206), "recvfrom": (45, 207), "recvmsg": (47, 212),
-    "shutdown": (48, 210), "socketpair": (53, 199), "getsockopt": (55, 209), "clone": (56, 220), "exit": (60, 93),
+    "shutdown": (48, 210), "socketpair": (53, 199), "getsockopt": (55, 209), "clone": (56, 220), "execve": (59, 221),
+    "exit": (60, 93), "arch_prctl": (158, None),
     "kill": (62, 129), "uname": (63, 160), "fcntl": (72, 25), "fsync": (74, 82), "fdatasync": (75, 83),
     "ftruncate": (77, 46), "getcwd": (79, 17), "chdir": (80, 49), "rename": (82, None), "mkdir": (83, None),
     "rmdir": (84, None), "unlink": (87, None), "gettimeofday": (96, 169), "getrlimit": (97, 163),
@@ -59,6 +60,9 @@ IN_FOLDER = (
     "rename", "mkdir", "rmdir", "unlink", "mkdirat", "unlinkat", "renameat", "renameat2", "sendfile",
     "copy_file_range",
 )  # fmt: skip
+
+# Added when the profile names executables; Landlock keeps it to them.
+EXECUTING = ("execve",)
 
 
 @functools.cache
