@@ -18,7 +18,9 @@ from cadre.envs.worlds.plan import Grounded, Plan, PlanAlone, PlanSolo
 from cadre.envs.worlds.search import Search, SearchSolo
 from cadre.envs.worlds.sql import Sql, SqlAlone, SqlSolo, by_sqlite, databases
 from cadre.envs.worlds.sql_questions import swapped
+from cadre.envs.worlds.verilog import Verilog, VerilogAlone, VerilogSolo
 from hostile import texts
+from verilog_cases import VERILOG_EXPLOITS, VERILOG_HOSTILE, nearly_verilog, right_verilog
 
 Policy = Callable[[Any], str]
 CANARY = "canary-7d1f"  # what a file holds that hostile answers try to read
@@ -414,4 +416,20 @@ SEARCH = World(
     },
 )
 
-WORLDS: dict[str, World] = {"sql": SQL, "lab": LAB, "plan": PLAN, "search": SEARCH}
+VERILOG = World(
+    Verilog,
+    (VerilogAlone, VerilogSolo),
+    (
+        {"kind": "counter", "width": 4, "features": 0},
+        {"kind": "detector", "width": 5, "features": 1},
+        {"kind": "arbiter", "width": 4, "features": 2},
+        {"kind": "path", "width": 6, "features": 2},
+        {"width": 8, "features": 4},
+    ),
+    right_verilog,
+    nearly_verilog,
+    COMMON | VERILOG_EXPLOITS,
+    VERILOG_HOSTILE,
+)
+
+WORLDS: dict[str, World] = {"sql": SQL, "lab": LAB, "plan": PLAN, "search": SEARCH, "verilog": VERILOG}

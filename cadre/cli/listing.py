@@ -21,7 +21,7 @@ GROUPS = {
     "maths": ("maths",),
     "code": ("code", "pairs"),
     "writing": ("tldr", "arxiv", "story"),
-    "worlds": ("sql", "pddl", "search", "lab", "two-robots"),
+    "worlds": ("sql", "verilog", "pddl", "search", "lab", "two-robots"),
     "programs": ("program",),
     "patterns": ("debate", "gather", "lead", "refine", "review"),
 }

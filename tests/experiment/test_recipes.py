@@ -1,6 +1,7 @@
 """Recipes by name: every task of real size with every model at every level is sound, and fits the card it names."""
 
 import dataclasses
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -20,7 +21,10 @@ from cadre.settings.known_models import KNOWN_MODELS
 from tests.cli.calling import call
 from tests.envs.playing import source
 
-TASKS = [form for task in real_tasks() for form in forms(task)]
+SIMULATED = pytest.mark.skipif(shutil.which("vvp") is None, reason="Icarus Verilog (package iverilog) is not here")
+TASKS = [
+    pytest.param(form, marks=SIMULATED) if task == "verilog" else form for task in real_tasks() for form in forms(task)
+]
 FEWER = {"pairs-humaneval": 1, "pairs-coophumaneval": 1}
 
 
