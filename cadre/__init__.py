@@ -1,6 +1,7 @@
 """Cadre trains teams of LLM agents with reinforcement learning.
 
     from cadre import Env, GeneratedTasks, Message, Observation, Reward, Task    what a task of your own is written with
+    from cadre import image                                                      and pictures in its messages
     cadre.train(...), cadre.evaluate(...), cadre.load(...)                       what the commands of those names do
 
 Nothing is imported before it is used, and torch only where a model is.
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cadre.env import Env, GeneratedTasks
+    from cadre.envs.images import image
     from cadre.experiment.api import evaluate, load, train
     from cadre.types import Message, Observation, Reward, Task
 
@@ -24,6 +26,7 @@ __all__ = [
     "Reward",
     "Task",
     "evaluate",
+    "image",
     "load",
     "train",
 ]
@@ -36,6 +39,7 @@ HOMES = {
     "Reward": "cadre.types",
     "Task": "cadre.types",
     "evaluate": "cadre.experiment.api",
+    "image": "cadre.envs.images",
     "load": "cadre.experiment.api",
     "train": "cadre.experiment.api",
 }

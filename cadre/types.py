@@ -39,20 +39,36 @@ class ToolCall:
     arguments: str
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Image:
+    """A picture of `width` by `height` pixels, which `cadre.image` makes of a file, bytes or an array.
+
+    `digest` is the SHA-256 of its size and pixels in hexadecimal, by which pictures are compared; `png` holds the
+    pixels, RGB, without loss.
+    """
+
+    digest: str
+    width: int
+    height: int
+    png: bytes = field(repr=False, compare=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One chat message, as the field writes them: `Message("user", "Plan the moves.")`.
 
-    An assistant's message may hold `tool_calls`; what a tool returned is by "tool" and names its call.
+    An assistant's message may hold `tool_calls`; what a tool returned is by "tool" and names its call. `images` stand
+    before the text, in order; only a vision-language model reads them.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
+    images: tuple[Image, ...] = ()
 
     def __repr__(self) -> str:
-        fields = {"tool_calls": self.tool_calls, "tool_call_id": self.tool_call_id}
+        fields = {"tool_calls": self.tool_calls, "tool_call_id": self.tool_call_id, "images": self.images}
         rest = "".join(f", {name}={value!r}" for name, value in fields.items() if value)
         return f"Message(role={self.role!r}, content={self.content!r}{rest})"
 
@@ -130,7 +146,8 @@ class Sample:
 
     `message` is the completion as a chat message where tools were offered: what was said, and the calls read out of it.
     `history` tells how the prompt goes on from the role's turn before: "clean" keeps its sampled ids, which the chat
-    template would write alike, "realigned" keeps them although it would not, "new" is rendered afresh.
+    template would write alike, "realigned" keeps them although it would not, "new" is rendered afresh. `images` are
+    those that the placeholders in `prompt_ids` stand for, in order.
     """
 
     role: str
@@ -144,6 +161,7 @@ class Sample:
     message: Message | None = None
     history: History = "first"
     changes: tuple[tuple[int, int], ...] = ()
+    images: tuple[Image, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +253,7 @@ class Datum:
     log-probabilities under the reference model, or none where no loss asks for them; `old` those of the policy at the
     start of the update, or none where they are taken to be the sampler's. `targets` train a critic's head on the
     sequence; a sequence for a critic alone has nothing in its mask. `place` is where its sample stands, None where it
-    is of no one sample.
+    is of no one sample. `images` are those that the first placeholders in `token_ids` stand for.
     """
 
     policy: str
@@ -250,3 +268,4 @@ class Datum:
     old: tuple[float, ...] = ()
     targets: Targets | None = None
     place: Place | None = None
+    images: tuple[Image, ...] = ()

@@ -11,7 +11,7 @@ from cadre.advantages.samples import ScoredSample
 from cadre.rollout.walk import Decision
 from cadre.settings import CriticConfig
 from cadre.team import Team
-from cadre.types import Datum, Message, PreviousTurn, Targets
+from cadre.types import Datum, Image, Message, PreviousTurn, Targets
 
 # Whose history a critic reads: the acting role's alone, or what every role last saw and said.
 Reads = Literal["own", "joint"]
@@ -42,7 +42,8 @@ class Critic:
 class CriticInput:
     """What a critic reads of a sample: the tokens, and after which of them it says a value.
 
-    `in_sample` says that they begin the sample's own sequence, under the policy that sampled it.
+    `in_sample` says that they begin the sample's own sequence, under the policy that sampled it; `images` are those of
+    its prompt.
     """
 
     policy: str
@@ -50,11 +51,12 @@ class CriticInput:
     token_ids: tuple[int, ...]
     at: tuple[int, ...]
     in_sample: bool
+    images: tuple[Image, ...] = ()
 
 
 def critic_inputs(samples: Sequence[ScoredSample], critic: Critic, team: Team) -> list[CriticInput]:
     """What the critic reads of each sample. Siblings share it where the level is decision."""
-    prompts: dict[tuple[int, tuple[int, ...], str], tuple[int, ...]] = {}
+    prompts: dict[tuple[int, tuple[int, ...], str], tuple[tuple[int, ...], tuple[Image, ...]]] = {}
     inputs = []
     for scored in samples:
         sample, decision = scored.sample, scored.decision
@@ -62,18 +64,25 @@ def critic_inputs(samples: Sequence[ScoredSample], critic: Critic, team: Team) -
         in_sample = critic.reads == "own" and policy == sample.policy and not critic.config.privileged
         place = (decision.tree, decision.path, decision.role)
         if place not in prompts:
-            prompts[place] = sample.prompt_ids if in_sample else team.encode(policy, prompt(decision, critic))
-        before = prompts[place]
+            own = (sample.prompt_ids, sample.images)
+            prompts[place] = own if in_sample else _encoded(policy, decision, critic, team)
+        before, images = prompts[place]
         tokens = sample.token_ids[:-1] if critic.config.level == "token" else ()
         at = tuple(range(len(before) - 1, len(before) + len(tokens)))
-        inputs.append(CriticInput(policy, head, before + tokens, at, in_sample))
+        inputs.append(CriticInput(policy, head, before + tokens, at, in_sample, images))
     return inputs
+
+
+def _encoded(policy: str, decision: Decision, critic: Critic, team: Team) -> tuple[tuple[int, ...], tuple[Image, ...]]:
+    """The ids of what a critic is shown of a decision, and its pictures."""
+    messages = prompt(decision, critic)
+    return team.encode(policy, messages), tuple(image for message in messages for image in message.images)
 
 
 def prompt(decision: Decision, critic: Critic) -> tuple[Message, ...]:
     """The conversation that a critic is shown, its last message extended by what only critics may know."""
     seen = decision.node.observations[decision.role].messages
-    messages = seen if critic.reads == "own" else (Message("user", joint(decision)),)
+    messages = seen if critic.reads == "own" else (Message("user", joint(decision), images=_pictures(decision)),)
     if not critic.config.privileged:
         return messages
     return (*messages[:-1], replace(messages[-1], content=f"{messages[-1].content}\n\n{decision.node.privileged}"))
@@ -103,6 +112,13 @@ def previous_turns(decision: Decision) -> dict[str, PreviousTurn]:
     }
 
 
+def _pictures(decision: Decision) -> tuple[Image, ...]:
+    """Those that the acting roles see, in the order of `joint`, which says no more of them than that."""
+    seen = decision.node.observations
+    order = [decision.role, *sorted(set(seen) - {decision.role})]
+    return tuple(image for role in order for message in seen[role].messages for image in message.images)
+
+
 def _shown(messages: Sequence[Message]) -> str:
     """A conversation as text; a single message stands for itself."""
     if len(messages) == 1:
@@ -127,7 +143,7 @@ def critic_datum(read: CriticInput, targets: Targets) -> Datum:
     """A sequence for a critic alone: nothing in its mask."""
     zeros = (0.0,) * len(read.token_ids)
     mask = (False,) * len(read.token_ids)
-    return Datum(read.policy, read.head, read.token_ids, mask, zeros, zeros, 0, targets=targets)
+    return Datum(read.policy, read.head, read.token_ids, mask, zeros, zeros, 0, targets=targets, images=read.images)
 
 
 def heads(critic: Critic, assignment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

@@ -153,7 +153,10 @@ GROUPINGS: dict[str, Callable[[Decision], Key]] = {
 
 def _seen(decision: Decision) -> Key:
     """What the role was shown: samples of one task that answer the same are compared (GiGPO, arXiv 2505.10978)."""
-    return tuple(message.content for message in decision.node.observations[decision.role].messages)
+    messages = decision.node.observations[decision.role].messages
+    return tuple(
+        part for message in messages for part in (message.content, *(image.digest for image in message.images))
+    )
 
 
 # What is subtracted, one number a sample.

@@ -50,4 +50,5 @@ def datum(sample: Sample, advantage: float, temperature: float) -> Datum:
         advantages=(0.0,) * before + (advantage,) * after,
         version=sample.version,
         temperature=temperature,
+        images=sample.images,
     )

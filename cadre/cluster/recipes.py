@@ -35,7 +35,7 @@ class EngineRecipe:
         if self.graphs:
             check_graphs(self.policies)
         engine = TorchEngine(self.model, self.policies, self.seed, self.memory, self.sharing)
-        if self.turns is not None:
+        if self.turns is not None and engine.loaded.pictures is None:
             engine.turns.limit = self.turns
         engine.graphs = self.graphs
         return engine

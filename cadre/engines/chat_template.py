@@ -9,11 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cadre.engines import tool_calls
 from cadre.errors import EngineError, PromptError, first_line
-from cadre.types import History, Message, PreviousTurn, Tool
+from cadre.settings.vision import VISION_MODELS
+from cadre.types import History, Image, Message, PreviousTurn, Tool
+
+if TYPE_CHECKING:
+    from cadre.engines.pictures import Pictures
 
 # For tokenizers without a template: every turn under a heading, an assistant's turn ended by the end-of-sequence token.
 PLAIN = (
@@ -30,10 +34,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Prompt:
-    """The ids that a model continues, and how they go on from its turn before (`Sample.history`)."""
+    """The ids that a model continues, how they go on from its turn before (`Sample.history`), and its pictures."""
 
     ids: tuple[int, ...]
     history: History
+    images: tuple[Image, ...] = ()
 
 
 class Template:
@@ -46,11 +51,11 @@ class Template:
     it writes tools; where it does not they are put in words.
 
     `enable_thinking` is handed to templates that ask for it, and is off there by default. Raises EngineError where it
-    is set and the template knows no such thing.
+    is set and the template knows no such thing. `pictures` is how the model reads pictures, None for one that does not.
     """
 
-    def __init__(self, tokenizer: Any, enable_thinking: bool | None = None) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, enable_thinking: bool | None = None, pictures: Pictures | None = None) -> None:
+        self._tokenizer, self._pictures = tokenizer, pictures
         if tokenizer.chat_template is None:
             tokenizer.chat_template = PLAIN
         self._options = _options(tokenizer, enable_thinking)
@@ -70,9 +75,10 @@ class Template:
         options: dict[str, Any] = dict(self._options)
         if tools and self.takes_tools:
             options["tools"] = tool_calls.definitions(tools)
+        written = self._as_dicts(self._merged(told))
         try:
             text: str = self._tokenizer.apply_chat_template(
-                tool_calls.as_dicts(self._merged(told)), tokenize=False, add_generation_prompt=generation, **options
+                written, tokenize=False, add_generation_prompt=generation, **options
             )
             text.encode()  # half a character is none
             return text
@@ -92,16 +98,17 @@ class Template:
         tools: Sequence[Tool] = (),
     ) -> Prompt:
         """What the model continues. Goes on from the ids of `previous` where the conversation extends it."""
-        text = self.render(messages, generation=True, tools=tools)
+        text, images = self.render(messages, generation=True, tools=tools), images_of(messages)
         if previous is None:
-            return Prompt(self._encode(text), "first")
+            return Prompt(self._encode(text, images), "first", images)
         rest, history = self._after(text, messages, previous, tools)
         if rest is None:
-            return Prompt(self._encode(text), "new")
-        more = self._encode(rest)
-        if more and more[0] in stops and previous.sample.token_ids[-1:] and previous.sample.token_ids[-1] in stops:
+            return Prompt(self._encode(text, images), "new", images)
+        sample, new = previous.sample, images_of(messages[len(previous.messages) :])
+        more = self._encode(rest, new)
+        if more and more[0] in stops and sample.token_ids[-1:] and sample.token_ids[-1] in stops:
             more = more[1:]
-        return Prompt(previous.sample.prompt_ids + previous.sample.token_ids + more, history)
+        return Prompt(sample.prompt_ids + sample.token_ids + more, history, sample.images + new)
 
     def prompt_ids(
         self, messages: Sequence[Message], previous: PreviousTurn | None, stops: Sequence[int]
@@ -129,14 +136,31 @@ class Template:
         """The text of a completion, without special tokens."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
-    def _encode(self, text: str) -> tuple[int, ...]:
+    def _encode(self, text: str, images: Sequence[Image] = ()) -> tuple[int, ...]:
+        if self._pictures is not None:
+            text = self._pictures.expanded(text, images)
         return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
+
+    def _as_dicts(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """The messages as the template takes them. Raises EngineError for pictures that the model does not read."""
+        plain = tool_calls.as_dicts(messages)
+        if self._pictures is not None:
+            return [{**one, "content": self._pictures.in_parts(m)} for one, m in zip(plain, messages, strict=True)]
+        if count := len(images_of(messages)):
+            raise EngineError(
+                f"A conversation holds {count} picture(s), and {self._tokenizer.name_or_path or 'the model'} is read "
+                f"as text alone here; expected a model of the type {', '.join(VISION_MODELS)}, sampled by torch. Name "
+                "one in team.policies, or take the environment's form in text."
+            )
+        return plain
 
     def _after(
         self, text: str, messages: Sequence[Message], previous: PreviousTurn, tools: Sequence[Tool]
     ) -> tuple[str | None, History]:
         """What `text` has after the turn that was sampled, or None where it does not extend that turn."""
         seen = len(previous.messages)
+        if self._pictures is not None and self._pictures.token in previous.sample.token_ids:
+            return None, "new"  # what was said must not be taken for a picture
         extends = (
             tuple(messages[:seen]) == previous.messages
             and tuple(tools) == previous.tools
@@ -173,11 +197,12 @@ class Template:
             return list(messages)
         system, *others = messages
         if others and others[0].role == "user":
-            return [Message("user", f"{system.content}\n\n{others[0].content}"), *others[1:]]
-        return [Message("user", system.content), *others]
+            images = system.images + others[0].images
+            return [Message("user", f"{system.content}\n\n{others[0].content}", images=images), *others[1:]]
+        return [Message("user", system.content, images=system.images), *others]
 
     def _takes_system(self) -> bool:
-        probe = [{"role": "system", "content": PROBE}, {"role": "user", "content": "x"}]
+        probe = self._as_dicts([Message("system", PROBE), Message("user", "x")])
         try:
             return PROBE in self._tokenizer.apply_chat_template(probe, tokenize=False, **self._options)
         except Exception:  # noqa: BLE001 - as in render
@@ -185,7 +210,7 @@ class Template:
 
     def _takes_tools(self) -> bool:
         try:
-            probe = [{"role": "user", "content": "x"}]
+            probe = self._as_dicts([Message("user", "x")])
             tools = tool_calls.definitions([Tool(PROBE)])
             return PROBE in self._tokenizer.apply_chat_template(probe, tokenize=False, tools=tools, **self._options)
         except Exception:  # noqa: BLE001 - as in render
@@ -214,6 +239,11 @@ class Template:
         after = self._encode(text.partition(PROBE)[2])
         special = set(self._tokenizer.all_special_ids) | set(self._tokenizer.added_tokens_decoder)
         return after[0] if after and after[0] in special else None
+
+
+def images_of(messages: Sequence[Message]) -> tuple[Image, ...]:
+    """The pictures of a conversation, in order."""
+    return tuple(image for message in messages for image in message.images)
 
 
 def _options(tokenizer: Any, enable_thinking: bool | None) -> dict[str, bool]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import socket
 import urllib.request
 from functools import lru_cache
+from pathlib import Path
 from threading import Thread
 from urllib.parse import urlsplit
 
-from huggingface_hub import constants, snapshot_download
+from huggingface_hub import constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 from cadre.errors import EngineError
+from cadre.settings import vision
 
 PATIENCE_S = 1.5
 
@@ -33,6 +35,13 @@ def available(name: str) -> str:
             f"The model {name!r} cannot be had: {offline}, and the cache of this machine does not hold it; expected "
             "'seed', a folder, or a hub name that can be reached. Download it first, or fix the name."
         ) from None
+
+
+def model_type(source: str) -> str:
+    """The type of a model in a folder, or of one of the hub that can be had."""
+    if Path(source).is_dir():
+        return vision.model_type(Path(source))
+    return vision.model_type(Path(hf_hub_download(source, "config.json")).parent)
 
 
 @lru_cache

@@ -71,6 +71,7 @@ class ModelText:
             version=completion.version,
             message=template.said(prompt.ids, said, request.tools) if request.tools else None,
             history=prompt.history,
+            images=prompt.images,
             changes=completion.changes,
         )
 

@@ -8,6 +8,7 @@ Needs the package `openai` (`pip install cadre-rl[remote]`).
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 from typing import Any
 
@@ -87,7 +88,7 @@ class OpenAISampler:
 
 def _as_dict(message: Message) -> dict[str, Any]:
     """The message as endpoints take it, arguments as text."""
-    plain: dict[str, Any] = {"role": message.role, "content": message.content}
+    plain: dict[str, Any] = {"role": message.role, "content": _content(message)}
     if message.tool_calls:
         plain["tool_calls"] = [
             {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
@@ -96,6 +97,15 @@ def _as_dict(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         plain["tool_call_id"] = message.tool_call_id
     return plain
+
+
+def _content(message: Message) -> str | list[dict[str, Any]]:
+    """The text, or where there are pictures these before it, each within the request."""
+    if not message.images:
+        return message.content
+    urls = (f"data:image/png;base64,{base64.b64encode(image.png).decode()}" for image in message.images)
+    pictures: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return [*pictures, {"type": "text", "text": message.content}]
 
 
 def _said(reply: Any, text: str) -> Message:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cadre.types import Message, Sample, Tool, ToolCall
@@ -83,18 +84,18 @@ def in_words(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message
         return told
     listed = "\n".join(json.dumps(definition["function"]) for definition in definitions(tools))
     if told and told[0].role == "system":
-        return [Message("system", f"{told[0].content}\n\n{OFFER}{listed}"), *told[1:]]
+        return [replace(told[0], content=f"{told[0].content}\n\n{OFFER}{listed}"), *told[1:]]
     return [Message("system", OFFER + listed), *told]
 
 
 def _in_words(message: Message) -> Message:
     if message.role == "tool":
-        return Message("user", f"<tool_response>{message.content}</tool_response>")
+        return Message("user", f"<tool_response>{message.content}</tool_response>", images=message.images)
     calls = [
         f"{OPEN}{json.dumps({'name': call.name, 'arguments': arguments_of(call)})}{CLOSE}"
         for call in message.tool_calls
     ]
-    return Message(message.role, "\n".join(filter(None, [message.content, *calls])))
+    return Message(message.role, "\n".join(filter(None, [message.content, *calls])), images=message.images)
 
 
 def said(text: str, parsed: Mapping[str, Any], tools: Sequence[Tool]) -> Message:

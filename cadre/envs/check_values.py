@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, SupportsFloat, get_args, get_type_hints
 
 from cadre.errors import nearest
-from cadre.types import Message, Observation, Reward, Task
+from cadre.types import Image, Message, Observation, Reward, Task
 
 SPEAKERS = get_args(get_type_hints(Message)["role"])
 PLAIN = (str, int, float, bool, type(None))
@@ -110,6 +110,11 @@ def _message(where: str, message: Any) -> Iterator[str]:
         yield f"{where} holds {described(message.content)}; expected a text. Write it out with str() or join()."
     elif not whole_text(message.content):
         yield f"{where} holds half a surrogate pair, which no file can hold; expected valid Unicode. Remove it."
+    if not (isinstance(message.images, tuple) and all(isinstance(image, Image) for image in message.images)):
+        yield (
+            f"{where} holds {described(message.images)} as images; expected a tuple of cadre Image. Write "
+            "images=(cadre.image(source),), where the source is a file, bytes or an array."
+        )
 
 
 def whole_text(text: str) -> bool:

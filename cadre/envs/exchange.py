@@ -54,7 +54,7 @@ class Exchange(FromData):
         """The same with what others have written before."""
         *before, last = observation.messages
         told = "".join(MATE.format(role=role, text=text[:SHOWN]) for role, text in self.drafts.items())
-        return Observation(observation.role, (*before, Message("user", last.content + told)))
+        return Observation(observation.role, (*before, Message("user", last.content + told, images=last.images)))
 
     def discussed(self, observation: Observation) -> Observation:
         """The writer's conversation with its own draft, and what its team mates wrote meanwhile."""

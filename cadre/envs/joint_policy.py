@@ -74,7 +74,8 @@ def joint_prompt(asked: Mapping[str, Observation]) -> tuple[Message, ...]:
         + "\n\n".join(seen)
         + f"\n\nAnswer with a part for each of them, below a line that names it:\n{form}"
     )
-    return (Message("user", text),)
+    images = [image for seen in asked.values() for message in seen.messages for image in message.images]
+    return (Message("user", text, images=tuple(images)),)
 
 
 def _conversation(messages: Sequence[Message]) -> str:

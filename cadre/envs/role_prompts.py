@@ -30,5 +30,5 @@ def _told(observation: Observation, prompt: str) -> Observation:
         return observation
     first, *others = observation.messages
     if first.role == "system":
-        return replace(observation, messages=(Message("system", f"{prompt}\n\n{first.content}"), *others))
+        return replace(observation, messages=(replace(first, content=f"{prompt}\n\n{first.content}"), *others))
     return replace(observation, messages=(Message("system", prompt), *observation.messages))

@@ -23,6 +23,7 @@ from cadre.experiment.bases import (
 )
 from cadre.experiment.config import Config
 from cadre.experiment.experiment import Experiment
+from cadre.experiment.refusals.learning import refuse_of_vision
 from cadre.experiment.trees.vocabulary import Vocabulary
 from cadre.team import Learner, RewardModel, Sampler, Team, Weights
 from cadre.types import Request, Sample
@@ -84,13 +85,16 @@ def hosted(experiment: Experiment) -> Experiment:
 
 
 def ask_hub(experiment: Experiment) -> None:
-    """Raises EngineError where a model of the hub cannot be had; asked before torch is imported."""
-    names = [model for model in experiment.models.values() if not Path(model).is_dir()]
+    """Raises EngineError where a model of the hub cannot be had, and ConfigError where it reads pictures and its
+    learner cannot be what was asked for; asked before torch is imported."""
+    names = {name: model for name, model in experiment.models.items() if not Path(model).is_dir()}
     if names:
         from cadre.engines import hub
 
-        for name in names:
-            hub.available(name)
+        for name, model in names.items():
+            source, learner = hub.available(model), experiment.learners.get(name)
+            if learner is not None and (learner.pack == "prefix_tree" or learner.flex_attention or learner.ranks > 1):
+                refuse_of_vision(experiment, name, hub.model_type(source))
 
 
 def sampling_memory(team: Team) -> dict[str, float]:

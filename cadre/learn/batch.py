@@ -6,8 +6,8 @@ Padding is on the right: under a causal model what follows a token cannot change
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ class Batch:
     sampler's), `old` (those at the start of the update), `advantages` and `reference` float32 [B, T]; `temperature`
     float32 [B]; `policies` and `roles` name the policy and the role of each sequence, `lengths` are their trained
     tokens. `targets` are the N values that heads are trained on, of all sequences. Where there is a `tree`, it is what
-    is run.
+    is run. `vision` is what a vision-language model takes beside or in place of the ids.
     """
 
     token_ids: Tensor
@@ -40,6 +40,7 @@ class Batch:
     targets: ValueTargets
     tree: PrefixTree | None = None
     roles: tuple[str, ...] = ()
+    vision: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

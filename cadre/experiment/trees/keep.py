@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cadre.advantages.batch import TrainingBatch
 from cadre.experiment import jsonl
-from cadre.experiment.trees import annotate, left_out, stream, vocabulary
-from cadre.experiment.trees.format import as_record
+from cadre.experiment.trees import annotate, left_out, pictures, stream, vocabulary
+from cadre.experiment.trees.format import as_record, images_of
 from cadre.experiment.trees.vocabulary import Vocabulary
 from cadre.learn.token_notes import TokenNote
 from cadre.rollout.dynamic_sampling import Sampled
@@ -53,10 +53,11 @@ class Keeping:
         """Write as many trees of a step as are to be kept; how many."""
         due = self.due(step)
         for number, tree in enumerate(trees[: self.goal.trees_kept]):
-            written = as_record(step, number, tree)
-            if not stream.fits(self.folder, written, due):
+            written, images = as_record(step, number, tree), images_of(tree)
+            if not stream.fits(self.folder, written, due, pictures.size_with(self.folder, images)):
                 return number
             self.words.learn(self.folder, written)
+            pictures.save(self.folder, images)
             stream.append(self.folder, written)
         return min(len(trees), self.goal.trees_kept)
 
@@ -82,4 +83,6 @@ def copy(folder: Path, into: Path, step: int) -> None:
             there = into / path.relative_to(folder)
             there.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, there)
+    if (folder / pictures.FOLDER).is_dir():
+        shutil.copytree(folder / pictures.FOLDER, into / pictures.FOLDER, dirs_exist_ok=True)
     forget(into, step)

@@ -51,11 +51,11 @@ def append(folder: Path, record: KeptTree) -> None:
     jsonl.append(folder / INDEX, asdict(entry_of(record, offset, length)))
 
 
-def fits(folder: Path, record: KeptTree, most: float) -> bool:
-    """Whether the stream would stay within `most` megabytes with this tree."""
+def fits(folder: Path, record: KeptTree, most: float, beside: int = 0) -> bool:
+    """Whether the stream would stay within `most` megabytes with this tree and so many bytes beside it."""
     path = folder / TREES
     size = path.stat().st_size if path.exists() else 0
-    return size + len(json.dumps(record)) < most * MEGABYTE
+    return size + len(json.dumps(record)) + beside < most * MEGABYTE
 
 
 def entries(folder: Path) -> list[Entry]:

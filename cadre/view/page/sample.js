@@ -6,7 +6,7 @@ import { difference } from "./difference.js";
 import { drawing } from "./drawing.js";
 import { roleHue } from "./colours.js";
 import { go, read } from "./route.js";
-import { notice, tokensOf } from "./store.js";
+import { notice, pictureOf, tokensOf } from "./store.js";
 import { reason, worth } from "./tree.js";
 
 const VIEWS = [["answer", "Answer"], ["compare", "Siblings"], ["tokens", "Tokens"], ["talk", "Conversation"], ["state", "State"]];
@@ -52,15 +52,22 @@ function facts(open) {
 }
 
 function answer(body, open) {
-  const { tree, node, role, sample } = open;
+  const { run, tree, node, role, sample } = open;
   const messages = tree.nodes[node].observations[role].messages;
   put(body, facts(open), h("h4", {}, "It says"), sample.text ? block(sample.text, { id: "said" }) : h("p", { class: "note" }, "Nothing: the answer is empty."),
     sample.message?.tool_calls && [h("h4", {}, "It calls"), block(JSON.stringify(sample.message.tool_calls, null, 1))],
-    h("h4", {}, "It saw"), messages.map(message), tree.nodes[node].privileged && [h("h4", {}, "Critics also saw"), block(tree.nodes[node].privileged)]);
+    h("h4", {}, "It saw"), messages.map((one) => message(one, run)), tree.nodes[node].privileged && [h("h4", {}, "Critics also saw"), block(tree.nodes[node].privileged)]);
 }
 
-function message(one) {
-  return h("div", { class: `message by-${one.role}` }, h("b", {}, one.role), block(one.content), one.tool_calls && block(JSON.stringify(one.tool_calls, null, 1)));
+function message(one, run) {
+  return h("div", { class: `message by-${one.role}` }, h("b", {}, one.role), (one.images ?? []).map((image) => picture(image, run)), block(one.content), one.tool_calls && block(JSON.stringify(one.tool_calls, null, 1)));
+}
+
+// As it was seen, small ones larger than they are, pixel by pixel.
+function picture({ digest, width, height }, run) {
+  const scale = Math.max(1, Math.floor(240 / Math.max(width, height)));
+  const about = `picture of ${width} by ${height} pixels, ${digest.slice(0, 12)}`;
+  return h("img", { class: "picture", src: pictureOf(run, digest), width: width * scale, height: height * scale, alt: about, title: about });
 }
 
 // The siblings beside each other, words that the one to compare with has not being marked.
@@ -143,7 +150,7 @@ export function joined(pieces) {
 
 // All that was said from the root to here: what a prompt repeats of earlier turns is muted.
 function talk(body, open) {
-  const { tree, parents, node, role, index } = open;
+  const { run, tree, parents, node, role, index } = open;
   const turns = [];
   for (let here = node, said = { [role]: index }; ;) {
     turns.unshift([here, said]);
@@ -157,12 +164,12 @@ function talk(body, open) {
     const sample = tree.nodes[number].samples[name][place];
     const messages = tree.nodes[number].observations[name].messages;
     const parts = messages.map((one) => {
-      const key = `${name} ${one.role} ${one.content}`;
+      const key = `${name} ${one.role} ${(one.images ?? []).map((image) => image.digest)} ${one.content}`;
       const repeated = seen.has(key);
       seen.add(key);
-      return repeated ? h("details", { class: "muted" }, h("summary", {}, `${one.role}, as before (${plural(one.content.length, "character")})`), message(one)) : message(one);
+      return repeated ? h("details", { class: "muted" }, h("summary", {}, `${one.role}, as before (${plural(one.content.length, "character")})`), message(one, run)) : message(one, run);
     });
-    seen.add(`${name} assistant ${sample.text}`);
+    seen.add(`${name} assistant  ${sample.text}`);
     return h("div", {}, h("h5", {}, `${name} sees`), parts, h("h5", {}, `${name} #${place + 1} says`), block(sample.text || " ", { class: "said" }));
   }))));
 }

@@ -89,6 +89,9 @@ export async function treeOf(run, at) {
   return run.cache.get(at);
 }
 
+// Where a picture of a message is: in the saved page itself, or at the server.
+export const pictureOf = (run, digest) => (isSaved ? data.runs[run.index].pictures[digest] : `api/runs/${run.index}/pictures/${digest}`);
+
 export async function tokensOf(run, at, node, role, index) {
   if (!isSaved) return ask(`runs/${run.index}/tokens`, { at, node, role, index });
   const told = data.runs[run.index].tokens[at]?.[`${node} ${role} ${index}`];

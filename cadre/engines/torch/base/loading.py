@@ -14,12 +14,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from cadre.engines import chat_template, hub
+from cadre.engines import pictures as seeing
 from cadre.engines.model_folder import reading
 from cadre.engines.model_text import stops_of
+from cadre.engines.pictures import Pictures
 from cadre.engines.torch.base.layer_attention import LayerAttention
 from cadre.engines.torch.base.lora import Adapters
 from cadre.errors import EngineError
@@ -34,8 +36,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model with what belongs to it: `templates` by policy, `stops`, the ids that end a turn, and `context`, the
-    longest sequence."""
+    """A model with what belongs to it: `templates` by policy, `stops`, the ids that end a turn, `context`, the longest
+    sequence, and `pictures`, how it reads them, None for a model of text."""
 
     source: str
     model: Any
@@ -45,6 +47,7 @@ class Loaded:
     attention: LayerAttention
     stops: tuple[int, ...]
     context: int
+    pictures: Pictures | None = None
 
     def parameters(self, policy: str) -> dict[str, nn.Parameter]:
         """What training the policy changes."""
@@ -96,7 +99,8 @@ def pick_device(name: str) -> torch.device:
 def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype) -> Any:
     """The model alone, on the CPU, in eval mode. Raises EngineError where it cannot be loaded."""
     with reading(source, "model"), ONE_AT_A_TIME:
-        model, found = AutoModelForCausalLM.from_pretrained(
+        kind = AutoModelForImageTextToText if seeing.is_vision(source) else AutoModelForCausalLM
+        model, found = kind.from_pretrained(
             source,
             dtype=dtype,
             use_safetensors=True,
@@ -134,12 +138,20 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
     tokenizer = load_tokenizer(source, policy)
     model = load_weights(source, policy, dtype).to(device).requires_grad_(False)
     with reading(source, "tokenizer"):
-        templates = templates_of(tokenizer, policies)
+        pictures = seeing.of_model(source, tokenizer)
+        templates = templates_of(tokenizer, policies, pictures)
         configured = getattr(model.generation_config, "eos_token_id", None)
         stops = stops_of(configured, tokenizer, next(iter(templates.values())))
-    context = getattr(model.config, "max_position_embeddings", None) or 1 << 20
+    config = model.config.get_text_config()
+    context = getattr(config, "max_position_embeddings", None) or 1 << 20
     adapters = Adapters(model, loras, seed)
-    return Loaded(source, model, adapters, tokenizer, templates, LayerAttention.of(model.config), stops, context)
+    attention = LayerAttention.of(config)
+    if pictures is not None and attention.window is not None:
+        raise EngineError(
+            f"The model {source!r} reads pictures and attends within a window of {attention.window} tokens; expected a "
+            "vision-language model whose layers attend to all before. Choose another one."
+        )
+    return Loaded(source, model, adapters, tokenizer, templates, attention, stops, context, pictures)
 
 
 def load_tokenizer(source: str, policy: PolicyConfig) -> Any:
@@ -148,10 +160,13 @@ def load_tokenizer(source: str, policy: PolicyConfig) -> Any:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
 
 
-def templates_of(tokenizer: Any, policies: Mapping[str, PolicyConfig]) -> dict[str, chat_template.Template]:
+def templates_of(
+    tokenizer: Any, policies: Mapping[str, PolicyConfig], pictures: Pictures | None = None
+) -> dict[str, chat_template.Template]:
     """The chat template by policy, one for all that are alike."""
     asked = {name: policy.enable_thinking for name, policy in policies.items()}
-    templates = {thinking: chat_template.Template(tokenizer, thinking) for thinking in dict.fromkeys(asked.values())}
+    distinct = dict.fromkeys(asked.values())
+    templates = {thinking: chat_template.Template(tokenizer, thinking, pictures) for thinking in distinct}
     return {name: templates[thinking] for name, thinking in asked.items()}
 
 

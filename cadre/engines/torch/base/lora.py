@@ -110,10 +110,15 @@ class Adapters:
 
 
 def linear_layers(model: Any) -> dict[str, nn.Linear]:
-    """The linear layers that may take an adapter: all but the vocabulary projection."""
+    """The linear layers that may take an adapter: all but the vocabulary projection and what reads pictures, whose
+    rows are not those of the batch."""
     head = model.get_output_embeddings()
-    named = model.named_modules()
-    return {name: module for name, module in named if isinstance(module, nn.Linear) and module is not head}
+    within = set(model.get_decoder().modules()) if model.config.get_text_config() is not model.config else None
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head and (within is None or module in within)
+    }
 
 
 def targeted_layers(linears: Mapping[str, nn.Linear], config: LoraConfig, policy: str) -> list[str]:

@@ -18,7 +18,8 @@ def diverged(data: Sequence[Datum], norm: Callable[[Datum], float], path: Path) 
     """The error of a policy's minibatch, once the sequence of the largest gradient `norm` is written to `path`."""
     worst = max(data, key=norm)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(dataclasses.asdict(worst)))
+    # Of pictures their digests; the bytes stand beside the trees.
+    path.write_text(json.dumps(dataclasses.asdict(worst), default=lambda png: f"{len(png)} bytes"))
     return DivergedError(
         f"Policy {worst.policy!r}: {PATIENCE} optimiser steps in a row met a loss or gradient that is not finite; "
         f"the weights are as they were before. The sequence at fault is in {path}. Lower learner.learning_rate, "

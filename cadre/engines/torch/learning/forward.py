@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from cadre.engines.torch.base import vision
 from cadre.engines.torch.base.loading import Loaded, autocast
 from cadre.engines.torch.base.lora import segments
 from cadre.engines.torch.learning.divergence import check_finite
@@ -86,7 +87,7 @@ def _states(model: Any, batch: Batch, flex: bool) -> tuple[Tensor, Tensor]:
         paths = torch.nn.utils.rnn.pad_sequence(list(batch.tree.paths), batch_first=True)
         states, places = tree_states(model, batch.tree, flex)
         return states, places[paths.to(states.device)]
-    states = last_states(model, input_ids=batch.token_ids)
+    states = last_states(model, **{"input_ids": batch.token_ids, **batch.vision})
     nodes = torch.arange(batch.token_ids.numel(), device=states.device)
     return states.flatten(0, 1), nodes.view_as(batch.token_ids)
 
@@ -127,7 +128,7 @@ class Forward:
         self.heads = heads
         self.ranks = ranks
         self.root = Scorer(loaded.model, whole=ranks.size > 1)
-        self._adapters = loaded.adapters
+        self._adapters, self._pictures = loaded.adapters, loaded.pictures
         self._precision = Precision(precision, any(learner.flex_attention for learner in learners))
         self._packing = packing(self.model, learners)
         self._tokens = min((learner.tokens_per_microbatch for learner in learners), default=0)
@@ -148,6 +149,14 @@ class Forward:
         cut = [replace(micro, indices=tuple(mine[index] for index in micro.indices)) for micro in cut]
         (most,) = self.ranks.highest([len(cut)])
         return cut + [idle(data[0].policy)] * (int(most) - len(cut))
+
+    def collated(self, micro: MicroBatch) -> Batch:
+        """The sequences of one forward as padded tensors, with their pictures."""
+        batch = collate(micro.data, self.model.device, micro.tree)
+        if self._pictures is None:
+            return batch
+        rows = [(datum.token_ids, datum.images) for datum in micro.data]
+        return replace(batch, vision=vision.inputs(self.model, self._pictures, rows).tensors)
 
     def adapted(self, batch: Batch) -> AbstractContextManager[None]:
         """Within it every sequence is run with its policy's adapter; so must its backward pass be."""
@@ -205,7 +214,7 @@ class Forward:
         """The answers to every datum, in order, a list of them from each forward; as many of each as `sizes` says."""
         by_index: dict[int, list[float]] = {}
         for micro in self.cut(data):
-            answered = answers(collate(micro.data, self.model.device, micro.tree))
+            answered = answers(self.collated(micro))
             by_index |= zip(micro.indices, answered, strict=False)
         if isinstance(root, FSDPModule):
             # Else what was gathered for this would serve the next forward too, whatever happens to the weights before.

@@ -11,7 +11,7 @@ from torch import Tensor
 from cadre.engines.torch.learning.forward import Forward, Scores
 from cadre.engines.torch.learning.metrics import UpdateMetrics
 from cadre.learn.aggregation import AGGREGATES, Aggregate, Denominators
-from cadre.learn.batch import Batch, collate
+from cadre.learn.batch import Batch
 from cadre.learn.loss import Tokens, policy_loss
 from cadre.learn.token_notes import TokenNotes
 from cadre.learn.value_heads import value_loss
@@ -86,7 +86,7 @@ class Gradients:
         """
         losses = dict.fromkeys((datum.policy for datum in data), 0.0)
         for micro in self._forward.cut(data):
-            batch = collate(micro.data, self._forward.model.device, micro.tree)
+            batch = self._forward.collated(micro)
             with self._forward.adapted(batch):
                 scores = self._forward.scores(batch, self._loss.entropy > 0.0)
                 self._note(micro.data, scores)

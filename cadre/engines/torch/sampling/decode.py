@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cadre.engines.model_text import Completion
+from cadre.engines.torch.base import vision
 from cadre.engines.torch.base.loading import Loaded, autocast
 from cadre.engines.torch.base.lora import segments
 from cadre.engines.torch.sampling import fixed_keys, shared_prefix_cache
@@ -24,7 +25,7 @@ from cadre.engines.torch.sampling.fixed_keys import FixedKeys, Replayed
 from cadre.engines.torch.sampling.generation import GenerationRequest, Listener
 from cadre.engines.torch.sampling.kv_cache import GROWTH, KeyValues
 from cadre.engines.torch.sampling.llama_step import Step
-from cadre.engines.torch.sampling.prefill import Prefill, prefill
+from cadre.engines.torch.sampling.prefill import Prefill, Prompt, prefill
 from cadre.engines.torch.sampling.sequences import Sequences, Siblings, Transcript
 from cadre.engines.torch.sampling.shared_prefix_cache import Prompts, SharedKeys
 from cadre.engines.torch.sampling.token_sampling import sample_tokens, uniform
@@ -103,13 +104,16 @@ class DecodingBatch:
         self._ends_by_text = any(request.ends for request in requests)
 
         self._turns = keeping.turns
-        filled = prefill(loaded, ((request.policy, request.prompt_ids) for request in requests), keeping.turns)
-        numbers = [filled.number[owner.policy, owner.prompt_ids] for owner in self._siblings.owners]
+        filled = prefill(loaded, map(_prompt, requests), keeping.turns)
+        numbers = [filled.number[_prompt(owner)] for owner in self._siblings.owners]
         self._prompts = [filled.parts[number] for number in numbers]
         read = torch.tensor(numbers, device=device)
         self._keys = _held(loaded, filled, read, max(request.limit for request in requests), keeping)
         self._logits = filled.logits[read]
         self._token = read.new_zeros(len(read))
+        self._pictures = loaded.pictures
+        if filled.shifts is not None:
+            self._sequences = self._sequences.shifted(filled.shifts[read])
         self._next: Callable[[Tensor, Tensor], Tensor] = self._by_the_model
         if isinstance(self._keys, SharedKeys) and (step := Step.of(loaded.model, dtype)):
             self._next = partial(step, self._keys)
@@ -151,6 +155,8 @@ class DecodingBatch:
 
     def _by_the_model(self, token: Tensor, position: Tensor) -> Tensor:
         """The next logits [B, V] by the model's own forward."""
+        if self._pictures is not None:
+            token = vision.said(token, self._pictures)
         with self._keys.reading(self._model, position) as keys:
             output = self._model(input_ids=token.unsqueeze(1), position_ids=position.unsqueeze(1), **keys)
         logits: Tensor = output.logits[:, -1]
@@ -198,6 +204,10 @@ class DecodingBatch:
 
     def _by_policy(self) -> Any:
         return segments([self._siblings.owners[number].policy for number in self._sequences.number.tolist()])
+
+
+def _prompt(request: GenerationRequest) -> Prompt:
+    return Prompt(request.policy, request.prompt_ids, request.images)
 
 
 def _held(loaded: Loaded, filled: Prefill, read: Tensor, most: int, keeping: Keeping) -> Keys:

@@ -37,7 +37,8 @@ Record = Callable[[Step, tuple[Tensor, Tensor]], Callable[[], Tensor]]
 
 def serves(model: Any) -> bool:
     """Whether the model can be decoded this way."""
-    return not getattr(model.config, "attn_logit_softcapping", None)
+    text = model.config.get_text_config() is model.config
+    return text and not getattr(model.config, "attn_logit_softcapping", None)
 
 
 class FixedKeys:

@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cadre.engines.model_text import Completion
-from cadre.types import Sampling
+from cadre.types import Image, Sampling
 
 
 @dataclass(frozen=True, eq=False)
 class GenerationRequest:
     """`count` siblings of one prompt, of at most `limit` tokens each; `key` names their noise.
 
-    `ends` tells of the ids of a completion so far whether its text ends it; None where no text does.
+    `ends` tells of the ids of a completion so far whether its text ends it; None where no text does. `images` are those
+    that the placeholders of the prompt stand for.
     """
 
     policy: str
@@ -24,6 +25,7 @@ class GenerationRequest:
     sampling: Sampling
     key: int
     ends: Callable[[Sequence[int]], bool] | None = None
+    images: tuple[Image, ...] = ()
 
 
 class Listener(Protocol):

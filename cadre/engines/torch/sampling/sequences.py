@@ -57,6 +57,10 @@ class Sequences:
         """One token further."""
         return replace(self, position=self.position + 1)
 
+    def shifted(self, shifts: Tensor) -> Sequences:
+        """With each further on by `shifts` int64 [B], as where pictures take other places than tokens."""
+        return replace(self, position=self.position + shifts)
+
     def without(self, ended: Tensor) -> Sequences:
         """With those of which `ended` bool [B] is true no longer running."""
         return replace(self, running=self.running & ~ended)

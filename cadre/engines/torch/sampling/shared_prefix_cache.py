@@ -31,8 +31,9 @@ _attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
 def serves(model: Any) -> bool:
-    """Whether the model can be decoded this way."""
-    return model.device.type == "cpu" and not getattr(model.config, "attn_logit_softcapping", None)
+    """Whether the model can be decoded this way: one of text, on a CPU, whose scores are as they are."""
+    text = model.config.get_text_config() is model.config
+    return text and model.device.type == "cpu" and not getattr(model.config, "attn_logit_softcapping", None)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,55 @@
+"""Boards drawn as pictures for models that see: a square of pixels a cell, in plain shapes and colours.
+
+What stands in a cell is one of the things of `cadre.envs.drawings`; those that people see are drawn by the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from cadre.envs.images import image
+from cadre.types import Image
+
+FREE, WALL, BLUE, GREEN, BROWN = (240, 240, 240), (40, 40, 40), (40, 90, 220), (30, 160, 70), (180, 120, 40)
+# From the back to the front: (shape, how much of the cell it takes, colour).
+Layer = tuple[str, float, tuple[int, int, int]]
+GOAL: Layer = ("square", 0.7, GREEN)
+WALKER: Layer = ("disc", 0.7, BLUE)
+BOX: Layer = ("square", 0.45, BROWN)
+LAYERS: dict[str, tuple[Layer, ...]] = {
+    "free": (),
+    "wall": (("square", 1.0, WALL),),
+    "walker": (WALKER,),
+    "goal": (GOAL,),
+    "box": (BOX,),
+    "box on goal": (GOAL, BOX),
+    "walker on goal": (GOAL, WALKER),
+}
+
+
+def board(rows: Sequence[str], legend: Mapping[str, str], cell: int) -> Image:
+    """The rows of a drawing as a picture of `cell` pixels a cell; `legend` says what each letter stands for."""
+    return _drawn(tuple(tuple(legend[mark] for mark in row) for row in rows), cell)
+
+
+@lru_cache(maxsize=512)
+def _drawn(things: tuple[tuple[str, ...], ...], cell: int) -> Image:
+    import numpy
+
+    return image(numpy.concatenate([numpy.concatenate([_tile(t, cell) for t in row], axis=1) for row in things]))
+
+
+@lru_cache(maxsize=64)
+def _tile(thing: str, cell: int) -> Any:
+    """One cell, uint8 [cell, cell, 3]."""
+    import numpy
+
+    tile = numpy.full((cell, cell, 3), FREE, numpy.uint8)
+    away = numpy.abs(numpy.arange(cell) - (cell - 1) / 2)  # of a pixel from the middle, along one direction
+    for shape, size, colour in LAYERS[thing]:
+        row, column = away[:, None], away[None, :]
+        distance = numpy.hypot(row, column) if shape == "disc" else numpy.maximum(row, column)
+        tile[distance <= size * cell / 2] = colour
+    return tile

@@ -1,0 +1,128 @@
+"""Pictures for messages: `image(source)` of a file, of bytes or of an array, checked and bounded before it is decoded.
+
+    Message("user", "Where is the goal?", images=(cadre.image("map.png"),))
+
+A path is the user's own: nothing that a model says should become one. Needs Pillow (`pip install cadre-rl[vision]`).
+What this leaves out: how a model reads a picture, which is its engine's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+from cadre.envs.check_values import described
+from cadre.errors import ConfigError, DataError
+from cadre.types import Image
+
+FORMATS = ("PNG", "JPEG", "WEBP")
+# Bytes of a file, and pixels of a side: what the largest models of today read, with room.
+MOST_BYTES, MOST_SIDE = 20_000_000, 4096
+ADVICE = "Save it as one of these, or make it smaller."
+
+
+def image(source: str | Path | bytes | Any) -> Image:
+    """A picture of a path, of the bytes of a file, or of a numpy array uint8 [height, width, 3] or [height, width].
+
+    Files are PNG, JPEG or WebP; what is transparent lies on white, and of several frames there may be one. Raises
+    DataError where there is no such picture, or it is too large; ConfigError where Pillow is not installed.
+    """
+    if isinstance(source, Image):
+        return source
+    if isinstance(source, str | Path):
+        return _of_bytes(_read(Path(source)), f"image {str(source)!r}")
+    if isinstance(source, bytes):
+        return _of_bytes(source, f"image of {len(source):,} bytes")
+    return _of_array(source)
+
+
+def pixels(picture: Image) -> Any:
+    """The pixels as a numpy array, uint8 [height, width, 3]."""
+    import numpy
+
+    return numpy.asarray(_decoded(picture.png, f"image {picture.digest}"))
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of a file that is a plain one and not too large."""
+    if not path.is_file():
+        kind = "is no plain file" if path.exists() else "does not exist"
+        raise DataError(f"image {str(path)!r}: it {kind}; expected a PNG, JPEG or WebP file. Check the path.")
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    return data
+
+
+def _of_bytes(data: bytes, what: str) -> Image:
+    if len(data) > MOST_BYTES:
+        raise DataError(f"{what}: got more than {MOST_BYTES:,} bytes; expected at most so many. {ADVICE}")
+    return _made(_decoded(data, what))
+
+
+def _decoded(data: bytes, what: str) -> Any:
+    """The picture as Pillow's, RGB. Its size is looked at before it is decoded, so that no bomb goes off."""
+    pillow = _pillow()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pillow.DecompressionBombWarning)
+            opened = pillow.open(io.BytesIO(data), formats=FORMATS)
+            _check_size(opened.width, opened.height, what)
+            if getattr(opened, "n_frames", 1) > 1:
+                raise DataError(f"{what}: got {opened.n_frames} frames; expected one picture. Save one of them alone.")
+            return _on_white(opened)
+    except (OSError, ValueError, SyntaxError, EOFError, pillow.DecompressionBombError, Warning) as error:
+        raise DataError(
+            f"{what}: it cannot be read as a picture ({error}); expected {', '.join(FORMATS)}. {ADVICE}"
+        ) from None
+
+
+def _on_white(opened: Any) -> Any:
+    """RGB, with what is transparent on white."""
+    if not opened.has_transparency_data:
+        return opened.convert("RGB")
+    pillow, layer = _pillow(), opened.convert("RGBA")
+    return pillow.alpha_composite(pillow.new("RGBA", layer.size, "white"), layer).convert("RGB")
+
+
+def _of_array(source: Any) -> Image:
+    import numpy
+
+    shape = getattr(source, "shape", None)
+    fits = isinstance(source, numpy.ndarray) and (source.ndim == 2 or (source.ndim == 3 and source.shape[2] == 3))
+    if not fits or source.dtype != numpy.uint8:
+        got = described(source) if shape is None else f"an array of {getattr(source, 'dtype', '?')} {list(shape)}"
+        raise DataError(
+            f"image: got {got}; expected a path, the bytes of a file, or a numpy array uint8 [height, width, 3] or "
+            "[height, width]. Scale the values to 0 to 255 and write array.astype(numpy.uint8)."
+        )
+    _check_size(source.shape[1], source.shape[0], "image of an array")
+    return _made(_pillow().fromarray(numpy.ascontiguousarray(source)).convert("RGB"))
+
+
+def _check_size(width: int, height: int, what: str) -> None:
+    if not (1 <= width <= MOST_SIDE and 1 <= height <= MOST_SIDE):
+        raise DataError(
+            f"{what}: got {width:,} by {height:,} pixels; expected 1 to {MOST_SIDE:,} a side. Make it smaller."
+        )
+
+
+def _made(picture: Any) -> Image:
+    width, height = picture.size
+    digest = hashlib.sha256(f"{width}x{height}\n".encode() + picture.tobytes()).hexdigest()
+    file = io.BytesIO()
+    picture.save(file, "PNG", compress_level=6)
+    return Image(digest, width, height, file.getvalue())
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image as pillow
+    except ImportError:
+        raise ConfigError(
+            "image: Pillow is not installed; expected it, to read and draw pictures. Run: pip install "
+            "'cadre-rl[vision]'."
+        ) from None
+    return pillow

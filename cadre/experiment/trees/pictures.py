@@ -1,0 +1,64 @@
+"""Pictures beside JSON lines that name them: `pictures/DIGEST.png`, each once, however often it was shown.
+
+Where a record of pictures becomes JSON it says `{"digest": ..., "width": ..., "height": ...}`. Files are named by what
+is in them, so none is ever written anew, and one that nothing names any more does no harm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from cadre.errors import RunError
+from cadre.experiment.to_disk import writing
+from cadre.types import Image
+
+FOLDER = "pictures"
+DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def described(image: Image) -> dict[str, Any]:
+    """What JSON says of a picture."""
+    return {"digest": image.digest, "width": image.width, "height": image.height}
+
+
+def save(folder: Path, images: Iterable[Image]) -> None:
+    """Write the pictures that are not there yet, each whole or not at all. Raises RunError where the disk refuses."""
+    for image in images:
+        path = folder / FOLDER / f"{image.digest}.png"
+        if not path.exists():
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                partial = path.with_name(f".partial-{path.name}")
+                partial.write_bytes(image.png)
+                partial.rename(path)
+
+
+def read(folder: Path, digest: str) -> bytes:
+    """The file of a picture. Raises RunError where there is none of that name."""
+    path = folder / FOLDER / f"{digest}.png"
+    if not DIGEST.fullmatch(digest) or not path.is_file():
+        raise RunError(
+            f"pictures: {folder} holds none that is called {digest[:80]!r}; expected the digest of one that its trees "
+            "show. Restore the folder pictures from a copy."
+        )
+    return path.read_bytes()
+
+
+def size_with(folder: Path, images: Iterable[Image]) -> int:
+    """Bytes of all pictures of a folder, were these among them."""
+    there = {path.stem: path.stat().st_size for path in (folder / FOLDER).glob("*.png")}
+    return sum((there | {image.digest: len(image.png) for image in images}).values())
+
+
+def filled(value: Any, folder: Path) -> Any:
+    """JSON values with the bytes of every picture put in, as `Image` has them."""
+    if isinstance(value, list):
+        return [filled(inner, folder) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"digest", "width", "height"}:
+        return {**value, "png": read(folder, value["digest"])}
+    return {key: filled(inner, folder) for key, inner in value.items()}

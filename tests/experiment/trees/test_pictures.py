@@ -1,0 +1,65 @@
+"""Pictures beside what names them: in kept trees, in steps in flight, in forks; each file once, none in JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cadre import image
+from cadre.errors import RunError
+from cadre.experiment import in_flight
+from cadre.experiment.in_flight import StepSample
+from cadre.experiment.trees import format as trees
+from cadre.experiment.trees import pictures
+from cadre.rollout.dynamic_sampling import Sampled
+from cadre.types import Branch, Image, Message, Node, Observation, Reward, Sample, Task, Tree
+
+
+def shade(value: int) -> Image:
+    return image(np.full((2, 3, 3), value, np.uint8))
+
+
+def tree_of(*images: Image) -> Tree:
+    seen = Observation("p", (Message("user", "What is it?", images=images),))
+    sample = Sample("p", "m", "grey", (1, 9, 9), (2,), (-0.5,), "stop", 0, images=images)
+    branch = Branch({"p": 0}, Reward(1.0), over=True, success=True)
+    return Tree(Task("t", {}), Node(0, {"p": seen}, {"p": (sample,)}, (branch,)))
+
+
+def test_a_tree_names_its_pictures_by_digest() -> None:
+    one = tree_of(shade(1), shade(2))
+    record = json.loads(json.dumps(trees.as_record(0, 0, one)))
+    (message,) = record["nodes"][0]["observations"]["p"]["messages"]
+    assert message["images"] == [{"digest": shade(v).digest, "width": 3, "height": 2} for v in (1, 2)]
+    assert trees.images_of(one) == {shade(1), shade(2)}
+
+
+def test_each_is_written_once_and_read_by_its_digest(tmp_path: Path) -> None:
+    pictures.save(tmp_path, [shade(1), shade(2), shade(1)])
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "pictures").iterdir()}
+    pictures.save(tmp_path, [shade(1)])
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "pictures").iterdir()} == before
+    assert sorted(before) == sorted(f"{shade(v).digest}.png" for v in (1, 2))
+    assert pictures.read(tmp_path, shade(2).digest) == shade(2).png
+    assert pictures.size_with(tmp_path, [shade(1)]) == len(shade(1).png) + len(shade(2).png)
+
+
+@pytest.mark.parametrize("digest", ["../../etc/passwd", "0" * 64, "", "A" * 64])
+def test_another_name_is_refused(tmp_path: Path, digest: str) -> None:
+    (tmp_path / "pictures").mkdir()
+    with pytest.raises(RunError, match="holds none that is called"):
+        pictures.read(tmp_path, digest)
+
+
+def test_steps_in_flight_come_back_with_their_pictures(tmp_path: Path) -> None:
+    step = StepSample(3, Sampled([tree_of(shade(1)), tree_of(shade(1), shade(2))], []), 1.5)
+    in_flight.write(tmp_path, [step])
+    (again,) = in_flight.read(tmp_path)
+    assert again == step
+    sample = again.sampled.trees[0].root.samples["p"][0]
+    assert sample.images[0].png == shade(1).png
+    assert "png" not in (tmp_path / in_flight.FILE).read_text()
+    assert len(list((tmp_path / "pictures").iterdir())) == 2
