@@ -108,9 +108,11 @@ def real_tasks() -> dict[str, Path]:
 
 
 def forms(task: str) -> dict[str, str]:
-    """The environment by name of every form of a task: `plan-path` and, among others, `plan-path-solo`."""
+    """The environment by name of every form of a task that a model of text plays: `plan-path` and, among others,
+    `plan-path-solo`."""
     env = read(real_tasks()[task])["env"]
-    return {task + name.removeprefix(env): name for name in ENVS if name == env or name.startswith(f"{env}-")}
+    named = (name for name in ENVS if name == env or name.startswith(f"{env}-"))
+    return {task + name.removeprefix(env): name for name in named if not name.endswith("-picture")}
 
 
 def composed(name: str) -> RealRecipe | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from cadre import random_keys
 from cadre.envs.answers import numbered
@@ -106,7 +106,7 @@ def batches(
             yield {"input_ids": ids, "labels": labels}
 
 
-def pretrain(model: LlamaForCausalLM, rows: Iterator[dict[str, torch.Tensor]], steps: int, peak: float) -> None:
+def pretrain(model: PreTrainedModel, rows: Iterator[dict[str, torch.Tensor]], steps: int, peak: float) -> None:
     """AdamW with warm-up and a cosine fall. Right padding needs no mask: causal attention never looks ahead."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
     rate = torch.optim.lr_scheduler.LambdaLR(

@@ -24,7 +24,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from cadre import image
-from cadre.types import Image, Message, Request, Sampling
+from cadre.envs.images import pixels
+from cadre.types import Image, Message, Request, Sample, Sampling
 from tests.engines import tiny
 
 TILE_TOKENS = ["<image>", "<fake_token_around_image>", "<global-img>"]
@@ -119,3 +120,18 @@ def request(text: str, *images: Image, count: int = 1, policy: str = "p", **samp
     """A request of role `r` with one user message that holds these pictures."""
     asked = (Message("user", text, images=images),)
     return Request("r", policy, asked, count, Sampling(**{"max_tokens": 12, **sampling}), key=1)
+
+
+def own(model: Any, processor: Any, one: Sample) -> torch.Tensor:
+    """Log-probabilities of a completion by the model's own forward on what its own processor makes of the pictures."""
+    ids = torch.tensor([one.prompt_ids + one.token_ids])
+    inputs = {}
+    if one.images:
+        made = processor(images=[[pixels(image) for image in one.images]], return_tensors="pt")
+        inputs = {name: value for name, value in made.items() if isinstance(value, torch.Tensor)}
+    if "image_grid_thw" in inputs:
+        inputs["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
+    with torch.no_grad():
+        logprobs = model(input_ids=ids, **inputs).logits[0].log_softmax(-1)
+    before = len(one.prompt_ids)
+    return logprobs[before - 1 : -1].gather(1, ids[0, before:, None]).squeeze(1)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from cadre.engines.chat_template import images_of
 from cadre.engines.torch.engine import TorchEngine
 from cadre.engines.torch.learning.forward import Forward
 from cadre.learn.value_heads import ValueHeads
@@ -34,7 +35,8 @@ def _sequences(engine: TorchEngine, policy: str, choice: Choice) -> Iterator[Dat
         said = (*engine.tokenizer.encode(answer, add_special_tokens=False), engine.loaded.stops[0])
         zeros = (0.0,) * (len(prompt) + len(said))
         mask = (False,) * len(prompt) + (True,) * len(said)
-        yield Datum(policy, choice.observation.role, prompt + said, mask, zeros, zeros, 0)
+        images = images_of(choice.observation.messages)
+        yield Datum(policy, choice.observation.role, prompt + said, mask, zeros, zeros, 0, images=images)
 
 
 def _among(logprobs: Sequence[float]) -> tuple[float, ...]:

@@ -190,12 +190,13 @@ def projecting(model: Any, sequences: Tensor, positions: Tensor) -> Iterator[Non
 @contextmanager
 def attending(model: Any, name: str) -> Iterator[None]:
     """Within it the model attends by the function that is registered with transformers under this name."""
-    before = model.config._attn_implementation
-    model.config._attn_implementation = name
+    config = model.config.get_text_config()
+    before = config._attn_implementation
+    config._attn_implementation = name
     try:
         yield
     finally:
-        model.config._attn_implementation = before
+        config._attn_implementation = before
 
 
 def autocast(model: Any, dtype: torch.dtype) -> torch.autocast:

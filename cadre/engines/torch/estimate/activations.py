@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers import AttentionInterface
 
 from cadre.engines.torch.base.loading import DTYPES, attending, autocast, trains_whole
 from cadre.engines.torch.base.lora import Adapters
-from cadre.engines.torch.estimate.sizes import configuration
+from cadre.engines.torch.estimate.sizes import configuration, kind_of
 from cadre.engines.torch.learning.token_logprobs import CHUNK, KEPT
 from cadre.settings import LearnerConfig, PolicyConfig
 
@@ -22,13 +22,15 @@ NAME = "cadre_estimate"
 
 @cache
 def activations(name: str, policy: PolicyConfig, learner: LearnerConfig) -> int:
-    """Bytes that one forward of `learner.tokens_per_microbatch` tokens keeps, but for the vocabulary's scores."""
+    """Bytes that one forward of `learner.tokens_per_microbatch` tokens keeps, but for the vocabulary's scores, and for
+    what reads pictures."""
     tokens = learner.tokens_per_microbatch
     config = configuration(name)
     kept = _kept(config, policy, tokens)
     if learner.gradient_checkpointing:
         # Each layer's input, and all of one layer that is computed again.
-        return 4 * tokens * config.hidden_size * config.num_hidden_layers + kept // config.num_hidden_layers
+        text = config.get_text_config()
+        return 4 * tokens * text.hidden_size * text.num_hidden_layers + kept // text.num_hidden_layers
     return kept
 
 
@@ -42,7 +44,7 @@ def scores(vocabulary: int, tokens: int, entropy: bool) -> int:
 def _kept(config: Any, policy: PolicyConfig, tokens: int) -> int:
     whole = trains_whole(policy)
     with FakeTensorMode():
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32 if whole else DTYPES[policy.dtype])
+        model = kind_of(config).from_config(config, dtype=torch.float32 if whole else DTYPES[policy.dtype])
         model.requires_grad_(whole)
         adapters = Adapters(model, {"p": policy.lora} if policy.lora else {}, 0)
         ids = torch.zeros(1, tokens, dtype=torch.int64)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from cadre.engines.torch.base.loading import DTYPES, locate
 from cadre.engines.torch.base.lora import linear_layers, targeted_layers
@@ -16,6 +16,7 @@ from cadre.engines.torch.sampling.batch_memory import SequenceMemory
 from cadre.errors import EngineError, first_line
 from cadre.settings import PolicyConfig
 from cadre.settings.known_models import SHAPES
+from cadre.settings.vision import VISION_MODELS
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def measure(name: str, policy: PolicyConfig) -> Sizes:
     """The sizes of a policy by the configuration of its model. Raises EngineError where there is none to be had."""
     config = configuration(name)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = kind_of(config).from_config(config)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     dtype = DTYPES[policy.dtype]
     trained = 0 if policy.frozen else parameters if policy.lora is None else adapter(model, policy, name)
@@ -53,8 +54,8 @@ def measure(name: str, policy: PolicyConfig) -> Sizes:
         trained=trained,
         base=parameters * (4 if whole else dtype.itemsize),
         training=trained * (12 if whole else 16),
-        sequence=SequenceMemory.of(config, dtype),
-        vocabulary=config.vocab_size,
+        sequence=SequenceMemory.of(config.get_text_config(), dtype),
+        vocabulary=config.get_text_config().vocab_size,
     )
 
 
@@ -64,6 +65,11 @@ def adapter(model: Any, policy: PolicyConfig, name: str) -> int:
     linears = linear_layers(model)
     chosen = [linears[layer] for layer in targeted_layers(linears, policy.lora, name)]
     return sum(policy.lora.rank * (linear.in_features + linear.out_features) for linear in chosen)
+
+
+def kind_of(config: Any) -> Any:
+    """The class of transformers that makes a model of this configuration."""
+    return AutoModelForImageTextToText if config.model_type in VISION_MODELS else AutoModelForCausalLM
 
 
 def configuration(name: str) -> Any:

@@ -8,13 +8,12 @@ from transformers import AutoImageProcessor, AutoModelForImageTextToText
 
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.torch.base import vision
-from cadre.envs.images import pixels
 from cadre.errors import EngineError, PromptError
 from cadre.settings import LearnerConfig, LoraConfig
 from cadre.types import Message, PreviousTurn, Request, Sampling
 from tests.engines import tiny, tiny_vision
 from tests.engines.tiny import datum, sample, update
-from tests.engines.tiny_vision import noise, request
+from tests.engines.tiny_vision import noise, own, request
 from tests.engines.torch.learning.test_prefix_tree_forward import apart, caught
 
 TOLERANCE = 1e-5
@@ -61,21 +60,6 @@ def moved(learner):
 
 def drawn(side, asked=ASKED):
     return [one for siblings in sample(side, *asked) for one in siblings]
-
-
-def own(model, processor, one):
-    """Log-probabilities of a completion by the model's own forward on what its own processor makes of the pictures."""
-    ids = torch.tensor([one.prompt_ids + one.token_ids])
-    inputs = {}
-    if one.images:
-        made = processor(images=[[pixels(image) for image in one.images]], return_tensors="pt")
-        inputs = {name: value for name, value in made.items() if isinstance(value, torch.Tensor)}
-    if "image_grid_thw" in inputs:
-        inputs["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
-    with torch.no_grad():
-        logprobs = model(input_ids=ids, **inputs).logits[0].log_softmax(-1)
-    before = len(one.prompt_ids)
-    return logprobs[before - 1 : -1].gather(1, ids[0, before:, None]).squeeze(1)
 
 
 def check_own(learner, model, folder):
