@@ -11,10 +11,13 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from cadre.envs.worlds.circuits import predicted
+from cadre.envs.worlds.circuits_tasks import circuit_of, sequences
 from cadre.envs.worlds.plan import PlanAlone, parse_plan
 from cadre.envs.worlds.plan_domains import DOMAINS
 from cadre.envs.worlds.sql import SqlAlone, by_sqlite, databases
 from cadre.envs.worlds.sql_questions import swapped
+from cadre.envs.worlds.verilog import VerilogAlone
 from cadre.rewards.database import same
 from world_cases import PLAN, other_plan
 
@@ -58,4 +61,13 @@ def valid_by_unified_planning(env: PlanAlone, plan: list[str]) -> bool:
     return result.status == ValidationResultStatus.VALID
 
 
-SECONDS: dict[str, Second] = {"sql": sql, "plan": plan}
+async def verilog(env: VerilogAlone, draw: random.Random) -> tuple[object, object]:
+    """The share of hidden sequences in which a design, right or wrong, is right: simulated, and by its own model."""
+    circuit = circuit_of(draw.choice((env.task.data["circuit"], *env.task.data["wrong"])))
+    judged = await env.judged(circuit.verilog())
+    given = sequences(env.circuit, env.task.data["seed"])
+    right = [predicted(circuit, it) == predicted(env.circuit, it) for it in given]
+    return judged.worth, sum(right) / len(right)
+
+
+SECONDS: dict[str, Second] = {"sql": sql, "plan": plan, "verilog": verilog}
