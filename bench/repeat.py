@@ -143,7 +143,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.part == "ratio" and options.old is None:
         parser.error("ratio needs --old DIR, a checkout to compare with")
-    options.command = f"python bench/repeat.py {options.part} --recipes {' '.join(options.recipes)} --pairs {options.pairs}"
+    recipes = " ".join(options.recipes)
+    options.command = f"python bench/repeat.py {options.part} --recipes {recipes} --pairs {options.pairs}"
     options.work, options.old = options.work.absolute(), options.old and options.old.absolute()
     return options
 
