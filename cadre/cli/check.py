@@ -48,7 +48,10 @@ def _faults(env_spec: EnvSpec, model: str, step_seconds: float) -> int:
     report = _report(env_spec, step_seconds)
     for fault in report.broken:
         print_error(fault)
-    shown, refused = render(report.prompts, source, model) if report.prompts else ([], [])
+    unseen = model == "seed" and any(one.images for asked in report.prompts.values() for one in asked)
+    shown, refused = render(report.prompts, source, model) if report.prompts and not unseen else ([], [])
+    if unseen:
+        console.print("note: the prompts hold pictures; --model names a model that sees, to show them as it reads them")
     for fault in refused:
         print_error(fault)
     for line in (*(f"ok  {rule}" for rule in report.held), *(f"note: {note}" for note in report.notes)):
