@@ -148,8 +148,10 @@ class Paper:
             self.keep(f"table.{name}.{game}.{figure}", runs, cost, unit)
 
     def curves(self, games: Sequence[str]) -> None:
-        """How rewards, success and turns went in training, for the plot: an object a game, seed and step."""
-        steps = []
+        """How rewards, success and turns went in training, for the plot: an object a game, seed and step. What there is
+        of other games stays."""
+        kept = json.loads((RESULTS / CURVES).read_text()) if (RESULTS / CURVES).exists() else []
+        steps = [step for step in kept if step["game"] not in games]
         for game in games:
             for seed in self.seeds:
                 for step in self.team(game, seed).steps():

@@ -187,7 +187,13 @@ def _ablation(name: str) -> str:
 
 def _costs(found: dict[str, dict[str, Any]], row: str) -> list[str]:
     cells = [found.get(f"{row}.{cost}") for cost in ("tokens", "env_steps", "episodes", "processor_minutes")]
-    return [f"{one['value']:,.0f}" if one["value"] >= 100 else f"{one['value']:.3g}" for one in cells if one]
+    return [_cost(one) for one in cells] if any(cells) else []
+
+
+def _cost(one: dict[str, Any] | None) -> str:
+    if one is None:
+        return "-"
+    return f"{one['value']:,.0f}" if one["value"] >= 100 else f"{one['value']:.3g}"
 
 
 def _cell(one: dict[str, Any] | None) -> str:
