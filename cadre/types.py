@@ -5,7 +5,7 @@ Env.observe -> Observation -> Request -> Sample -> Branch, Node (a tree) -> Datu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -71,6 +71,11 @@ class Message:
         fields = {"tool_calls": self.tool_calls, "tool_call_id": self.tool_call_id, "images": self.images}
         rest = "".join(f", {name}={value!r}" for name, value in fields.items() if value)
         return f"Message(role={self.role!r}, content={self.content!r}{rest})"
+
+
+def images_of(messages: Iterable[Message]) -> tuple[Image, ...]:
+    """The pictures of a conversation, in order."""
+    return tuple(image for message in messages for image in message.images)
 
 
 @dataclass(frozen=True, slots=True)

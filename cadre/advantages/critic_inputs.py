@@ -11,7 +11,7 @@ from cadre.advantages.samples import ScoredSample
 from cadre.rollout.walk import Decision
 from cadre.settings import CriticConfig
 from cadre.team import Team
-from cadre.types import Datum, Image, Message, PreviousTurn, Targets
+from cadre.types import Datum, Image, Message, PreviousTurn, Targets, images_of
 
 # Whose history a critic reads: the acting role's alone, or what every role last saw and said.
 Reads = Literal["own", "joint"]
@@ -76,7 +76,7 @@ def critic_inputs(samples: Sequence[ScoredSample], critic: Critic, team: Team) -
 def _encoded(policy: str, decision: Decision, critic: Critic, team: Team) -> tuple[tuple[int, ...], tuple[Image, ...]]:
     """The ids of what a critic is shown of a decision, and its pictures."""
     messages = prompt(decision, critic)
-    return team.encode(policy, messages), tuple(image for message in messages for image in message.images)
+    return team.encode(policy, messages), images_of(messages)
 
 
 def prompt(decision: Decision, critic: Critic) -> tuple[Message, ...]:
@@ -116,7 +116,7 @@ def _pictures(decision: Decision) -> tuple[Image, ...]:
     """Those that the acting roles see, in the order of `joint`, which says no more of them than that."""
     seen = decision.node.observations
     order = [decision.role, *sorted(set(seen) - {decision.role})]
-    return tuple(image for role in order for message in seen[role].messages for image in message.images)
+    return images_of(message for role in order for message in seen[role].messages)
 
 
 def _shown(messages: Sequence[Message]) -> str:

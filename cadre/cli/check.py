@@ -13,6 +13,7 @@ from cadre.envs.check import Report, examine
 from cadre.envs.spec import EnvSpec
 from cadre.experiment.first_prompts import FirstPrompt
 from cadre.settings.yaml_file import settings_of
+from cadre.types import images_of
 
 SHOWN_LINES = 12
 
@@ -48,7 +49,7 @@ def _faults(env_spec: EnvSpec, model: str, step_seconds: float) -> int:
     report = _report(env_spec, step_seconds)
     for fault in report.broken:
         print_error(fault)
-    unseen = model == "seed" and any(one.images for asked in report.prompts.values() for one in asked)
+    unseen = model == "seed" and any(map(images_of, report.prompts.values()))
     shown, refused = render(report.prompts, source, model) if report.prompts and not unseen else ([], [])
     if unseen:
         console.print("note: the prompts hold pictures; --model names a model that sees, to show them as it reads them")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cadre.engines import tool_calls
 from cadre.errors import EngineError, PromptError, first_line
 from cadre.settings.vision import VISION_MODELS
-from cadre.types import History, Image, Message, PreviousTurn, Tool
+from cadre.types import History, Image, Message, PreviousTurn, Tool, images_of
 
 if TYPE_CHECKING:
     from cadre.engines.pictures import Pictures
@@ -202,17 +202,16 @@ class Template:
         return [Message("user", system.content, images=system.images), *others]
 
     def _takes_system(self) -> bool:
-        probe = self._as_dicts([Message("system", PROBE), Message("user", "x")])
-        try:
-            return PROBE in self._tokenizer.apply_chat_template(probe, tokenize=False, **self._options)
-        except Exception:  # noqa: BLE001 - as in render
-            return False
+        return self._writes_probe([Message("system", PROBE), Message("user", "x")])
 
     def _takes_tools(self) -> bool:
+        return self._writes_probe([Message("user", "x")], tools=tool_calls.definitions([Tool(PROBE)]))
+
+    def _writes_probe(self, messages: Sequence[Message], **options: Any) -> bool:
+        """Whether the template takes the messages, and writes the probe that is somewhere in them or in the options."""
+        written, options = self._as_dicts(messages), {**options, **self._options}
         try:
-            probe = self._as_dicts([Message("user", "x")])
-            tools = tool_calls.definitions([Tool(PROBE)])
-            return PROBE in self._tokenizer.apply_chat_template(probe, tokenize=False, tools=tools, **self._options)
+            return PROBE in self._tokenizer.apply_chat_template(written, tokenize=False, **options)
         except Exception:  # noqa: BLE001 - as in render
             return False
 
@@ -239,11 +238,6 @@ class Template:
         after = self._encode(text.partition(PROBE)[2])
         special = set(self._tokenizer.all_special_ids) | set(self._tokenizer.added_tokens_decoder)
         return after[0] if after and after[0] in special else None
-
-
-def images_of(messages: Sequence[Message]) -> tuple[Image, ...]:
-    """The pictures of a conversation, in order."""
-    return tuple(image for message in messages for image in message.images)
 
 
 def _options(tokenizer: Any, enable_thinking: bool | None) -> dict[str, bool]:

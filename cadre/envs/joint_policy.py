@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from cadre.env import Env, Split
-from cadre.types import Message, Observation, Reward, Task
+from cadre.types import Message, Observation, Reward, Task, images_of
 
 TEAM = "team"
 
@@ -74,8 +74,8 @@ def joint_prompt(asked: Mapping[str, Observation]) -> tuple[Message, ...]:
         + "\n\n".join(seen)
         + f"\n\nAnswer with a part for each of them, below a line that names it:\n{form}"
     )
-    images = [image for seen in asked.values() for message in seen.messages for image in message.images]
-    return (Message("user", text, images=tuple(images)),)
+    images = images_of(message for observation in asked.values() for message in observation.messages)
+    return (Message("user", text, images=images),)
 
 
 def _conversation(messages: Sequence[Message]) -> str:

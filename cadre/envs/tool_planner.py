@@ -22,7 +22,7 @@ from pydantic import Field
 
 from cadre import sandbox
 from cadre.envs import drawings
-from cadre.envs.turn_based import TurnBased
+from cadre.envs.turn_based import OneAgent, TurnBased
 from cadre.rewards.code import extract_code
 from cadre.types import Drawing, Message, Reward, Task
 
@@ -222,23 +222,14 @@ class Tool(ToolPlanner):
         return self.play(role, (await self.execute(text)).answer)
 
 
-class Solo(ToolPlanner):
+class Solo(OneAgent, ToolPlanner):
     """A single agent that has the tool: it writes the program, sees what came of it, and then answers.
 
     Its two steps are one conversation; its program earns what the tool's does and its answer what the planner's does.
     """
 
-    roles: ClassVar[tuple[str, ...]] = ("agent",)
-
-    @property
-    def acting(self) -> str:
-        return "agent"
-
-    def conversation(self) -> tuple[Message, ...]:
-        asked = super().conversation()
-        if self.programming:
-            return asked
-        return (Message("user", self.words.ask_program(self)), Message("assistant", self.wrote), *asked)
+    def earlier(self) -> tuple[str, str] | None:
+        return None if self.programming else (self.words.ask_program(self), self.wrote)
 
 
 class Compact:

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from cadre.engines.chat_template import images_of
 from cadre.engines.torch.engine import TorchEngine
 from cadre.engines.torch.learning.forward import Forward
 from cadre.learn.value_heads import ValueHeads
 from cadre.settings import LearnerConfig
-from cadre.types import Choice, Datum
+from cadre.types import Choice, Datum, images_of
 
 # Sequences are short and many: what runs at once.
 AT_ONCE = LearnerConfig(pack="padded", tokens_per_microbatch=16_384)

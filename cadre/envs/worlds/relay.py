@@ -16,7 +16,7 @@ from pydantic import Field
 
 from cadre.envs import drawings
 from cadre.envs.account import Account
-from cadre.envs.turn_based import TurnBased
+from cadre.envs.turn_based import OneAgent, TurnBased
 from cadre.rewards.code import fenced
 from cadre.types import Drawing, Message, Reward, Task
 
@@ -156,18 +156,11 @@ class Alone(Relay):
         return self.roles[0]
 
 
-class Solo(Relay):
+class Solo(OneAgent, Relay):
     """One agent that drafts, sees what came of it, and decides, in one conversation. Each step pays half."""
 
-    roles: ClassVar[tuple[str, ...]] = ("agent",)
-
-    @property
-    def acting(self) -> str:
-        return "agent"
-
-    def conversation(self) -> tuple[Message, ...]:
-        asked = super().conversation()
-        return asked if self.drafting else (Message("user", self.ask(True)), Message("assistant", self.said), *asked)
+    def earlier(self) -> tuple[str, str] | None:
+        return None if self.drafting else (self.ask(True), self.said)
 
     def report(self) -> str:
         return f"What came of your answer:\n{self.draft.told}\n\n" if self.draft else ""

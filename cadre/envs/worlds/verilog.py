@@ -21,7 +21,7 @@ from cadre.env import GeneratedTasks, Split
 from cadre.envs import drawings
 from cadre.envs.account import Account
 from cadre.envs.splits import SPLIT_SIZES, in_split
-from cadre.envs.turn_based import TurnBased
+from cadre.envs.turn_based import OneAgent, TurnBased
 from cadre.envs.worlds.circuits import Circuit, predicted
 from cadre.envs.worlds.circuits_tasks import Kind, circuit_of, draw_circuit, mutants, sequences
 from cadre.envs.worlds.relay import FORM, RIGHT, TEAM, Prompts, Rewards, Turns, answer_in
@@ -249,20 +249,11 @@ class VerilogAlone(Verilog):
         return reward
 
 
-class VerilogSolo(Verilog):
+class VerilogSolo(OneAgent, Verilog):
     """One agent that writes the design, then its bench, in one conversation. Each step pays half."""
 
-    roles: ClassVar[tuple[str, ...]] = ("agent",)
-
-    @property
-    def acting(self) -> str:
-        return "agent"
-
-    def conversation(self) -> tuple[Message, ...]:
-        asked = super().conversation()
-        if not self.testing:
-            return asked
-        return (Message("user", self.ask(False)), Message("assistant", self.design.text), *asked)
+    def earlier(self) -> tuple[str, str] | None:
+        return (self.ask(False), self.design.text) if self.testing else None
 
     def local(self, place: int) -> float:
         return sum(self.earned) / 2

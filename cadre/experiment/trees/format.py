@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from cadre import types
 from cadre.errors import RunError
 from cadre.experiment.trees import pictures
 from cadre.rollout import walk
@@ -61,7 +62,7 @@ def _message(message: Message) -> Json:
 def images_of(tree: Tree) -> set[Image]:
     """Every picture that a tree shows."""
     seen = (one for node in walk.nodes(tree.root) for one in node.observations.values())
-    return {image for one in seen for message in one.messages for image in message.images}
+    return {image for one in seen for image in types.images_of(one.messages)}
 
 
 def _sample(sample: Sample, first: Sample) -> Json:

@@ -22,7 +22,7 @@ from transformers import AttentionInterface
 
 from cadre.engines.torch.base.loading import attending
 from cadre.engines.torch.sampling.kv_cache import KeyValues
-from cadre.engines.torch.sampling.shared_prefix_cache import Scoring
+from cadre.engines.torch.sampling.shared_prefix_cache import Scoring, is_plain
 from cadre.engines.torch.sampling.turn_cache import Piece, rows_of
 
 NAME = "cadre_fixed"
@@ -37,8 +37,7 @@ Record = Callable[[Step, tuple[Tensor, Tensor]], Callable[[], Tensor]]
 
 def serves(model: Any) -> bool:
     """Whether the model can be decoded this way."""
-    text = model.config.get_text_config() is model.config
-    return text and not getattr(model.config, "attn_logit_softcapping", None)
+    return is_plain(model)
 
 
 class FixedKeys:

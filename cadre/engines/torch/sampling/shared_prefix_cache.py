@@ -30,10 +30,15 @@ NAME = "cadre_shared"
 _attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
-def serves(model: Any) -> bool:
-    """Whether the model can be decoded this way: one of text, on a CPU, whose scores are as they are."""
+def is_plain(model: Any) -> bool:
+    """Whether it is a model of text alone, whose scores of attention are as they are."""
     text = model.config.get_text_config() is model.config
-    return text and model.device.type == "cpu" and not getattr(model.config, "attn_logit_softcapping", None)
+    return text and not getattr(model.config, "attn_logit_softcapping", None)
+
+
+def serves(model: Any) -> bool:
+    """Whether the model can be decoded this way."""
+    return model.device.type == "cpu" and is_plain(model)
 
 
 @dataclass(frozen=True)
