@@ -5,8 +5,8 @@ PYTHON ?= python3
 # (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS); a range would take the newest CUDA build instead.
 TORCH ?= torch==2.13.0
 
-# Processes that the tests are dealt to, a core and a gigabyte each.
-WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() or 1))")
+# Processes that the tests are dealt to, a gigabyte each: one more than there are cores, as some tests wait for others.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() or 1) + 1)")
 
 BIN := .venv/bin
 READY := .venv/.ready

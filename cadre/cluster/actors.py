@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +20,8 @@ from cadre.team import Metrics, Weights
 from cadre.types import Datum, Message, Request, Reward, Sample
 
 
-def _settle(threads: int) -> None:
+def settle(threads: int) -> None:
+    """Compute on so many threads."""
     import torch
 
     torch.set_num_threads(threads)
@@ -40,7 +40,7 @@ class SamplerProcess(Process):
     """Samples the policies of one base model."""
 
     async def begin(self, threads: int, recipe: SamplerRecipe) -> None:
-        _settle(threads)
+        settle(threads)
         self.sampler = recipe.make()
         self._scope: tuple[int, Continued] | None = None
 
@@ -105,21 +105,14 @@ async def _next(done: asyncio.Queue[Any], drawing: asyncio.Task[Any]) -> Any:
 
 
 class LearnerProcess(Process):
-    """Trains the policies of one base model."""
+    """Trains the policies of one base model; where ranks do, see `cadre.cluster.rank_process`."""
 
     async def begin(self, threads: int, recipe: LearnerRecipe) -> None:
-        _settle(threads)
-        self.learner = recipe.make(recipe.engine.make() if recipe.ranks == 1 else None)
+        settle(threads)
+        self.learner = recipe.make(recipe.engine.make())
 
     async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
-        from cadre.engines.torch.group import RankFailed
-
-        try:
-            return await self.learner.update(data)
-        except RankFailed as failed:
-            # What is left of the group is of no use: another process takes the place of this one and of its ranks.
-            sys.stderr.write(f"{failed}\n")
-            os._exit(1)
+        return await self.learner.update(data)
 
     async def publish(self, policy: str) -> tuple[int, Bytes | Files]:
         """The policy's version and its weights; two results, so that the weights need not pass through the asker."""
@@ -139,10 +132,11 @@ class LearnerProcess(Process):
         """All that `load` needs, as the second of two results: the first says that it is there."""
         return None, files.written_by(self.learner.save)
 
-    async def load(self, state: Files) -> None:
-        """Be as the learner was whose state this is."""
+    async def load(self, *states: Files) -> None:
+        """Be as the learner was whose state these are, a part of it each."""
         with TemporaryDirectory(prefix="cadre-") as folder:
-            files.write(state, Path(folder))
+            for state in states:
+                files.write(state, Path(folder))
             self.learner.load(Path(folder))
 
     async def export(self, policy: str, merge: bool) -> Files:

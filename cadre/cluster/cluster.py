@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cadre.cluster import connection
@@ -9,6 +10,7 @@ from cadre.cluster.actors import EnvironmentProcess, LearnerProcess, SamplerProc
 from cadre.cluster.environments import Environments, HostedSpec
 from cadre.cluster.member import Member
 from cadre.cluster.placement import Placement, placement
+from cadre.cluster.rank_group import RankGroup
 from cadre.cluster.recipes import LearnerRecipe, SamplerRecipe
 from cadre.cluster.remote_learner import RemoteLearner
 from cadre.cluster.sampler_pool import SamplerPool
@@ -21,7 +23,7 @@ class Cluster:
 
     def __init__(self, config: ClusterConfig) -> None:
         self.config = config
-        self._groups: dict[str, Any] = {}
+        self._groups: dict[str, dict[str, Any]] = {}
         connection.connect(config.address)
 
     def pool(self, recipe: SamplerRecipe, trains: bool) -> SamplerPool:
@@ -38,11 +40,16 @@ class Cluster:
         return SamplerPool(members, list(recipe.policies), memory)
 
     def learner(self, recipe: LearnerRecipe) -> RemoteLearner:
-        """What trains the policies of a recipe that are not frozen, its ranks being processes of the same machine."""
+        """What trains the policies of a recipe that are not frozen; its ranks are on as few machines as have room."""
         policies = recipe.engine.policies
         places = placement(self.config, list(policies), trains=True)
-        options = {"num_gpus": places.learner_cards, **self._beside(recipe.engine, places)}
-        member = self._member(LearnerProcess, (self.config.threads, recipe), options)
+        if recipe.ranks > 1:
+            options = self._a_card_each(recipe.ranks) if places.learner_cards else [{}] * recipe.ranks
+            each = [{"num_cpus": 0, **one} for one in options]
+            member: Member = RankGroup((self.config.threads, recipe), each, self.config.replaced)
+        else:
+            one = {"num_gpus": places.learner_cards, **self._beside(recipe.engine, places)}
+            member = self._member(LearnerProcess, (self.config.threads, recipe), one)
         trained = [name for name, policy in policies.items() if not policy.frozen]
         return RemoteLearner(member, trained, self.config.learner_kept)
 
@@ -58,17 +65,27 @@ class Cluster:
     def _member(self, kind: type, arguments: tuple[Any, ...], options: dict[str, Any]) -> Member:
         return Member(kind, arguments, {"num_cpus": 0, **options}, self.config.replaced)
 
+    def _a_card_each(self, ranks: int) -> list[dict[str, Any]]:
+        """Options of actors that have a card each, all of them reserved at once."""
+        return [{"num_gpus": 1, **in_bundle} for in_bundle in _reserved([{"GPU": 1.0}] * ranks, "PACK")]
+
     def _beside(self, recipe: SamplerRecipe, places: Placement) -> dict[str, Any]:
         """Where actors that share a card are put: into one bundle of a placement group of their own."""
         if not places.together:
             return {}
-        ray = connection.ray_module()
-        from ray.util.placement_group import placement_group
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
         if recipe.model not in self._groups:
             cards = places.samplers * places.sampler_cards + places.learner_cards
-            self._groups[recipe.model] = placement_group([{"GPU": cards}], strategy="STRICT_PACK")
-            ray.get(self._groups[recipe.model].ready())
-        group = self._groups[recipe.model]
-        return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)}
+            (self._groups[recipe.model],) = _reserved([{"GPU": cards}], "STRICT_PACK")
+        return self._groups[recipe.model]
+
+
+def _reserved(bundles: Sequence[dict[str, float]], strategy: str) -> list[dict[str, Any]]:
+    """Options of actors that have one of these bundles each, once Ray has room for all of them."""
+    ray = connection.ray_module()
+    from ray.util.placement_group import placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    group = placement_group(list(bundles), strategy=strategy)
+    ray.get(group.ready())
+    places = (PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=n) for n in range(len(bundles)))
+    return [{"scheduling_strategy": place} for place in places]

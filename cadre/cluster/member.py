@@ -13,6 +13,10 @@ from cadre.errors import CadreError, EngineError
 log = logging.getLogger(__name__)
 
 
+class Died(Exception):
+    """What was asked is no more, or of no more use: ask what replaces it."""
+
+
 def as_raised(error: Any) -> BaseException:
     """What an actor's own code raised, of what Ray makes of it: ours as it was, others with the actor's traceback."""
     cause = getattr(error, "cause", None)
@@ -23,8 +27,10 @@ class Member:
     """An actor of class `kind`; lives until `close`. Replaced at most `most` times.
 
     It is told to `begin` with `arguments`, each time that it is made. `recover` brings a new one to where the dead one
-    was. Methods that ask wait, and may be called from any thread.
+    was. Methods that ask wait, and may be called from any thread. `size` is how many actors it is.
     """
+
+    size = 1
 
     def __init__(self, kind: type, arguments: tuple[Any, ...], options: dict[str, Any], most: int) -> None:
         self.kind, self.arguments, self.options, self.most = kind, arguments, options, most
@@ -34,19 +40,20 @@ class Member:
         self.handle, self._begun = self._made()
 
     def ask(self, work: Callable[[Any], Any]) -> Any:
-        """What comes of the references that `work` returns for the actor; asked again of the one that replaces it."""
-        ray = ray_module()
+        """What comes of the reference that `work` returns for the actor; asked again of the one that replaces it."""
         while True:
             handle = self.handle
             try:
-                ray.get(self._begun)
-                return ray.get(work(handle))
-            except ray.exceptions.RayActorError as error:
-                self.replace(handle, error)
-            except ray.exceptions.RayTaskError as error:
-                raise as_raised(error) from None
+                self._got(self._begun)
+                return self.answer(handle, work)
+            except Died as died:
+                self.replace(handle, died)
 
-    def kept(self, work: Callable[[Any], Any]) -> tuple[Any, Any]:
+    def answer(self, handle: Any, work: Callable[[Any], Any]) -> Any:
+        """What comes of it, asked of this one alone. Raises Died."""
+        return self._got(work(handle))
+
+    def kept(self, work: Callable[[Any], Any]) -> tuple[Any, list[Any]]:
         """The same for two references: what comes of the first, and the second as it is, for others to be given."""
         references: list[Any] = []
 
@@ -54,11 +61,10 @@ class Member:
             references[:] = work(handle)
             return references[0]
 
-        return self.ask(first), references[1]
+        return self.ask(first), references[1:]
 
     def replace(self, dead: Any, error: Exception) -> None:
         """Make another in place of `dead`, unless that was done. Raises EngineError where too many have died."""
-        ray = ray_module()
         with self._lock:
             while self.handle is dead:
                 self.deaths += 1
@@ -66,11 +72,11 @@ class Member:
                 log.warning("A %s died and is replaced (%d): %s", self.kind.__name__, self.deaths, _short(error))
                 fresh, begun = self._made()
                 try:
-                    ray.get(begun)
+                    self._got(begun)
                     self.recover(fresh)
-                except ray.exceptions.RayActorError as again:
+                except (Died, ray_module().exceptions.RayActorError) as again:
                     error = again
-                except ray.exceptions.RayTaskError as failed:
+                except ray_module().exceptions.RayTaskError as failed:
                     raise as_raised(failed) from None
                 else:
                     # Nobody asks the new one before it is where the dead one was.
@@ -85,6 +91,16 @@ class Member:
     def _made(self) -> tuple[Any, Any]:
         handle = ray_module().remote(self.kind).options(**self.options).remote()
         return handle, handle.begin.remote(*self.arguments)
+
+    def _got(self, reference: Any) -> Any:
+        """What comes of it. Raises Died, or what the actor's own code raised."""
+        ray = ray_module()
+        try:
+            return ray.get(reference)
+        except ray.exceptions.RayActorError as error:
+            raise Died(_short(error)) from None
+        except ray.exceptions.RayTaskError as error:
+            raise as_raised(error) from None
 
     def _check(self, error: Exception) -> None:
         if self.deaths > self.most:

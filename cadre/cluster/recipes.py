@@ -11,6 +11,7 @@ from cadre.team import Learner
 
 if TYPE_CHECKING:
     from cadre.engines.torch import TorchEngine, TrainingSettings
+    from cadre.engines.torch.group import LearnerPart
     from cadre.engines.vllm import VllmSampler
 
 
@@ -80,12 +81,19 @@ class LearnerRecipe:
     def make(self, engine: TorchEngine | None) -> Learner:
         """The learner; without ranks it trains the `engine` in place."""
         from cadre.engines.torch import TorchLearner
-        from cadre.engines.torch.group import GroupLearner, LearnerPart
+        from cadre.engines.torch.group import GroupLearner
 
         if engine is not None and self.ranks == 1:
             return TorchLearner(engine, self.training)
+        return GroupLearner(self.part, self.ranks)
+
+    @property
+    def part(self) -> LearnerPart:
+        """What the ranks train."""
+        from cadre.engines.torch.group import LearnerPart
+
         of = self.engine
-        return GroupLearner(LearnerPart(of.model, of.policies, self.training, of.seed, self.kept), self.ranks)
+        return LearnerPart(of.model, of.policies, self.training, of.seed, self.kept)
 
 
 SamplerRecipe = EngineRecipe | VllmRecipe

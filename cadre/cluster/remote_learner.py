@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ class RemoteLearner:
     def __init__(self, member: Member, policies: Sequence[str], kept: int) -> None:
         self.member, self._kept = member, kept
         self._policies = tuple(policies)
-        self._state: Any = None
+        # What each of its processes wrote, in Ray's object store.
+        self._state: list[Any] = []
         self._since: list[Any] = []
         member.recover = self._recover
         self.busy = False
@@ -45,10 +47,10 @@ class RemoteLearner:
 
     async def publish(self, policy: str) -> Weights:
         """The policy's weights in Ray's object store, where samplers fetch them."""
-        version, content = await asyncio.to_thread(
+        version, contents = await asyncio.to_thread(
             self.member.kept, lambda handle: handle.publish.options(num_returns=2).remote(policy)
         )
-        return StoredWeights(policy, version, content=content)
+        return StoredWeights(policy, version, content=contents[0])
 
     def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
         """The token ids of a conversation that the policy would answer next."""
@@ -65,12 +67,13 @@ class RemoteLearner:
     def save(self, folder: Path) -> None:
         """Write the learner's state here, whichever machine it is on."""
         self._keep_state()
-        files.write(ray_module().get(self._state), folder)
+        for part in self._state:
+            files.write(ray_module().get(part), folder)
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote."""
-        self._state, self._since = ray_module().put(_own(files.read(folder), self._policies)), []
-        self.member.ask(lambda handle: handle.load.remote(self._state))
+        self._state, self._since = [ray_module().put(_own(files.read(folder), self._policies))], []
+        self.member.ask(lambda handle: handle.load.remote(*self._state))
 
     def export(self, policy: str, folder: Path, merge: bool = False) -> None:
         """Write one policy for use without Cadre."""
@@ -93,11 +96,14 @@ class RemoteLearner:
         self._since = []
 
     def _recover(self, handle: Any) -> None:
-        ray = ray_module()
-        if self._state is not None:
-            ray.get(handle.load.remote(self._state))
+        if self._state:
+            self.member.answer(handle, lambda one: one.load.remote(*self._state))
         for data in self._since:
-            ray.get(handle.update.remote(data))
+            self.member.answer(handle, partial(_updated, data=data))
+
+
+def _updated(handle: Any, data: Any) -> Any:
+    return handle.update.remote(data)
 
 
 def _own(content: files.Files, policies: Sequence[str]) -> files.Files:

@@ -52,7 +52,9 @@ def parts_of(team: Team) -> list[Part]:
             parts.append(Part("sampler", names[key]))
     for learner in team.learners:
         if isinstance(learner, RemoteLearner):
-            parts.append(Part("learner", learner.policies, 1, int(learner.busy), learner.member.deaths))
+            parts.append(
+                Part("learner", learner.policies, learner.member.size, int(learner.busy), learner.member.deaths)
+            )
         else:
             parts.append(Part("learner", learner.policies))
     return parts

@@ -140,3 +140,6 @@ def test_what_is_refused_before_anything_starts(speaker: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             resolve(chosen(speaker, **cluster))
+    ranks = {"learner": {"ranks": 4}, "cluster": {"learner_cards": 2}}
+    with pytest.raises(ConfigError, match=r"learner_cards: got 2 with learner\.ranks=4 .* expected 4, or 0"):
+        resolve(configured(speaker, "Pair", **ranks))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cadre.cluster.placement import check_policies, placement
 from cadre.errors import ConfigError
-from cadre.experiment.bases import engines_of
+from cadre.experiment.bases import engines_of, ranks_of
 from cadre.experiment.experiment import Experiment
 
 
@@ -15,7 +15,13 @@ def cluster_policies(experiment: Experiment) -> None:
         return
     check_policies(config, experiment.policies)
     for names in engines_of(experiment):
-        placement(config, names, trains=any(name in experiment.learners for name in names))
+        ranks = ranks_of(experiment, names)
+        places = placement(config, names, trains=ranks > 0)
+        if ranks > 1 and places.learner_cards not in (0, ranks):
+            raise ConfigError(
+                f"cluster.learner_cards: got {places.learner_cards:.0f} with learner.ranks={ranks} for policy "
+                f"{names[0]}, each rank of which takes a card; expected {ranks}, or 0 to learn on CPUs. Set both alike."
+            )
 
 
 def cluster_vllm(experiment: Experiment) -> None:

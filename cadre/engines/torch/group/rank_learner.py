@@ -162,6 +162,10 @@ class RankLearner:
         if self._first:
             storage.save_state(loaded.model, storage.merged(state, pairs or {}), loaded.tokenizer, folder)
 
+    def meet(self) -> None:
+        """Return once every rank has come here."""
+        self._ranks.meet()
+
     def close(self) -> None:
         """Leave the group. May be called more than once."""
         if self._handed_over is not None:
