@@ -46,7 +46,7 @@ class RankProcess(Process):
         settle(threads)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _interface(_address()))
         self.scratch = Path(tempfile.gettempdir()) / f"{scratch}-{nodes[rank]}"
-        self.first, self.first_here = rank == 0, nodes.index(nodes[rank]) == rank
+        self.first_here = nodes.index(nodes[rank]) == rank
         self.learner = RankLearner(recipe.part, rank, len(nodes), meeting)
 
     async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
@@ -55,7 +55,12 @@ class RankProcess(Process):
     async def publish(self, policy: str) -> tuple[int, Bytes | Files]:
         """The policy's version, and its weights where this is the first rank."""
         weights = self.learner.publish(policy)
-        return weights.version, files.content_of(weights) if self.first else {}
+        if weights.folder is None:
+            return weights.version, {}
+        content = files.content_of(weights)
+        # Actors are ended without a word, so nothing may lie here that is of no more use.
+        shutil.rmtree(weights.folder)
+        return weights.version, content
 
     async def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
         return self.learner.encode(policy, messages)

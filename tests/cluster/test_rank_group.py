@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +82,7 @@ def test_ranks_on_two_nodes_are_the_group_of_one_machine_and_may_die(
 ) -> None:
     """One dies with updates since the last copy of the state, another right after it was taken."""
     assert len(nodes) == 2
+    before = set(Path(tempfile.gettempdir()).glob("cadre-weights-*/p/*"))
     alone = GroupLearner(recipe.part, 2)
     updated(alone, range(4))
     known = weights(alone, tmp_path / "known")
@@ -112,6 +114,7 @@ def test_ranks_on_two_nodes_are_the_group_of_one_machine_and_may_die(
         learner.export("p", tmp_path / "out", merge=True)
     assert learner.member.deaths == 2
     assert asyncio.run(learner.publish("p")).version == 5
+    assert not [path for path in Path(tempfile.gettempdir()).glob("cadre-weights-*/p/*") if path not in before]
     learner.close()
 
 
