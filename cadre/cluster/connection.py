@@ -24,7 +24,8 @@ def ray_module() -> ModuleType:
 
 
 def connect(address: str | None) -> None:
-    """Join the cluster at `address`, or start one on this machine where that is None. Joined once a process.
+    """Join the cluster at `address`; where that is None the one a submitted job finds in RAY_ADDRESS, else start one on
+    this machine: never one that somebody else happens to have started here. Joined once a process.
 
     Raises EngineError where the cluster cannot be reached.
     """
@@ -33,8 +34,9 @@ def connect(address: str | None) -> None:
     ray = ray_module()
     if ray.is_initialized():
         return
+    address = address or os.environ.get("RAY_ADDRESS")
     try:
-        ray.init(address=address, include_dashboard=None if address else False, log_to_driver=False)
+        ray.init(address=address or "local", include_dashboard=None if address else False, log_to_driver=False)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise EngineError(
             f"cluster.address: got {address!r}, and Ray cannot be reached there ({error}); expected one that "
