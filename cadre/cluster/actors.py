@@ -104,7 +104,22 @@ async def _next(done: asyncio.Queue[Any], drawing: asyncio.Task[Any]) -> Any:
     return await getting
 
 
-class LearnerProcess(Process):
+class LearningProcess(Process):
+    """What a learner says of conversations and data, whichever holds it."""
+
+    learner: Any
+
+    async def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
+        return self.learner.encode(policy, messages)
+
+    async def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+        return self.learner.values(data)
+
+    async def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+        return self.learner.reference_logprobs(data)
+
+
+class LearnerProcess(LearningProcess):
     """Trains the policies of one base model; where ranks do, see `cadre.cluster.rank_process`."""
 
     async def begin(self, threads: int, recipe: LearnerRecipe) -> None:
@@ -118,15 +133,6 @@ class LearnerProcess(Process):
         """The policy's version and its weights; two results, so that the weights need not pass through the asker."""
         weights = await self.learner.publish(policy)
         return weights.version, files.content_of(weights)
-
-    async def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
-        return self.learner.encode(policy, messages)
-
-    async def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
-        return self.learner.values(data)
-
-    async def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
-        return self.learner.reference_logprobs(data)
 
     async def state(self) -> tuple[None, Files]:
         """All that `load` needs, as the second of two results: the first says that it is there."""

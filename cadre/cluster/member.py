@@ -54,14 +54,16 @@ class Member:
         return self._got(work(handle))
 
     def kept(self, work: Callable[[Any], Any]) -> tuple[Any, list[Any]]:
-        """The same for two references: what comes of the first, and the second as it is, for others to be given."""
-        references: list[Any] = []
+        """The same for two references: what comes of the first, and the second of each actor as it is, for others to be
+        given."""
+        seconds: list[Any] = []
 
         def first(handle: Any) -> Any:
-            references[:] = work(handle)
-            return references[0]
+            reference, second = work(handle)
+            seconds.append(second)
+            return reference
 
-        return self.ask(first), references[1:]
+        return self.ask(first), seconds[-self.size :]
 
     def replace(self, dead: Any, error: Exception) -> None:
         """Make another in place of `dead`, unless that was done. Raises EngineError where too many have died."""

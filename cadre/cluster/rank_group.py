@@ -37,17 +37,6 @@ class RankGroup(Member):
         """The same, asked of these ranks alone. Raises Died."""
         return self._got([work(rank) for rank in handle])
 
-    def kept(self, work: Callable[[Any], Any]) -> tuple[Any, list[Any]]:
-        """The same for two references: what comes of the first rank's first, and the second of every rank."""
-        kept: list[Any] = []
-
-        def first(rank: Any) -> Any:
-            reference, second = work(rank)
-            kept.append(second)
-            return reference
-
-        return self.ask(first), kept[-self.size :]
-
     def close(self) -> None:
         """End the ranks. May be called more than once, and when Ray has ended."""
         if ray_module().is_initialized():

@@ -12,15 +12,15 @@ from pathlib import Path
 import psutil
 
 from cadre.cluster import files
-from cadre.cluster.actors import Process, settle
+from cadre.cluster.actors import LearningProcess, settle
 from cadre.cluster.connection import ray_module
 from cadre.cluster.files import Bytes, Files
 from cadre.cluster.recipes import LearnerRecipe
 from cadre.team import Metrics
-from cadre.types import Datum, Message
+from cadre.types import Datum
 
 
-class RankProcess(Process):
+class RankProcess(LearningProcess):
     """A rank of what trains the policies of one base model. All ranks are asked the same in the same order.
 
     What it writes for the others to read lies in a folder of its machine, `scratch`; `first_here` makes and empties it.
@@ -61,15 +61,6 @@ class RankProcess(Process):
         # Actors are ended without a word, so nothing may lie here that is of no more use.
         shutil.rmtree(weights.folder)
         return weights.version, content
-
-    async def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
-        return self.learner.encode(policy, messages)
-
-    async def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
-        return self.learner.values(data)
-
-    async def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
-        return self.learner.reference_logprobs(data)
 
     async def state(self) -> tuple[None, Files]:
         """The files that the ranks of this machine wrote, where this is the first of them."""
