@@ -1,10 +1,10 @@
 """Makes the embedded model of small games: `python -m cadre.models.make_games OUT`.
 
 A Llama of about a hundred thousand parameters with a tokenizer of its own, pre-trained on legal random play of a few of
-OpenSpiel's games and on nothing else: shown what a player knows, it answers with any legal move. How likely each is was
-drawn at random for every decision, without regard to what pays. Were all as likely everywhere, the model would learn to
-read the list of moves alone, and training could not make it read the rest. Equal seeds give equal weights on one
-machine.
+OpenSpiel's games and on nothing else: shown what a player knows, it answers with any legal move, each about as likely
+as the others. At first how likely each is was drawn at random for every decision, without regard to what pays: were all
+as likely from the beginning, the model would learn to read the list of moves alone, and training could not make it read
+the rest. Equal seeds give equal weights on one machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,8 @@ from cadre.types import Choice, Task
 # How often a batch is of a game: oftener where more has to be read, seldomer where that is long.
 GAMES = {"tiny_hanabi": 4, "kuhn_poker": 2, "leduc_poker": 3, "matrix_coordination": 1, "tiny_bridge_2p": 1}
 VOCABULARY = 512
-# Of the tendencies; the draw is the first in which the first player of tiny Hanabi tells its cards apart and leans to
-# moves that are not those of the best play, so that the model reads the card and does not begin with the answer.
-SPREAD, DRAW = 1.5, 3
+# Of the tendencies that are read first.
+SPREAD = 1.5
 # A move or a number is a piece of its own, and so one token where it is frequent.
 PIECES = r"\w+|[^\w\s]|\s"
 
@@ -95,14 +94,19 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def batches(
-    choices: dict[str, list[Choice]], tokenizer: PreTrainedTokenizerFast, size: int, generator: random.Random
+    choices: dict[str, list[Choice]],
+    tokenizer: PreTrainedTokenizerFast,
+    size: int,
+    generator: random.Random,
+    likely: Callable[[Choice], list[float]],
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Endless right-padded batches, each of random decisions of one game; only the moves have labels."""
+    """Endless right-padded batches, each of random decisions of one game; only the moves have labels. `likely` says how
+    likely each answer to a decision is, up to a factor."""
     encoded = cache(partial(_encoded, tokenizer))
     while True:
         (game,) = generator.choices(list(GAMES), list(GAMES.values()))
         drawn = generator.choices(choices[game], k=size)
-        rows = [_row(*encoded(choice), tendencies(choice), generator) for choice in drawn]
+        rows = [_row(*encoded(choice), likely(choice), generator) for choice in drawn]
         width = max(len(ids) for ids, _ in rows)
         ids = torch.tensor([ids + [0] * (width - len(ids)) for ids, _ in rows])
         labels = torch.tensor([[-100] * (start) + ids[start:] + [-100] * (width - len(ids)) for ids, start in rows])
@@ -127,9 +131,14 @@ def _row(
 
 @cache
 def tendencies(choice: Choice) -> list[float]:
-    """How likely each answer is, up to a factor: exp of a normal draw of deviation SPREAD, by the decision's text."""
-    drawn = random_keys.generator("tendencies", DRAW, choice.observation.messages[-1].content)
+    """How likely each answer is at first: exp of a normal draw of deviation SPREAD, by the decision's text."""
+    drawn = random_keys.generator("tendencies", choice.observation.messages[-1].content)
     return [math.exp(drawn.gauss(0.0, SPREAD)) for _ in choice.answers]
+
+
+def alike(choice: Choice) -> list[float]:
+    """Every answer as likely."""
+    return [1.0] * len(choice.answers)
 
 
 def pretrain(model: LlamaForCausalLM, rows: Iterator[dict[str, torch.Tensor]], steps: int, peak: float) -> None:
@@ -150,7 +159,8 @@ def pretrain(model: LlamaForCausalLM, rows: Iterator[dict[str, torch.Tensor]], s
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the embedded model of small games.")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=700)
+    parser.add_argument("--steps", type=int, default=700, help="with tendencies")
+    parser.add_argument("--last", type=int, default=200, help="without")
     parser.add_argument("--batch", type=int, default=48)
     parser.add_argument("--rate", type=float, default=3e-3)
     chosen = parser.parse_args()
@@ -159,9 +169,9 @@ def main() -> None:
     tokenizer = make_tokenizer(choices)
     model = make_model(tokenizer)
     Console().print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens")
-    pretrain(
-        model, batches(choices, tokenizer, chosen.batch, random_keys.generator("games")), chosen.steps, chosen.rate
-    )
+    rows = partial(batches, choices, tokenizer, chosen.batch, random_keys.generator("games"))
+    pretrain(model, rows(tendencies), chosen.steps, chosen.rate)
+    pretrain(model, rows(alike), chosen.last, chosen.rate / 3)
     model.save_pretrained(chosen.out)
     tokenizer.save_pretrained(chosen.out)
 

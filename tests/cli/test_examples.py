@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from cadre.envs.adapters.program import Program
+from cadre.envs.adapters.settings import Limits, launch_of
+from cadre.experiment import config
 from cadre.types import Reward, Task
 from tests.cli.calling import call
 
@@ -69,6 +71,26 @@ def test_two_agents_that_know_nothing_of_cadre(tmp_path: Path, monkeypatch: pyte
     small = ["train.steps=1", "train.tasks_per_step=2", "evaluate.tasks=2", "sampling.max_tokens=8"]
     done = call("train", "examples/programs/plain.yaml", *small, "--run", str(tmp_path / "run"))
     assert done.code == 0, done.err
+
+
+PROGRAMS = ROOT / "examples" / "programs"
+
+
+@pytest.mark.parametrize("recipe", sorted(path.name for path in PROGRAMS.glob("*.yaml")))
+def test_every_program_has_a_recipe_that_reads_its_file(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    told = config.load(f"examples/programs/{recipe}")
+    run = told.settings["run"]
+    file = run[-1] if isinstance(run, list) else run.removesuffix(":main")
+    assert Path(file).with_suffix(".yaml").name == recipe
+    assert launch_of(run, "fork", Limits(), "", {}).is_function == file.endswith(".py")
+    assert told.algorithm.name == "at_grpo"
+    assert {policy.lora is not None for policy in told.team.policies.values()} == {True}
+
+
+def test_every_two_agents_have_a_recipe() -> None:
+    made = {path.stem for path in PROGRAMS.glob("*agents.*") if path.suffix in (".py", ".sh")}
+    assert made == {path.stem for path in PROGRAMS.glob("*agents.yaml")}
 
 
 @pytest.mark.skipif(not (shutil.which("jq") and shutil.which("curl")), reason="needs jq and curl")
