@@ -1,7 +1,7 @@
 """Our returns, advantages, aggregations and losses against other libraries' on random inputs in float64.
 
     make parity                          every library in an environment of its own, .venv-parity-LIBRARY
-    python -m bench.parity verl          one of them, in an environment that has it
+    python -m bench.parity trl           one of them, in an environment that has it
     python -m bench.parity total         the sums over the newest figures of all
 
 A difference is not hidden by a tolerance: where two functions differ on purpose, ours is also computed by the other's
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bench.common import latest, record
 
-LIBRARIES = ("verl",)
+LIBRARIES = ("verl", "trl")
 FIGURES = ("functions", "inputs", "disagreements", "unexplained")
 CLOSE = 1e-9
 console = Console(soft_wrap=True)
