@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bench.common import latest, record
 
-LIBRARIES = ("verl", "trl")
+LIBRARIES = ("verl", "trl", "comlrl")
 FIGURES = ("functions", "inputs", "disagreements", "unexplained")
 CLOSE = 1e-9
 console = Console(soft_wrap=True)
