@@ -99,13 +99,15 @@ bench: $(READY)
 
 # Advantages, aggregations and losses against those of other libraries' wheels, each in an environment of its own. Of
 # their many needs only those of the modules that are compared are installed.
-PARITY := verl trl comlrl
+PARITY := verl trl comlrl skyrl
 WHEELS_verl := verl==0.9.1 tensordict==0.15.3
 NEEDS_verl := pyvers cloudpickle omegaconf hydra-core orjson codetiming cachetools datasets
 WHEELS_trl := trl==1.16.0
 NEEDS_trl := datasets pandas accelerate
 WHEELS_comlrl := comlrl==1.4.3
 NEEDS_comlrl := datasets wandb
+WHEELS_skyrl := skyrl==0.3.0 skyrl-gym==0.4.0
+NEEDS_skyrl := loguru jaxtyping omegaconf pandas ray func_timeout
 
 parity: $(PARITY:%=parity-%)
 	$(BIN)/python -m bench.parity total --write

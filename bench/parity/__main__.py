@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bench.common import latest, record
 
-LIBRARIES = ("verl", "trl", "comlrl")
+LIBRARIES = ("verl", "trl", "comlrl", "skyrl")
 FIGURES = ("functions", "inputs", "disagreements", "unexplained")
 CLOSE = 1e-9
 console = Console(soft_wrap=True)
