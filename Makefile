@@ -11,7 +11,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() or 1) + 
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: train test test-view test-trackers docs vllm test-vllm bench-vllm results worth bench seed-model clean
+.PHONY: train test test-view test-trackers docs vllm test-vllm bench-vllm results worth bench parity seed-model clean
 
 train: $(READY)
 	$(BIN)/cadre train plan-path
@@ -97,18 +97,30 @@ bench: $(READY)
 	$(BIN)/python bench/speed.py --write $(if $(SMOLLM2),--smollm2 $(SMOLLM2)) $(if $(VLLM),--vllm $(VLLM))
 	$(BIN)/python bench/readme.py
 
-# Advantages, aggregations and losses against those of another framework's wheel, in an environment of its own. Of its
-# many needs only those of the one module are installed.
-PARITY := .venv-parity-verl
-parity: $(READY)
-	test -x $(PARITY)/bin/python || $(PYTHON) -m venv $(PARITY)
-	echo "$(CURDIR)/.venv/lib/$$(ls .venv/lib)/site-packages" > $(PARITY)/lib/$$(ls $(PARITY)/lib)/site-packages/cadre.pth
-	$(PARITY)/bin/pip install --quiet --no-deps verl==0.9.1 tensordict==0.15.3
-	$(PARITY)/bin/pip install --quiet pyvers omegaconf hydra-core orjson codetiming cachetools datasets
-	$(PARITY)/bin/python bench/parity.py --write
+# Advantages, aggregations and losses against those of other libraries' wheels, each in an environment of its own. Of
+# their many needs only those of the modules that are compared are installed.
+PARITY := verl trl comlrl skyrl
+WHEELS_verl := verl==0.9.1 tensordict==0.15.3
+NEEDS_verl := pyvers cloudpickle omegaconf hydra-core orjson codetiming cachetools datasets
+WHEELS_trl := trl==1.16.0
+NEEDS_trl := datasets pandas accelerate
+WHEELS_comlrl := comlrl==1.4.3
+NEEDS_comlrl := datasets wandb
+WHEELS_skyrl := skyrl==0.3.0 skyrl-gym==0.4.0
+NEEDS_skyrl := loguru jaxtyping omegaconf pandas ray func_timeout
+
+parity: $(PARITY:%=parity-%)
+	$(BIN)/python -m bench.parity total --write
+
+$(PARITY:%=parity-%): parity-%: $(READY)
+	test -x .venv-$@/bin/python || $(PYTHON) -m venv .venv-$@
+	echo "$(CURDIR)/.venv/lib/$$(ls .venv/lib)/site-packages" > .venv-$@/lib/$$(ls .venv-$@/lib)/site-packages/cadre.pth
+	.venv-$@/bin/pip install --quiet $(NEEDS_$*)
+	.venv-$@/bin/pip install --quiet --no-deps $(WHEELS_$*)
+	.venv-$@/bin/python -m bench.parity $* --write
 
 seed-model: $(READY)
 	$(BIN)/python -m cadre.models.make_seed cadre/models/seed
 
 clean:
-	rm -rf .venv .venv-vllm .venv-docs .venv-trackers build dist *.egg-info
+	rm -rf .venv .venv-vllm .venv-docs .venv-trackers .venv-parity-* build dist *.egg-info

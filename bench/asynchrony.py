@@ -2,8 +2,9 @@
 
     python bench/asynchrony.py [success | time] [--seeds 0 1 2] [--write]
 
-success  trains with `train.max_staleness` of 0, 1 and 2 in one process, with and without `loss.correction`. Where
-         something runs changes nothing (tests/experiment/test_ahead.py), so this is the success of samplers apart too.
+success  trains with `train.max_staleness` of 0, 1 and 2 in one process: the ratio clipped about the sampler's
+         probabilities, or `loss.correction` in its place. Where something runs changes nothing
+         (tests/experiment/test_ahead.py), so this is the success of samplers apart too.
 time     the same recipe with a sampler and a learner in processes of their own, at 0 and 1, in turns
 
 Trainings lie in runs/asynchrony, and one that is done is not done again: seeds may be run apart, a call be ended at any
@@ -22,13 +23,15 @@ from common import ROOT, record
 from trainings import Run, commits, console
 
 WORK = ROOT / "runs" / "asynchrony"
-CORRECTED = ("loss.correction=truncate",)
+MASKED, TRUNCATED = ("loss.correction=mask",), ("loss.correction=truncate",)
 SETTINGS = {
     "synchronous": (0, ()),
-    "one_ahead": (1, CORRECTED),
-    "two_ahead": (2, CORRECTED),
-    "one_ahead_uncorrected": (1, ()),
-    "two_ahead_uncorrected": (2, ()),
+    "one_ahead": (1, ()),
+    "two_ahead": (2, ()),
+    "one_ahead_truncated": (1, TRUNCATED),
+    "two_ahead_truncated": (2, TRUNCATED),
+    "one_ahead_masked": (1, MASKED),
+    "two_ahead_masked": (2, MASKED),
 }
 
 
@@ -51,7 +54,7 @@ def keep(options: argparse.Namespace, name: str, values: list[float], unit: str,
 
 
 def success(options: argparse.Namespace) -> None:
-    """Held-out success of every setting; `async.success` is the lowest of those that run ahead with a correction."""
+    """Held-out success of every setting; `async.success` is the lowest of those that run ahead and clip."""
     runs = {(seed, name): trained(name, seed, options.threads) for seed in options.seeds for name in SETTINGS}
     shares = {name: [runs[seed, name].after() for seed in options.seeds] for name in SETTINGS}
     every = list(runs.values())

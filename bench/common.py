@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from cadre.experiment.run_directory import machine
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
+# A bench may take from the tests what they have made.
+sys.path.insert(0, str(ROOT))
 
 
 def record(

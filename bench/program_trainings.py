@@ -2,6 +2,7 @@
 
     learn   examples/programs/plain.yaml in each framework, three seeds: success on held-out tasks before and after.
             An answer is paid by itself (settings.turn_reward), so that one live program scores its siblings
+    replay  the same paid at the end, so that every sibling is played out by another instance
     ten     ten steps in each framework, paid at the end, so that every sibling is played by another instance: the share
             of the trees that diverged
     serve   each run of `learn` behind `cadre serve`: the program alone against `cadre eval`, the same tasks
@@ -26,7 +27,8 @@ from trainings import CADRE, Run
 
 RECIPE = str(EXAMPLES / "plain.yaml")
 SEEDS = (0, 1, 2)
-LEARN = ("train.steps=12", f"settings.turn_reward={EXAMPLES / 'walk.py'}:score_turn")
+STEPS = "train.steps=12"
+LEARN = (STEPS, f"settings.turn_reward={EXAMPLES / 'walk.py'}:score_turn")
 
 
 def run(options: argparse.Namespace, what: str, name: str, seed: int, *changes: str) -> Run:
@@ -41,13 +43,20 @@ def run(options: argparse.Namespace, what: str, name: str, seed: int, *changes: 
 
 
 def learn(options: argparse.Namespace, name: str) -> None:
-    runs = [run(options, "learn", name, seed, *LEARN) for seed in options.seeds]
+    learned(options, name, name, [run(options, "learn", name, seed, *LEARN) for seed in options.seeds])
+
+
+def replay(options: argparse.Namespace, name: str) -> None:
+    learned(options, name, f"{name}.replay", [run(options, "replay", name, seed, STEPS) for seed in options.seeds])
+
+
+def learned(options: argparse.Namespace, name: str, figure: str, runs: list[Run]) -> None:
     before, after = [each.before() for each in runs], [each.after() for each in runs]
     print(name, "before", before, "after", after, "minutes", [each.minutes() for each in runs], flush=True)
     diverged = [step["rollout/divergence_rate"] for each in runs for step in each.steps()]
     print(name, "diverged", sum(diverged) / len(diverged), flush=True)
     for when, values in (("before", before), ("after", after)):
-        keep(options, f"programs.{name}.success.{when}", values, options.tasks, runs)
+        keep(options, f"programs.{figure}.success.{when}", values, options.tasks, runs)
 
 
 def ten(options: argparse.Namespace, name: str) -> None:
@@ -123,9 +132,12 @@ def keep(options: argparse.Namespace, name: str, shares: list[float], n: int, ru
         record("programs", name, shares, "share", options.command, n, [each.seed for each in runs], measured)
 
 
+PARTS = {"learn": learn, "replay": replay, "ten": ten, "serve": serve}
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["learn", "ten", "serve"])
+    parser.add_argument("what", choices=list(PARTS))
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--venvs", type=Path, default=Path("venvs"))
     parser.add_argument("--names", default="plain,langgraph,agents")
@@ -137,4 +149,4 @@ if __name__ == "__main__":
     changed = f" --changes {' '.join(chosen.changes)}" if chosen.changes else ""
     for each in chosen.names.split(","):
         chosen.command = f"python bench/program_trainings.py {chosen.what} --names {each}{changed}"
-        {"learn": learn, "ten": ten, "serve": serve}[chosen.what](chosen, each)
+        PARTS[chosen.what](chosen, each)

@@ -12,6 +12,9 @@ from cadre.errors import CadreError, EngineError
 
 log = logging.getLogger(__name__)
 
+# Deaths without an answer between them: what is asked, or how it begins, kills whoever is asked.
+IN_A_ROW = 5
+
 
 class Died(Exception):
     """What was asked is no more, or of no more use: ask what replaces it."""
@@ -35,7 +38,7 @@ class Member:
     def __init__(self, kind: type, arguments: tuple[Any, ...], options: dict[str, Any], most: int) -> None:
         self.kind, self.arguments, self.options, self.most = kind, arguments, options, most
         self.recover: Callable[[Any], None] = lambda handle: None
-        self.deaths = 0
+        self.deaths = self._in_a_row = 0
         self._lock = threading.RLock()
         self.handle, self._begun = self._made()
 
@@ -45,9 +48,12 @@ class Member:
             handle = self.handle
             try:
                 self._got(self._begun)
-                return self.answer(handle, work)
+                answer = self.answer(handle, work)
             except Died as died:
                 self.replace(handle, died)
+            else:
+                self._in_a_row = 0
+                return answer
 
     def answer(self, handle: Any, work: Callable[[Any], Any]) -> Any:
         """What comes of it, asked of this one alone. Raises Died."""
@@ -70,6 +76,7 @@ class Member:
         with self._lock:
             while self.handle is dead:
                 self.deaths += 1
+                self._in_a_row += 1
                 self._check(error)
                 log.warning("A %s died and is replaced (%d): %s", self.kind.__name__, self.deaths, _short(error))
                 fresh, begun = self._made()
@@ -106,10 +113,15 @@ class Member:
 
     def _check(self, error: Exception) -> None:
         if self.deaths > self.most:
-            raise EngineError(
-                f"cluster: a {self.kind.__name__} died {self.deaths} times, the last time by: {_short(error)}. "
-                f"Expected at most {self.most} (cluster.replaced). See Ray's logs, and whether memory is left."
-            )
+            often, why = f"{self.deaths} times", f"Expected at most {self.most} (cluster.replaced)."
+        elif self._in_a_row > IN_A_ROW:
+            often, why = f"{self._in_a_row} times in a row", "What it is asked kills it, or how it begins."
+        else:
+            return
+        raise EngineError(
+            f"cluster: a {self.kind.__name__} died {often}, the last time by: {_short(error)}. {why} See Ray's logs, "
+            "and whether memory is left."
+        )
 
 
 def _short(error: Exception) -> str:

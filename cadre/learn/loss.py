@@ -48,6 +48,14 @@ class Tokens:
         return replace(self, **inside)
 
 
+def annealed(config: LossConfig, progress: float) -> LossConfig:
+    """The loss when `progress` of the run's updates, 0 to 1, are done."""
+    if config.schedule == "constant":
+        return config
+    left = max(0.0, 1.0 - progress)
+    return config.model_copy(update={"entropy": config.entropy * left, "kl": config.kl * left})
+
+
 def policy_loss(tokens: Tokens, weights: Tensor, config: LossConfig) -> tuple[Tensor, dict[str, Tensor]]:
     """`-sum_i weights[i] * sum_t (c[i, t] * objective[i, t] + entropy * H[i, t] - kl * k2[i, t])`.
 

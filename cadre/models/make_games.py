@@ -1,10 +1,11 @@
 """Makes the embedded model of small games: `python -m cadre.models.make_games OUT`.
 
 A Llama of about a hundred thousand parameters with a tokenizer of its own, pre-trained on legal random play of a few of
-OpenSpiel's games and on nothing else: shown what a player knows, it answers with any legal move, each about as likely
-as the others. At first how likely each is was drawn at random for every decision, without regard to what pays: were all
-as likely from the beginning, the model would learn to read the list of moves alone, and training could not make it read
-the rest. Equal seeds give equal weights on one machine.
+OpenSpiel's games and on nothing else: shown what a player knows, it answers with any legal move, each nearly as likely
+as the others. How likely is drawn at random for every decision, without regard to what pays, at first with large
+differences and then with the same ones made small: were all as likely from the beginning, or quite as likely at the
+end, the model would read the list of moves alone, and training could not make it read the rest. Equal seeds give equal
+weights on one machine.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ from cadre.types import Choice, Task
 # How often a batch is of a game: oftener where more has to be read, seldomer where that is long.
 GAMES = {"tiny_hanabi": 4, "kuhn_poker": 2, "leduc_poker": 3, "matrix_coordination": 1, "tiny_bridge_2p": 1}
 VOCABULARY = 512
-# Of the tendencies that are read first.
-SPREAD = 1.5
+# Of the tendencies, at first and at last.
+SPREAD, LAST_SPREAD = 1.5, 0.3
+# The first draw of them by which decisions of tiny Hanabi that differ in one thing have different likeliest moves, so
+# that all that is seen has to be read.
+DRAW = 71
 # A move or a number is a piece of its own, and so one token where it is frequent.
 PIECES = r"\w+|[^\w\s]|\s"
 
@@ -130,15 +134,10 @@ def _row(
 
 
 @cache
-def tendencies(choice: Choice) -> list[float]:
-    """How likely each answer is at first: exp of a normal draw of deviation SPREAD, by the decision's text."""
-    drawn = random_keys.generator("tendencies", choice.observation.messages[-1].content)
-    return [math.exp(drawn.gauss(0.0, SPREAD)) for _ in choice.answers]
-
-
-def alike(choice: Choice) -> list[float]:
-    """Every answer as likely."""
-    return [1.0] * len(choice.answers)
+def tendencies(choice: Choice, spread: float = SPREAD) -> list[float]:
+    """How likely each answer is, up to a factor: exp of a normal draw of deviation `spread`, by the decision's text."""
+    drawn = random_keys.generator("tendencies", DRAW, choice.observation.messages[-1].content)
+    return [math.exp(drawn.gauss(0.0, spread)) for _ in choice.answers]
 
 
 def pretrain(model: LlamaForCausalLM, rows: Iterator[dict[str, torch.Tensor]], steps: int, peak: float) -> None:
@@ -159,8 +158,8 @@ def pretrain(model: LlamaForCausalLM, rows: Iterator[dict[str, torch.Tensor]], s
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the embedded model of small games.")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=700, help="with tendencies")
-    parser.add_argument("--last", type=int, default=200, help="without")
+    parser.add_argument("--steps", type=int, default=3500, help="with tendencies that show")
+    parser.add_argument("--last", type=int, default=200, help="with faint ones")
     parser.add_argument("--batch", type=int, default=48)
     parser.add_argument("--rate", type=float, default=3e-3)
     chosen = parser.parse_args()
@@ -171,7 +170,7 @@ def main() -> None:
     Console().print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens")
     rows = partial(batches, choices, tokenizer, chosen.batch, random_keys.generator("games"))
     pretrain(model, rows(tendencies), chosen.steps, chosen.rate)
-    pretrain(model, rows(alike), chosen.last, chosen.rate / 3)
+    pretrain(model, rows(partial(tendencies, spread=LAST_SPREAD)), chosen.last, chosen.rate / 3)
     model.save_pretrained(chosen.out)
     tokenizer.save_pretrained(chosen.out)
 

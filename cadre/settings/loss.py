@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -44,6 +44,9 @@ class LossConfig(Section):
     divisor: float = Field(1.0, gt=0.0, description="tokens that a sequence's sum is divided by, with sequence_sum")
     entropy: float = Field(0.0, ge=0.0, description="bonus for the entropy of the policy, a token")
     kl: float = Field(0.0, ge=0.0, description="penalty k2 = (log pi - log reference)^2 / 2 in the loss, a token")
+    schedule: Literal["constant", "linear"] = Field(
+        "constant", description="linear lets bonus and penalty fall to 0 at the last step"
+    )
     correction: Correction = Field(
         "none", description=f"weight against the mismatch of sampler and learner: {_names(CORRECTIONS)}"
     )
@@ -58,6 +61,7 @@ class LossConfig(Section):
             "clip_high": self.ratio == "none",
             "dual_clip": self.ratio in ("none", "cispo"),
             "divisor": self.aggregate in ("token_mean", "sequence_mean"),
+            "schedule": self.entropy == self.kl == 0.0,
             "correction_level": self.correction == "none",
             "correction_low": self.correction in ("none", "truncate"),
             "correction_high": self.correction == "none",
@@ -76,7 +80,8 @@ def chosen_loss(named: LossConfig, chosen: LossConfig) -> LossConfig:
     for option in sorted(loss.ignores() & chosen.model_fields_set):
         if (value := getattr(chosen, option)) is not None:
             raise ConfigError(
-                f"loss.{option}: got {value}, which a loss with ratio {loss.ratio}, aggregate {loss.aggregate} "
-                f"and correction {loss.correction} ignores; expected it unset. Remove it or change what ignores it."
+                f"loss.{option}: got {value}, which a loss with ratio {loss.ratio}, aggregate {loss.aggregate}, "
+                f"correction {loss.correction}, entropy {loss.entropy:g} and kl {loss.kl:g} ignores; expected it "
+                "unset. Remove it or change what ignores it."
             )
     return loss

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from cadre.learn.loss import Tokens, importance, policy_loss
+from cadre.learn.loss import Tokens, annealed, importance, policy_loss
 from cadre.learn.value_heads import ValueHeads, value_loss
 from cadre.settings import LossConfig
 
@@ -167,6 +167,13 @@ def test_kl_in_the_loss_by_hand():
     assert loss.item() == pytest.approx(0.5 * 0.1 * (0.08 + 0.02))
     assert new.grad.tolist() == [pytest.approx([0.5 * 0.1 * 0.4, 0.5 * 0.1 * -0.2])]
     assert float(figures["kl_reference"]) == pytest.approx(0.4 - 0.2)
+
+
+@pytest.mark.parametrize(("done", "left"), [(0.0, 1.0), (0.25, 0.75), (1.0, 0.0), (1.5, 0.0)])
+def test_bonus_and_penalty_fall_with_the_run_where_that_is_asked_for(done, left):
+    falling = annealed(LossConfig(entropy=0.2, kl=0.4, schedule="linear"), done)
+    assert (falling.entropy, falling.kl) == pytest.approx((0.2 * left, 0.4 * left))
+    assert annealed(LossConfig(entropy=0.2, kl=0.4), done).kl == 0.4
 
 
 def test_entropy_lowers_the_loss_and_its_gradient_passes():

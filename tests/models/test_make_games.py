@@ -1,7 +1,8 @@
-"""What the embedded model of small games reads: legal moves, as likely as was drawn for each decision, then alike."""
+"""What the embedded model of small games reads: legal moves, as likely as was drawn for each decision."""
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -9,7 +10,7 @@ from cadre import random_keys
 
 pytest.importorskip("pyspiel", reason="the extra openspiel is not installed")
 from cadre.envs.adapters.openspiel import OpenSpiel
-from cadre.models.make_games import GAMES, alike, batches, make_tokenizer, tendencies
+from cadre.models.make_games import GAMES, batches, make_tokenizer, tendencies
 from cadre.types import Choice
 
 
@@ -19,12 +20,13 @@ def test_tendencies_belong_to_the_decision() -> None:
     assert len(tendencies(first)) == len(first.answers)
 
 
-def test_at_last_every_move_is_as_likely() -> None:
-    (choice, *_) = OpenSpiel.choices("tiny_hanabi")
-    assert alike(choice) == [1.0, 1.0, 1.0]
+def test_the_same_ones_are_made_small() -> None:
+    choice = OpenSpiel.choices("tiny_hanabi")[0]
+    large, small = tendencies(choice), tendencies(choice, spread=0.15)
+    assert small == pytest.approx([likely**0.1 for likely in large])
 
 
-@pytest.mark.parametrize("likely", [tendencies, alike])
+@pytest.mark.parametrize("likely", [tendencies, partial(tendencies, spread=0.3)])
 def test_moves_are_drawn_by_them(likely: Callable[[Choice], list[float]]) -> None:
     choice = OpenSpiel.choices("tiny_hanabi")[0]
     choices = {game: [choice] for game in GAMES}

@@ -52,5 +52,7 @@ def test_what_a_loss_would_ignore_is_refused_and_a_function_of_the_users_ignores
     (tmp_path / "mine.py").write_text("def halves(length, whole):\n    return 0.5 / whole.divisor\n")
     with pytest.raises(ConfigError, match=r"loss\.divisor.*ignores"):
         chosen_loss(LossConfig(), LossConfig(divisor=8.0, aggregate="sequence_mean"))
+    with pytest.raises(ConfigError, match=r"loss\.schedule: got linear.*entropy 0 and kl 0 ignores"):
+        chosen_loss(LossConfig(), LossConfig(schedule="linear"))
     chosen = LossConfig(divisor=8.0, aggregate=f"{tmp_path}/mine.py:halves")
     assert chosen_loss(LossConfig(), chosen).divisor == 8.0

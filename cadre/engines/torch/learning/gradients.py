@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from cadre.engines.torch.learning.forward import Forward, Scores
 from cadre.engines.torch.learning.metrics import UpdateMetrics
 from cadre.learn.aggregation import AGGREGATES, Aggregate, Denominators
 from cadre.learn.batch import Batch
-from cadre.learn.loss import Tokens, policy_loss
+from cadre.learn.loss import Tokens, annealed, policy_loss
 from cadre.learn.token_notes import TokenNotes
 from cadre.learn.value_heads import value_loss
 from cadre.settings import CriticConfig, LossConfig
@@ -63,13 +63,24 @@ class Share:
 
 
 class Gradients:
-    """Adds up the gradients of a model's policies; no policy's loss reaches another's weights. Owned by the trainer."""
+    """Adds up the gradients of a model's policies; no policy's loss reaches another's weights. Owned by the trainer.
 
-    def __init__(self, forward: Forward, loss: LossConfig, critic: CriticConfig, notes: TokenNotes) -> None:
+    `progress` says of a policy which share of its updates is done.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        loss: LossConfig,
+        critic: CriticConfig,
+        notes: TokenNotes,
+        progress: Callable[[str], float],
+    ) -> None:
         self._forward = forward
         self._loss = loss
         self._critic = critic
         self._notes = notes
+        self._progress = progress
         self._aggregate = load_function("loss.aggregate", loss.aggregate, AGGREGATES)
 
     def add(
@@ -110,7 +121,7 @@ class Gradients:
     def _loss_of(self, share: Share, denominators: Denominators, metrics: UpdateMetrics) -> Tensor:
         """The loss of a policy's tokens and of its value heads."""
         tokens, weights = share.tokens(), share.token_weights(self._aggregate, denominators)
-        of_tokens, sums = policy_loss(tokens, weights, self._loss)
+        of_tokens, sums = policy_loss(tokens, weights, annealed(self._loss, self._progress(share.policy)))
         metrics.add_tokens(float(of_tokens.detach()), int(tokens.mask.sum()), sums)
         for role, mismatch, count in share.mismatches(tokens):
             metrics.add_gap(role, mismatch, count)

@@ -44,7 +44,7 @@ class Trainer:
         self._optimisers = optimisers
         self._settings = settings
         self._loss = settings.loss
-        self._gradients = Gradients(forward, settings.loss, settings.critic, settings.notes)
+        self._gradients = Gradients(forward, settings.loss, settings.critic, settings.notes, self._progress)
         self._seed = seed
 
     def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
@@ -119,6 +119,10 @@ class Trainer:
         for name in losses:
             self._optimisers[name].add_up(self._forward.ranks)
         return losses
+
+    def _progress(self, policy: str) -> float:
+        optimiser = self._optimisers[policy].weights
+        return optimiser.updates / optimiser.total
 
     def _denominators(self, minibatch: Sequence[Datum]) -> Denominators:
         return Denominators.of(minibatch, self._loss.divisor)

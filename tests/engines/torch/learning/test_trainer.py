@@ -159,6 +159,18 @@ def test_an_aggregate_of_the_users_own_weighs_the_gradient(folders, tmp_path):
     assert all(torch.allclose(thrice[name], 3.0 * value, atol=1e-6) for name, value in plain.items())
 
 
+def test_a_bonus_falls_with_the_policys_own_updates(folders):
+    """Nothing but the bonus has a gradient; after 1 of 4 updates it is three quarters of what it was at first."""
+    loss = LossConfig(entropy=0.5, schedule="linear")
+    training = TrainingSettings({"p": LearnerConfig()}, loss, total_steps=4)
+    mine = TorchLearner(tiny.engine(folders["llama"]), training)
+    data = rollouts(mine, advantage=lambda k: 0.0)
+    first, second = gradient(mine, data), gradient(mine, data)
+    assert max(float(value.abs().max()) for value in first.values()) > 1e-3
+    assert all(torch.allclose(second[name], 0.75 * value, atol=1e-7) for name, value in first.items())
+    mine.close()
+
+
 def test_a_part_of_a_minibatch_weighs_by_the_denominators_of_the_whole(learner):
     """Gradients of two halves, each told what the whole holds, add up to the gradient of the whole."""
     mine = learner()

@@ -1,0 +1,257 @@
+"""What the comparisons of `make parity` have in common: random batches, what ours says of them, and gradients.
+
+Shapes: B sequences of at most T tokens, padded on the right, the last dimension as long as the longest of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from cadre.advantages.credit import Credit
+from cadre.advantages.gae import Estimate, whitened
+from cadre.advantages.group_relative import compare
+from cadre.advantages.samples import samples_of
+from cadre.learn.aggregation import AGGREGATES, Denominators
+from cadre.learn.loss import Tokens, policy_loss
+from cadre.settings import LossConfig
+from cadre.types import Task, Tree
+from tests.advantages import critics
+from tests.advantages.trees import leaf, node
+
+# One comparison: (ours, theirs, ours by their equation), each one tensor.
+Compared = tuple[Tensor, Tensor, Tensor]
+Loss = Callable[[Tensor], Tensor]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A batch, all float64 [B, T] but for the boolean mask, `scores` [B] and the number of each one's group.
+
+    `now` are log-probabilities of the policy that learns, `old` of what it was, `sampled` those that the sampler told
+    and `reference` those of a reference model.
+    """
+
+    mask: Tensor
+    advantages: Tensor
+    old: Tensor
+    now: Tensor
+    scores: Tensor
+    group: list[int]
+    reference: Tensor
+    sampled: Tensor
+
+    @property
+    def lengths(self) -> Tensor:
+        return self.mask.sum(1)
+
+    @property
+    def sizes(self) -> Tensor:
+        """[B] how many the group of each sequence has."""
+        return torch.tensor([self.group.count(number) for number in self.group])
+
+
+def drawn(generator: torch.Generator) -> Inputs:
+    """Lengths from 1, groups of 1 to 6 of which some have equal scores, ratios far beyond the clip."""
+    return drawn_in(torch.randint(1, 7, (3,), generator=generator).tolist(), generator)
+
+
+def drawn_in(sizes: Sequence[int], generator: torch.Generator) -> Inputs:
+    """The same in groups of these sizes."""
+    rows = sum(sizes)
+    lengths = torch.randint(1, 7, (rows,), generator=generator)
+    mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
+
+    def normal() -> Tensor:
+        return torch.randn(mask.shape, generator=generator)
+
+    scores = torch.randint(0, 4, (rows,), generator=generator).double()
+    if torch.rand((), generator=generator) < 0.3:
+        scores[: sizes[0]] = 1.0
+    old = normal() - 2.0
+    group = [number for number, size in enumerate(sizes) for _ in range(size)]
+    advantages, now = normal() * mask, old + 0.4 * normal()
+    return Inputs(mask, advantages, old, now, scores, group, old + 0.3 * normal(), old + 0.5 * normal())
+
+
+def on(
+    draw: Callable[[torch.Generator], T], functions: Mapping[str, Callable[[T], Compared]]
+) -> dict[str, Callable[[torch.Generator], Compared]]:
+    """The functions as functions of the generator that their inputs are drawn by."""
+
+    def drawing(compared: Callable[[T], Compared]) -> Callable[[torch.Generator], Compared]:
+        return lambda generator: compared(draw(generator))
+
+    return {name: drawing(compared) for name, compared in functions.items()}
+
+
+# Advantages.
+
+
+def ours_among(scores: Sequence[float], baseline: str, scale: str) -> Tensor:
+    """[K] advantages as `cadre.advantages` makes them: the siblings of one decision, each paid its score."""
+    root = node(0, {"a": len(scores)}, [leaf({"a": i}, pay) for i, pay in enumerate(scores)])
+    (judged,) = compare(samples_of([Tree(Task("t", {}), root)]), Credit("step", "node", baseline, scale))
+    return torch.tensor([scored.advantages[0] for scored in judged.samples])
+
+
+def by_group(inputs: Inputs, values: Tensor, judge: Callable[[list[float]], Tensor]) -> Tensor:
+    """[B] what a judge says of the values of each group."""
+    numbers = torch.tensor(inputs.group)
+    return torch.cat([judge(values[numbers == number].tolist()) for number in dict.fromkeys(inputs.group)])
+
+
+def ours_by_group(inputs: Inputs, baseline: str, scale: str) -> Tensor:
+    return by_group(inputs, inputs.scores, lambda scores: ours_among(scores, baseline, scale))
+
+
+def over_sample_deviation(inputs: Inputs, epsilon: float) -> Tensor:
+    """[B] `(r - mean) / (std + epsilon)`, std that of a sample (K - 1); 0 in a group of one."""
+
+    def judge(scores: list[float]) -> Tensor:
+        beyond = ours_among(scores, "mean", "none")
+        return beyond / ((beyond.square().sum() / max(1, len(scores) - 1)).sqrt() + epsilon)
+
+    return by_group(inputs, inputs.scores, judge)
+
+
+def with_raw_score(inputs: Inputs, ours: Tensor, scale: str) -> Tensor:
+    """Our advantages by two choices of verl, which SkyRL took over: 1e-6 is added to the deviation of a sample, and a
+    group of one keeps its score."""
+    if scale == "none":
+        return torch.where(inputs.sizes == 1, inputs.scores, ours)
+    return torch.where(inputs.sizes == 1, inputs.scores / (1 + 1e-6), over_sample_deviation(inputs, 1e-6))
+
+
+def ours_white(advantages: Tensor) -> Tensor:
+    """[N] whitened as those of one policy, whose samples are siblings."""
+    count = len(advantages)
+    root = node(0, {"a": count}, [leaf({"a": i}) for i in range(count)])
+    estimates = [Estimate((value,), (0.0,)) for value in advantages.tolist()]
+    return torch.tensor([value for (value,) in whitened(samples_of([Tree(Task("t", {}), root)]), estimates)])
+
+
+def rewards_of(inputs: Inputs) -> Tensor:
+    """The score on the last token."""
+    return torch.zeros(inputs.mask.shape).scatter(1, (inputs.lengths - 1).unsqueeze(1), inputs.scores.unsqueeze(1))
+
+
+GAMMA, LAMBDA = 0.97, 0.9
+
+
+def token_gae(theirs: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[Inputs], Compared]:
+    """Token-level GAE of the first sequence, before anything is whitened; theirs of rewards, values and mask [1, T]."""
+
+    def compared(inputs: Inputs) -> Compared:
+        length = int(inputs.lengths[0])
+        values = inputs.now[:1, :length]
+        ours = ours_gae(values[0], float(inputs.scores[0]))
+        return ours, theirs(rewards_of(inputs)[:1, :length], values, torch.ones(1, length))[0], ours
+
+    return compared
+
+
+def ours_gae(values: Tensor, score: float) -> Tensor:
+    """[T] of one sequence that is paid at its end."""
+    tree = critics.one_answer(score)
+    (said,) = tree.root.samples["a"]
+    said = replace(said, token_ids=(7,) * len(values), logprobs=(-1.0,) * len(values))
+    start = len(said.prompt_ids) - 1
+    learner = critics.Learner(says=lambda datum, place: float(values[place - start]))
+    rule = critics.rule(gae_lambda=LAMBDA, level="token", token_gamma=GAMMA)
+    root = replace(tree.root, samples={"a": (said,)})
+    (datum,), _ = critics.judged(root, Credit("reward_to_go", "node", "none", "none"), rule, critics.team_of(learner))
+    return torch.tensor(datum.advantages[start + 1 :])
+
+
+# Aggregations and losses.
+
+
+def weights_of(inputs: Inputs, aggregate: str, divisor: float = 1.0) -> Tensor:
+    """[B] what a token of each sequence weighs by ours."""
+    lengths = inputs.lengths.tolist()
+    whole = Denominators(len(lengths), sum(lengths), 1, divisor)
+    return torch.tensor([AGGREGATES[aggregate](length, whole) for length in lengths])
+
+
+def policy(settings: LossConfig, weights: Callable[[Inputs], Tensor] | None = None) -> Callable[[Inputs], Loss]:
+    """Our loss of a batch by `now`; the settings say the weights [B] where none are given.
+
+    The square of `now` stands in for the entropy, so that its gradient is seen in the same place.
+    """
+
+    def of(inputs: Inputs) -> Loss:
+        weighed = weights(inputs) if weights else weights_of(inputs, settings.aggregate, settings.divisor)
+        given = (inputs.old, inputs.sampled, inputs.advantages, inputs.mask)
+        return lambda now: policy_loss(Tokens(now, *given, now.square(), inputs.reference), weighed, settings)[0]
+
+    return of
+
+
+def summed(inputs: Inputs, aggregate: str, values: Tensor) -> Tensor:
+    """What the values [B, T] come to under one of our aggregates."""
+    return (weights_of(inputs, aggregate).unsqueeze(1) * torch.where(inputs.mask, values, 0.0)).sum()
+
+
+def with_gradient(loss: Loss, at: Tensor) -> Tensor:
+    """The loss and its gradient there, one after the other."""
+    place = at.clone().requires_grad_()
+    value = loss(place)
+    (gradient,) = torch.autograd.grad(value, place, materialize_grads=True)
+    return torch.cat([value.detach().double().view(1), gradient.flatten()])
+
+
+def losses(
+    ours: Callable[[Inputs], Loss],
+    theirs: Callable[[Inputs], Loss],
+    by_theirs: Callable[[Inputs], Loss] | None = None,
+) -> Callable[[Inputs], Compared]:
+    """Losses with their gradients by log-probability."""
+
+    def compared(inputs: Inputs) -> Compared:
+        first, second, third = (with_gradient(of(inputs), inputs.now) for of in (ours, theirs, by_theirs or ours))
+        return first, second, third
+
+    return compared
+
+
+def gradients(
+    ours: Callable[[Inputs], Loss],
+    theirs: Callable[[Inputs], Loss],
+) -> Callable[[Inputs], Compared]:
+    """The gradients alone, of losses that differ by what has none."""
+
+    def compared(inputs: Inputs) -> Compared:
+        first, second, third = losses(ours, theirs)(inputs)
+        return first[1:], second[1:], third[1:]
+
+    return compared
+
+
+# Divergences.
+
+
+def divergences(theirs: Callable[[Tensor, Tensor, str], Tensor]) -> dict[str, Callable[[Inputs], Compared]]:
+    """k1, k2 and k3, theirs of log-probabilities, those of the reference and the name; they cut k3 at 10.
+
+    The reference is eight times as far away as the old policy, so that the cut is reached.
+    """
+
+    def of(name: str, ours: Loss) -> Callable[[Inputs], Compared]:
+        def compared(inputs: Inputs) -> Compared:
+            far = inputs.now - 8.0 * (inputs.now - inputs.old)
+            mine = ours(inputs.now - far)
+            return mine, theirs(inputs.now, far, name), mine.clamp(-10, 10) if name == "k3" else mine
+
+        return compared
+
+    return {
+        "k1": of("k1", lambda gap: gap),
+        "k2": of("k2", lambda gap: 0.5 * gap.square()),
+        "k3": of("k3", lambda gap: (-gap).exp() - 1.0 + gap),
+    }

@@ -1,0 +1,108 @@
+"""verl's `core_algos` for `make parity`: advantages, aggregations, losses, divergences, the value loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import Tensor
+from verl.trainer.ppo import core_algos
+from verl.workers.config import ActorConfig
+
+from bench.parity.shared import (
+    GAMMA,
+    LAMBDA,
+    Compared,
+    Inputs,
+    Loss,
+    divergences,
+    drawn,
+    losses,
+    on,
+    ours_by_group,
+    policy,
+    rewards_of,
+    token_gae,
+    weights_of,
+    with_raw_score,
+)
+from cadre.learn.value_heads import value_loss
+from cadre.settings import LossConfig
+
+ACTOR = ActorConfig(
+    strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, clip_ratio_low=0.2, clip_ratio_high=0.28
+)
+
+
+def estimator(name: str, baseline: str, scale: str, **options: bool) -> Callable[[Inputs], Compared]:
+    def compared(inputs: Inputs) -> Compared:
+        judge, index = core_algos.get_adv_estimator_fn(name), np.array(inputs.group)
+        theirs = judge(rewards_of(inputs), inputs.mask.double(), index=index, **options)[0][:, 0]
+        ours = ours_by_group(inputs, baseline, scale)
+        return ours, theirs, ours if name == "rloo_vectorized" else with_raw_score(inputs, ours, scale)
+
+    return compared
+
+
+def with_epsilon(inputs: Inputs) -> Tensor:
+    """What a token weighs in a mean over sequences where 1e-8 is added to a length that is divided by."""
+    return weights_of(inputs, "sequence_mean") * inputs.lengths / (inputs.lengths + 1e-8)
+
+
+def aggregation(mode: str, aggregate: str) -> Callable[[Inputs], Compared]:
+    def compared(inputs: Inputs) -> Compared:
+        weights = weights_of(inputs, aggregate, float(inputs.mask.shape[1]) if mode.endswith("norm") else 1.0)
+        changed = with_epsilon(inputs) if mode == "seq-mean-token-mean" else weights
+        ours, by_theirs = ((each.unsqueeze(1) * inputs.now * inputs.mask).sum() for each in (weights, changed))
+        return ours, core_algos.agg_loss(inputs.now, inputs.mask.double(), mode), by_theirs
+
+    return compared
+
+
+def loss(name: str, mode: str, settings: LossConfig) -> Callable[[Inputs], Compared]:
+    def theirs(inputs: Inputs) -> Loss:
+        given = (inputs.advantages, inputs.mask.double(), mode, ACTOR)
+        return lambda now: core_algos.get_policy_loss_fn(name)(inputs.old, now, *given)[0]
+
+    by_theirs = policy(settings, with_epsilon) if settings.aggregate == "sequence_mean" else None
+    return losses(policy(settings), theirs, by_theirs)
+
+
+def clipped_values(inputs: Inputs) -> Compared:
+    now, old, wanted = (part[inputs.mask] for part in (inputs.now, inputs.old, inputs.advantages))
+    mine = value_loss(now, old, wanted, torch.full((len(now),), 1.0 / len(now)), 0.2)
+    theirs, _ = core_algos.compute_value_loss(inputs.now, inputs.advantages, inputs.old, inputs.mask.double(), 0.2)
+    return mine, theirs, mine
+
+
+def gae(rewards: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """They whiten in the same function."""
+    whiten, core_algos.verl_F = core_algos.verl_F, SimpleNamespace(masked_whiten=lambda advantages, mask: advantages)
+    try:
+        return core_algos.compute_gae_advantage_return(rewards, values, mask, GAMMA, LAMBDA)[0]
+    finally:
+        core_algos.verl_F = whiten
+
+
+CLIPS = {"clip_low": 0.2, "clip_high": 0.28}
+FUNCTIONS = on(
+    drawn,
+    {
+        "grpo": estimator("grpo", "mean", "std"),
+        "grpo without std": estimator("grpo", "mean", "none", norm_adv_by_std_in_grpo=False),
+        "rloo": estimator("rloo", "leave_one_out", "none"),
+        "rloo vectorised": estimator("rloo_vectorized", "leave_one_out", "none"),
+        "gae": token_gae(gae),
+        "token mean": aggregation("token-mean", "token_mean"),
+        "sequence mean": aggregation("seq-mean-token-mean", "sequence_mean"),
+        "sequence sum": aggregation("seq-mean-token-sum", "sequence_sum"),
+        "sequence sum by divisor": aggregation("seq-mean-token-sum-norm", "sequence_sum"),
+        "ppo, dual clip": loss("vanilla", "token-mean", LossConfig(dual_clip=3.0, **CLIPS)),
+        "gspo": loss("gspo", "seq-mean-token-mean", LossConfig(ratio="sequence", aggregate="sequence_mean", **CLIPS)),
+        "cispo": loss("cispo", "token-mean", LossConfig(ratio="cispo", **CLIPS)),
+        "clipped value loss": clipped_values,
+    }
+    | divergences(core_algos.kl_penalty_forward),
+)
