@@ -63,7 +63,7 @@ GAMES = {
     game.recipe: game
     for game in (
         Game("Plan-Path", "plan-path", 4, 48, ("tool/0", "planner/1", "tool/2", "planner/3")),
-        Game("Tiny Hanabi", "tiny-hanabi", 30, 64, ("player_0/0", "player_1/1")),
+        Game("Tiny Hanabi", "tiny-hanabi", 60, 64, ("player_0/0", "player_1/1")),
     )
 }
 
