@@ -1,6 +1,6 @@
-"""Renews the tables of README.md and docs/results.md from results/*.jsonl: `python bench/readme.py`.
+"""Renews the tables of README.md, docs/results.md and docs/audit.md from results/*.jsonl: `python bench/readme.py`.
 
-README has five rows, docs/results.md has all of them.
+README has five rows, docs/results.md has all of them but those of audits.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import audits
 from cadre.algorithms import ALGORITHMS
 from common import ROOT, latest
 
@@ -190,6 +191,25 @@ def _costs(found: dict[str, dict[str, Any]], row: str) -> list[str]:
     return [_cost(one) for one in cells] if any(cells) else []
 
 
+def agreements() -> str:
+    """Markdown: for each game and team of bench/audits.py how far credits agree with executed effects."""
+    teams = [(game, untrained) for game in audits.GAMES.values() for untrained in (True, False)]
+    return "\n\n".join(_agreements(latest(), game, untrained) for game, untrained in teams)
+
+
+def _agreements(found: Mapping[str, dict[str, Any]], game: audits.Game, untrained: bool) -> str:
+    """A row a credit: its correlation by place and of all decisions, and what of the effects it explains."""
+    when = "before training" if untrained else f"after {game.steps} steps of `{game.recipe}`"
+    head = (f"{game.words} {when}", *(f"`{place}`" for place in game.places), "all", "explained", "at most", "minutes")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    columns = (*(f"{place}.correlation" for place in game.places), "correlation", "explained", "at_most")
+    for name in audits.CREDITS:
+        row = audits.label(name, game, untrained)
+        cells = [_cell(found.get(f"{row}.{column}")) or "-" for column in columns]
+        lines.append(f"| `{name}` | {' | '.join(cells)} | {_cost(found.get(f'{row}.minutes'))} |")
+    return "\n".join(lines)
+
+
 def _cost(one: dict[str, Any] | None) -> str:
     if one is None:
         return "-"
@@ -207,6 +227,7 @@ def _spread(one: dict[str, Any]) -> str:
 def main() -> None:
     renew(ROOT / "README.md", {"highlights": highlights()})
     renew(ROOT / "docs" / "results.md", {"results": table(), "presets": presets(), "paper": paper()})
+    renew(ROOT / "docs" / "audit.md", {"agreements": agreements()})
 
 
 def renew(path: Path, tables: Mapping[str, str]) -> None:

@@ -7,9 +7,12 @@ sample a decision. What those plays earn the role, less the mean over the siblin
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from statistics import fmean
 
 from cadre import random_keys
@@ -32,8 +35,8 @@ from cadre.types import Branch, Node, Task, Tree
 
 @dataclass(frozen=True)
 class Wanted:
-    """How much is audited: decisions of trees over `tasks` of the training split, each sibling played out `plays`
-    times. `seed` names the draws."""
+    """How much is audited: decisions of trees over `tasks` of the training split, of all roles and depths alike, each
+    sibling played out `plays` times. `seed` names the draws."""
 
     tasks: int = 16
     decisions: int = 64
@@ -100,7 +103,7 @@ async def sampled(experiment: Experiment, team: Team, wanted: Wanted) -> Sampled
             f"audit: {experiment.plan.shape.name} of {experiment.config.algorithm.name} has no decision with siblings "
             "in these tasks; expected some. Raise algorithm.k or --tasks."
         )
-    chosen = random_keys.generator(key, "decisions").sample(found, min(wanted.decisions, len(found)))
+    chosen = drawn_alike(found, wanted.decisions, random_keys.generator(key, "decisions"))
     ahead = sum(tokens_of_a_play(spot) * len(spot.node.branches) * wanted.plays for spot in chosen)
     spent = sum(len(sample.token_ids) for tree in trees for sample in walk.samples(tree.root))
     return Sampled(tuple(chosen), advantages, spent, round(ahead))
@@ -126,6 +129,16 @@ def spots(trees: Sequence[Tree]) -> Iterator[Spot]:
     for decision in places.values():
         task = trees[decision.tree].task
         yield Spot(task, decision.tree, decision.above, decision.path, decision.node, decision.role)
+
+
+def drawn_alike(found: Sequence[Spot], number: int, generator: random.Random) -> list[Spot]:
+    """So many of them by a draw, as many from each role at each depth while these last: in a tree that is played out
+    the last decisions, which nothing follows, outnumber the first by far."""
+    places: dict[tuple[str, int], list[Spot]] = defaultdict(list)
+    for spot in generator.sample(found, len(found)):
+        places[spot.role, spot.depth].append(spot)
+    turns = [spot for turn in zip_longest(*places.values()) for spot in turn if spot is not None]
+    return turns[:number]
 
 
 def tokens_of_a_play(spot: Spot) -> float:

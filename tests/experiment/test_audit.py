@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,13 @@ def test_advantages_are_those_of_the_algorithm() -> None:
     plain = audit({"name": "magrpo", "k": 2}, wanted)
     assert {one.advantages for one in scaled if one.role == "scout"} == {(-1.0, 1.0)}
     assert {one.advantages for one in plain if one.role == "scout"} != {(-1.0, 1.0)}
+
+
+def test_decisions_are_drawn_from_every_role_at_every_depth_alike() -> None:
+    found = audit({"name": "magrpo", "k": 3}, Wanted(tasks=4, decisions=6, plays=2))  # 4 of the scout, 12 of the runner
+    assert Counter((one.role, one.depth) for one in found) == {("scout", 0): 3, ("runner", 1): 3}
+    more = audit({"name": "magrpo", "k": 3}, Wanted(tasks=4, decisions=11, plays=2))
+    assert Counter(one.role for one in more) == {"scout": 4, "runner": 7}
 
 
 def one_decision(advantages: tuple[float, ...], *earned: tuple[float, ...], tree: int = 0, depth: int = 0) -> Audited:
