@@ -55,6 +55,8 @@ ROWS = {
 
 
 NOT_MEASURED = "not measured yet"
+# Audited decisions below which an interval says nothing.
+FEW = 10
 GAMES = {"plan-path": "Plan-Path", "sokoban": "Sokoban", "sudoku": "Sudoku 4x4"}
 PAPER = {
     "single": "`single`: one agent that has the tool, untrained",
@@ -205,9 +207,15 @@ def _agreements(found: Mapping[str, dict[str, Any]], game: audits.Game, untraine
     columns = (*(f"{place}.correlation" for place in game.places), "correlation", "explained", "at_most")
     for name in audits.CREDITS:
         row = audits.label(name, game, untrained)
-        cells = [_cell(found.get(f"{row}.{column}")) or "-" for column in columns]
+        cells = [_agreed(found.get(f"{row}.{column}")) for column in columns]
         lines.append(f"| `{name}` | {' | '.join(cells)} | {_cost(found.get(f'{row}.minutes'))} |")
     return "\n".join(lines)
+
+
+def _agreed(one: dict[str, Any] | None) -> str:
+    if one is None:
+        return "-"
+    return _cell(one) if one["n"] >= FEW else f"{one['n']} decisions"
 
 
 def _cost(one: dict[str, Any] | None) -> str:

@@ -12,7 +12,7 @@ import common
 import readme
 from cadre.experiment import config
 
-PART = {"decisions": 4, "correlation": [0.5, 0.25, 0.75], "explained": [0.25, 0.0, 0.5], "ceiling": [0.8, 0.6, 1.0]}
+PART = {"decisions": 40, "correlation": [0.5, 0.25, 0.75], "explained": [0.25, 0.0, 0.5], "ceiling": [0.8, 0.6, 1.0]}
 
 
 @pytest.mark.parametrize("game", audits.GAMES)
@@ -27,16 +27,16 @@ def test_an_audit_is_kept_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(common, "RESULTS", tmp_path / "results")
     game = audits.GAMES["plan-path"]
     audit = audits.Audit(game, game.run(tmp_path), "c3", untrained=True)
-    report = dict.fromkeys(("all", "tool", "tool/0"), PART)
+    report = {**dict.fromkeys(("all", "tool", "tool/0"), PART), "tool/2": PART | {"decisions": 3}}
     audit.file.write_text(json.dumps({"report": report, "minutes": 1.5, "commit": "abc"}))
     audit.keep()
     found = common.latest()
     name = "audit.c3.plan-path.untrained"
-    figures = ("correlation", "explained", "at_most", "minutes", "tool/0.correlation")
+    figures = ("correlation", "explained", "at_most", "minutes", "tool/0.correlation", "tool/2.correlation")
     assert set(found) == {f"{name}.{figure}" for figure in figures}
     kept = found[f"{name}.correlation"]
-    assert (kept["value"], kept["low"], kept["high"], kept["n"]) == (0.5, 0.25, 0.75, 4)
+    assert (kept["value"], kept["low"], kept["high"], kept["n"]) == (0.5, 0.25, 0.75, 40)
     row = next(line for line in readme.agreements().splitlines() if line.startswith("| `c3`"))
     cells = [cell.strip() for cell in row.split("|")[2:-1]]
     agreed = "0.5 (0.25 to 0.75)"
-    assert cells == [agreed, "-", "-", "-", agreed, "25.0% (0.0% to 50.0%)", "80.0% (60.0% to 100.0%)", "1.5"]
+    assert cells == [agreed, "-", "3 decisions", "-", agreed, "25.0% (0.0% to 50.0%)", "80.0% (60.0% to 100.0%)", "1.5"]
