@@ -14,11 +14,8 @@ time, and all be written at the end. `--write` appends to results/async.jsonl.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 from common import ROOT, record
 from trainings import Run, commits, console
 

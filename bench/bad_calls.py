@@ -10,13 +10,10 @@ import argparse
 import os
 import shlex
 import signal
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from common import record
 from tests.cli import bad_calls

@@ -14,13 +14,11 @@ import argparse
 import os
 import random
 import signal
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 import torch
 from rich.console import Console
 from safetensors.torch import load_file

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 import torch
 from rich.console import Console

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+# What is measured is this checkout, and a bench may take from its tests what they have made.
+sys.path.insert(0, str(Path(__file__).parent.parent))
 from cadre.experiment.run_directory import machine
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
-# A bench may take from the tests what they have made.
-sys.path.insert(0, str(ROOT))
 
 
 def record(

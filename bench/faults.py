@@ -21,10 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
+import common
 from cadre.experiment import checkpoint, sealed
-from common import ROOT, record
 from faulty import Faulty, Programs
 from tests.coordination import write_speaker
 
@@ -57,12 +55,14 @@ class Bench:
 
     folder: Path
     injected: int = 0
-    environment: dict[str, str] = field(default_factory=lambda: {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)})
+    environment: dict[str, str] = field(
+        default_factory=lambda: {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(common.ROOT)}
+    )
 
     def recipe(self, env: str = Faulty.__name__, **sections: Any) -> str:
         path = self.folder / f"{env}-{time.monotonic_ns()}.yaml"
         plain = {
-            "env": f"{ROOT}/bench/faulty.py:{env}",
+            "env": f"{common.ROOT}/bench/faulty.py:{env}",
             "team": str(self.folder / "model"),
             "algorithm": {"name": "at_grpo", "k": 4},
             "sampling": {"max_tokens": 2},
@@ -250,7 +250,7 @@ def clock_jump(bench: Bench) -> str:
     """The system's time jumps by three years back and forth at every look at it."""
     (bench.folder / "clock").mkdir()
     (bench.folder / "clock" / "sitecustomize.py").write_text(CLOCK)
-    path = f"{bench.folder / 'clock'}:{ROOT}"
+    path = f"{bench.folder / 'clock'}:{common.ROOT}"
     jumping = Bench(bench.folder, environment=bench.environment | {"PYTHONPATH": path})
     whole, run, recipe = bench.folder / "steady", bench.folder / "jumping", bench.recipe()
     bench.train(recipe, "--run", str(whole))
@@ -291,8 +291,8 @@ def main() -> None:
         wrong = lost(bench, [case for case in CASES if case.__name__ in options.only])
     if options.write:
         command = "python bench/faults.py --write"
-        record("faults", "faults.injected", [bench.injected], "faults", command, len(CASES))
-        record("faults", "faults.lost", [wrong], "cases", command, len(CASES))
+        common.record("faults", "faults.injected", [bench.injected], "faults", command, len(CASES))
+        common.record("faults", "faults.lost", [wrong], "cases", command, len(CASES))
 
 
 if __name__ == "__main__":

@@ -12,19 +12,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+import common
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.torch.group import GroupLearner, LearnerPart
 from cadre.settings import LearnerConfig, LoraConfig, Packing, PolicyConfig
 from cadre.types import Datum
-from common import record
 
 STEPS, TASKS, SIBLINGS = 10, 4, 4
 RANKS = (2, 4)
@@ -96,7 +94,9 @@ def main() -> None:
                 print(f"{kind}, {packing}, {ranks} ranks: {value:.3g}", flush=True)
                 found.append(value)
     if options.write:
-        record("fsdp", "fsdp2.vs_single.max_diff", [max(found)], "absolute", "python bench/fsdp.py", len(found), [0])
+        common.record(
+            "fsdp", "fsdp2.vs_single.max_diff", [max(found)], "absolute", "python bench/fsdp.py", len(found), [0]
+        )
 
 
 if __name__ == "__main__":

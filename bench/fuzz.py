@@ -15,10 +15,8 @@ import time
 import traceback
 from collections.abc import Coroutine, Generator, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 from cadre.env import Env
 from cadre.envs import ENVS
 from cadre.envs.spec import EnvSpec

@@ -22,7 +22,6 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+import common
 import gpu_models
 import slices
 from cadre.engines.torch import TorchEngine, TorchLearner
@@ -40,7 +39,6 @@ from cadre.engines.torch.sampling.generation import GenerationRequest
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.rollout.rounds import together
 from cadre.types import Datum, Sampling
-from common import record
 from gpu_models import LADDER, ROLES, SHAPES, TINY, Card, Shape, engine, learner, prompts, saved, siblings
 
 console = Console(soft_wrap=True, highlight=False)
@@ -82,7 +80,7 @@ class Bench:
     def keep(self, name: str, values: Sequence[float], unit: str) -> None:
         console.print(f"{name}: {statistics.median(values):.4g} {unit} ({min(values):.4g} to {max(values):.4g})")
         if self.write:
-            record("gpu", name, values, unit, "python bench/gpu.py --write", len(values), [0])
+            common.record("gpu", name, values, unit, "python bench/gpu.py --write", len(values), [0])
 
 
 def logprobs(side: TorchLearner, data: Sequence[Datum]) -> torch.Tensor:

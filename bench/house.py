@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sys
 import time
-from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
 from common import ROOT, record
 from tests.test_house import FILES, PACKAGE, functions
 

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 from common import ROOT, record
 
 CADRE = [sys.executable, "-m", "cadre"]

@@ -25,13 +25,12 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+import common
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.torch.base.malloc import give_back
 from cadre.engines.torch.learning import token_logprobs
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.types import Datum
-from common import record
 from side import WARMING
 from tests.engines.tiny import byte_tokenizer
 
@@ -194,7 +193,7 @@ def main() -> None:
     for name, (values, unit) in figures.items():
         print(f"{name} {statistics.median(values):.4g} {unit}")
         if options.write:
-            record("learner", name, values, unit, COMMAND, len(values))
+            common.record("learner", name, values, unit, COMMAND, len(values))
 
 
 if __name__ == "__main__":

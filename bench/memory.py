@@ -16,8 +16,6 @@ import time
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 from common import ROOT, record
 from tests.coordination import write_speaker
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import yaml
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+import common
 from cadre.algorithms import ALGORITHMS
-from common import ROOT, record
 from tests.coordination import experiment
 from trainings import Run, commits, console, stop_at
 
@@ -57,7 +55,7 @@ def main() -> None:
     parser.add_argument("games", nargs="*", default=[], help=f"of {', '.join(ROWS)}; all of them unless named")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
-    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "results")
+    parser.add_argument("--runs", type=Path, default=common.ROOT / "runs" / "results")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="trainings at once")
     chosen = parser.parse_args()
     threads = max(1, (os.cpu_count() or 1) // chosen.jobs)
@@ -81,7 +79,7 @@ def keep(game: str, name: str, runs: Sequence[Run], seeds: Sequence[int]) -> Non
     """Append a preset's figure on a game."""
     _, value, figure, unit = ROWS[game]
     values, label = [run.after(value) for run in runs], f"preset.{name}.{game}.{figure}"
-    line = record("presets", label, values, unit, COMMAND, runs[0].tasks, seeds, commits(runs))
+    line = common.record("presets", label, values, unit, COMMAND, runs[0].tasks, seeds, commits(runs))
     spent = ", ".join(f"{run.total('rollout/tokens'):,.0f}" for run in runs)
     console.print(f"{label}: {line['value']:.3f} [{line['low']:.3f}, {line['high']:.3f}], tokens {spent}")
 

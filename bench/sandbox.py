@@ -114,7 +114,6 @@ async def try_attacks() -> None:
     """Every attack at both levels, at `confined` also with older versions of Landlock, as root and as an ordinary user
     where the machine lets us be both.
     """
-    sys.path.insert(0, str(ROOT))
     from tests.sandbox.test_attacks import NEWEST, assault
 
     users = ["root", "ordinary"] if os.getuid() == 0 else ["ordinary"]
@@ -134,7 +133,6 @@ async def try_attacks() -> None:
 
 async def idioms() -> None:
     """Right programs that print or end otherwise than under python3, at either level, warm or cold."""
-    sys.path.insert(0, str(ROOT))
     from tests.sandbox.idioms import IDIOMS, behind_the_sandbox, under_python
 
     expected = {idiom.name: under_python(idiom) for idiom in IDIOMS}

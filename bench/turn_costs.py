@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import random
 import statistics
-import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -24,14 +23,13 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+import common
 from cadre.engines.model_text import Completion
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.torch.sampling.generation import GenerationRequest
 from cadre.rollout.rounds import together
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.types import Datum, Sampling
-from common import record
 from learner import build
 
 CONVERSATIONS, SIBLINGS, NEW, SAID = 4, 8, 200, 32
@@ -133,7 +131,7 @@ def keep(options: argparse.Namespace, figures: dict[str, list[float]]) -> None:
         name = f"turns.four_vs_one{half}{suffix}"
         print(f"{name}: {statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})", flush=True)
         if options.write:
-            record("turns", name, values, "ratio", command, len(values), [0])
+            common.record("turns", name, values, "ratio", command, len(values), [0])
 
 
 if __name__ == "__main__":

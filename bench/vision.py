@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,8 @@ from typing import Any
 import torch
 from transformers import AutoImageProcessor, AutoModelForImageTextToText
 
-from common import ROOT, record
-
-sys.path.insert(0, str(ROOT))
-
-import cadre
+import common
+from cadre import train
 from cadre.advantages import sequences
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.settings import LearnerConfig, LoraConfig
@@ -83,7 +79,7 @@ def logits(write: bool) -> None:
                 found += differences(kind, lora, Path(folder))
             print(f"{kind}{' with an adapter' if lora else ''}: {max(found):.2e} so far", flush=True)
     if write:
-        record(
+        common.record(
             "vision", "vlm.logits.max_diff", [max(found)], "nats", "python bench/vision.py logits --write", len(found)
         )
 
@@ -95,7 +91,7 @@ def learn(model: str, seeds: list[int], write: bool) -> None:
         run = {**RECIPE, "train": {**RECIPE["train"], "seed": seed}}
         team = {"policies": {"shared": model}, "roles": {"planner": "shared"}}
         with tempfile.TemporaryDirectory() as folder:
-            trained = cadre.train({**run, "team": team}, run=Path(folder) / "run", quiet=True)
+            trained = train({**run, "team": team}, run=Path(folder) / "run", quiet=True)
             first, *_, last = trained.evaluations()
             trained.close()
         before.append(first["success"])
@@ -103,8 +99,8 @@ def learn(model: str, seeds: list[int], write: bool) -> None:
         print(f"seed {seed}: {before[-1]:.1%} before, {after[-1]:.1%} after", flush=True)
     if write:
         command, count = f"python bench/vision.py learn --model {model} --write", RECIPE["evaluate"]["tasks"]
-        record("vision", "vlm.picture.base.success", before, "share", command, count, seeds)
-        record("vision", "vlm.picture.success", after, "share", command, count, seeds)
+        common.record("vision", "vlm.picture.base.success", before, "share", command, count, seeds)
+        common.record("vision", "vlm.picture.success", after, "share", command, count, seeds)
 
 
 def main() -> None:
