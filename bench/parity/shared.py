@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
+from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -141,6 +143,21 @@ def rewards_of(inputs: Inputs) -> Tensor:
     return torch.zeros(inputs.mask.shape).scatter(1, (inputs.lengths - 1).unsqueeze(1), inputs.scores.unsqueeze(1))
 
 
+def estimator(
+    theirs: Callable[..., tuple[Tensor, Tensor]], baseline: str, scale: str, alone: str = "raw", **options: bool
+) -> Callable[[Inputs], Compared]:
+    """An estimator of verl, or of SkyRL, which took over how they are called; `options` are its own. `alone` says what
+    it makes of a group of one: its raw score, or 0."""
+
+    def compared(inputs: Inputs) -> Compared:
+        given = {"token_level_rewards": rewards_of(inputs), "response_mask": inputs.mask.double()}
+        advantages, _ = theirs(**given, index=np.array(inputs.group), **options)
+        ours = ours_by_group(inputs, baseline, scale)
+        return ours, advantages[:, 0], with_raw_score(inputs, ours, scale) if alone == "raw" else ours
+
+    return compared
+
+
 GAMMA, LAMBDA = 0.97, 0.9
 
 
@@ -154,6 +171,16 @@ def token_gae(theirs: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[I
         return ours, theirs(rewards_of(inputs)[:1, :length], values, torch.ones(1, length))[0], ours
 
     return compared
+
+
+def unwhitened_gae(library: Any, whitening: Any) -> Callable[[Inputs], Compared]:
+    """The same of verl or SkyRL, which whiten in the same function by the `masked_whiten` of `whitening`."""
+
+    def theirs(rewards: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        with mock.patch.object(whitening, "masked_whiten", lambda advantages, mask: advantages):
+            return library.compute_gae_advantage_return(rewards, values, mask, GAMMA, LAMBDA)[0]
+
+    return token_gae(theirs)
 
 
 def ours_gae(values: Tensor, score: float) -> Tensor:

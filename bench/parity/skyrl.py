@@ -12,29 +12,24 @@ from importlib import import_module
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import torch
 import typing_extensions
 from loguru import logger
 from torch import Tensor
 
 from bench.parity.shared import (
-    GAMMA,
-    LAMBDA,
     Compared,
     Inputs,
     Loss,
     divergences,
     drawn,
+    estimator,
     losses,
     on,
-    ours_by_group,
     ours_white,
     policy,
-    rewards_of,
-    token_gae,
+    unwhitened_gae,
     weights_of,
-    with_raw_score,
 )
 from cadre.learn.loss import importance
 from cadre.learn.objectives import Clip, clipped_surrogate
@@ -52,29 +47,6 @@ LONGEST = 7
 
 
 # Advantages.
-
-
-def estimator(name: str, baseline: str, scale: str, **options: bool) -> Callable[[Inputs], Compared]:
-    def compared(inputs: Inputs) -> Compared:
-        theirs, _ = ppo_utils.AdvantageEstimatorRegistry.get(name)(
-            token_level_rewards=rewards_of(inputs),
-            response_mask=inputs.mask.double(),
-            index=np.array(inputs.group),
-            **options,
-        )
-        ours = ours_by_group(inputs, baseline, scale)
-        return ours, theirs[:, 0], ours if name == "rloo" else with_raw_score(inputs, ours, scale)
-
-    return compared
-
-
-def gae(rewards: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """They whiten in the same function."""
-    whiten, ppo_utils.masked_whiten = ppo_utils.masked_whiten, lambda advantages, mask: advantages
-    try:
-        return ppo_utils.compute_gae_advantage_return(rewards, values, mask, GAMMA, LAMBDA)[0]
-    finally:
-        ppo_utils.masked_whiten = whiten
 
 
 def whitening(inputs: Inputs) -> Compared:
@@ -196,13 +168,14 @@ def clipped_values(inputs: Inputs) -> Compared:
     return value_loss(now, old, wanted, alike, 0.2), theirs, value_loss(now, old, wanted, by_sequence, 0.2)
 
 
+named = ppo_utils.AdvantageEstimatorRegistry.get
 FUNCTIONS = on(
     drawn,
     {
-        "grpo": estimator("grpo", "mean", "std"),
-        "grpo without std": estimator("grpo", "mean", "none", grpo_norm_by_std=False),
-        "rloo": estimator("rloo", "leave_one_out", "none"),
-        "gae": token_gae(gae),
+        "grpo": estimator(named("grpo"), "mean", "std"),
+        "grpo without std": estimator(named("grpo"), "mean", "none", grpo_norm_by_std=False),
+        "rloo": estimator(named("rloo"), "leave_one_out", "none", alone="zero"),
+        "gae": unwhitened_gae(ppo_utils, ppo_utils),
         "whitening": whitening,
         "token mean": aggregation("token_mean", "token_mean"),
         "sequence mean": aggregation("sequence_mean", "sequence_mean"),

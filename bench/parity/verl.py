@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 
-import numpy as np
 import torch
 from torch import Tensor
 from verl.trainer.ppo import core_algos
 from verl.workers.config import ActorConfig
 
 from bench.parity.shared import (
-    GAMMA,
-    LAMBDA,
     Compared,
     Inputs,
     Loss,
     divergences,
     drawn,
+    estimator,
     losses,
     on,
-    ours_by_group,
     policy,
-    rewards_of,
-    token_gae,
+    unwhitened_gae,
     weights_of,
-    with_raw_score,
 )
 from cadre.learn.value_heads import value_loss
 from cadre.settings import LossConfig
@@ -34,16 +28,6 @@ from cadre.settings import LossConfig
 ACTOR = ActorConfig(
     strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, clip_ratio_low=0.2, clip_ratio_high=0.28
 )
-
-
-def estimator(name: str, baseline: str, scale: str, **options: bool) -> Callable[[Inputs], Compared]:
-    def compared(inputs: Inputs) -> Compared:
-        judge, index = core_algos.get_adv_estimator_fn(name), np.array(inputs.group)
-        theirs = judge(rewards_of(inputs), inputs.mask.double(), index=index, **options)[0][:, 0]
-        ours = ours_by_group(inputs, baseline, scale)
-        return ours, theirs, ours if name == "rloo_vectorized" else with_raw_score(inputs, ours, scale)
-
-    return compared
 
 
 def with_epsilon(inputs: Inputs) -> Tensor:
@@ -77,24 +61,16 @@ def clipped_values(inputs: Inputs) -> Compared:
     return mine, theirs, mine
 
 
-def gae(rewards: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """They whiten in the same function."""
-    whiten, core_algos.verl_F = core_algos.verl_F, SimpleNamespace(masked_whiten=lambda advantages, mask: advantages)
-    try:
-        return core_algos.compute_gae_advantage_return(rewards, values, mask, GAMMA, LAMBDA)[0]
-    finally:
-        core_algos.verl_F = whiten
-
-
+named = core_algos.get_adv_estimator_fn
 CLIPS = {"clip_low": 0.2, "clip_high": 0.28}
 FUNCTIONS = on(
     drawn,
     {
-        "grpo": estimator("grpo", "mean", "std"),
-        "grpo without std": estimator("grpo", "mean", "none", norm_adv_by_std_in_grpo=False),
-        "rloo": estimator("rloo", "leave_one_out", "none"),
-        "rloo vectorised": estimator("rloo_vectorized", "leave_one_out", "none"),
-        "gae": token_gae(gae),
+        "grpo": estimator(named("grpo"), "mean", "std"),
+        "grpo without std": estimator(named("grpo"), "mean", "none", norm_adv_by_std_in_grpo=False),
+        "rloo": estimator(named("rloo"), "leave_one_out", "none"),
+        "rloo vectorised": estimator(named("rloo_vectorized"), "leave_one_out", "none", alone="zero"),
+        "gae": unwhitened_gae(core_algos, core_algos.verl_F),
         "token mean": aggregation("token-mean", "token_mean"),
         "sequence mean": aggregation("seq-mean-token-mean", "sequence_mean"),
         "sequence sum": aggregation("seq-mean-token-sum", "sequence_sum"),
