@@ -37,14 +37,14 @@ class Environments:
 
 
 async def _step(member: Member, env: Env, actions: dict[str, str]) -> tuple[Env, Reward]:
-    exceptions = ray_module().exceptions
+    exceptions, met = ray_module().exceptions, 0
     while True:
         handle = member.handle
         try:
             after, reward = await handle.step.remote(env, actions)
             return after, reward
         except exceptions.RayActorError as error:
-            await asyncio.to_thread(member.replace, handle, error)
+            met = await asyncio.to_thread(member.replace, handle, error, met)
         except exceptions.RayTaskError as error:
             raise as_raised(error) from None
 

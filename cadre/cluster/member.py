@@ -12,7 +12,7 @@ from cadre.errors import CadreError, EngineError
 
 log = logging.getLogger(__name__)
 
-# Deaths without an answer between them: what is asked, or how it begins, kills whoever is asked.
+# Deaths that one question meets: it kills whoever is asked, or how an actor begins does.
 IN_A_ROW = 5
 
 
@@ -38,22 +38,20 @@ class Member:
     def __init__(self, kind: type, arguments: tuple[Any, ...], options: dict[str, Any], most: int) -> None:
         self.kind, self.arguments, self.options, self.most = kind, arguments, options, most
         self.recover: Callable[[Any], None] = lambda handle: None
-        self.deaths = self._in_a_row = 0
+        self.deaths = 0
         self._lock = threading.RLock()
         self.handle, self._begun = self._made()
 
     def ask(self, work: Callable[[Any], Any]) -> Any:
         """What comes of the reference that `work` returns for the actor; asked again of the one that replaces it."""
+        met = 0
         while True:
             handle = self.handle
             try:
                 self._got(self._begun)
-                answer = self.answer(handle, work)
+                return self.answer(handle, work)
             except Died as died:
-                self.replace(handle, died)
-            else:
-                self._in_a_row = 0
-                return answer
+                met = self.replace(handle, died, met)
 
     def answer(self, handle: Any, work: Callable[[Any], Any]) -> Any:
         """What comes of it, asked of this one alone. Raises Died."""
@@ -71,25 +69,29 @@ class Member:
 
         return self.ask(first), seconds[-self.size :]
 
-    def replace(self, dead: Any, error: Exception) -> None:
-        """Make another in place of `dead`, unless that was done. Raises EngineError where too many have died."""
+    def replace(self, dead: Any, error: Exception, before: int) -> int:
+        """Make another in place of `dead`, unless that was done, for a question that met as many deaths `before`; how
+        many it has met now. Raises EngineError where too many have died."""
+        met = before + 1
         with self._lock:
+            self.deaths += self.handle is dead
+            self._check(error, met)
             while self.handle is dead:
-                self.deaths += 1
-                self._in_a_row += 1
-                self._check(error)
                 log.warning("A %s died and is replaced (%d): %s", self.kind.__name__, self.deaths, _short(error))
                 fresh, begun = self._made()
                 try:
                     self._got(begun)
                     self.recover(fresh)
                 except (Died, ray_module().exceptions.RayActorError) as again:
-                    error = again
+                    error, met = again, met + 1
+                    self.deaths += 1
+                    self._check(error, met)
                 except ray_module().exceptions.RayTaskError as failed:
                     raise as_raised(failed) from None
                 else:
                     # Nobody asks the new one before it is where the dead one was.
                     self.handle, self._begun = fresh, begun
+        return met
 
     def close(self) -> None:
         """End the actor. May be called more than once, and when Ray has ended."""
@@ -111,11 +113,11 @@ class Member:
         except ray.exceptions.RayTaskError as error:
             raise as_raised(error) from None
 
-    def _check(self, error: Exception) -> None:
+    def _check(self, error: Exception, met: int) -> None:
         if self.deaths > self.most:
             often, why = f"{self.deaths} times", f"Expected at most {self.most} (cluster.replaced)."
-        elif self._in_a_row > IN_A_ROW:
-            often, why = f"{self._in_a_row} times in a row", "What it is asked kills it, or how it begins."
+        elif met > IN_A_ROW:
+            often, why = f"{met} times in a row", "What it is asked kills it, or how it begins."
         else:
             return
         raise EngineError(

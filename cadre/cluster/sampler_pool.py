@@ -55,14 +55,14 @@ class Drawer:
         """Answer a part of a round; whatever happens, every request is answered."""
         if scope != self._scope:
             self._scope, self._drawn = scope, []
-        exceptions = ray_module().exceptions
+        exceptions, met = ray_module().exceptions, 0
         while any(not waiting.future.done() for waiting in part):
             handle = self.member.handle
             try:
                 await self._stream(handle, part)
             except exceptions.RayActorError as error:
                 try:
-                    await asyncio.to_thread(self.member.replace, handle, error)
+                    met = await asyncio.to_thread(self.member.replace, handle, error, met)
                 except EngineError as too_many:
                     _fail(part, too_many)
             except exceptions.RayTaskError as error:

@@ -39,9 +39,32 @@ def test_what_kills_everybody_who_is_asked_is_given_up() -> None:
     assert member.made == 1 + IN_A_ROW
 
 
-def test_an_answer_between_starts_the_count_again() -> None:
+def test_every_question_counts_its_own_deaths() -> None:
     member = Scripted([*([True] * IN_A_ROW), False] * 3, most=100)
     assert [member.ask(str) for _ in range(3)] == ["6", "11", "16"]
+
+
+def test_answers_to_others_do_not_hide_a_question_that_kills() -> None:
+    member = Scripted([False] * 100, most=100)
+
+    def kills(handle: Any) -> Any:
+        member.ask(str)
+        raise Died("killed")
+
+    with pytest.raises(EngineError, match="died 6 times in a row"):
+        member.ask(kills)
+    assert member.made == 1 + IN_A_ROW
+
+
+def test_a_question_counts_deaths_after_which_another_had_it_replaced() -> None:
+    member = Scripted([False] * 100, most=100)
+
+    def kills(handle: Any) -> Any:
+        member.replace(handle, Died("killed"), 0)
+        raise Died("killed")
+
+    with pytest.raises(EngineError, match="died 6 times in a row"):
+        member.ask(kills)
 
 
 def test_too_many_in_all() -> None:
