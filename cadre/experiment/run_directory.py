@@ -40,7 +40,7 @@ from cadre.experiment.config import Config, dump, load
 from cadre.experiment.to_disk import writing
 from cadre.experiment.trackers import Trackers
 from cadre.experiment.trackers.story import Story
-from cadre.experiment.trees import keep
+from cadre.experiment.trees import keep, pictures
 from cadre.experiment.trees.keep import StepRecord
 from cadre.experiment.trees.vocabulary import Vocabulary
 from cadre.settings import CreditConfig
@@ -55,7 +55,7 @@ class Run:
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder, self.config = folder, config
-        self.words = Vocabulary({})
+        self.words, self._shown = Vocabulary({}), pictures.Kept(folder)
         self._trackers: Trackers | None = None
 
     @classmethod
@@ -120,7 +120,7 @@ class Run:
 
     def keep(self, step: int, record: StepRecord, chosen: CreditConfig) -> None:
         """Write what people may look at of a step, as the settings say."""
-        keep.Keeping(self.folder, self.config.train, chosen, self.words).keep(step, record)
+        keep.Keeping(self.folder, self.config.train, chosen, self.words, self._shown).keep(step, record)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """One step's metrics to every tracker, when all else of it is written: a step that has them is logged whole."""

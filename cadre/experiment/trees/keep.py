@@ -33,12 +33,14 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class Keeping:
-    """Writes what the settings keep of each step into the `folder` of a run, and how tokens are spelt into `words`."""
+    """Writes what the settings keep of each step into the `folder` of a run, its pictures into `shown`, and how tokens
+    are spelt into `words`."""
 
     folder: Path
     goal: TrainConfig
     chosen: CreditConfig
     words: Vocabulary
+    shown: pictures.Kept
 
     def keep(self, step: int, record: StepRecord) -> None:
         """Write the kept trees of a step, what is said of their samples, and what was left out."""
@@ -54,10 +56,10 @@ class Keeping:
         due = self.due(step)
         for number, tree in enumerate(trees[: self.goal.trees_kept]):
             written, images = as_record(step, number, tree), images_of(tree)
-            if not stream.fits(self.folder, written, due, pictures.size_with(self.folder, images)):
+            if not stream.fits(self.folder, written, due, self.shown.size_with(images)):
                 return number
             self.words.learn(self.folder, written)
-            pictures.save(self.folder, images)
+            self.shown.save(images)
             stream.append(self.folder, written)
         return min(len(trees), self.goal.trees_kept)
 

@@ -7,7 +7,8 @@ is in them, so none is ever written anew, and one that nothing names any more do
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,28 @@ def read(folder: Path, digest: str) -> bytes:
     return path.read_bytes()
 
 
-def size_with(folder: Path, images: Iterable[Image]) -> int:
-    """Bytes of all pictures of a folder, were these among them."""
-    there = {path.stem: path.stat().st_size for path in (folder / FOLDER).glob("*.png")}
-    return sum((there | {image.digest: len(image.png) for image in images}).values())
+class Kept:
+    """The pictures of a folder and how much they take. Owned by the one who writes there, for as long as it does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, images: Collection[Image]) -> None:
+        """Write those that are not there yet. Raises RunError where the disk refuses."""
+        save(self.folder, images)
+        self._sizes.update(_sizes(images))
+
+    def size_with(self, images: Collection[Image]) -> int:
+        """Bytes of all of them, were these among them."""
+        return sum((self._sizes | _sizes(images)).values())
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        return {path.stem: path.stat().st_size for path in (self.folder / FOLDER).glob("*.png")}
+
+
+def _sizes(images: Collection[Image]) -> dict[str, int]:
+    return {image.digest: len(image.png) for image in images}
 
 
 def filled(value: Any, folder: Path) -> Any:

@@ -7,7 +7,7 @@ from cadre.advantages.batch import TrainingBatch
 from cadre.advantages.credit import Credit
 from cadre.advantages.filters import selected
 from cadre.experiment import jsonl
-from cadre.experiment.trees import keep, stream
+from cadre.experiment.trees import keep, pictures, stream
 from cadre.experiment.trees.keep import Keeping, StepRecord
 from cadre.experiment.trees.vocabulary import Vocabulary, read
 from cadre.learn.token_notes import TokenNote
@@ -41,7 +41,9 @@ def record(*trees: Tree, chosen: CreditConfig | None = None, replaced: int = 0) 
 
 
 def keeping(folder: Path, **goal: float) -> Keeping:
-    return Keeping(folder, TrainConfig(**goal), CreditConfig(), Vocabulary({"shared": Letters()}))
+    return Keeping(
+        folder, TrainConfig(**goal), CreditConfig(), Vocabulary({"shared": Letters()}), pictures.Kept(folder)
+    )
 
 
 def lines(path: Path) -> list[dict]:

@@ -44,7 +44,16 @@ def test_each_is_written_once_and_read_by_its_digest(tmp_path: Path) -> None:
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "pictures").iterdir()} == before
     assert sorted(before) == sorted(f"{shade(v).digest}.png" for v in (1, 2))
     assert pictures.read(tmp_path, shade(2).digest) == shade(2).png
-    assert pictures.size_with(tmp_path, [shade(1)]) == len(shade(1).png) + len(shade(2).png)
+
+
+def test_what_they_take_is_known_with_those_that_come(tmp_path: Path) -> None:
+    pictures.save(tmp_path, [shade(1)])
+    first, second, third = (len(shade(value).png) for value in (1, 2, 3))
+    kept = pictures.Kept(tmp_path)
+    assert kept.size_with([shade(1), shade(2)]) == first + second
+    kept.save([shade(1), shade(3)])
+    assert kept.size_with([shade(2)]) == first + second + third
+    assert kept.size_with([]) == pictures.Kept(tmp_path).size_with([]) == first + third
 
 
 @pytest.mark.parametrize("digest", ["../../etc/passwd", "0" * 64, "", "A" * 64])
