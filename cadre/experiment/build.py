@@ -92,9 +92,9 @@ def ask_hub(experiment: Experiment) -> None:
         from cadre.engines import hub
 
         for name, model in names.items():
-            source, learner = hub.available(model), experiment.learners.get(name)
-            if learner is not None and (learner.pack == "prefix_tree" or learner.flex_attention or learner.ranks > 1):
-                refuse_of_vision(experiment, name, hub.model_type(source))
+            source = hub.available(model)
+            if name in experiment.learners:
+                refuse_of_vision(experiment, name, partial(hub.model_type, source))
 
 
 def sampling_memory(team: Team) -> dict[str, float]:

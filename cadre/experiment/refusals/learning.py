@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from cadre.advantages.group_relative import BASELINES, of_the_group
@@ -46,25 +48,27 @@ def learner_pack(experiment: Experiment) -> None:
     """Sequences with pictures are trained padded, by one rank: in a prefix tree equal ids with other pictures would be
     one node, and places in a picture are no depths."""
     for name in experiment.learners:
-        refuse_of_vision(experiment, name, model_type(Path(experiment.models[name])))
+        refuse_of_vision(experiment, name, partial(model_type, Path(experiment.models[name])))
 
 
-def refuse_of_vision(experiment: Experiment, name: str, kind: str) -> None:
-    """Refuse what the learner of a policy cannot do, whose model is of type `kind`, if that reads pictures."""
+def refuse_of_vision(experiment: Experiment, name: str, find: Callable[[], str]) -> None:
+    """Refuse what the learner of a policy cannot do if its model reads pictures; `find` says of what type the model is,
+    and is asked only where that matters."""
     learner = experiment.learners[name]
-    if kind in VISION_MODELS:
-        if learner.pack == "prefix_tree" or learner.flex_attention:
-            setting = "learner.flex_attention=true" if learner.flex_attention else "learner.pack=prefix_tree"
-            raise ConfigError(
-                f"{setting}: got it for policy {name}, whose model of type {kind} reads pictures: these take places in "
-                "two directions, and stand for other things under equal ids, which a prefix tree cannot tell apart; "
-                "expected padded or auto, and no flex_attention. Set learner.pack=padded."
-            )
-        if learner.ranks > 1:
-            raise ConfigError(
-                f"learner.ranks: got {learner.ranks} for policy {name}, whose model of type {kind} reads pictures; "
-                "expected 1, as ranks share models of text alone. Remove it."
-            )
+    if learner.pack == "prefix_tree" or learner.flex_attention:
+        setting = "learner.flex_attention=true" if learner.flex_attention else "learner.pack=prefix_tree"
+        got = f"{setting}: got it"
+        why = (
+            ": these take places in two directions, and stand for other things under equal ids, which a prefix tree "
+            "cannot tell apart; expected padded or auto, and no flex_attention. Set learner.pack=padded."
+        )
+    elif learner.ranks > 1:
+        got = f"learner.ranks: got {learner.ranks}"
+        why = "; expected 1, as ranks share models of text alone. Remove it."
+    else:
+        return
+    if (kind := find()) in VISION_MODELS:
+        raise ConfigError(f"{got} for policy {name}, whose model of type {kind} reads pictures{why}")
 
 
 def learner_epochs(experiment: Experiment) -> None:

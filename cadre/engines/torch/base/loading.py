@@ -27,6 +27,7 @@ from cadre.engines.torch.base.lora import Adapters
 from cadre.errors import EngineError
 from cadre.settings import PolicyConfig
 from cadre.settings.policy import EMBEDDED
+from cadre.settings.vision import VISION_MODELS
 
 # transformers changes torch for the whole process while it loads a model: two at once can leave that so for good, and
 # tied weights without data. Engines have threads of their own.
@@ -96,11 +97,15 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def class_of(model_type: str) -> Any:
+    """The class of transformers that makes a model of this type, as `config.json` calls it."""
+    return AutoModelForImageTextToText if model_type in VISION_MODELS else AutoModelForCausalLM
+
+
 def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype) -> Any:
     """The model alone, on the CPU, in eval mode. Raises EngineError where it cannot be loaded."""
     with reading(source, "model"), ONE_AT_A_TIME:
-        kind = AutoModelForImageTextToText if seeing.is_vision(source) else AutoModelForCausalLM
-        model, found = kind.from_pretrained(
+        model, found = class_of(hub.model_type(source)).from_pretrained(
             source,
             dtype=dtype,
             use_safetensors=True,

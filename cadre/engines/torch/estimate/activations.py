@@ -11,9 +11,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AttentionInterface
 
-from cadre.engines.torch.base.loading import DTYPES, attending, autocast, trains_whole
+from cadre.engines.torch.base.loading import DTYPES, attending, autocast, class_of, trains_whole
 from cadre.engines.torch.base.lora import Adapters
-from cadre.engines.torch.estimate.sizes import configuration, kind_of
+from cadre.engines.torch.estimate.sizes import configuration
 from cadre.engines.torch.learning.token_logprobs import CHUNK, KEPT
 from cadre.settings import LearnerConfig, PolicyConfig
 
@@ -44,7 +44,7 @@ def scores(vocabulary: int, tokens: int, entropy: bool) -> int:
 def _kept(config: Any, policy: PolicyConfig, tokens: int) -> int:
     whole = trains_whole(policy)
     with FakeTensorMode():
-        model = kind_of(config).from_config(config, dtype=torch.float32 if whole else DTYPES[policy.dtype])
+        model = class_of(config.model_type).from_config(config, dtype=torch.float32 if whole else DTYPES[policy.dtype])
         model.requires_grad_(whole)
         adapters = Adapters(model, {"p": policy.lora} if policy.lora else {}, 0)
         ids = torch.zeros(1, tokens, dtype=torch.int64)

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig
 
-from cadre.engines.torch.base.loading import DTYPES, locate
+from cadre.engines.model_folder import reading
+from cadre.engines.torch.base.loading import DTYPES, class_of, locate
 from cadre.engines.torch.base.lora import linear_layers, targeted_layers
 from cadre.engines.torch.sampling.batch_memory import SequenceMemory
-from cadre.errors import EngineError, first_line
 from cadre.settings import PolicyConfig
 from cadre.settings.known_models import SHAPES
-from cadre.settings.vision import VISION_MODELS
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def measure(name: str, policy: PolicyConfig) -> Sizes:
     """The sizes of a policy by the configuration of its model. Raises EngineError where there is none to be had."""
     config = configuration(name)
     with torch.device("meta"):
-        model = kind_of(config).from_config(config)
+        model = class_of(config.model_type).from_config(config)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     dtype = DTYPES[policy.dtype]
     trained = 0 if policy.frozen else parameters if policy.lora is None else adapter(model, policy, name)
@@ -67,21 +66,10 @@ def adapter(model: Any, policy: PolicyConfig, name: str) -> int:
     return sum(policy.lora.rank * (linear.in_features + linear.out_features) for linear in chosen)
 
 
-def kind_of(config: Any) -> Any:
-    """The class of transformers that makes a model of this configuration."""
-    return AutoModelForImageTextToText if config.model_type in VISION_MODELS else AutoModelForCausalLM
-
-
 def configuration(name: str) -> Any:
-    """The configuration of a model: known here, in a folder, or on the hub."""
+    """The configuration of a model: known here, in a folder, or on the hub. Raises EngineError."""
     if name in SHAPES and not Path(name).is_dir():
         known = dict(SHAPES[name])
         return AutoConfig.for_model(known.pop("model_type"), **known)
-    try:
+    with reading(name, "configuration"):
         return AutoConfig.from_pretrained(locate(name))
-    except Exception as error:
-        raise EngineError(
-            f"The shape of {name!r} is not known: {first_line(error)}. Expected one of {', '.join(SHAPES)}, a "
-            "folder with config.json, or a hub name that this machine can reach. Download its config.json into a "
-            "folder first."
-        ) from error

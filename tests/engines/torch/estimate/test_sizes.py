@@ -1,5 +1,7 @@
 """The sizes of models by hand, without weights or network."""
 
+from pathlib import Path
+
 import pytest
 
 from cadre.engines.torch.estimate.sizes import configuration, measure
@@ -49,3 +51,11 @@ def test_an_unknown_model_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(EngineError, match="cannot be had: HF_HUB_OFFLINE is set"):
         configuration("nobody/no-model-of-this-name")
+
+
+@pytest.mark.parametrize("text", ["null", '{"model_type": "llama", "num_attention_heads": 0}'])
+def test_a_folder_may_hold_anything(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(EngineError, match=r"The configuration of .* cannot be loaded"):
+        configuration(str(tmp_path))
