@@ -46,11 +46,21 @@ class RankProcess(LearningProcess):
         settle(threads)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _interface(_address()))
         self.scratch = Path(tempfile.gettempdir()) / f"{scratch}-{nodes[rank]}"
-        self.first_here = nodes.index(nodes[rank]) == rank
+        self.first, self.first_here = rank == 0, nodes.index(nodes[rank]) == rank
         self.learner = RankLearner(recipe.part, rank, len(nodes), meeting)
 
     async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
         return self.learner.update(data)
+
+    async def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+        """Where this is the first rank: whoever asks fetches what each returns, and all would return the same."""
+        values = await super().values(data)
+        return values if self.first else []
+
+    async def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+        """Likewise."""
+        logprobs = await super().reference_logprobs(data)
+        return logprobs if self.first else []
 
     async def publish(self, policy: str) -> tuple[int, Bytes | Files]:
         """The policy's version, and its weights where this is the first rank."""

@@ -72,6 +72,13 @@ def kill(learner: RemoteLearner, rank: int) -> None:
     time.sleep(0.1)
 
 
+def told(learner: RemoteLearner) -> list[object]:
+    """What each rank returns of the log-probabilities that all have."""
+    import ray
+
+    return ray.get([rank.reference_logprobs.remote(data(step=0)) for rank in learner.member.handle])
+
+
 def weights(learner: Learner, folder: Path) -> bytes:
     learner.export("p", folder)
     return (folder / "model.safetensors").read_bytes()
@@ -86,6 +93,7 @@ def test_ranks_on_two_nodes_are_the_group_of_one_machine_and_may_die(
     alone = GroupLearner(recipe.part, 2)
     updated(alone, range(4))
     known = weights(alone, tmp_path / "known")
+    reference = alone.reference_logprobs(data(step=0))
     alone.save(tmp_path / "of children")
     alone.close()
 
@@ -97,6 +105,8 @@ def test_ranks_on_two_nodes_are_the_group_of_one_machine_and_may_die(
     assert learner.member.deaths == 1
     assert weights(learner, tmp_path / "apart") == known
     assert learner.member.deaths == 2
+    assert learner.reference_logprobs(data(step=0)) == reference
+    assert told(learner) == [reference, []]
 
     learner.save(tmp_path / "of actors")
     for folder in ("of children", "of actors"):
