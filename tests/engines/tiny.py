@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -39,6 +40,17 @@ CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+SHAPE = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": 256,
+    "eos_token_id": 257,
+    "bos_token_id": None,
+}
 WINDOW = 12
 ARCHITECTURES = {
     "llama": (LlamaForCausalLM, LlamaConfig, {}),
@@ -84,29 +96,21 @@ def byte_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
 def build(folder: Path, architecture: str = "llama", template: str | None = CHATML, **changes: object) -> Path:
     """A model of two layers and 260 tokens whose logits are far from uniform, in `folder`."""
     kind, config_kind, own = ARCHITECTURES[architecture]
-    settings = {
-        "vocab_size": 260,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-        "pad_token_id": 256,
-        "eos_token_id": 257,
-        "bos_token_id": None,
-        **own,
-        **changes,
-    }
+    settings = {"vocab_size": 260, **SHAPE, **own, **changes}
+    save(lambda: kind(config_kind(**settings)), folder)
+    byte_tokenizer(template).save_pretrained(folder)
+    return folder
+
+
+def save(make: Callable[[], Any], folder: Path) -> None:
+    """Write the model that `make` makes, with weights that are always the same and logits that are far from uniform."""
     torch.manual_seed(0)
-    model = kind(config_kind(**settings))
+    model = make()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() > 1:
                 weight.normal_(0.0, 0.15)
     model.save_pretrained(folder)
-    byte_tokenizer(template).save_pretrained(folder)
-    return folder
 
 
 def policy(folder: Path, **settings: object) -> PolicyConfig:

@@ -31,24 +31,12 @@ from tests.engines import tiny
 TILE_TOKENS = ["<image>", "<fake_token_around_image>", "<global-img>"]
 TILE_TOKENS += [f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)]
 PATCH_TOKENS = ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"]
-SIZE = 280
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{% for part in message.content %}{% if part.type == 'image' %}MARKER{% else %}{{ part.text }}{% endif %}"
     "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-TEXT = {
-    "vocab_size": SIZE,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "pad_token_id": 256,
-    "eos_token_id": 257,
-    "bos_token_id": None,
-}
+TEXT = {"vocab_size": 280, **tiny.SHAPE}
 # Tiles of 32 by 32 pixels, each of which becomes 4 tokens; patches of 4 by 4, of which 4 become a token.
 TILES = {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}}
 OF_TILES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -85,13 +73,7 @@ KINDS = {
 
 def build(folder: Path, kind: str) -> Path:
     """A model of this kind whose logits are far from uniform, with its tokenizer and image processor."""
-    torch.manual_seed(0)
-    model = KINDS[kind]()
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                weight.normal_(0.0, 0.15)
-    model.save_pretrained(folder)
+    tiny.save(KINDS[kind], folder)
     tiled = not kind.startswith("qwen")
     marker = "<image>" if tiled else "<|vision_start|><|image_pad|><|vision_end|>"
     tokenizer = tiny.byte_tokenizer(TEMPLATE.replace("MARKER", marker))
