@@ -83,9 +83,7 @@ VERILOG_EXPLOITS: dict[str, Policy] = {
     "force what the judge sees": said(with_body("initial force bench.o_q = 1;"), "force dut.q = 0;"),
     "read the judge's files": said(with_body('reg [7:0] m [0:9]; initial $readmemh("wanted", m);'), "$system;"),
     "instance of the judge": said(with_body("bench b();"), '$display("PASS");'),
-    "unknown outputs": said(
-        lambda env: shell(env, "\n".join(f"assign {port.name} = 'bx;" for port in env.circuit.outputs)), ""
-    ),
+    "unknown outputs": said(lambda env: constant(env, "x"), ""),
     "a bench by lot": said(lambda env: constant(env, "0"), 'if ($random) $display("FAIL"); else $display("PASS");'),
 }
 
@@ -116,6 +114,11 @@ def system_call(draw: random.Random) -> str:
     )
 
 
+def placed(draw: random.Random, line: str) -> str:
+    """The line in a design, in a bench, or before a design."""
+    return draw.choice((f"{HEAD}{line}\nendmodule", f"module tb;\n{line}\nendmodule", f"{line}\n{HEAD}endmodule"))
+
+
 def directive(draw: random.Random) -> str:
     file = draw.choice(FILES)
     line = draw.choice(
@@ -123,7 +126,7 @@ def directive(draw: random.Random) -> str:
         f'`line 1 "{file}" 1|`define A `A|`A|`undef clk|`resetall|`unconnected_drive pull1|`ifdef X|`begin_keywords|'
         f"`define top tb|(* ivl_synthesis_off *)|(* keep *)|\\`include |\\clk |`uselib file={file}".split("|")
     )
-    return draw.choice((f"{line}\n{HEAD}endmodule", f"{HEAD}{line}\nendmodule", f"module tb;\n{line}\nendmodule"))
+    return placed(draw, line)
 
 
 def reach(draw: random.Random) -> str:
@@ -136,7 +139,7 @@ def reach(draw: random.Random) -> str:
         "primitive u(o, i); endprimitive|specify endspecify|assign q = $unit::n;|assign q = dut . n;|"
         "assign q = bench/**/.n;|assign clk = 1'b0;|event e; initial -> bench.e;|initial disable bench.one;".split("|")
     )
-    return draw.choice((f"{HEAD}{line}\nendmodule", f"module tb;\n{line}\nendmodule", f"{line}\n{HEAD}endmodule"))
+    return placed(draw, line)
 
 
 def unclosed(draw: random.Random) -> str:
