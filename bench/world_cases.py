@@ -315,7 +315,7 @@ PLAN = World(
     Plan,
     (PlanAlone, PlanSolo),
     (
-        {"size": 2},
+        {"size": 3},
         {"size": 5},
         {"domain": "logistics", "size": 1},
         {"domain": "logistics", "size": 3, "robots": 2},

@@ -7,6 +7,7 @@ tiles with a smaller whole beside them. What this leaves out: positions and forw
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ class Pictures:
         self._config = config
         self._write, self._count = FAMILIES[config.model_type]
         self._ready: OrderedDict[str, Tensors] = OrderedDict()
+        self._bytes, self._lock = 0, threading.Lock()
 
     def in_parts(self, message: Message) -> list[dict[str, str]]:
         """What templates take as content: the pictures, then the text, in which nothing else counts as a marker."""
@@ -63,11 +65,19 @@ class Pictures:
 
     def tensors(self, image: Image) -> Tensors:
         """What the image processor makes of a picture alone. Raises PromptError where it refuses it."""
-        if image.digest not in self._ready:
-            self._ready[image.digest] = self._prepared(image)
-            while len(self._ready) > 1 and sum(map(_bytes, list(self._ready.values()))) > KEPT:
-                self._ready.popitem(last=False)
-        return self._ready[image.digest]
+        with self._lock:
+            ready = self._ready.get(image.digest)
+        return self._kept(image.digest, self._prepared(image)) if ready is None else ready
+
+    def _kept(self, digest: str, tensors: Tensors) -> Tensors:
+        """The tensors, kept ready in the place of the oldest ones where there is no room."""
+        with self._lock:
+            if digest not in self._ready:
+                self._ready[digest] = tensors
+                self._bytes += _bytes(tensors)
+            while self._bytes > KEPT and len(self._ready) > 1:
+                self._bytes -= _bytes(self._ready.popitem(last=False)[1])
+        return tensors
 
     def save(self, folder: Path) -> None:
         """Write what a folder of the model needs beside the tokenizer to read pictures."""

@@ -21,7 +21,13 @@ def cautions(experiment: Experiment) -> list[str]:
 
 
 def training_cautions(experiment: Experiment) -> list[str]:
-    """Those, and what only shows when the training tasks are looked at."""
+    """Those, and what only shows when tasks are looked at.
+
+    Raises what making the first task of a split does, as where settings leave it none.
+    """
+    _some(experiment.env_spec, "train", 0, 1)
+    if experiment.config.evaluate.tasks:
+        _some(experiment.held_out, "test", 0, 1)
     return [*cautions(experiment), *_same_tasks(experiment)]
 
 

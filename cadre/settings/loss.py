@@ -43,6 +43,9 @@ class LossConfig(Section):
     aggregate: Aggregate = Field("token_mean", description=f"what counts alike: {_names(AGGREGATES)}")
     divisor: float = Field(1.0, gt=0.0, description="tokens that a sequence's sum is divided by, with sequence_sum")
     entropy: float = Field(0.0, ge=0.0, description="bonus for the entropy of the policy, a token")
+    entropy_tokens: int | None = Field(
+        None, ge=2, description="of so many of the likeliest tokens alone, renormalised; unset of the whole vocabulary"
+    )
     kl: float = Field(0.0, ge=0.0, description="penalty k2 = (log pi - log reference)^2 / 2 in the loss, a token")
     schedule: Literal["constant", "linear"] = Field(
         "constant", description="linear lets bonus and penalty fall to 0 at the last step"
@@ -61,6 +64,7 @@ class LossConfig(Section):
             "clip_high": self.ratio == "none",
             "dual_clip": self.ratio in ("none", "cispo"),
             "divisor": self.aggregate in ("token_mean", "sequence_mean"),
+            "entropy_tokens": self.entropy == 0.0,
             "schedule": self.entropy == self.kl == 0.0,
             "correction_level": self.correction == "none",
             "correction_low": self.correction in ("none", "truncate"),

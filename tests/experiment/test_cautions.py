@@ -1,11 +1,13 @@
 """The embedded model is for its games in their compact wording; anything else is told of, once a start."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from cadre.errors import ConfigError
 from cadre.experiment import config, session
 from cadre.experiment.cautions import cautions, training_cautions
 from cadre.experiment.resolve import resolve, resolve_for_evaluation
@@ -76,3 +78,20 @@ def test_tasks_that_are_trained_on_and_held_out_are_told_of(tmp_path: Path) -> N
         told[shared] = training_cautions(resolve(config.parse(raw)))
     assert told[0] == []
     assert "held-out task test-0 is also a training task, 3 of 5 are" in told[3][0]
+
+
+def test_settings_that_leave_a_split_no_task_are_refused_before_a_model_loads(tmp_path: Path) -> None:
+    """Two blocks have four problems, none of which falls into the test split."""
+    chosen = config.parse(
+        {
+            "env": "pddl",
+            "settings": {"size": 2},
+            "team": "seed",
+            "algorithm": {"name": "at_grpo", "k": 2},
+            "train": {"steps": 1, "tasks_per_step": 1},
+            "evaluate": {"tasks": 1},
+        }
+    )
+    experiment = replace(resolve(chosen), models={"shared": "/nonexistent"})
+    with pytest.raises(ConfigError, match=r"domain 'blocks', size 2, robots 1, with which none .* of the split 'test'"):
+        session.start(experiment, Run.create(tmp_path / "run", chosen), Console(file=(tmp_path / "printed").open("w")))

@@ -18,7 +18,7 @@ from pydantic import Field
 from cadre import random_keys
 from cadre.env import GeneratedTasks, Split
 from cadre.envs import drawings
-from cadre.envs.splits import SPLIT_SIZES, in_split
+from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
 from cadre.envs.worlds.inquiry import Inquiry, Single
 from cadre.envs.worlds.lab_laws import (
     Inputs,
@@ -74,13 +74,12 @@ class Lab(Inquiry):
         """Laws keyed by split and index. The law decides the split."""
 
         def make(index: int) -> dict[str, Any]:
-            attempt = 0
-            while True:
-                draw = random_keys.generator("lab", kind, variables, depth, split, index, attempt)
-                law = draw_law(draw, kind, min(variables, 4) if kind == "formula" else variables, depth)
-                if in_split(split, law.told):
-                    return told_of(law, draw.getrandbits(60))
-                attempt += 1
+            def draw(attempt: int) -> dict[str, Any] | None:
+                generator = random_keys.generator("lab", kind, variables, depth, split, index, attempt)
+                law = draw_law(generator, kind, min(variables, 4) if kind == "formula" else variables, depth)
+                return told_of(law, generator.getrandbits(60)) if in_split(split, law.told) else None
+
+            return drawn(split, draw, {"kind": kind, "variables": variables, "depth": depth})
 
         return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{kind}-{variables}-{depth}")
 

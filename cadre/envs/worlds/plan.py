@@ -22,7 +22,7 @@ from cadre import random_keys
 from cadre.env import Env, GeneratedTasks, Split
 from cadre.envs import drawings
 from cadre.envs.adapters import package
-from cadre.envs.splits import SPLIT_SIZES, in_split
+from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
 from cadre.envs.worlds import relay
 from cadre.envs.worlds.plan_domains import DOMAINS, ROBOTS, DomainName, fact, pddl, problem
 from cadre.envs.worlds.relay import Judged, Prompts, Relay, Rewards, Turns, answer_in
@@ -97,15 +97,16 @@ def parse_plan(text: str) -> list[str] | None:
 
 def make(split: Split, index: int, domain: DomainName, size: int, robots: int) -> dict[str, Any]:
     """A problem of the split, with the length of its shortest plan."""
-    attempt = 0
-    while True:
-        draw = random_keys.generator("plan", domain, size, robots, split, index, attempt)
-        data = problem(draw, domain, size, robots)
-        if in_split(split, pddl(data)):
-            optimum = Grounded(domain, pddl(data)).optimum()
-            if optimum:
-                return {**data, "optimum": optimum}
-        attempt += 1
+
+    def draw(attempt: int) -> dict[str, Any] | None:
+        generator = random_keys.generator("plan", domain, size, robots, split, index, attempt)
+        data = problem(generator, domain, size, robots)
+        if not in_split(split, pddl(data)):
+            return None
+        optimum = Grounded(domain, pddl(data)).optimum()
+        return {**data, "optimum": optimum} if optimum else None
+
+    return drawn(split, draw, {"domain": domain, "size": size, "robots": robots})
 
 
 Size = Annotated[int, Field(ge=1, le=8)]

@@ -19,7 +19,7 @@ from cadre import random_keys
 from cadre.env import GeneratedTasks, Split
 from cadre.envs import drawings
 from cadre.envs.adapters import package
-from cadre.envs.splits import SPLIT_SIZES, in_split
+from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
 from cadre.envs.worlds.inquiry import Inquiry, Single
 from cadre.envs.worlds.library import Library, library, question
 from cadre.envs.worlds.relay import Prompts, Rewards
@@ -89,13 +89,15 @@ class Search(Inquiry):
         package("bm25s", "worlds")
 
         def make(index: int) -> dict[str, Any]:
-            attempt = 0
-            while True:
+            def draw(attempt: int) -> dict[str, Any] | None:
                 seed = random_keys.key("search", split, index, attempt, hops, people)
                 chain = library(random_keys.generator("library", seed), people).chains[0][: hops + 1]
-                if in_split(split, question(chain, hops)):
-                    return {"seed": seed, "people": people, "hops": hops, "question": question(chain, hops)}
-                attempt += 1
+                asked = question(chain, hops)
+                if not in_split(split, asked):
+                    return None
+                return {"seed": seed, "people": people, "hops": hops, "question": asked}
+
+            return drawn(split, draw, {"hops": hops, "people": people})
 
         return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{hops}-{people}")
 

@@ -18,17 +18,15 @@ from pydantic import Field
 from cadre import random_keys
 from cadre.env import GeneratedTasks, Split
 from cadre.envs import drawings
-from cadre.envs.splits import SPLIT_SIZES, in_split
+from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
 from cadre.envs.worlds import relay
 from cadre.envs.worlds.relay import Judged, Prompts, Relay, Rewards, Turns
 from cadre.envs.worlds.sql_questions import Question, Table, question, rows_of, swapped
-from cadre.errors import ConfigError
 from cadre.rewards import database
 from cadre.rewards.database import Database, Result
 from cadre.types import Drawing, Task
 
 HIDDEN = 3  # sets of rows that queries are judged on
-TRIES = 4000  # questions that are tried for a task; one in ten belongs to the test split
 Dial = Annotated[int, Field(ge=0, le=2)]
 Share = Annotated[float, Field(ge=0.0, le=0.9)]
 DIRTY = (
@@ -85,22 +83,19 @@ def telling(asked: Question, data: Any) -> bool:
 
 def generate(split: Split, index: int, dials: dict[str, Any]) -> dict[str, Any]:
     """A task of the split: tables, a question, and rows that tell it from its likes."""
-    for attempt in range(TRIES):
-        draw = random_keys.generator("sql", split, index, attempt, repr(sorted(dials.items())))
-        asked = question(draw, dials)
+
+    def draw(attempt: int) -> dict[str, Any] | None:
+        generator = random_keys.generator("sql", split, index, attempt, repr(sorted(dials.items())))
+        asked = question(generator, dials)
         tables = list(map(table_data, asked.chain))
         forms = {"english": asked.english(), "brief": asked.brief(), "reference": asked.sql()}
         if not in_split(split, repr(tables), asked.sql()):
-            continue
+            return None
         data = {"tables": tables, "rows": dials["rows"], "dirty": dials["dirty"], **forms}
-        for _ in range(3):
-            data["seed"] = draw.getrandbits(60)
-            if telling(asked, data):
-                return data
-    raise ConfigError(
-        f"settings: got {dials}, with which {TRIES} questions had no rows that tell them from their likes; expected "
-        "some. Take more rows or fewer conditions."
-    )
+        likely = ({**data, "seed": generator.getrandbits(60)} for _ in range(3))
+        return next((rows for rows in likely if telling(asked, rows)), None)
+
+    return drawn(split, draw, dials)
 
 
 def table_data(table: Table) -> dict[str, Any]:

@@ -20,16 +20,14 @@ from cadre import random_keys
 from cadre.env import GeneratedTasks, Split
 from cadre.envs import drawings
 from cadre.envs.account import Account
-from cadre.envs.splits import SPLIT_SIZES, in_split
+from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
 from cadre.envs.turn_based import OneAgent, TurnBased
 from cadre.envs.worlds.circuits import Circuit, predicted
 from cadre.envs.worlds.circuits_tasks import Kind, circuit_of, draw_circuit, mutants, sequences
 from cadre.envs.worlds.relay import FORM, RIGHT, TEAM, Prompts, Rewards, Turns, answer_in
-from cadre.errors import ConfigError
 from cadre.rewards import verilog
 from cadre.types import Drawing, Message, Reward, Task
 
-TRIES = 2000  # circuits that are tried for a task; one in ten belongs to the test split
 SHOWN = 4000  # letters of a design or a bench that the other is shown
 DESIGN = (
     "Write the module `top` in Verilog. All changes happen at the rising edge of `clk`; `rst` is sampled there, too, "
@@ -68,19 +66,17 @@ class Bench:
 
 def generate(split: Split, index: int, kind: Kind, width: int, features: int) -> dict[str, Any]:
     """A task of the split: a circuit, wrong ones like it, and the seed of what they are told apart by."""
-    for attempt in range(TRIES):
-        draw = random_keys.generator("verilog", split, index, attempt, kind, width, features)
-        circuit = draw_circuit(draw, kind, width, features)
+
+    def draw(attempt: int) -> dict[str, Any] | None:
+        generator = random_keys.generator("verilog", split, index, attempt, kind, width, features)
+        circuit = draw_circuit(generator, kind, width, features)
         if not in_split(split, repr(circuit)):
-            continue
-        seed = draw.getrandbits(60)
-        wrong = mutants(circuit, seed)
-        if wrong:
-            return {"circuit": circuit.data(), "wrong": [it.data() for it in wrong], "seed": seed}
-    raise ConfigError(
-        f"settings: got kind {kind!r}, width {width}, features {features}, of which {TRIES} circuits had none for the "
-        f"split {split!r}; expected some. Take a greater width or more features."
-    )
+            return None
+        seed = generator.getrandbits(60)
+        wrong = [it.data() for it in mutants(circuit, seed) or ()]
+        return {"circuit": circuit.data(), "wrong": wrong, "seed": seed} if wrong else None
+
+    return drawn(split, draw, {"kind": kind, "width": width, "features": features})
 
 
 class Verilog(TurnBased):

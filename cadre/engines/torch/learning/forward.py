@@ -48,12 +48,12 @@ class Scores:
 
 @dataclass(frozen=True)
 class Precision:
-    """How a forward computes: in `dtype`, a prefix tree's attention by FlexAttention or not, and whether the entropies
-    carry a gradient."""
+    """How a forward computes: in `dtype`, a prefix tree's attention by FlexAttention or not. Entropies are those of the
+    `entropy_tokens` likeliest tokens and carry a gradient; with 0 they are those of all tokens, without one."""
 
     dtype: torch.dtype = torch.float32
     flex: bool = False
-    entropy_gradient: bool = False
+    entropy_tokens: int = 0
 
 
 def score(
@@ -68,7 +68,7 @@ def score(
         states, nodes = _states(model, batch, precision.flex)
         read = nodes[sequences, positions - 1]
         query = LogprobQuery.of(read, batch.temperature[sequences], batch.token_ids[sequences, positions])
-        logprobs, entropy = token_logprobs(model, states, query, precision.entropy_gradient)
+        logprobs, entropy = token_logprobs(model, states, query, precision.entropy_tokens)
         blank = torch.zeros(batch.mask.shape, device=states.device)
         if project_one:
             blank = blank + 0.0 * project(model, states[:1]).float().sum()
@@ -170,9 +170,9 @@ class Forward:
         if head.weight is not self.model.get_input_embeddings().weight:
             head.weight.grad = None
 
-    def scores(self, batch: Batch, entropy_gradient: bool = False) -> Scores:
+    def scores(self, batch: Batch, entropy_tokens: int = 0) -> Scores:
         """What the model and the value heads say of a batch."""
-        return Scores(*self.root(batch, replace(self._precision, entropy_gradient=entropy_gradient), self.heads))
+        return Scores(*self.root(batch, replace(self._precision, entropy_tokens=entropy_tokens), self.heads))
 
     def logprobs(self, data: Sequence[Datum], plain: Any = None) -> list[tuple[float, ...]]:
         """Log-probabilities of every datum's masked tokens under its policy, 0 elsewhere; T a datum, in order.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cadre.engines.torch.learning.forward import Forward, Scores
 from cadre.engines.torch.learning.metrics import UpdateMetrics
+from cadre.engines.torch.learning.token_logprobs import ALL
 from cadre.learn.aggregation import AGGREGATES, Aggregate, Denominators
 from cadre.learn.batch import Batch
 from cadre.learn.loss import Tokens, annealed, policy_loss
@@ -81,6 +82,7 @@ class Gradients:
         self._critic = critic
         self._notes = notes
         self._progress = progress
+        self._entropy_tokens = (loss.entropy_tokens or ALL) if loss.entropy else 0
         self._aggregate = load_function("loss.aggregate", loss.aggregate, AGGREGATES)
 
     def add(
@@ -99,7 +101,7 @@ class Gradients:
         for micro in self._forward.cut(data):
             batch = self._forward.collated(micro)
             with self._forward.adapted(batch):
-                scores = self._forward.scores(batch, self._loss.entropy > 0.0)
+                scores = self._forward.scores(batch, self._entropy_tokens)
                 self._note(micro.data, scores)
                 total = scores.logprobs.new_zeros(())
                 for policy in dict.fromkeys(batch.policies):

@@ -23,6 +23,8 @@ CHUNK = 1 << 24
 # Scores whose probabilities are kept for the backward pass, and they themselves where the entropy has a gradient; those
 # beyond are computed again there.
 KEPT = 1 << 27
+# As many tokens as any vocabulary has.
+ALL = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -62,18 +64,17 @@ class LogprobQuery:
             )
 
 
-def token_logprobs(
-    model: Any, states: Tensor, query: LogprobQuery, entropy_gradient: bool = False
-) -> tuple[Tensor, Tensor]:
+def token_logprobs(model: Any, states: Tensor, query: LogprobQuery, entropy_tokens: int = 0) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies float32 [M] in the order asked for, by the model's own vocabulary projection.
 
-    `states` [N, H]. Entropies carry a gradient where `entropy_gradient` says so.
+    `states` [N, H]. Entropies are those of the `entropy_tokens` likeliest and carry a gradient; with 0 they are those
+    of all tokens, without one.
     """
     vocabulary = model.config.get_text_config().vocab_size
     size = max(1, CHUNK // vocabulary)
     parts = []
     for number, chunk in enumerate(query.chunks(size), 1):
-        arguments = (model, take(states, chunk.states), chunk, entropy_gradient)
+        arguments = (model, take(states, chunk.states), chunk, entropy_tokens)
         kept = number * size * vocabulary <= KEPT
         parts.append(_read(*arguments) if kept else checkpoint(_read, *arguments, use_reentrant=False))
     blank = torch.zeros(len(query.tokens), device=states.device)
@@ -83,12 +84,24 @@ def token_logprobs(
     return blank.index_put((query.order,), chosen), blank.index_put((query.order,), entropy)
 
 
-def _read(model: Any, states: Tensor, chunk: LogprobQuery, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+def _read(model: Any, states: Tensor, chunk: LogprobQuery, entropy_tokens: int) -> tuple[Tensor, Tensor]:
     scores = project(model, states).float()
     if not bool((chunk.temperatures == 1.0).all()):
         scores = scores / chunk.temperatures.unsqueeze(1)
-    chosen, entropy = SelectedLogprobs.apply(scores, chunk.which, chunk.tokens, entropy_gradient)  # type: ignore[no-untyped-call]
+    whole = entropy_tokens >= scores.shape[1]
+    chosen, entropy = SelectedLogprobs.apply(scores, chunk.which, chunk.tokens, whole)  # type: ignore[no-untyped-call]
+    if entropy_tokens and not whole:
+        entropy = likeliest_entropy(scores, entropy_tokens)
     return chosen, take(entropy, chunk.which)
+
+
+def likeliest_entropy(scores: Tensor, tokens: int) -> Tensor:
+    """Entropy [S] of the so many likeliest tokens under scores [S, V], their probabilities renormalised.
+
+    A bonus for the entropy of a whole vocabulary goes mostly to tokens that mean nothing (arXiv 2509.03493).
+    """
+    logprobs = scores.topk(tokens, dim=-1).values.log_softmax(dim=-1)
+    return -torch.linalg.vecdot(logprobs.exp(), logprobs)
 
 
 class SelectedLogprobs(torch.autograd.Function):

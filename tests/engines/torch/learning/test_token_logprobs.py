@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from cadre.engines.torch.learning.token_logprobs import SelectedLogprobs
+from cadre.engines.torch.learning.token_logprobs import SelectedLogprobs, likeliest_entropy
 
 
 def plain(scores, which, tokens):
@@ -59,3 +59,19 @@ def test_entropies_have_no_gradient_unless_asked():
         torch.zeros(1, 2, requires_grad=True), torch.tensor([0]), torch.tensor([0]), False
     )
     assert not entropy.requires_grad
+
+
+def test_the_entropy_of_the_likeliest_by_hand():
+    """Of scores 0, log 3 and log 12 the two likeliest have 1/5 and 4/5 of what is theirs; the third counts nothing."""
+    scores = torch.tensor([[math.log(3.0), 0.0, math.log(12.0)]], dtype=torch.float64, requires_grad=True)
+    entropy = likeliest_entropy(scores, 2)
+    assert entropy.tolist() == pytest.approx([0.2 * math.log(5.0) + 0.8 * math.log(1.25)])
+    entropy.backward()
+    # -p (log p + H): 1/5 (log 5 - H) and -4/5 (H - log 5/4), with H = log 5 - 4/5 log 4.
+    assert scores.grad[0].tolist() == pytest.approx([0.16 * math.log(4.0), 0.0, -0.16 * math.log(4.0)])
+
+
+def test_the_entropy_of_as_many_as_there_are_is_that_of_all():
+    scores = torch.randn(5, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    _, entropy = SelectedLogprobs.apply(scores, torch.tensor([0]), torch.tensor([0]), True)
+    torch.testing.assert_close(likeliest_entropy(scores, 9), entropy, rtol=1e-12, atol=1e-12)
