@@ -17,11 +17,11 @@ import cadre
 from cadre.models.make_world import WORLDS
 from common import record
 
-TOKENS = 400_000
+TOKENS = 200_000
 TASKS = 200
 SHARED: dict[str, Any] = {
     "sampling": {"max_tokens": 96},
-    "learner": {"learning_rate": 1e-3},
+    "learner": {"learning_rate": 2e-4},
     "train": {"steps": 1000, "tasks_per_step": 16, "max_tokens": TOKENS},
 }
 SIDES: dict[str, tuple[str, dict[str, Any]]] = {
