@@ -32,8 +32,8 @@ RECIPE: dict[str, Any] = {
     "settings": {"size": 6, "cell": 8, "prompts": "compact", "turns": 1, "reward": "outcome"},
     "algorithm": {"name": "grpo", "k": 8},
     "sampling": {"max_tokens": 24},
-    "learner": {"learning_rate": 1e-3},
-    "train": {"steps": 160, "tasks_per_step": 16},
+    "learner": {"learning_rate": 3e-4},
+    "train": {"steps": 100, "tasks_per_step": 16},
     "evaluate": {"tasks": 200},
 }
 

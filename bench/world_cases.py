@@ -277,11 +277,7 @@ def shortest(env: Any) -> list[str]:
 
 @cache
 def plan_of(domain: str, text: str) -> tuple[str, ...]:
-    from pyperplan import search
-    from pyperplan.heuristics.lm_cut import LmCutHeuristic
-
-    task = Grounded(domain, text).task
-    return tuple(action.name for action in search.astar_search(task, LmCutHeuristic(task)))
+    return tuple(Grounded(domain, text).shortest() or ())
 
 
 def other_plan(env: Plan, draw: random.Random) -> str | None:

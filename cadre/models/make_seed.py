@@ -99,11 +99,15 @@ def batches(
         pool = sorted((encode(talk, tokenizer) for talk in talks), key=lambda row: len(row[0]))
         chunks = [pool[start : start + size] for start in range(0, len(pool), size)]
         generator.shuffle(chunks)
-        for chunk in chunks:
-            width = len(chunk[-1][0])
-            rows = [(ids + [0] * (width - len(ids)), labels + [-100] * (width - len(ids))) for ids, labels in chunk]
-            ids, labels = (torch.tensor(side) for side in zip(*rows, strict=True))
-            yield {"input_ids": ids, "labels": labels}
+        yield from map(padded, chunks)
+
+
+def padded(rows: list[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:
+    """Ids and labels, padded on the right; the longest is the last."""
+    width = len(rows[-1][0])
+    filled = [(ids + [0] * (width - len(ids)), labels + [-100] * (width - len(ids))) for ids, labels in rows]
+    ids, labels = (torch.tensor(side) for side in zip(*filled, strict=True))
+    return {"input_ids": ids, "labels": labels}
 
 
 def pretrain(model: PreTrainedModel, rows: Iterator[dict[str, torch.Tensor]], steps: int, peak: float) -> None:

@@ -49,11 +49,11 @@ class Grounded:
         self.actions = {action.name: action for action in self.task.operators}
         self.start, self.goals = Facts(self.task.initial_state), Facts(self.task.goals)
 
-    def optimum(self) -> int | None:
-        """The length of a shortest plan, by A* with an admissible heuristic; None where there is no plan."""
+    def shortest(self) -> list[str] | None:
+        """A shortest plan, by A* with an admissible heuristic; None where there is no plan."""
         search, heuristics = package("pyperplan.search", "worlds"), package("pyperplan.heuristics.lm_cut", "worlds")
         plan = search.astar_search(self.task, heuristics.LmCutHeuristic(self.task))
-        return None if plan is None else len(plan)
+        return None if plan is None else [action.name for action in plan]
 
     def run(self, plan: Sequence[str]) -> tuple[Facts, int]:
         """The facts where a plan ends or stops, and how many of its actions were executed."""
@@ -103,8 +103,8 @@ def make(split: Split, index: int, domain: DomainName, size: int, robots: int) -
         data = problem(generator, domain, size, robots)
         if not in_split(split, pddl(data)):
             return None
-        optimum = Grounded(domain, pddl(data)).optimum()
-        return {**data, "optimum": optimum} if optimum else None
+        shortest = Grounded(domain, pddl(data)).shortest()
+        return {**data, "optimum": len(shortest)} if shortest else None
 
     return drawn(split, draw, {"domain": domain, "size": size, "robots": robots})
 

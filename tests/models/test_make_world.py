@@ -1,0 +1,49 @@
+"""What the models of worlds read: answers of mixed quality, of training tasks alone, in the compact wording."""
+
+import random
+
+import pytest
+
+from cadre import random_keys
+from cadre.experiment.event_loop import run_to_end
+from cadre.models.make_seed import encode, padded
+from cadre.models.make_world import KINDS, WORLDS, make_tokenizer, mixed, transcripts
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_the_right_answer_solves_the_task_and_others_are_its_beginnings_or_one_word_off(name: str) -> None:
+    world = WORLDS[name]
+    env = world.alone(world.team.tasks("train", **world.settings)[0], **world.settings, prompts="compact")
+    right, generator = world.right(env), random_keys.generator("mixed")
+    said = [mixed(right, "other words", world, generator) for _ in range(400)]
+    run_to_end(env.step(dict.fromkeys(env.observe(), right)))
+    assert env.success
+    assert said.count(right) / len(said) == pytest.approx(KINDS["right"] / 100, abs=0.06)
+    begun = [text for text in said if right.startswith(text) and text != right]
+    assert len(begun) / len(said) == pytest.approx(KINDS["beginning"] / 100, abs=0.08)
+    assert all(len(text) > len(right) // 4 for text in set(said) - set(begun))
+
+
+def test_a_task_is_drafted_decided_and_decided_without_a_draft() -> None:
+    """Prompts are those of the environment, and many decisions repeat their draft."""
+    talks = transcripts(WORLDS["pddl"], 10, random.Random(0))
+    assert len(talks) == 90
+    first = [talk[0][1].partition("\n")[0] for talk in talks]
+    assert first[:3] == ["plan", "plan draft", "plan"]
+    drafts = [talk for talk, title in zip(talks, first, strict=True) if title == "plan draft"]
+    decided = talks[2::3]
+    assert all(draft[1][1] in decision[0][1] for draft, decision in zip(drafts, decided, strict=True))
+    repeated = sum(draft[1][1] == decision[1][1] for draft, decision in zip(drafts, decided, strict=True))
+    assert 15 < repeated < 30
+
+
+def test_rows_are_padded_and_only_answers_are_learned() -> None:
+    talks = transcripts(WORLDS["pddl"], 2, random.Random(0))
+    tokenizer = make_tokenizer(talks)
+    rows = sorted((encode(talk, tokenizer) for talk in talks), key=lambda row: len(row[0]))
+    batch = padded(rows)
+    assert batch["input_ids"].shape == (18, len(rows[-1][0]))
+    for (ids, _), row, labels in zip(rows, batch["input_ids"], batch["labels"], strict=True):
+        said = labels[labels >= 0].tolist()
+        assert ids[-len(said) :] == said
+        assert row[len(ids) :].tolist() == [0] * (len(row) - len(ids))
