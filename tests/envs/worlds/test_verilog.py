@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from cadre.envs.worlds import verilog as world
+from cadre.envs import splits
 from cadre.envs.worlds.circuits_tasks import circuit_of
 from cadre.envs.worlds.verilog import Verilog, VerilogAlone, VerilogSolo
 from cadre.errors import ConfigError
@@ -176,6 +176,6 @@ def test_a_clear_error_without_the_simulator(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_split_that_has_no_circuits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world, "TRIES", 1)
-    with pytest.raises(ConfigError, match="Take a greater width"):
+    monkeypatch.setattr(splits, "TRIES", 1)
+    with pytest.raises(ConfigError, match=r"kind 'detector', width 2, features 0, with which none"):
         list(Verilog.tasks("test", kind="detector", width=2, features=0)[:20])
