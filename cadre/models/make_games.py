@@ -20,13 +20,12 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from cadre import random_keys
 from cadre.envs.adapters.openspiel import OpenSpiel, acting, answers, role, seen
 from cadre.experiment.event_loop import run_to_end
-from cadre.models.make_seed import SPECIAL, TEMPLATE
+from cadre.models.make_seed import byte_level, padded
 from cadre.types import Choice, Task
 
 # How often a batch is of a game: oftener where more has to be read, seldomer where that is long.
@@ -62,22 +61,8 @@ def _players(state: Any) -> list[tuple[str, int]]:
 
 def make_tokenizer(choices: dict[str, list[Choice]]) -> PreTrainedTokenizerFast:
     """Byte-level BPE over what players see and may say."""
-    core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(PIECES), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
-    )
-    core.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[AddedToken(token, special=True) for token in SPECIAL],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
     listed = [choice for of_game in choices.values() for choice in of_game]
-    core.train_from_iterator((choice.observation.messages[-1].content for choice in listed), trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<|pad|>", eos_token="<|end|>")
-    fast.chat_template = TEMPLATE
-    return fast
+    return byte_level(PIECES, (choice.observation.messages[-1].content for choice in listed), VOCABULARY)
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -111,10 +96,7 @@ def batches(
         (game,) = generator.choices(list(GAMES), list(GAMES.values()))
         drawn = generator.choices(choices[game], k=size)
         rows = [_row(*encoded(choice), likely(choice), generator) for choice in drawn]
-        width = max(len(ids) for ids, _ in rows)
-        ids = torch.tensor([ids + [0] * (width - len(ids)) for ids, _ in rows])
-        labels = torch.tensor([[-100] * (start) + ids[start:] + [-100] * (width - len(ids)) for ids, start in rows])
-        yield {"input_ids": ids, "labels": labels}
+        yield padded([(ids, [-100] * start + ids[start:]) for ids, start in rows])
 
 
 def _encoded(tokenizer: PreTrainedTokenizerFast, choice: Choice) -> tuple[list[int], list[list[int]]]:

@@ -12,7 +12,7 @@ import argparse
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -28,6 +28,7 @@ from cadre.models.transcripts import Transcript, numbered_rows, transcript
 
 MIXTURES = {"whole": KINDS, "parts": PARTS}
 VOCABULARY = 1024
+Row = tuple[list[int], list[int]]  # token ids and labels
 SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
@@ -40,24 +41,31 @@ PIECES = r" ?\d:[\d.]{4,}|\n?[.#SGB*+]{4,}|\n?[\d.]{4,}| ?\d+[UDLR]?|\n[^\n\d]*"
 
 def make_tokenizer(generator: random.Random, mixture: Mixture = KINDS) -> PreTrainedTokenizerFast:
     """Byte-level BPE over transcripts, programs given more weight than grids."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(PIECES), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[AddedToken(token, special=True) for token in SPECIAL],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
     texts = [text for _ in range(1500) for _, text in transcript(generator, mixture)]
     texts += [sample_program(game, generator, mixture)[1] for _ in range(1500) for game in KINDS]
     texts += [numbered("".join(generator.choices("UDLR", k=40))) for _ in range(3000)]
     texts += [numbered_rows(4, generator) for _ in range(10_000)]
+    return byte_level(PIECES, texts, VOCABULARY)
+
+
+def byte_level(
+    pieces: str, texts: Iterable[str], vocabulary: int, special: Sequence[str] = SPECIAL, template: str = TEMPLATE
+) -> PreTrainedTokenizerFast:
+    """Byte-level BPE of so many tokens over the texts, none of which goes beyond what `pieces` matches."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(pieces), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[AddedToken(token, special=True) for token in special],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
     tokenizer.train_from_iterator(texts, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<|pad|>", eos_token="<|end|>")
-    fast.chat_template = TEMPLATE
+    fast.chat_template = template
     return fast
 
 
@@ -78,7 +86,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def encode(talk: Transcript, tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
+def encode(talk: Transcript, tokenizer: PreTrainedTokenizerFast) -> Row:
     """Token ids and labels; only what the assistant says has labels."""
     ids: list[int] = []
     labels: list[int] = []
@@ -96,15 +104,20 @@ def batches(
     """Endless right-padded batches, transcripts of like length together."""
     while True:
         talks = (transcript(generator, mixture) for _ in range(size * 16))
-        pool = sorted((encode(talk, tokenizer) for talk in talks), key=lambda row: len(row[0]))
-        chunks = [pool[start : start + size] for start in range(0, len(pool), size)]
-        generator.shuffle(chunks)
-        yield from map(padded, chunks)
+        yield from by_length([encode(talk, tokenizer) for talk in talks], size, generator)
 
 
-def padded(rows: list[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:
-    """Ids and labels, padded on the right; the longest is the last."""
-    width = len(rows[-1][0])
+def by_length(rows: list[Row], size: int, generator: random.Random) -> Iterator[dict[str, torch.Tensor]]:
+    """The rows in padded batches, rows of like length together."""
+    pool = sorted(rows, key=lambda row: len(row[0]))
+    chunks = [pool[start : start + size] for start in range(0, len(pool), size)]
+    generator.shuffle(chunks)
+    return map(padded, chunks)
+
+
+def padded(rows: list[Row]) -> dict[str, torch.Tensor]:
+    """Ids and labels, padded on the right."""
+    width = max(len(ids) for ids, _ in rows)
     filled = [(ids + [0] * (width - len(ids)), labels + [-100] * (width - len(ids))) for ids, labels in rows]
     ids, labels = (torch.tensor(side) for side in zip(*filled, strict=True))
     return {"input_ids": ids, "labels": labels}

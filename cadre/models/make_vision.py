@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, SmolVLMConfig, SmolVLMForConditionalGeneration
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
@@ -27,11 +26,11 @@ from cadre.engines.torch.base import vision
 from cadre.envs.answers import numbered
 from cadre.envs.pictured import PlanPathPicture
 from cadre.envs.plan_path import shortest
-from cadre.models.make_seed import pretrain
+from cadre.models.make_seed import SPECIAL, byte_level, pretrain
 from cadre.types import Image, Observation
 
 SIZE, CELL, VOCABULARY = 6, 8, 512
-SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+PIECES = r" ?\d+[UDLR]?|[^\d]+"
 SEEN = ["<image>", "<fake_token_around_image>", "<global-img>"]
 TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{% for part in message.content %}"
@@ -45,22 +44,9 @@ Row = tuple[tuple[int, ...], int, tuple[Image, ...]]  # ids, how many of them ar
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
     """Byte-level BPE in which a numbered move is one token."""
-    tokenizer = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(r" ?\d+[UDLR]?|[^\d]+"), "isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[AddedToken(token, special=True) for token in SPECIAL + SEEN],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
     generator = random_keys.generator("vision tokenizer")
     moves = (numbered("".join(generator.choices("UDLR", k=40))) for _ in range(3000))
-    tokenizer.train_from_iterator([*moves, *(["moves"] * 100)], trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<|pad|>", eos_token="<|end|>")
-    fast.chat_template = TEMPLATE
-    return fast
+    return byte_level(PIECES, [*moves, *(["moves"] * 100)], VOCABULARY, SPECIAL + SEEN, TEMPLATE)
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast) -> SmolVLMForConditionalGeneration:

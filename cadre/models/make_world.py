@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from cadre import random_keys
@@ -26,7 +25,7 @@ from cadre.env import Env, Split
 from cadre.envs.worlds.plan import Plan, PlanAlone
 from cadre.envs.worlds.sql import Sql, SqlAlone
 from cadre.experiment.event_loop import run_to_end
-from cadre.models.make_seed import SPECIAL, TEMPLATE, VOCABULARY, encode, make_model, padded, pretrain
+from cadre.models.make_seed import VOCABULARY, Row, by_length, byte_level, encode, make_model, pretrain
 from cadre.models.transcripts import Transcript
 
 PIECES = r" ?\w+|\s|[^\w\s]+"
@@ -97,29 +96,13 @@ def _talks(world: World, task: Any, generator: random.Random) -> Iterator[Transc
 
 def make_tokenizer(talks: list[Transcript]) -> PreTrainedTokenizerFast:
     """Byte-level BPE in which a frequent word is one token."""
-    tokenizer = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(PIECES), "isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[AddedToken(token, special=True) for token in SPECIAL],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator((text for talk in talks for _, text in talk), trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<|pad|>", eos_token="<|end|>")
-    fast.chat_template = TEMPLATE
-    return fast
+    return byte_level(PIECES, (text for talk in talks for _, text in talk), VOCABULARY)
 
 
-def batches(rows: list[tuple[list[int], list[int]]], size: int, generator: random.Random) -> Iterator[dict[str, Any]]:
+def batches(rows: list[Row], size: int, generator: random.Random) -> Iterator[dict[str, Any]]:
     """Endless right-padded batches, transcripts of like length together."""
     while True:
-        pool = sorted(generator.sample(rows, min(len(rows), size * 16)), key=lambda row: len(row[0]))
-        chunks = [pool[start : start + size] for start in range(0, len(pool), size)]
-        generator.shuffle(chunks)
-        yield from map(padded, chunks)
+        yield from by_length(generator.sample(rows, min(len(rows), size * 16)), size, generator)
 
 
 def main() -> None:
