@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
 from cadre.advantages.credit import Credit
@@ -73,13 +73,22 @@ def _ahead(node: Node | None, role: str, alpha: float) -> float:
 
 def reward_to_go(decision: Decision, credit: Credit) -> float:
     """`R = r + gamma * mean(child returns)` (MAGRPO, arXiv 2508.04652, section 4.2), gamma once a turn."""
+    return _to_go(decision, credit, fmean)
 
+
+def best_to_go(decision: Decision, credit: Credit) -> float:
+    """`R = r + gamma * max(child returns)`: what a sample could earn with the best that was tried below it (lenient
+    learners: Panait, Tuyls and Luke, "Theoretical Advantages of Lenient Learners", JMLR 9, 2008)."""
+    return _to_go(decision, credit, max)
+
+
+def _to_go(decision: Decision, credit: Credit, of_children: Callable[[Iterable[float]], float]) -> float:
     def value(branch: Branch, turn: int) -> float:
         reward, child = role_reward(branch, decision.role, credit.alpha), branch.child
         if child is None:
             return reward
         discount = credit.gamma if child.turn > turn else 1.0
-        return reward + discount * fmean(value(after, child.turn) for after in child.branches)
+        return reward + discount * of_children(value(after, child.turn) for after in child.branches)
 
     return fmean(value(branch, decision.node.turn) for branch in decision.branches)
 
@@ -131,6 +140,7 @@ RETURNS: dict[str, Callable[[Decision, Credit], float]] = {
     "step": step,
     "first_paid": first_paid,
     "reward_to_go": reward_to_go,
+    "best_to_go": best_to_go,
     "episode": episode,
     "difference": difference,
     "passed": passed,

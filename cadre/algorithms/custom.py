@@ -25,7 +25,8 @@ from cadre.settings.user_code import load_function, one_of
 # What functions of the user's are tried with before anything is sampled.
 TWO_RETURNS = GroupReturns((0.0, 1.0), (1.0, 1.0), (0.0, 0.0))
 OPTIONS = ("carry", "joint", "lookahead", "where", "decisions", "siblings", "rounds", "budget")
-OF_THE_FUTURE = ("reward_to_go", "episode", "difference", "passed")
+TO_GO = ("reward_to_go", "best_to_go")
+OF_THE_FUTURE = (*TO_GO, "episode", "difference", "passed")
 # What weighs alike where the setting leaves it open; under any other shape every tree does.
 TREE_WEIGHTS: dict[str, TreeWeight] = {"independent": "by_sample", "greedy": "by_decision"}
 
@@ -37,7 +38,7 @@ class Comparison(Section):
     group: Annotated[str, one_of(GROUPINGS)] = Field(description="which samples it is compared with")
     baseline: Annotated[str, one_of(BASELINES)] = Field(description="what is subtracted; not running")
     scale: Scale = Field(description="what the difference is divided by")
-    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn, with reward_to_go")
+    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn, with reward_to_go or best_to_go")
     weight: float = Field(1.0, gt=0.0, description="what it counts beside the first")
 
 
@@ -60,7 +61,7 @@ class Custom(Algorithm):
     group: Annotated[str, one_of(GROUPINGS)] = Field(description="which samples it is compared with")
     baseline: Annotated[str, one_of(BASELINES)] = Field(description="what is subtracted")
     scale: Scale = Field(description="what the difference is divided by")
-    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn, with reward_to_go")
+    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn, with reward_to_go or best_to_go")
     second: Comparison | None = Field(None, description="another comparison, whose advantage is added")
 
     def plan(self) -> Plan:
@@ -128,7 +129,7 @@ def check_comparison(key: str, axes: Custom | Comparison, shape: Shape) -> None:
             f"{key}.returns: got {axes.returns} with shape {shape.name}, where siblings left behind have no future to "
             "sum; expected step or first_paid. Set one of them, or a shape that plays every branch out."
         )
-    if axes.gamma != 1.0 and axes.returns != "reward_to_go":
+    if axes.gamma != 1.0 and axes.returns not in TO_GO:
         raise ConfigError(
             f"{key}.gamma: got {axes.gamma} with returns {axes.returns}, which ignores it; expected 1. Remove it or "
             f"set {key}.returns=reward_to_go."

@@ -6,7 +6,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from cadre.advantages.credit import Credit
 from cadre.advantages.plan import Plan
 from cadre.algorithms.magrpo import POLICY_GRADIENT, Joint
 
@@ -20,5 +19,5 @@ class MaDpo(Joint):
 
     def plan(self) -> Plan:
         """All joint actions played out; better ones preferred to worse ones of their decision."""
-        credit = Credit("reward_to_go", "node", "mean", "none", self.alpha, self.gamma)
+        credit = self.credit("mean")
         return Plan(self.shape(), credit, POLICY_GRADIENT, tree_weight="alike", preference=self.beta)

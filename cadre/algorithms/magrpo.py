@@ -24,21 +24,26 @@ class PlayedOut(Algorithm):
     k: ManySiblings = Field(4, description="completions of each agent at a node, also by turn or by role")
     gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn")
     stop_at: float | None = Field(None, description="grow no further below a node whose mean reward passes this")
+    lenient: bool = Field(False, description="what follows a completion counts by its best, not by its mean")
     reward_model: str | None = Field(
         None, description="folder of a model that scores all that is said at once; unset: the environment's reward"
     )
 
     def plan(self) -> Plan:
         """All joint actions played out, the return to go minus the node's baseline, the plain policy gradient."""
-        credit = Credit("reward_to_go", "node", self.baseline, "none", self.alpha, self.gamma)
         return Plan(
             self.shape(),
-            credit,
+            self.credit(self.baseline),
             POLICY_GRADIENT,
             reward_model=self.reward_model,
             joint_reward=True,
             tree_weight="alike",
         )
+
+    def credit(self, baseline: str) -> Credit:
+        """The return to go minus a baseline of the node."""
+        returns = "best_to_go" if self.lenient else "reward_to_go"
+        return Credit(returns, "node", baseline, "none", self.alpha, self.gamma)
 
     def shape(self) -> tree_shape.Shape:
         """Every joint action carries on."""

@@ -11,6 +11,12 @@ def test_reward_to_go_discounts_the_mean_of_the_children_at_unequal_depths() -> 
     assert got == pytest.approx({"a0": 0.25, "a1": -0.25, "late-a0": -1.0, "late-a1": 1.0})
 
 
+def test_best_to_go_takes_the_best_of_the_children() -> None:
+    got = advantages(two_turns(), "best_to_go", "node", "mean", "none", gamma=0.5)
+    # first: 1 + 0.5 * max(2, 4) = 3; second: 2; mean 2.5
+    assert got == pytest.approx({"a0": 0.5, "a1": -0.5, "late-a0": -1.0, "late-a1": 1.0})
+
+
 def test_gamma_counts_turns_not_the_steps_within_one() -> None:
     got = advantages(sequential(), "reward_to_go", "node", "none", "none", gamma=0.5)
     assert got["tool1"] == pytest.approx(4.0 + (0 + 3 + 3) / 3)
