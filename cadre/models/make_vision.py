@@ -38,7 +38,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 # How often an answer is the whole way, its beginning, or moves at random.
-KINDS = {"whole": 15, "part": 60, "random": 25}
+KINDS = {"whole": 18, "part": 72, "random": 10}
 Row = tuple[tuple[int, ...], int, tuple[Image, ...]]  # ids, how many of them are the prompt's, and its pictures
 
 
