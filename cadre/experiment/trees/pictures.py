@@ -7,7 +7,7 @@ is in them, so none is ever written anew, and one that nothing names any more do
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -56,20 +56,26 @@ class Kept:
 
     def save(self, images: Collection[Image]) -> None:
         """Write those that are not there yet. Raises RunError where the disk refuses."""
+        size, new = self.size_with(images), {image.digest for image in images}
         save(self.folder, images)
-        self._sizes.update(_sizes(images))
+        self._size = size
+        self._digests.update(new)
 
     def size_with(self, images: Collection[Image]) -> int:
         """Bytes of all of them, were these among them."""
-        return sum((self._sizes | _sizes(images)).values())
+        new = {image.digest: len(image.png) for image in images if image.digest not in self._digests}
+        return self._size + sum(new.values())
 
     @cached_property
-    def _sizes(self) -> dict[str, int]:
-        return {path.stem: path.stat().st_size for path in (self.folder / FOLDER).glob("*.png")}
+    def _digests(self) -> set[str]:
+        return {path.stem for path in self._files()}
 
+    @cached_property
+    def _size(self) -> int:
+        return sum(path.stat().st_size for path in self._files())
 
-def _sizes(images: Collection[Image]) -> dict[str, int]:
-    return {image.digest: len(image.png) for image in images}
+    def _files(self) -> Iterator[Path]:
+        return (self.folder / FOLDER).glob("*.png")
 
 
 def filled(value: Any, folder: Path) -> Any:
