@@ -86,10 +86,11 @@ def example(generator: random.Random) -> tuple[Observation, str]:
     """What a planner sees of a training task, and an answer of mixed quality."""
     tasks = PlanPathPicture.tasks("train", size=SIZE)
     env = PlanPathPicture(tasks[generator.randrange(len(tasks))], cell=CELL, prompts="compact", turns=1)
-    return env.observe()["planner"], numbered(_moves(shortest(env.grid, env.cell) or "", generator))
+    return env.observe()["planner"], numbered(mixed(shortest(env.grid, env.cell) or "", generator))
 
 
-def _moves(way: str, generator: random.Random) -> str:
+def mixed(way: str, generator: random.Random) -> str:
+    """Moves of mixed quality."""
     (kind,) = generator.choices(list(KINDS), list(KINDS.values()))
     if kind == "random":
         return "".join(generator.choices("UDLR", k=generator.randint(1, 8)))

@@ -11,7 +11,7 @@ from cadre.models.make_world import KINDS, WORLDS, make_tokenizer, mixed, transc
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_the_right_answer_solves_the_task_and_others_are_its_beginnings_or_one_word_off(name: str) -> None:
+def test_the_right_answer_solves_the_task_and_others_lack_their_end_or_are_one_word_off(name: str) -> None:
     world = WORLDS[name]
     env = world.alone(world.team.tasks("train", **world.settings)[0], **world.settings, prompts="compact")
     right, generator = world.right(env), random_keys.generator("mixed")
@@ -20,7 +20,7 @@ def test_the_right_answer_solves_the_task_and_others_are_its_beginnings_or_one_w
     assert env.success
     assert said.count(right) / len(said) == pytest.approx(KINDS["right"] / 100, abs=0.06)
     begun = [text for text in said if right.startswith(text) and text != right]
-    assert len(begun) / len(said) == pytest.approx(KINDS["beginning"] / 100, abs=0.08)
+    assert len(begun) / len(said) == pytest.approx(KINDS["unfinished"] / 100, abs=0.08)
     assert all(len(text) > len(right) // 4 for text in set(said) - set(begun))
 
 
