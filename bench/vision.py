@@ -33,7 +33,7 @@ RECIPE: dict[str, Any] = {
     "algorithm": {"name": "grpo", "k": 8},
     "sampling": {"max_tokens": 24},
     "learner": {"learning_rate": 3e-4},
-    "train": {"steps": 100, "tasks_per_step": 16},
+    "train": {"steps": 160, "tasks_per_step": 16},
     "evaluate": {"tasks": 200},
 }
 

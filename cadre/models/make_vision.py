@@ -123,7 +123,7 @@ def tensors(model: Any, pictures: Pictures, rows: Sequence[Row]) -> dict[str, to
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make a tiny model that sees Plan-Path.")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=9000)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rate", type=float, default=2e-3)
     chosen = parser.parse_args()
