@@ -19,17 +19,21 @@ def load(path):
     return module.main
 
 
-def play(main, task):
+async def play(main, task):
     arguments = [task]
     if len(inspect.signature(main).parameters) > 1:
         import openai
 
         arguments.append(openai.OpenAI())
     value = main(*arguments)
-    return asyncio.run(value) if inspect.iscoroutine(value) else value
+    return await value if inspect.iscoroutine(value) else value
+
+
+async def play_all(main):
+    """One after the other, in one event loop, which the connections of a framework's client belong to."""
+    for line in sys.stdin:
+        print(json.dumps(await play(main, json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":
-    main = load(sys.argv[1])
-    for line in sys.stdin:
-        print(json.dumps(play(main, json.loads(line))), flush=True)
+    asyncio.run(play_all(load(sys.argv[1])))
