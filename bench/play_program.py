@@ -19,21 +19,19 @@ def load(path):
     return module.main
 
 
-async def play(main, task):
+def play(main, task, loop):
     arguments = [task]
     if len(inspect.signature(main).parameters) > 1:
         import openai
 
         arguments.append(openai.OpenAI())
     value = main(*arguments)
-    return await value if inspect.iscoroutine(value) else value
-
-
-async def play_all(main):
-    """One after the other, in one event loop, which the connections of a framework's client belong to."""
-    for line in sys.stdin:
-        print(json.dumps(await play(main, json.loads(line))), flush=True)
+    return loop.run(value) if inspect.iscoroutine(value) else value
 
 
 if __name__ == "__main__":
-    asyncio.run(play_all(load(sys.argv[1])))
+    main = load(sys.argv[1])
+    # One loop for all tasks, which the connections of a framework's client belong to.
+    with asyncio.Runner() as loop:
+        for line in sys.stdin:
+            print(json.dumps(play(main, json.loads(line), loop)), flush=True)
