@@ -23,7 +23,7 @@ from typing import Any
 
 from common import ROOT, record
 from programs import EXAMPLES, FILES
-from trainings import CADRE, Run
+from trainings import CADRE, Run, commits
 
 RECIPE = str(EXAMPLES / "plain.yaml")
 SEEDS = (0, 1, 2)
@@ -126,10 +126,9 @@ def held_out(folder: Path, count: int) -> list[dict[str, Any]]:
 
 
 def keep(options: argparse.Namespace, name: str, shares: list[float], n: int, runs: list[Run]) -> None:
-    """Record shares, under the commit that was trained."""
+    """Record shares, under the commits that were trained."""
     if options.write:
-        (measured,) = {each.done()["commit"] for each in runs}
-        record("programs", name, shares, "share", options.command, n, [each.seed for each in runs], measured)
+        record("programs", name, shares, "share", options.command, n, [each.seed for each in runs], commits(runs))
 
 
 PARTS = {"learn": learn, "replay": replay, "ten": ten, "serve": serve}
