@@ -56,9 +56,7 @@ def _plan(env: Plan) -> str:
 
 
 WORLDS = {
-    "sql": World(
-        Sql, SqlAlone, {"joins": 0}, lambda env: str(env.task.data["reference"]), r" (?=JOIN|WHERE|GROUP|HAVING)"
-    ),
+    "sql": World(Sql, SqlAlone, {"joins": 0}, _reference, r" (?=JOIN|WHERE|GROUP|HAVING)"),
     "pddl": World(Plan, PlanAlone, {"size": 4}, _plan, r"\n"),
 }
 

@@ -74,6 +74,16 @@ def test_gamma_is_not_ignored() -> None:
     assert advantages("magrpo", joint_tree(), gamma=0.0)["a2"] == pytest.approx(1.0)  # 0, 1, 2
 
 
+@pytest.mark.parametrize(("name", "early"), [("magrpo", [-7 / 3, -4 / 3, 11 / 3]), ("ma_remax", [-6.0, -5.0, 0.0])])
+def test_a_lenient_learner_counts_the_best_that_follows(name: str, early: list[float]) -> None:
+    """Returns of the root 0, 1 and 2 + 0.5 * 8 = 6, mean 7/3; what follows is compared as ever."""
+    got = advantages(name, joint_tree(), gamma=0.5, lenient=True)
+    _, late = FAMILY[name]
+    for agent in "ab":
+        assert [got[f"{agent}{i}"] for i in range(3)] == pytest.approx(early)
+        assert [got[f"late-{agent}{i}"] for i in range(3)] == pytest.approx(late)
+
+
 def judged(name: str, root: Node) -> dict[str, float]:
     """Advantages under a critic whose values grow with what it has read."""
     learner = Learner(says=lambda datum, place: (place + 1) / 10)
