@@ -18,6 +18,7 @@ from statistics import fmean
 
 from cadre.advantages.credit import NO_STD, Credit
 from cadre.advantages.penalties import gaps
+from cadre.advantages.returns import OfChildren, played_out
 from cadre.advantages.samples import ScoredSample
 from cadre.rollout.grow import score
 from cadre.team import Metrics
@@ -60,12 +61,10 @@ def preferred_samples(
 
 
 def value(branch: Branch, turn: int, credit: Credit) -> float:
-    """What the team earns from a branch on: its score, and the mean of what follows, discounted once a turn."""
-    paid, child = score(branch.reward, credit.alpha), branch.child
-    if child is None:
-        return paid
-    discount = credit.gamma if child.turn > turn else 1.0
-    return paid + discount * fmean(value(after, child.turn, credit) for after in child.branches)
+    """What the team earns from a branch on: its score, and of what follows the mean, or the best where the returns say
+    so, discounted once a turn."""
+    of_children: OfChildren = max if credit.returns == "best_to_go" else fmean
+    return played_out(branch, turn, credit.gamma, lambda on: score(on.reward, credit.alpha), of_children)
 
 
 def _decisions(samples: Sequence[ScoredSample]) -> Iterator[tuple[int, tuple[int, ...], Node]]:

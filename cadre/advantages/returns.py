@@ -11,6 +11,8 @@ from cadre.rollout.grow import pays
 from cadre.rollout.walk import Decision
 from cadre.types import Branch, Node
 
+OfChildren = Callable[[Iterable[float]], float]
+
 
 def role_reward(branch: Branch, role: str, alpha: float) -> float:
     """`alpha * team + local[role]` (AT-GRPO, arXiv 2510.11062, equation 4); a role that did not act has no local."""
@@ -82,15 +84,25 @@ def best_to_go(decision: Decision, credit: Credit) -> float:
     return _to_go(decision, credit, max)
 
 
-def _to_go(decision: Decision, credit: Credit, of_children: Callable[[Iterable[float]], float]) -> float:
-    def value(branch: Branch, turn: int) -> float:
-        reward, child = role_reward(branch, decision.role, credit.alpha), branch.child
-        if child is None:
-            return reward
-        discount = credit.gamma if child.turn > turn else 1.0
-        return reward + discount * of_children(value(after, child.turn) for after in child.branches)
+def _to_go(decision: Decision, credit: Credit, of_children: OfChildren) -> float:
+    def paid(branch: Branch) -> float:
+        return role_reward(branch, decision.role, credit.alpha)
 
-    return fmean(value(branch, decision.node.turn) for branch in decision.branches)
+    turn = decision.node.turn
+    return fmean(played_out(branch, turn, credit.gamma, paid, of_children) for branch in decision.branches)
+
+
+def played_out(
+    branch: Branch, turn: int, gamma: float, paid: Callable[[Branch], float], of_children: OfChildren
+) -> float:
+    """What is earned from a branch of that turn on: what it is paid, and of what follows the mean or the best,
+    discounted once a turn."""
+    child = branch.child
+    if child is None:
+        return paid(branch)
+    discount = gamma if child.turn > turn else 1.0
+    below = (played_out(after, child.turn, gamma, paid, of_children) for after in child.branches)
+    return paid(branch) + discount * of_children(below)
 
 
 def episode(decision: Decision, credit: Credit) -> float:

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from cadre.advantages.batch import build_batch
-from cadre.advantages.by_preference import preferred_samples
+from cadre.advantages.by_preference import preferred_samples, value
 from cadre.advantages.credit import Credit
 from cadre.advantages.samples import samples_of
 from cadre.types import Task, Tree
 from tests.advantages.critics import Learner, named, team_of
-from tests.advantages.trees import inner, leaf, node
+from tests.advantages.trees import inner, leaf, node, two_turns
 
 CREDIT = Credit("reward_to_go", "node", "mean", "none")
 
@@ -88,3 +88,10 @@ def test_the_batch_asks_the_reference_and_gives_the_loss_none() -> None:
     assert len(learner.referred) == 2
     assert [datum.advantages[-1] for datum in batch.data] == pytest.approx([-0.1, 0.1])
     assert {datum.reference for datum in batch.data} == {()}
+
+
+def test_a_lenient_team_prefers_by_the_best_that_follows() -> None:
+    """1 + 0.5 * (2 + 4) / 2 against 1 + 0.5 * 4."""
+    root = two_turns()
+    assert value(root.branches[0], 0, replace(CREDIT, gamma=0.5)) == pytest.approx(2.5)
+    assert value(root.branches[0], 0, replace(CREDIT, gamma=0.5, returns="best_to_go")) == pytest.approx(3.0)
