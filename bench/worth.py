@@ -14,7 +14,7 @@ import argparse
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,26 +30,32 @@ from common import RESULTS, ROOT, commit, record
 from trainings import console
 
 COMMAND = "make worth"
-RATES = (3e-3, 1e-2)
+RATES = (1e-3, 3e-3, 1e-2)
+# Of the weights before training. With the usual 0.02 tokens are hardly told apart, and no team finds a language.
+SPREAD = 0.2
 # Tasks of the test split that are reported, and those that rates are chosen on, by a seed of its own.
 REPORTED, CHOOSING, CHOOSER = (0, 1000), (3000, 500), 100
 
 
 @dataclass(frozen=True)
 class Side:
-    """Who plays: policies by role, the width and the inner width of their model, and what else it changes."""
+    """Who plays: policies by role, the width and the inner width of their model, what else it changes, how many tasks a
+    step it is given, and whether its policies are LoRAs on one frozen model."""
 
     roles: dict[str, str]
     width: tuple[int, int] = (32, 64)
     settings: dict[str, Any] = field(default_factory=dict)
     tasks: int = 16
+    lora: dict[str, int] | None = None
 
 
 TEAM = Side({"first": "one", "second": "two"})
 SHARED = Side({"first": "both", "second": "both"})
 # The lone agent samples 8 tokens a task where a team samples 8 + 8 * 4.
 ALONE = Side({"second": "alone"}, settings={"alone": True}, tasks=80)
-SIDES = {"team": TEAM, "shared": SHARED, "alone": ALONE}
+# Adapters of a rank that is half of the width, for what they adapt is an untrained model.
+ADAPTED = replace(TEAM, lora={"rank": 16, "alpha": 16})
+SIDES = {"team": TEAM, "lora": ADAPTED, "shared": SHARED, "alone": ALONE}
 # Two of 2,992 weights together against one of 5,984.
 BUDGET = {
     "team": Side({"first": "one", "second": "two"}, width=(16, 32)),
@@ -59,22 +65,24 @@ BUDGET = {
 
 @dataclass(frozen=True)
 class Situation:
-    """A task, its dial, who is compared on it, and how many tokens each of them samples in training."""
+    """A task, its dial, who is compared on it, and how many steps each of them trains, of as many tokens all."""
 
     task: type[Env]
     dial: str
     values: tuple[float, ...]
     sides: dict[str, Side]
     k: Any
-    tokens: int
+    steps: int
 
 
 TURNS = {"first": 8, "second": 4}
+# A step of 640 tokens, or of 256 in `jobs`: 64,000 for everybody.
+TOKENS = 64_000
 SITUATIONS = {
-    "relay": Situation(worth_tasks.Relay, "known", (0.0, 0.5, 0.8, 1.0), SIDES, TURNS, 64_000),
-    "channel": Situation(worth_tasks.Channel, "width", (1, 2, 3, 4), SIDES, TURNS, 64_000),
-    "verifier": Situation(worth_tasks.Verifier, "same", (0.0, 0.35, 0.7, 1.0), SIDES, TURNS, 64_000),
-    "jobs": Situation(worth_tasks.Jobs, "apart", (0.0, 0.35, 0.7, 1.0), BUDGET, 8, 64_000),
+    "relay": Situation(worth_tasks.Relay, "known", (0.0, 0.5, 0.8, 1.0), SIDES, TURNS, 100),
+    "channel": Situation(worth_tasks.Channel, "width", (1, 2, 3, 4), SIDES, TURNS, 100),
+    "verifier": Situation(worth_tasks.Verifier, "same", (0.0, 0.35, 0.7, 1.0), SIDES, TURNS, 100),
+    "jobs": Situation(worth_tasks.Jobs, "apart", (0.0, 0.35, 0.7, 1.0), BUDGET, 8, 250),
 }
 
 
@@ -91,7 +99,7 @@ class Point:
 
 def speaker(folder: Path, width: int, inner: int) -> Path:
     """An untrained Llama over ten digits, an end and a pad, unless it is there."""
-    folder = folder / f"speaker-{width}-{inner}"
+    folder = folder / f"speaker-{width}-{inner}-{SPREAD}"
     if folder.exists():
         return folder
     core = Tokenizer(models.WordLevel({token: n for n, token in enumerate(["<pad>", "<end>", *"0123456789"])}, "<pad>"))
@@ -101,7 +109,7 @@ def speaker(folder: Path, width: int, inner: int) -> Path:
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}<end>{% endfor %}"
     torch.manual_seed(0)
     shape = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": 1, "num_attention_heads": 2}
-    ends = {"eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None}
+    ends = {"eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None, "initializer_range": SPREAD}
     LlamaForCausalLM(LlamaConfig(vocab_size=12, max_position_embeddings=16, **ends, **shape)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -115,17 +123,17 @@ def experiment(point: Point, runs: Path) -> dict[str, Any]:
     model = str(speaker(runs / "models", *side.width))
     k = {role: situation.k[role] for role in side.roles} if isinstance(situation.k, dict) else situation.k
     k = 8 if side is ALONE else k
+    policy = model if side.lora is None else {"model": model, "lora": side.lora}
     return {
         "env": f"{worth_tasks.__file__}:{situation.task.__name__}",
         "settings": {situation.dial: point.dial, **side.settings},
-        "team": {"policies": dict.fromkeys(side.roles.values(), model), "roles": side.roles},
+        "team": {"policies": dict.fromkeys(side.roles.values(), policy), "roles": side.roles},
         "algorithm": {"name": "magrpo", "k": k},
-        "loss": {"entropy": 0.02},
+        "loss": {"entropy": 0.04, "schedule": "linear"},
         "sampling": {"max_tokens": 1},
         "learner": {"learning_rate": point.rate},
         "train": {
-            "steps": 100_000,
-            "max_tokens": situation.tokens,
+            "steps": situation.steps,
             "tasks_per_step": side.tasks,
             "seed": point.seed,
             "trees_kept": 0,
@@ -151,7 +159,10 @@ class Points:
             measured = commit()
             trained = cadre.train(experiment(point, self.runs), run=folder, quiet=True)
             line = {"point": asdict(point), "success": trained.evaluations()[-1]["success"], "commit": measured}
+            spent = sum(step["rollout/tokens"] for step in trained.metrics())
             trained.close()
+            if spent != TOKENS:
+                raise SystemExit(f"{point}: {spent} tokens were sampled; all sides have {TOKENS}")
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.open("a") as out:
                 out.write(json.dumps(line) + "\n")

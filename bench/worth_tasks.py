@@ -77,7 +77,8 @@ class Relay(InTurns):
 
 
 class Channel(InTurns):
-    """Only the first sees the digit, one of four; of what it says only the remainder by `width` arrives."""
+    """Only the first sees the digit, one of four; of what it says only the remainder by `width` arrives, and 0 where it
+    says something else, as silence would be one more sign."""
 
     def __init__(self, task: Task, width: int = 4, alone: bool = False) -> None:
         super().__init__(task, alone)
@@ -87,7 +88,7 @@ class Channel(InTurns):
         if role == "first":
             return (self.truth,)
         said = self.said[0]
-        return (int(said) % self.width if said in DIGITS else NOTHING,)
+        return (int(said) % self.width if said in DIGITS else 0,)
 
 
 class Verifier(InTurns):
