@@ -6,9 +6,10 @@ which 7 stands for nothing.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from cadre import random_keys
 from cadre.env import Env, GeneratedTasks, Split
@@ -46,6 +47,11 @@ class InTurns(Env):
     async def step(self, actions: dict[str, str]) -> Reward:
         self.said += actions.values()
         return Reward(team=float(self.success)) if not self.observe() else Reward()
+
+    def fork(self) -> Self:
+        other = copy.copy(self)
+        other.said = list(self.said)
+        return other
 
     @property
     def success(self) -> bool:

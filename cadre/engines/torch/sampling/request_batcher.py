@@ -46,6 +46,7 @@ class Replies:
         self._loop = asyncio.get_running_loop()
         self._futures = {waiting.request: waiting.future for waiting in batch}
         self._gone = threading.Event()
+        self._waited_for = len(self._futures)
         for future in self._futures.values():
             future.add_done_callback(self._settled)
 
@@ -68,7 +69,8 @@ class Replies:
                 future.set_exception(error)
 
     def _settled(self, _: object) -> None:
-        if all(future.done() for future in self._futures.values()):
+        self._waited_for -= 1
+        if not self._waited_for:
             self.end()
 
 
