@@ -80,7 +80,7 @@ results: $(READY)
 	$(BIN)/python bench/plot.py
 	$(BIN)/python bench/readme.py
 
-# What a second agent is worth: some 220 trainings of about a minute each on one core; goes on where it stopped.
+# What a second agent is worth: some 160 trainings of about a minute each on one core; goes on where it stopped.
 worth: $(READY)
 	$(BIN)/pip install --quiet matplotlib==3.11.2
 	$(BIN)/python bench/worth.py
