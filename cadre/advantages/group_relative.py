@@ -208,7 +208,13 @@ def of_the_group(baseline: Baseline) -> bool:
 
 # What the difference is divided by.
 
-SCALES: dict[str, Callable[[GroupReturns], float]] = {"std": lambda group: group.std, "none": lambda group: 1.0}
+SCALES: dict[str, Callable[[GroupReturns], float]] = {
+    "std": lambda group: group.std,
+    # Of the absolute values. For returns of 0 and 1 without a baseline this is MaxRL (arXiv 2602.02710, theorem 1):
+    # each success by the share that there are of them, on average the gradient of the logarithm of that share.
+    "mean": lambda group: replace(group, values=tuple(map(abs, group.values))).mean,
+    "none": lambda group: 1.0,
+}
 
 
 # The running means.

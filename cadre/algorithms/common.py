@@ -18,7 +18,7 @@ Scale = Annotated[str, one_of(SCALES)]
 
 CARRY = "which sibling the episode goes on with"
 LOOKAHEAD = "so many decisions in a row that pay nobody fan out, to be worth what follows them; 0 for none"
-SCALE = "divide by the group's standard deviation, or by nothing"
+SCALE = "divide by the group's standard deviation (std), by its mean absolute return (mean), or by nothing (none)"
 MANY = "siblings a decision, also by turn or by role"
 ALPHA = "a role's reward is alpha * team + local"
 

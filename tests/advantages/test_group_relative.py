@@ -35,6 +35,23 @@ def test_a_singleton_and_equal_rewards_have_no_advantage(baseline: str) -> None:
     assert advantages(equal, "step", "node", baseline, "std") == {"a0": 0.0, "a1": 0.0, "a2": 0.0}
 
 
+def test_dividing_by_the_mean_weighs_a_success_by_how_rare_it_is() -> None:
+    rare = node(0, {"a": 4}, [leaf({"a": i}, team=t) for i, t in enumerate((0.0, 1.0, 0.0, 0.0))])
+    usual = node(0, {"a": 4}, [leaf({"a": i}, team=t) for i, t in enumerate((1.0, 1.0, 0.0, 1.0))])
+    never = node(0, {"a": 2}, [leaf({"a": i}, team=0.0) for i in range(2)])
+    # MaxRL, theorem 1: the mean of the successes' scores is 1 / K of each, so of N samples' mean each has N / K.
+    assert advantages(rare, "step", "node", "none", "mean") == {"a0": 0.0, "a1": 4.0, "a2": 0.0, "a3": 0.0}
+    got = advantages(usual, "step", "node", "none", "mean")
+    assert got == pytest.approx({"a0": 4 / 3, "a1": 4 / 3, "a2": 0.0, "a3": 4 / 3})
+    assert advantages(never, "step", "node", "none", "mean") == {"a0": 0.0, "a1": 0.0}
+    # with its baseline (r - mean) / mean: 1 - 0.25 and -0.25, by 0.25
+    got = advantages(rare, "step", "node", "mean", "mean")
+    assert got == pytest.approx({"a0": -1.0, "a1": 3.0, "a2": -1.0, "a3": -1.0})
+    # returns of both signs keep theirs: (-1, 3) by 2
+    signs = node(0, {"a": 2}, [leaf({"a": i}, team=t) for i, t in enumerate((-1.0, 3.0))])
+    assert advantages(signs, "step", "node", "none", "mean") == {"a0": -0.5, "a1": 1.5}
+
+
 def test_baselines_on_one_group() -> None:
     root = node(0, {"a": 3}, [leaf({"a": i}, team=t) for i, t in enumerate((1.0, 2.0, 6.0))])
     by = {name: advantages(root, "step", "node", name, "none") for name in ("mean", "leave_one_out", "max", "none")}
