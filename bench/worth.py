@@ -65,11 +65,13 @@ BUDGET = {
 
 @dataclass(frozen=True)
 class Situation:
-    """A task, its dial, who is compared on it, and how many steps each of them trains, of as many tokens all."""
+    """A task, its dial, the value that rates are chosen at, as a team has something to gain there, who is compared, and
+    how many steps each of them trains, of as many tokens all."""
 
     task: type[Env]
     dial: str
     values: tuple[float, ...]
+    tuned_at: float
     sides: dict[str, Side]
     k: Any
     steps: int
@@ -79,10 +81,10 @@ TURNS = {"first": 8, "second": 4}
 # Steps of 640 tokens, or of 256 in `jobs`.
 TOKENS = 51_200
 SITUATIONS = {
-    "relay": Situation(worth_tasks.Relay, "known", (0.0, 0.8, 1.0), SIDES, TURNS, 80),
-    "channel": Situation(worth_tasks.Channel, "width", (1, 2, 4), SIDES, TURNS, 80),
-    "verifier": Situation(worth_tasks.Verifier, "same", (0.0, 0.5, 1.0), SIDES, TURNS, 80),
-    "jobs": Situation(worth_tasks.Jobs, "apart", (0.0, 0.35, 0.7, 1.0), BUDGET, 8, 200),
+    "relay": Situation(worth_tasks.Relay, "known", (0.0, 0.8, 1.0), 0.8, SIDES, TURNS, 80),
+    "channel": Situation(worth_tasks.Channel, "width", (1, 2, 4), 4, SIDES, TURNS, 80),
+    "verifier": Situation(worth_tasks.Verifier, "same", (0.0, 0.5, 1.0), 0.0, SIDES, TURNS, 80),
+    "jobs": Situation(worth_tasks.Jobs, "apart", (0.0, 0.35, 0.7, 1.0), 1.0, BUDGET, 8, 200),
 }
 
 
@@ -171,8 +173,8 @@ class Points:
         return float(self.done[point]["success"])
 
     def best_rate(self, name: str, side: str) -> float:
-        """The rate that does best at the second value of the dial, on tasks that are not reported."""
-        dial = SITUATIONS[name].values[1]
+        """The rate that does best where rates are chosen, on tasks that are not reported."""
+        dial = SITUATIONS[name].tuned_at
         return max(RATES, key=lambda rate: self.success(Point(name, side, dial, rate, CHOOSER)))
 
 
