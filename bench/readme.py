@@ -1,19 +1,21 @@
-"""Renews the tables of README.md, docs/results.md and docs/audit.md from results/*.jsonl: `python bench/readme.py`.
+"""Renews the tables of README.md and of pages of docs from what lies in results: `python bench/readme.py`.
 
-README has five rows, docs/results.md has all of them but those of audits.
+README has five rows, docs/results.md has all of them but those of audits, discovery and what a second agent is worth.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import audits
 from cadre.algorithms import ALGORITHMS
-from common import ROOT, latest
+from common import RESULTS, ROOT, latest
 
 ROWS = {
     "plan-path.base.success": "Plan-Path, the team before training",
@@ -212,6 +214,45 @@ def _agreements(found: Mapping[str, dict[str, Any]], game: audits.Game, untraine
     return "\n".join(lines)
 
 
+def discovery() -> str:
+    """Markdown: a row a game on the base of parts, then on the embedded model."""
+    found = latest()
+    head = ("base", "game", "before", "after", "right programs", "tokens until the first", "tokens in all", "seeds")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    columns = ("base.success", "team.success", "programs", "first", "tokens")
+    for base, name in (("parts", "discovery.{}"), ("embedded", "discovery.{}.embedded")):
+        for game, words in GAMES.items():
+            ones = [found.get(f"{name.format(game)}.{column}") for column in columns]
+            if ones[0]:
+                cells = [_cell(one) if one and one["unit"] == "share" else _count(one) for one in ones]
+                lines.append(f"| {base} | {words} | {' | '.join(cells)} | {len(ones[0]['seeds'])} |")
+    return "\n".join(lines)
+
+
+def _count(one: dict[str, Any] | None) -> str:
+    return f"{one['value']:,.0f} ({one['low']:,.0f} to {one['high']:,.0f})" if one else ""
+
+
+def second_agent() -> str:
+    """Markdown: held-out success of every side at every value of a dial, and the team's gain over the lone agent."""
+    file = RESULTS / "worth.json"
+    points = json.loads(file.read_text()) if file.exists() else []
+    of = {(one["situation"], one["dial"], one["side"]): one["success"] for one in points}
+    head = ("situation", "dial", "team", "a LoRA a role", "one policy for both", "alone", "gain of the team")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for situation, dial in dict.fromkeys((one["situation"], one["dial"]) for one in points):
+        sides = [of.get((situation, dial, side)) for side in ("team", "lora", "shared", "alone")]
+        gain = [team - alone for team, alone in zip(sides[0] or (), sides[3] or (), strict=True)]
+        cells = [_seeds(values) for values in (*sides, gain)]
+        lines.append(f"| `{situation}` | {dial:g} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _seeds(values: Sequence[float] | None) -> str:
+    """The median of some seeds, with the lowest and the highest."""
+    return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})" if values else ""
+
+
 def _agreed(one: dict[str, Any] | None) -> str:
     if one is None:
         return "-"
@@ -236,6 +277,8 @@ def main() -> None:
     renew(ROOT / "README.md", {"highlights": highlights()})
     renew(ROOT / "docs" / "results.md", {"results": table(), "presets": presets(), "paper": paper()})
     renew(ROOT / "docs" / "audit.md", {"agreements": agreements()})
+    renew(ROOT / "docs" / "discovery.md", {"discovery": discovery()})
+    renew(ROOT / "docs" / "worth.md", {"worth": second_agent()})
 
 
 def renew(path: Path, tables: Mapping[str, str]) -> None:
