@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 import audits
+import worth
 from cadre.algorithms import ALGORITHMS
 from common import RESULTS, ROOT, latest
 
@@ -131,6 +132,8 @@ def highlights() -> str:
 
 
 def shown(value: float, unit: str) -> str:
+    if unit in ("tokens", "count"):
+        return f"{value:,.0f}"
     return f"{value:.1%}" if unit == "share" else f"{value:,.3g}"
 
 
@@ -224,27 +227,23 @@ def discovery() -> str:
         for game, words in GAMES.items():
             ones = [found.get(f"{name.format(game)}.{column}") for column in columns]
             if ones[0]:
-                cells = [_cell(one) if one and one["unit"] == "share" else _count(one) for one in ones]
-                lines.append(f"| {base} | {words} | {' | '.join(cells)} | {len(ones[0]['seeds'])} |")
+                lines.append(f"| {base} | {words} | {' | '.join(map(_cell, ones))} | {len(ones[0]['seeds'])} |")
     return "\n".join(lines)
-
-
-def _count(one: dict[str, Any] | None) -> str:
-    return f"{one['value']:,.0f} ({one['low']:,.0f} to {one['high']:,.0f})" if one else ""
 
 
 def second_agent() -> str:
     """Markdown: held-out success of every side at every value of a dial, and the team's gain over the lone agent."""
     file = RESULTS / "worth.json"
     points = json.loads(file.read_text()) if file.exists() else []
-    of = {(one["situation"], one["dial"], one["side"]): one["success"] for one in points}
     head = ("situation", "dial", "team", "a LoRA a role", "one policy for both", "alone", "gain of the team")
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for situation, dial in dict.fromkeys((one["situation"], one["dial"]) for one in points):
-        sides = [of.get((situation, dial, side)) for side in ("team", "lora", "shared", "alone")]
-        gain = [team - alone for team, alone in zip(sides[0] or (), sides[3] or (), strict=True)]
-        cells = [_seeds(values) for values in (*sides, gain)]
-        lines.append(f"| `{situation}` | {dial:g} | {' | '.join(cells)} |")
+    for situation in dict.fromkeys(one["situation"] for one in points):
+        mine = [one for one in points if one["situation"] == situation]
+        of = {(one["side"], one["dial"]): one["success"] for one in mine}
+        for dial, gain in worth.gains(mine, "team").items():
+            sides = [of.get((side, dial)) for side in ("team", "lora", "shared", "alone")]
+            cells = [_seeds(values) for values in (*sides, gain)]
+            lines.append(f"| `{situation}` | {dial:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
