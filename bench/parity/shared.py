@@ -122,12 +122,21 @@ def over_sample_deviation(inputs: Inputs, epsilon: float) -> Tensor:
     return by_group(inputs, inputs.scores, judge)
 
 
+def over_mean(inputs: Inputs, epsilon: float) -> Tensor:
+    """[B] `(r - mean) / (mean + epsilon)`."""
+
+    def judge(scores: list[float]) -> Tensor:
+        return ours_among(scores, "mean", "none") / (sum(scores) / len(scores) + epsilon)
+
+    return by_group(inputs, inputs.scores, judge)
+
+
 def with_raw_score(inputs: Inputs, ours: Tensor, scale: str) -> Tensor:
-    """Our advantages by two choices of verl, which SkyRL took over: 1e-6 is added to the deviation of a sample, and a
-    group of one keeps its score."""
-    if scale == "none":
-        return torch.where(inputs.sizes == 1, inputs.scores, ours)
-    return torch.where(inputs.sizes == 1, inputs.scores / (1 + 1e-6), over_sample_deviation(inputs, 1e-6))
+    """Our advantages by two choices of verl, which SkyRL took over: 1e-6 is added to what is divided by, for `std` the
+    deviation of a sample, and a group of one keeps its score."""
+    if scale == "std":
+        return torch.where(inputs.sizes == 1, inputs.scores / (1 + 1e-6), over_sample_deviation(inputs, 1e-6))
+    return torch.where(inputs.sizes == 1, inputs.scores, over_mean(inputs, 1e-6) if scale == "mean" else ours)
 
 
 def ours_white(advantages: Tensor) -> Tensor:

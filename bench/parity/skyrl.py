@@ -175,6 +175,7 @@ FUNCTIONS = on(
         "grpo": estimator(named("grpo"), "mean", "std"),
         "grpo without std": estimator(named("grpo"), "mean", "none", grpo_norm_by_std=False),
         "rloo": estimator(named("rloo"), "leave_one_out", "none", alone="zero"),
+        "maxrl": estimator(named("maxrl"), "mean", "mean"),
         "gae": unwhitened_gae(ppo_utils, ppo_utils),
         "whitening": whitening,
         "token mean": aggregation("token_mean", "token_mean"),
