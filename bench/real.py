@@ -5,8 +5,8 @@
 DIR holds the folders `smollm2` (SmolLM2-135M-Instruct) and `qwen-coder` (Qwen2.5-Coder-0.5B-Instruct). What is done
 lies in runs/real and is not done again, so the command goes on where it stopped, or where `--minutes` ended it. Every
 row of a task and seed samples as many tokens as the team's own training; `before` is that team prompted, two answers
-put together as they are. Appends `real.TASK.*` to results/real.jsonl as soon as a row is there, and writes episodes to
-read to results/real-TASK.md.
+put together as they are. `before` and the team's own training are played with longer answers too. Appends
+`real.TASK.*` to results/real.jsonl as soon as a row is there, and writes episodes to read to results/real-TASK.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Row:
 @dataclass(frozen=True)
 class Known:
     """A task: its recipe and changes, the model's folder, the roles, the measures with the headline first, the best
-    reward there is (for the normalised return), and its rows with the team's own training first."""
+    reward there is (for the normalised return), its rows with the team's own training first, and how many tokens an
+    answer may have where the team is played once more, not cut off for the time it takes."""
 
     recipe: str
     model: str
@@ -53,6 +54,7 @@ class Known:
     best: float
     rows: Mapping[str, Row]
     headline: str
+    longer: int
 
 
 PROMPTED = {
@@ -75,6 +77,7 @@ KNOWN: dict[str, Known] = {
         3.0,
         {"magrpo": Row(), "ippo": IPPO, "alone": Row(("algorithm={name: grpo, k: 8}",), env="tldr-alone"), **PROMPTED},
         "reward",
+        256,
     ),
     "code": Known(
         "pairs-mbpp-qwen2.5-coder-0.5b",
@@ -90,6 +93,7 @@ KNOWN: dict[str, Known] = {
         4.0,
         {"magrpo": Row(), "ippo": IPPO, "alone": Row(("algorithm={name: grpo, k: 4}",), env="pairs-alone"), **PROMPTED},
         "pass",
+        512,
     ),
     "maths": Known(
         "maths-qwen2.5-coder-0.5b-L1",
@@ -111,6 +115,7 @@ KNOWN: dict[str, Known] = {
             "refine": Row(("settings={train: gsm8k, test: gsm8k, rounds: 2}",), env="refine"),
         },
         "accuracy",
+        512,
     ),
 }
 
@@ -145,15 +150,16 @@ class Work:
         train(known.recipe, changes, folder, self.clock)
         return folder
 
-    def play(self, name: str, row_name: str, seed: int | None) -> Played:
+    def play(self, name: str, row_name: str, seed: int | None, longer: bool = False) -> Played:
         """Held-out tasks of a row: trained with a seed, or as its models are."""
         known = KNOWN[name]
-        row = known.rows[row_name]
-        if seed is None:
-            where = self.runs / name / "played" / row_name
-            return evaluate(known.recipe, self.overrides(known, row), where, range(TASKS), self.clock)
-        run = self.train(name, row_name, seed)
-        return evaluate(str(run), [], self.runs / name / "played" / f"{row_name}-{seed}", range(TASKS), self.clock)
+        target, changes = known.recipe, self.overrides(known, known.rows[row_name])
+        if seed is not None:
+            target, changes = str(self.train(name, row_name, seed)), []
+        where = self.runs / name / "played" / "-".join([row_name, *([str(seed)] if seed is not None else [])])
+        if longer:
+            where, changes = where.with_name(f"{where.name}-longer"), [*changes, f"sampling.max_tokens={known.longer}"]
+        return evaluate(target, changes, where, range(TASKS), self.clock)
 
 
 def sampled(run: Path) -> float:
@@ -177,21 +183,29 @@ def keep(name: str, row: str, table: Mapping[str, Sequence[float]], seeds: Seque
     console.print(f"{name} {row}: " + ", ".join(f"{what} {fmean(v):.3g}" for what, v in table.items()), highlight=False)
 
 
+def over_seeds(tables: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+    """Every measure by task, seeds averaged."""
+    return {what: [fmean(of_task) for of_task in zip(*(t[what] for t in tables), strict=True)] for what in tables[0]}
+
+
 def compare(work: Work, name: str, seeds: Sequence[int]) -> None:
     """All rows of a task; the gain of the team's own training by tasks, seeds averaged."""
     known = KNOWN[name]
     own = next(iter(known.rows))
-    before = measured(known, work.play(name, own, None))
-    keep(name, "before", before, ())
     for row_name, row in known.rows.items():
-        tables = [measured(known, work.play(name, row_name, seed)) for seed in (seeds if row.trained else (None,))]
-        table = {what: [fmean(of_task) for of_task in zip(*(t[what] for t in tables), strict=True)] for what in before}
+        chosen = seeds if row.trained else (None,)
+        table = over_seeds([measured(known, work.play(name, row_name, seed)) for seed in chosen])
         keep(name, row_name, table, seeds if row.trained else ())
         if row_name == own:
+            before = measured(known, work.play(name, own, None))
+            keep(name, "before", before, ())
             for what in (known.headline, *known.measures):
                 mean, low, high = measures.gain(before[what], table[what])
                 record("real", f"real.{name}.gain.{what}", [low, mean, high], what, COMMAND, TASKS, seeds)
                 console.print(f"{name}: {what} {mean:+.3f} [{low:+.3f}, {high:+.3f}]", highlight=False)
+    keep(name, f"before-{known.longer}", measured(known, work.play(name, own, None, longer=True)), ())
+    after = over_seeds([measured(known, work.play(name, own, seed, longer=True)) for seed in seeds])
+    keep(name, f"{own}-{known.longer}", after, seeds)
 
 
 def read_aloud(work: Work, name: str, seeds: Sequence[int]) -> None:
