@@ -1,12 +1,13 @@
 """Real models, known tasks, the baselines of the papers: writing, code and mathematics, before and after training.
 
-    python bench/real.py [writing code maths] --models DIR [--data DIR] [--seeds 0 1 2] [--minutes 10]
+    python bench/real.py [writing code maths] --models DIR [--data DIR] [--rows ROW ...] [--seeds 0 1 2] [--minutes 10]
 
 DIR holds the folders `smollm2` (SmolLM2-135M-Instruct) and `qwen-coder` (Qwen2.5-Coder-0.5B-Instruct). What is done
 lies in runs/real and is not done again, so the command goes on where it stopped, or where `--minutes` ended it. Every
 row of a task and seed samples as many tokens as the team's own training; `before` is that team prompted, two answers
 put together as they are. `before` and the team's own training are played with longer answers too. Appends
-`real.TASK.*` to results/real.jsonl as soon as a row is there, and writes episodes to read to results/real-TASK.md.
+`real.TASK.*` to results/real.jsonl as soon as a row is there, with its values by task in results/real.json, from which
+gains are reckoned, so that rows can be done on several machines. Writes episodes to read to results/real-TASK.md.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from statistics import fmean
 from typing import Any
 
 import real_measures as measures
-from common import RESULTS, ROOT, record
+from common import RESULTS, ROOT, latest, record
 from slices import Clock, OutOfTimeError, Played, evaluate, train
 from trainings import console, stop_at
 
 COMMAND = "make real"
 TASKS = 100
 SHOWN = 30
+BY_TASK = "real.json"
 Measure = Callable[[Mapping[str, Any]], float]
 
 
@@ -38,6 +40,15 @@ class Row:
     changes: tuple[str, ...] = ()
     trained: bool = True
     env: str = ""  # another environment, with the one role that it has
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of what is reported: a row, played as trained or as its models are, perhaps with longer answers."""
+
+    row: str
+    trained: bool = True
+    longer: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,10 +156,21 @@ class Work:
         known = KNOWN[name]
         first = next(iter(known.rows))
         folder = self.runs / name / f"{row_name}-{seed}"
-        equal = () if row_name == first else stop_at(sampled(self.train(name, first, seed)))
+        equal = () if row_name == first else stop_at(self.tokens(name, seed))
         changes = [*self.overrides(known, known.rows[row_name]), f"train.seed={seed}", "evaluate.tasks=0", *equal]
         train(known.recipe, changes, folder, self.clock)
         return folder
+
+    def tokens(self, name: str, seed: int) -> float:
+        """Tokens that the team's own training has sampled: here, or as a result line says."""
+        first, figure = next(iter(KNOWN[name].rows)), f"real.{name}.tokens.{seed}"
+        recorded = latest().get(figure)
+        if recorded is not None and not (self.runs / name / f"{first}-{seed}").exists():
+            return float(recorded["value"])
+        spent = sampled(self.train(name, first, seed))
+        if recorded is None or recorded["value"] != spent:
+            record("real", figure, [spent], "tokens", COMMAND, 1, [seed])
+        return spent
 
     def play(self, name: str, row_name: str, seed: int | None, longer: bool = False) -> Played:
         """Held-out tasks of a row: trained with a seed, or as its models are."""
@@ -176,11 +198,16 @@ def measured(known: Known, played: Played) -> dict[str, list[float]]:
     return table
 
 
-def keep(name: str, row: str, table: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> None:
-    """A row's measures as result lines."""
+def keep(name: str, line: str, table: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> None:
+    """A line's measures as result lines, and by task."""
     for what, values in table.items():
-        record("real", f"real.{name}.{row}.{what}", [fmean(values)], what, COMMAND, len(values), seeds)
-    console.print(f"{name} {row}: " + ", ".join(f"{what} {fmean(v):.3g}" for what, v in table.items()), highlight=False)
+        record("real", f"real.{name}.{line}.{what}", [fmean(values)], what, COMMAND, len(values), seeds)
+    told = ", ".join(f"{what} {fmean(values):.3g}" for what, values in table.items())
+    console.print(f"{name} {line}: {told}", highlight=False)
+    file = RESULTS / BY_TASK
+    kept = json.loads(file.read_text()) if file.exists() else {}
+    shortened = {what: [float(f"{value:.6g}") for value in values] for what, values in table.items()}
+    file.write_text(json.dumps({**kept, name: {**kept.get(name, {}), line: shortened}}) + "\n")
 
 
 def over_seeds(tables: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
@@ -188,24 +215,43 @@ def over_seeds(tables: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, lis
     return {what: [fmean(of_task) for of_task in zip(*(t[what] for t in tables), strict=True)] for what in tables[0]}
 
 
-def compare(work: Work, name: str, seeds: Sequence[int]) -> None:
-    """All rows of a task; the gain of the team's own training by tasks, seeds averaged."""
-    known = KNOWN[name]
+def lines_of(known: Known) -> dict[str, Line]:
+    """The lines of a task's table by name."""
     own = next(iter(known.rows))
-    for row_name, row in known.rows.items():
-        chosen = seeds if row.trained else (None,)
-        table = over_seeds([measured(known, work.play(name, row_name, seed)) for seed in chosen])
-        keep(name, row_name, table, seeds if row.trained else ())
-        if row_name == own:
-            before = measured(known, work.play(name, own, None))
-            keep(name, "before", before, ())
-            for what in (known.headline, *known.measures):
-                mean, low, high = measures.gain(before[what], table[what])
-                record("real", f"real.{name}.gain.{what}", [low, mean, high], what, COMMAND, TASKS, seeds)
-                console.print(f"{name}: {what} {mean:+.3f} [{low:+.3f}, {high:+.3f}]", highlight=False)
-    keep(name, f"before-{known.longer}", measured(known, work.play(name, own, None, longer=True)), ())
-    after = over_seeds([measured(known, work.play(name, own, seed, longer=True)) for seed in seeds])
-    keep(name, f"{own}-{known.longer}", after, seeds)
+    return {
+        "before": Line(own, trained=False),
+        **{name: Line(name, row.trained) for name, row in known.rows.items()},
+        f"before-{known.longer}": Line(own, trained=False, longer=True),
+        f"{own}-{known.longer}": Line(own, longer=True),
+    }
+
+
+def compare(work: Work, name: str, chosen: Sequence[str], seeds: Sequence[int]) -> None:
+    """The chosen lines of a task; then what the team's own training gains by tasks, seeds averaged."""
+    known = KNOWN[name]
+    for title in chosen:
+        line = lines_of(known)[title]
+        of = seeds if line.trained else (None,)
+        tables = [measured(known, work.play(name, line.row, seed, line.longer)) for seed in of]
+        keep(name, title, over_seeds(tables), seeds if line.trained else ())
+    gains(name, chosen, seeds)
+
+
+def gains(name: str, chosen: Sequence[str], seeds: Sequence[int]) -> None:
+    """What the team's own training has gained over `before` in every measure, and in the headline over every baseline,
+    where one of the two lines is new and the other is there."""
+    known, kept = KNOWN[name], json.loads((RESULTS / BY_TASK).read_text())[name]
+    own, *others = known.rows
+    pairs = [("before", own, what) for what in (known.headline, *known.measures)]
+    pairs += [(other, own, known.headline) for other in others]
+    pairs += [(f"before-{known.longer}", f"{own}-{known.longer}", known.headline)]
+    for first, second, what in pairs:
+        if {first, second} <= kept.keys() and {first, second} & {*chosen}:
+            mean, low, high = measures.gain(kept[first][what], kept[second][what])
+            over = "gain" if first == "before" else f"gain-over-{first}"
+            record("real", f"real.{name}.{over}.{what}", [low, mean, high], what, COMMAND, TASKS, seeds)
+            told = f"{name}: {second} over {first}, {what} {mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+            console.print(told, highlight=False)
 
 
 def read_aloud(work: Work, name: str, seeds: Sequence[int]) -> None:
@@ -230,16 +276,23 @@ def main() -> None:
     parser.add_argument("--models", type=Path, required=True, help="a folder with smollm2 and qwen-coder")
     parser.add_argument("--data", default="hub", help="where SciTLDR, MBPP and GSM8K are: a folder, or hub")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "real")
+    parser.add_argument("--rows", nargs="+", help="lines of one task, such as before or alone; all unless named")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--minutes", type=float, default=0.0, help="end after so long, and go on at the next call")
     chosen = parser.parse_args()
     if unknown := [task for task in chosen.tasks if task not in KNOWN]:
         parser.error(f"got {unknown[0]!r}; expected some of {', '.join(KNOWN)}")
+    if chosen.rows and len(chosen.tasks) != 1:
+        parser.error(f"--rows: got {len(chosen.tasks)} tasks; expected one, whose lines are meant")
+    if unknown := [row for row in chosen.rows or () if row not in lines_of(KNOWN[chosen.tasks[0]])]:
+        parser.error(f"--rows: got {unknown[0]!r}; expected some of {', '.join(lines_of(KNOWN[chosen.tasks[0]]))}")
     work = Work(chosen.models, chosen.data, chosen.runs.absolute(), Clock(time.monotonic(), 60 * chosen.minutes))
     try:
         for name in chosen.tasks or KNOWN:
-            compare(work, name, chosen.seeds)
-            read_aloud(work, name, chosen.seeds)
+            rows = chosen.rows or list(lines_of(KNOWN[name]))
+            compare(work, name, rows, chosen.seeds)
+            if next(iter(KNOWN[name].rows)) in rows:
+                read_aloud(work, name, chosen.seeds)
     except OutOfTimeError:
         console.print("The time is over; the same command goes on.", highlight=False)
 

@@ -81,6 +81,50 @@ def test_weights_in_parts_are_put_together_once(tmp_path: Path) -> None:
     assert (gpu_real.joined(tmp_path) / "model.safetensors").read_bytes() == b"whole"
 
 
+def test_a_table_is_filled_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two calls, each with some of the lines: gains are of the lines of both, and of those alone that are new."""
+    told: dict[str, list[float]] = {}
+    values = {"before": 0.0, "magrpo": 1.0, "alone": 0.25, "magrpo-longer": 0.5, "before-longer": 0.25}
+
+    def play(work: real.Work, name: str, row: str, seed: int | None, longer: bool = False) -> slices.Played:
+        title = "before" if row == "magrpo" and seed is None else row
+        return slices.Played([Path(title + ("-longer" if longer else ""))], float(seed or 0))
+
+    def measured(known: real.Known, played: slices.Played) -> dict[str, list[float]]:
+        pay = values[str(played.files[0])] + played.seconds
+        return {what: [pay, pay + 2.0] for what in {**real.COMMON, **known.measures}}
+
+    monkeypatch.setattr(real.Work, "play", play)
+    monkeypatch.setattr(real, "measured", measured)
+    monkeypatch.setattr(real, "RESULTS", tmp_path)
+    monkeypatch.setattr(real, "record", lambda file, name, found, *_: told.update({name: found}))
+    work = real.Work(tmp_path, "hub", tmp_path, Clock(0.0))
+    real.compare(work, "writing", ["before", "magrpo"], [0, 1])
+    assert told["real.writing.magrpo.reward"] == [2.5]
+    assert told["real.writing.gain.reward"] == told["real.writing.gain.faithful"] == [1.5, 1.5, 1.5]
+    told.clear()
+    real.compare(work, "writing", ["alone", "before-256", "magrpo-256"], [0])
+    assert told["real.writing.gain-over-alone.reward"] == [1.25, 1.25, 1.25]
+    assert told["real.writing.gain-over-before-256.reward"] == [0.25, 0.25, 0.25]
+    assert "real.writing.gain.reward" not in told
+
+
+def test_equal_tokens_are_those_of_the_training_or_of_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, list[float]]] = []
+    monkeypatch.setattr(real, "latest", lambda: {"real.code.tokens.3": {"value": 70.0}})
+    monkeypatch.setattr(real, "record", lambda file, name, found, *_: told.append((name, found)))
+    monkeypatch.setattr(real, "train", lambda recipe, changes, folder, clock: None)
+    work = real.Work(tmp_path, "hub", tmp_path, Clock(0.0))
+    assert (work.tokens("code", 3), told) == (70.0, [])
+    run = tmp_path / "code" / "magrpo-3"
+    run.mkdir(parents=True)
+    (run / "metrics.jsonl").write_text('{"rollout/tokens": 50}\n{"rollout/tokens": 25}\n')
+    assert work.tokens("code", 3) == 75
+    assert told == [("real.code.tokens.3", [75])]
+
+
 PROGRAM = """
 import json, pathlib, sys, time, signal
 arguments = sys.argv[1:]
