@@ -1,6 +1,7 @@
 """Renews the tables of README.md and of pages of docs from what lies in results: `python bench/readme.py`.
 
-README has five rows, docs/results.md has all of them but those of audits, discovery and what a second agent is worth.
+README has five rows, docs/results.md has all of them but those of audits, discovery, real models and what a second
+agent is worth.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from statistics import median
 from typing import Any
 
 import audits
+import real
 import worth
 from cadre.algorithms import ALGORITHMS
 from common import RESULTS, ROOT, latest
@@ -247,6 +249,28 @@ def second_agent() -> str:
     return "\n".join(lines)
 
 
+def real_models() -> str:
+    """Markdown: the lines of each task of bench/real.py that has been played, and how far the trained team is ahead of
+    each of them."""
+    found = latest()
+    tables = [_played(found, name, known) for name, known in real.KNOWN.items()]
+    return "\n\n".join(table for table in tables if table)
+
+
+def _played(found: Mapping[str, dict[str, Any]], name: str, known: real.Known) -> str:
+    columns = list(dict.fromkeys((known.headline, *known.measures, *real.COMMON, "normalised", "seconds")))
+    own = next(iter(known.rows))
+    ahead = f"`{own}` ahead of it, {known.headline}"
+    lines = [f"| {name} | {' | '.join(columns)} | {ahead} |", "|---" * (len(columns) + 2) + "|"]
+    for title in real.lines_of(known):
+        cells = [found.get(f"real.{name}.{title}.{column}") for column in columns]
+        gain = found.get(f"real.{name}.{real.over(title)}.{known.headline}")
+        told = f"{gain['value']:+.2f} ({gain['low']:+.2f} to {gain['high']:+.2f})" if gain else ""
+        if any(cells):
+            lines.append(f"| `{title}` | {' | '.join(_cost(cell) for cell in cells)} | {told} |")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
 def _seeds(values: Sequence[float] | None) -> str:
     """The median of some seeds, with the lowest and the highest."""
     return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})" if values else ""
@@ -277,6 +301,7 @@ def main() -> None:
     renew(ROOT / "docs" / "results.md", {"results": table(), "presets": presets(), "paper": paper()})
     renew(ROOT / "docs" / "audit.md", {"agreements": agreements()})
     renew(ROOT / "docs" / "discovery.md", {"discovery": discovery()})
+    renew(ROOT / "docs" / "real.md", {"real": real_models()})
     renew(ROOT / "docs" / "worth.md", {"worth": second_agent()})
 
 

@@ -248,10 +248,14 @@ def gains(name: str, chosen: Sequence[str], seeds: Sequence[int]) -> None:
     for first, second, what in pairs:
         if {first, second} <= kept.keys() and {first, second} & {*chosen}:
             mean, low, high = measures.gain(kept[first][what], kept[second][what])
-            over = "gain" if first == "before" else f"gain-over-{first}"
-            record("real", f"real.{name}.{over}.{what}", [low, mean, high], what, COMMAND, TASKS, seeds)
+            record("real", f"real.{name}.{over(first)}.{what}", [low, mean, high], what, COMMAND, TASKS, seeds)
             told = f"{name}: {second} over {first}, {what} {mean:+.3f} [{low:+.3f}, {high:+.3f}]"
             console.print(told, highlight=False)
+
+
+def over(title: str) -> str:
+    """The name of a gain over a line."""
+    return "gain" if title == "before" else f"gain-over-{title}"
 
 
 def read_aloud(work: Work, name: str, seeds: Sequence[int]) -> None:
