@@ -259,8 +259,7 @@ def real_models() -> str:
 
 def _played(found: Mapping[str, dict[str, Any]], name: str, known: real.Known) -> str:
     columns = list(dict.fromkeys((known.headline, *known.measures, *real.COMMON, "normalised", "seconds")))
-    own = next(iter(known.rows))
-    ahead = f"`{own}` ahead of it, {known.headline}"
+    ahead = f"`{known.own}` ahead of it, {known.headline}"
     lines = [f"| {name} | {' | '.join(columns)} | {ahead} |", "|---" * (len(columns) + 2) + "|"]
     for title in real.lines_of(known):
         cells = [found.get(f"real.{name}.{title}.{column}") for column in columns]

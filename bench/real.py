@@ -67,6 +67,11 @@ class Known:
     headline: str
     longer: int
 
+    @property
+    def own(self) -> str:
+        """The row of the team's own training."""
+        return next(iter(self.rows))
+
 
 PROMPTED = {
     "pipeline": Row(("settings.exchange=pipeline",), trained=False),
@@ -154,16 +159,15 @@ class Work:
     def train(self, name: str, row_name: str, seed: int) -> Path:
         """Train a row: the first of a task to its recipe's steps, the others to its tokens."""
         known = KNOWN[name]
-        first = next(iter(known.rows))
         folder = self.runs / name / f"{row_name}-{seed}"
-        equal = () if row_name == first else stop_at(self.tokens(name, seed))
+        equal = () if row_name == known.own else stop_at(self.tokens(name, seed))
         changes = [*self.overrides(known, known.rows[row_name]), f"train.seed={seed}", "evaluate.tasks=0", *equal]
         train(known.recipe, changes, folder, self.clock)
         return folder
 
     def tokens(self, name: str, seed: int) -> float:
         """Tokens that the team's own training has sampled: here, or as a result line says."""
-        first, figure = next(iter(KNOWN[name].rows)), f"real.{name}.tokens.{seed}"
+        first, figure = KNOWN[name].own, f"real.{name}.tokens.{seed}"
         recorded = latest().get(figure)
         if recorded is not None and not (self.runs / name / f"{first}-{seed}").exists():
             return float(recorded["value"])
@@ -175,13 +179,12 @@ class Work:
     def play(self, name: str, row_name: str, seed: int | None, longer: bool = False) -> Played:
         """Held-out tasks of a row: trained with a seed, or as its models are."""
         known = KNOWN[name]
-        target, changes = known.recipe, self.overrides(known, known.rows[row_name])
+        target, changes, title = known.recipe, self.overrides(known, known.rows[row_name]), row_name
         if seed is not None:
-            target, changes = str(self.train(name, row_name, seed)), []
-        where = self.runs / name / "played" / "-".join([row_name, *([str(seed)] if seed is not None else [])])
+            target, changes, title = str(self.train(name, row_name, seed)), [], f"{row_name}-{seed}"
         if longer:
-            where, changes = where.with_name(f"{where.name}-longer"), [*changes, f"sampling.max_tokens={known.longer}"]
-        return evaluate(target, changes, where, range(TASKS), self.clock)
+            changes, title = [*changes, f"sampling.max_tokens={known.longer}"], f"{title}-longer"
+        return evaluate(target, changes, self.runs / name / "played" / title, range(TASKS), self.clock)
 
 
 def sampled(run: Path) -> float:
@@ -217,12 +220,11 @@ def over_seeds(tables: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, lis
 
 def lines_of(known: Known) -> dict[str, Line]:
     """The lines of a task's table by name."""
-    own = next(iter(known.rows))
     return {
-        "before": Line(own, trained=False),
+        "before": Line(known.own, trained=False),
         **{name: Line(name, row.trained) for name, row in known.rows.items()},
-        f"before-{known.longer}": Line(own, trained=False, longer=True),
-        f"{own}-{known.longer}": Line(own, longer=True),
+        f"before-{known.longer}": Line(known.own, trained=False, longer=True),
+        f"{known.own}-{known.longer}": Line(known.own, longer=True),
     }
 
 
@@ -261,11 +263,10 @@ def over(title: str) -> str:
 def read_aloud(work: Work, name: str, seeds: Sequence[int]) -> None:
     """Episodes before and after as Markdown, for somebody to look for what the reward did not mean."""
     known = KNOWN[name]
-    own = next(iter(known.rows))
     lines = [f"# {name}: episodes before and after training", "", f"By `{COMMAND}`, greedily."]
     for when, seed in (("Before", None), ("After", seeds[0])):
         lines += ["", f"## {when}"]
-        for tree in measures.trees_of(work.play(name, own, seed).files)[: SHOWN if seed is not None else 3]:
+        for tree in measures.trees_of(work.play(name, known.own, seed).files)[: SHOWN if seed is not None else 3]:
             lines += ["", f"### {tree['task']['id']}: reward {measures.reward(tree):.2f}"]
             for node, _ in measures.steps(tree):
                 for role, (said,) in node["samples"].items():
@@ -295,7 +296,7 @@ def main() -> None:
         for name in chosen.tasks or KNOWN:
             rows = chosen.rows or list(lines_of(KNOWN[name]))
             compare(work, name, rows, chosen.seeds)
-            if next(iter(KNOWN[name].rows)) in rows:
+            if KNOWN[name].own in rows:
                 read_aloud(work, name, chosen.seeds)
     except OutOfTimeError:
         console.print("The time is over; the same command goes on.", highlight=False)
