@@ -21,6 +21,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
+
 import real_measures as measures
 from common import RESULTS, ROOT, latest, record
 from slices import Clock, OutOfTimeError, Played, evaluate, train
@@ -144,11 +146,12 @@ class Work:
     data: str
     runs: Path
     clock: Clock
+    dtype: str = "float32"
 
     def overrides(self, known: Known, row: Row) -> list[str]:
         """What turns the recipe into the row, with the folders of this machine."""
         model = str((self.models / known.model).absolute())
-        lora = f"{{model: {model}, lora: {{rank: 16, alpha: 32}}, dtype: float32}}"
+        lora = f"{{model: {model}, lora: {{rank: 16, alpha: 32}}, dtype: {self.dtype}}}"
         changes = [*known.changes, *row.changes, f"settings.source={self.data}"]
         if not row.env:
             return [*(f"team.policies.{role}={lora}" for role in known.roles), *changes]
@@ -185,6 +188,12 @@ class Work:
         if longer:
             changes, title = [*changes, f"sampling.max_tokens={known.longer}"], f"{title}-longer"
         return evaluate(target, changes, self.runs / name / "played" / title, range(TASKS), self.clock)
+
+
+def precision() -> str:
+    """bfloat16 where the processor multiplies in it, float32 where it would emulate that."""
+    can = torch.cpu.get_capabilities()
+    return "bfloat16" if can.get("avx512_bf16") or can.get("amx_bf16") else "float32"
 
 
 def sampled(run: Path) -> float:
@@ -283,6 +292,9 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "real")
     parser.add_argument("--rows", nargs="+", help="lines of one task, such as before or alone; all unless named")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default=precision(), help="of models, by processor unless said"
+    )
     parser.add_argument("--minutes", type=float, default=0.0, help="end after so long, and go on at the next call")
     chosen = parser.parse_args()
     if unknown := [task for task in chosen.tasks if task not in KNOWN]:
@@ -291,7 +303,8 @@ def main() -> None:
         parser.error(f"--rows: got {len(chosen.tasks)} tasks; expected one, whose lines are meant")
     if unknown := [row for row in chosen.rows or () if row not in lines_of(KNOWN[chosen.tasks[0]])]:
         parser.error(f"--rows: got {unknown[0]!r}; expected some of {', '.join(lines_of(KNOWN[chosen.tasks[0]]))}")
-    work = Work(chosen.models, chosen.data, chosen.runs.absolute(), Clock(time.monotonic(), 60 * chosen.minutes))
+    clock = Clock(time.monotonic(), 60 * chosen.minutes)
+    work = Work(chosen.models, chosen.data, chosen.runs.absolute(), clock, chosen.dtype)
     try:
         for name in chosen.tasks or KNOWN:
             rows = chosen.rows or list(lines_of(KNOWN[name]))
