@@ -3,7 +3,8 @@
 Trains the recipes through the command line, a run a row and seed, one after the other; runs that are complete are kept,
 so the command goes on where it stopped. Figures are exact, from the policies' probabilities at temperature 1, before
 and after training. Appends the figure of each row to results/openspiel.jsonl once all its seeds are there, and writes
-the curves of all that have been trained to results/openspiel-curves.json. Needs the extra openspiel.
+the curves of all that have been trained to results/openspiel-curves.json. Leduc poker has a base of its own
+(leduc_base.py), since the embedded model does not tell its cards apart. Needs the extra openspiel.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import leduc_base
 from common import RESULTS, ROOT, record
 from trainings import Run, commits, console
 
@@ -32,6 +34,8 @@ class Row:
     seeds: int
     exact: str
     figures: dict[str, Callable[[Run], float]]
+    # Makes the policy's model; the one in the package where there is nothing to make.
+    base: Callable[[Path], None] | None = None
 
 
 def exact(run: Run, name: str, index: int = -1) -> float:
@@ -69,6 +73,7 @@ ROWS = {
             "leduc.exploitability": GAP,
             "leduc.exploitability.ratio": partial(share, name="exploitability"),
         },
+        leduc_base.make,
     ),
 }
 
@@ -79,11 +84,9 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "openspiel")
     chosen = parser.parse_args()
     for name in chosen.rows or ROWS:
-        row = ROWS[name]
-        runs = [
-            Run(chosen.runs.absolute() / f"{name}-{seed}", row.recipe, seed, (), 0, EPISODES)
-            for seed in range(row.seeds)
-        ]
+        row, folder = ROWS[name], chosen.runs.absolute()
+        changes = model_of(row, folder / f"{name}-base")
+        runs = [Run(folder / f"{name}-{seed}", row.recipe, seed, changes, 0, EPISODES) for seed in range(row.seeds)]
         for run in runs:
             if not run.complete:
                 run.train(threads=1)
@@ -101,6 +104,15 @@ def main() -> None:
             )
             console.print(f"{figure}: {line['value']:.3f} [{line['low']:.3f}, {line['high']:.3f}]", highlight=False)
         keep_curves(name, row, runs)
+
+
+def model_of(row: Row, folder: Path) -> tuple[str, ...]:
+    """The overrides that name the row's own base, which is made if it is not there."""
+    if row.base is None:
+        return ()
+    if not folder.exists():
+        row.base(folder)
+    return (f"team.policies.shared={folder}",)
 
 
 def keep_curves(name: str, row: Row, runs: list[Run]) -> None:

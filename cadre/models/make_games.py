@@ -91,15 +91,15 @@ def batches(
 ) -> Iterator[dict[str, torch.Tensor]]:
     """Endless right-padded batches, each of random decisions of one game; only the moves have labels. `likely` says how
     likely each answer to a decision is, up to a factor."""
-    encoded = cache(partial(_encoded, tokenizer))
+    as_ids = cache(partial(encoded, tokenizer))
     while True:
         (game,) = generator.choices(list(GAMES), list(GAMES.values()))
         drawn = generator.choices(choices[game], k=size)
-        rows = [_row(*encoded(choice), likely(choice), generator) for choice in drawn]
+        rows = [_row(*as_ids(choice), likely(choice), generator) for choice in drawn]
         yield padded([(ids, [-100] * start + ids[start:]) for ids, start in rows])
 
 
-def _encoded(tokenizer: PreTrainedTokenizerFast, choice: Choice) -> tuple[list[int], list[list[int]]]:
+def encoded(tokenizer: PreTrainedTokenizerFast, choice: Choice) -> tuple[list[int], list[list[int]]]:
     """Token ids of a decision's prompt and of each of its answers."""
     seen = [{"role": "user", "content": choice.observation.messages[-1].content}]
     text: str = tokenizer.apply_chat_template(seen, tokenize=False, add_generation_prompt=True)
