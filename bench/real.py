@@ -7,7 +7,8 @@ lies in runs/real and is not done again, so the command goes on where it stopped
 row of a task and seed samples as many tokens as the team's own training; `before` is that team prompted, two answers
 put together as they are. `before` and the team's own training are played with longer answers too. Appends
 `real.TASK.*` to results/real.jsonl as soon as a row is there, with its values by task in results/real.json, from which
-gains are reckoned, so that rows can be done on several machines. Writes episodes to read to results/real-TASK.md.
+gains are reckoned on the tasks that both lines have, so that rows can be done on several machines. Writes episodes to
+read to results/real-TASK.md.
 """
 
 from __future__ import annotations
@@ -147,6 +148,7 @@ class Work:
     runs: Path
     clock: Clock
     dtype: str = "float32"
+    tasks: int = TASKS
 
     def overrides(self, known: Known, row: Row) -> list[str]:
         """What turns the recipe into the row, with the folders of this machine."""
@@ -187,7 +189,7 @@ class Work:
             target, changes, title = str(self.train(name, row_name, seed)), [], f"{row_name}-{seed}"
         if longer:
             changes, title = [*changes, f"sampling.max_tokens={known.longer}"], f"{title}-longer"
-        return evaluate(target, changes, self.runs / name / "played" / title, range(TASKS), self.clock)
+        return evaluate(target, changes, self.runs / name / "played" / title, range(self.tasks), self.clock)
 
 
 def precision() -> str:
@@ -250,16 +252,18 @@ def compare(work: Work, name: str, chosen: Sequence[str], seeds: Sequence[int]) 
 
 def gains(name: str, chosen: Sequence[str], seeds: Sequence[int]) -> None:
     """What the team's own training has gained over `before` in every measure, and in the headline over every baseline,
-    where one of the two lines is new and the other is there."""
+    where one of the two lines is new and the other is there, on the tasks that both were played on."""
     known, kept = KNOWN[name], json.loads((RESULTS / BY_TASK).read_text())[name]
     own, *others = known.rows
-    pairs = [("before", own, what) for what in (known.headline, *known.measures)]
+    pairs = [("before", own, what) for what in dict.fromkeys((known.headline, "reward", *known.measures))]
     pairs += [(other, own, known.headline) for other in others]
     pairs += [(f"before-{known.longer}", f"{own}-{known.longer}", known.headline)]
     for first, second, what in pairs:
         if {first, second} <= kept.keys() and {first, second} & {*chosen}:
-            mean, low, high = measures.gain(kept[first][what], kept[second][what])
-            record("real", f"real.{name}.{over(first)}.{what}", [low, mean, high], what, COMMAND, TASKS, seeds)
+            values = [kept[line][what] for line in (first, second)]
+            both = min(map(len, values))
+            mean, low, high = measures.gain(*(of_line[:both] for of_line in values))
+            record("real", f"real.{name}.{over(first)}.{what}", [low, mean, high], what, COMMAND, both, seeds)
             told = f"{name}: {second} over {first}, {what} {mean:+.3f} [{low:+.3f}, {high:+.3f}]"
             console.print(told, highlight=False)
 
@@ -292,6 +296,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "real")
     parser.add_argument("--rows", nargs="+", help="lines of one task, such as before or alone; all unless named")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--held-out", type=int, default=TASKS, help="tasks that a line is played on")
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default=precision(), help="of models, by processor unless said"
     )
@@ -304,7 +309,7 @@ def main() -> None:
     if unknown := [row for row in chosen.rows or () if row not in lines_of(KNOWN[chosen.tasks[0]])]:
         parser.error(f"--rows: got {unknown[0]!r}; expected some of {', '.join(lines_of(KNOWN[chosen.tasks[0]]))}")
     clock = Clock(time.monotonic(), 60 * chosen.minutes)
-    work = Work(chosen.models, chosen.data, chosen.runs.absolute(), clock, chosen.dtype)
+    work = Work(chosen.models, chosen.data, chosen.runs.absolute(), clock, chosen.dtype, chosen.held_out)
     try:
         for name in chosen.tasks or KNOWN:
             rows = chosen.rows or list(lines_of(KNOWN[name]))

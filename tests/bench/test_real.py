@@ -4,6 +4,7 @@ import json
 import random
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,23 +83,28 @@ def test_weights_in_parts_are_put_together_once(tmp_path: Path) -> None:
 
 
 def test_a_table_is_filled_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two calls, each with some of the lines: gains are of the lines of both, and of those alone that are new."""
+    """Three calls, each with some of the lines: gains are of the lines of all, of those alone that are new, and on
+    the tasks of both."""
     told: dict[str, list[float]] = {}
-    values = {"before": 0.0, "magrpo": 1.0, "alone": 0.25, "magrpo-longer": 0.5, "before-longer": 0.25}
+    counts: dict[str, int] = {}
+    values = {"before": 0.0, "magrpo": 1.0, "alone": 0.25, "ippo": 0.5, "magrpo-longer": 0.5, "before-longer": 0.25}
 
     def play(work: real.Work, name: str, row: str, seed: int | None, longer: bool = False) -> slices.Played:
         title = "before" if row == "magrpo" and seed is None else row
         return slices.Played([Path(title + ("-longer" if longer else ""))], float(seed or 0))
 
+    def note(_file: str, name: str, found: list[float], _unit: str, _command: str, count: int, _seeds: Any) -> None:
+        told[name], counts[name] = found, count
+
     def measured(known: real.Known, played: slices.Played) -> dict[str, list[float]]:
         pay = values[str(played.files[0])] + played.seconds
-        return {what: [pay, pay + 2.0] for what in {**real.COMMON, **known.measures}}
+        return {what: [pay, pay + 2.0][: work.tasks] for what in {**real.COMMON, **known.measures}}
 
     monkeypatch.setattr(real.Work, "play", play)
     monkeypatch.setattr(real, "measured", measured)
     monkeypatch.setattr(real, "RESULTS", tmp_path)
-    monkeypatch.setattr(real, "record", lambda file, name, found, *_: told.update({name: found}))
-    work = real.Work(tmp_path, "hub", tmp_path, Clock(0.0))
+    monkeypatch.setattr(real, "record", note)
+    work = real.Work(tmp_path, "hub", tmp_path, Clock(0.0), tasks=2)
     real.compare(work, "writing", ["before", "magrpo"], [0, 1])
     assert told["real.writing.magrpo.reward"] == [2.5]
     assert told["real.writing.gain.reward"] == told["real.writing.gain.faithful"] == [1.5, 1.5, 1.5]
@@ -107,6 +113,9 @@ def test_a_table_is_filled_line_by_line(tmp_path: Path, monkeypatch: pytest.Monk
     assert told["real.writing.gain-over-alone.reward"] == [1.25, 1.25, 1.25]
     assert told["real.writing.gain-over-before-256.reward"] == [0.25, 0.25, 0.25]
     assert "real.writing.gain.reward" not in told
+    work = replace(work, tasks=1)
+    real.compare(work, "writing", ["ippo"], [0])
+    assert counts["real.writing.ippo.reward"] == counts["real.writing.gain-over-ippo.reward"] == 1
 
 
 def test_equal_tokens_are_those_of_the_training_or_of_its_record(
