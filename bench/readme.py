@@ -260,13 +260,13 @@ def real_models() -> str:
 def _played(found: Mapping[str, dict[str, Any]], name: str, known: real.Known) -> str:
     columns = list(dict.fromkeys((known.headline, *known.measures, *real.COMMON, "normalised", "seconds")))
     ahead = f"`{known.own}` ahead of it, {known.headline}"
-    lines = [f"| {name} | {' | '.join(columns)} | {ahead} |", "|---" * (len(columns) + 2) + "|"]
+    lines = [f"| {name} | tasks | {' | '.join(columns)} | {ahead} |", "|---" * (len(columns) + 3) + "|"]
     for title in real.lines_of(known):
         cells = [found.get(f"real.{name}.{title}.{column}") for column in columns]
         gain = found.get(f"real.{name}.{real.over(title)}.{known.headline}")
         told = f"{gain['value']:+.2f} ({gain['low']:+.2f} to {gain['high']:+.2f})" if gain else ""
-        if any(cells):
-            lines.append(f"| `{title}` | {' | '.join(_cost(cell) for cell in cells)} | {told} |")
+        if played := [cell for cell in cells if cell]:
+            lines.append(f"| `{title}` | {played[0]['n']} | {' | '.join(_cost(cell) for cell in cells)} | {told} |")
     return "\n".join(lines) if len(lines) > 2 else ""
 
 
