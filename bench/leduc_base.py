@@ -13,6 +13,7 @@ import math
 import random
 import re
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -20,10 +21,9 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM
 
 from cadre import random_keys
-from cadre.models.make_games import encoded, make_model, make_tokenizer, met
+from cadre.models.make_games import descend, encoded, make_model, make_tokenizer, met
 from cadre.models.make_seed import padded
 from cadre.types import Choice
-from trainings import console
 
 GAME = "leduc_poker"
 # Of random play, which meets nearly all decisions.
@@ -73,18 +73,8 @@ def excess(model: LlamaForCausalLM, items: list[Item]) -> torch.Tensor:
 
 
 def teach(model: LlamaForCausalLM, items: list[Item], steps: int, peak: float, generator: random.Random) -> None:
-    """AdamW with a short warm-up and a linear fall."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (step + 1) / 20) * (1 - step / steps))
-    for step in range(steps):
-        loss = excess(model, generator.choices(items, k=BATCH))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        rate.step()
-        optimiser.zero_grad()
-        if step % 100 == 0 or step == steps - 1:
-            console.print(f"step {step}/{steps}  divergence {loss.item():.4f}", highlight=False)
+    """Descend by the divergence on random decisions."""
+    descend(model, (excess(model, generator.choices(items, k=BATCH)) for _ in count()), steps, peak)
 
 
 def make(out: Path) -> None:

@@ -122,19 +122,23 @@ def tendencies(choice: Choice, spread: float = SPREAD) -> list[float]:
     return [math.exp(drawn.gauss(0.0, spread)) for _ in choice.answers]
 
 
-def pretrain(model: LlamaForCausalLM, rows: Iterator[dict[str, torch.Tensor]], steps: int, peak: float) -> None:
-    """AdamW with a linear fall. Right padding needs no mask: causal attention never looks ahead."""
+def descend(model: LlamaForCausalLM, losses: Iterator[torch.Tensor], steps: int, peak: float) -> None:
+    """AdamW with a short warm-up and a linear fall over so many losses, each made when it is its turn."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
     rate = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (step + 1) / 20) * (1 - step / steps))
-    for step, batch in zip(range(steps), rows, strict=False):
-        loss = model(**batch).loss
-        loss.backward()
+    for step, loss in zip(range(steps), losses, strict=False):
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         rate.step()
         optimiser.zero_grad()
         if step % 100 == 0 or step == steps - 1:
             Console().print(f"step {step}/{steps}  loss {loss.item():.4f}")
+
+
+def pretrain(model: LlamaForCausalLM, rows: Iterator[dict[str, torch.Tensor]], steps: int, peak: float) -> None:
+    """Descend by the likelihood of labels. Right padding needs no mask: causal attention never looks ahead."""
+    descend(model, (model(**batch).loss for batch in rows), steps, peak)
 
 
 def main() -> None:
