@@ -1,6 +1,7 @@
 """The embedded model is for its games in their compact wording; anything else is told of, once a start."""
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def test_a_central_team_is_judged_by_what_it_plays() -> None:
 
 
 def test_a_training_prints_it_once(tmp_path: Path) -> None:
-    console = Console(width=400, record=True, file=(tmp_path / "printed").open("w"))
+    console = Console(width=400, record=True, file=StringIO())
     chosen = config.parse(
         {
             "env": "tests.games:Digit",
@@ -94,4 +95,4 @@ def test_settings_that_leave_a_split_no_task_are_refused_before_a_model_loads(tm
     )
     experiment = replace(resolve(chosen), models={"shared": "/nonexistent"})
     with pytest.raises(ConfigError, match=r"domain 'blocks', size 2, robots 1, with which none .* of the split 'test'"):
-        session.start(experiment, Run.create(tmp_path / "run", chosen), Console(file=(tmp_path / "printed").open("w")))
+        session.start(experiment, Run.create(tmp_path / "run", chosen), Console(file=StringIO()))

@@ -1,5 +1,6 @@
 """A role whose samples are all worth the same is told of once, after some steps in a row."""
 
+from io import StringIO
 from pathlib import Path
 
 from rich.console import Console
@@ -29,7 +30,7 @@ def test_roles_are_counted_apart() -> None:
 
 def test_a_training_prints_it_once(speaker: Path, tmp_path: Path) -> None:
     """A group of one sample has no std, whatever it is paid."""
-    console = Console(width=80, record=True, quiet=False, file=(tmp_path / "printed").open("w"))
+    console = Console(width=80, record=True, quiet=False, file=StringIO())
     chosen = configured(speaker, algorithm={"name": "at_grpo", "k": 1}, train={"steps": 7, "tasks_per_step": 1})
     run = Run.create(tmp_path / "run", chosen)
     session.start(resolve(chosen), run, console)
