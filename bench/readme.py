@@ -1,7 +1,7 @@
 """Renews the tables of README.md and of pages of docs from what lies in results: `python bench/readme.py`.
 
-README has five rows, docs/results.md has all of them but those of audits, discovery, real models and what a second
-agent is worth.
+README has five rows, docs/results.md has all of them but those of audits, discovery, Tiny Hanabi, real models and what
+a second agent is worth.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 import audits
+import openspiel
 import real
 import worth
 from cadre.algorithms import ALGORITHMS
@@ -233,6 +234,17 @@ def discovery() -> str:
     return "\n".join(lines)
 
 
+def hanabi() -> str:
+    """Markdown: the value that every seed ends at, sorted, a row a recipe of Tiny Hanabi."""
+    curves = json.loads((RESULTS / openspiel.CURVES).read_text())
+    lines = ["| recipe | value after training, seed by seed | median |", "|---|---|---|"]
+    for name, row in openspiel.ROWS.items():
+        if name.startswith("hanabi") and name in curves:
+            ends = sorted(seed[-1][1] for seed in curves[name]["seeds"])
+            lines.append(f"| `{row.recipe}` | {', '.join(f'{end:.2f}' for end in ends)} | {median(ends):.2f} |")
+    return "\n".join(lines)
+
+
 def second_agent() -> str:
     """Markdown: held-out success of every side at every value of a dial, and the team's gain over the lone agent."""
     file = RESULTS / "worth.json"
@@ -300,6 +312,7 @@ def main() -> None:
     renew(ROOT / "docs" / "results.md", {"results": table(), "presets": presets(), "paper": paper()})
     renew(ROOT / "docs" / "audit.md", {"agreements": agreements()})
     renew(ROOT / "docs" / "discovery.md", {"discovery": discovery()})
+    renew(ROOT / "docs" / "games_of_theory.md", {"hanabi": hanabi()})
     renew(ROOT / "docs" / "real.md", {"real": real_models()})
     renew(ROOT / "docs" / "worth.md", {"worth": second_agent()})
 
