@@ -121,8 +121,8 @@ KNOWN: dict[str, Known] = {
         (
             "settings={train: gsm8k, test: gsm8k, turns: 2}",
             "sampling.max_tokens=256",
-            "learner.learning_rate=1.0e-4",
-            "train={steps: 60, tasks_per_step: 4}",
+            "learner={learning_rate: 3.0e-4, minibatches: 2}",
+            "train={steps: 12, tasks_per_step: 4}",
             "evaluate.every=0",
         ),
         {"accuracy": measures.success},
