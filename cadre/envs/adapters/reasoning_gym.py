@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from cadre.env import Env, GeneratedTasks, Split
@@ -17,7 +19,8 @@ ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class ReasoningGym(Env):
-    """One problem of the generator `dataset`, scored from 0 to 1 by the package; solved is a score of 1.
+    """One problem of the generator `dataset`, scored from 0 to 1 by the package; solved is a score of 1. `options` are
+    the generator's own, such as `{max_terms: 3}` of chain_sum.
 
     The solver is paid the score of its own answer, the team that of the verifier's. The same problem is never drawn for
     both splits: they have seeds of their own.
@@ -25,9 +28,11 @@ class ReasoningGym(Env):
 
     roles: ClassVar[tuple[str, ...]] = ("solver", "verifier")
 
-    def __init__(self, task: Task, dataset: str = "basic_arithmetic") -> None:
+    def __init__(
+        self, task: Task, dataset: str = "basic_arithmetic", options: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         super().__init__(task)
-        self.problems = _problems(dataset, task.data["seed"])
+        self.problems = _problems(dataset, options, task.data["seed"])
         self.said: list[str] = []
         self.score = 0.0
 
@@ -59,12 +64,26 @@ class ReasoningGym(Env):
         return GeneratedTasks(10_000, lambda index: {"seed": 2 * index + (split == "test")}, split)
 
 
-def _problems(dataset: str, seed: int) -> Any:
-    """The generator's data set of one problem. Raises ConfigError for a generator that there is not."""
+def _problems(dataset: str, options: Mapping[str, Any], seed: int) -> Any:
+    """The generator's data set of one problem. Raises ConfigError for a generator or an option that there is not, and
+    for options that the generator refuses."""
     gym, known = package("reasoning_gym", "reasoning-gym"), package("reasoning_gym.factory", "reasoning-gym").DATASETS
     if dataset not in known:
         raise ConfigError(
             f"settings.dataset: got {dataset!r}; expected one of the {len(known)} generators of reasoning-gym, such as "
             f"basic_arithmetic. Fix the name.{nearest(dataset, known)}"
         )
-    return gym.create_dataset(dataset, seed=seed, size=1)
+    names = {field.name for field in fields(known[dataset][1])} - {"seed", "size"}
+    for name in options:
+        if name not in names:
+            raise ConfigError(
+                f"settings.options: got {name!r}; expected options of {dataset}: {', '.join(sorted(names))}. "
+                f"Fix the name.{nearest(name, names)}"
+            )
+    try:
+        return gym.create_dataset(dataset, seed=seed, size=1, **options)
+    except (AssertionError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"settings.options: got {dict(options)}; expected what {dataset} takes, which says: {error}. "
+            "Change the options, or take another generator."
+        ) from error

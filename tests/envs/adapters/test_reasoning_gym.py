@@ -1,6 +1,7 @@
 """Generators of reasoning-gym as solver and verifier, against the real package."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -34,3 +35,24 @@ def test_the_contract_holds(dataset: str) -> None:
 def test_an_unknown_generator_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"Did you mean chain_sum\?"):
         ReasoningGym(Task("t", {"seed": 0}), "chain_sums")
+
+
+def test_a_generator_has_its_own_options() -> None:
+    of_two = ReasoningGym(Task("t", {"seed": 1}), "chain_sum", {"min_terms": 2, "max_terms": 2, "max_digits": 1})
+    question = of_two.problems[0]["question"]
+    assert sum(question.count(sign) for sign in "+-") == 1, question
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "told"),
+    [
+        ("chain_sum", {"max_term": 2}, r"got 'max_term'.*Did you mean max_terms\?"),
+        ("chain_sum", {"seed": 2}, "got 'seed'; expected options of chain_sum"),
+        ("chain_sum", {"min_terms": 5, "max_terms": 2}, "expected what chain_sum takes, which says: "),
+        ("chain_sum", {"min_terms": "five"}, "expected what chain_sum takes, which says: "),
+        ("composite", {}, "Must specify at least one dataset"),
+    ],
+)
+def test_options_that_a_generator_refuses_are_told(dataset: str, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        ReasoningGym(Task("t", {"seed": 0}), dataset, options)
