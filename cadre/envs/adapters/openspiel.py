@@ -39,14 +39,30 @@ def load_game(name: str) -> Any:
             f"settings.game: OpenSpiel refuses {name!r}: {reason}; expected a game with parameters that it takes, as "
             "in kuhn_poker(players=3). Fix them."
         ) from None
-    kind = game.get_type()
-    strings = kind.provides_information_state_string or kind.provides_observation_string
-    if not strings or kind.dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
+    if reason := unplayable(game):
         raise ConfigError(
-            f"settings.game: {name} has no players who see text; expected a game with information states or "
-            "observations as strings, and not one of mean fields. Take another."
+            f"settings.game: {name} {reason}; expected a game whose players see text and choose among moves, and whose "
+            "chance moves can be counted. Take another."
         )
     return game
+
+
+def unplayable(game: Any) -> str:
+    """Why a game of OpenSpiel can be no environment, or nothing."""
+    pyspiel, kind = package("pyspiel", "openspiel"), game.get_type()
+    strings = kind.provides_information_state_string or kind.provides_observation_string
+    if not strings or kind.dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
+        return "has no players who see text"
+    if kind.chance_mode == pyspiel.GameType.ChanceMode.SAMPLED_STOCHASTIC:
+        return "draws its chance moves inside itself, so that siblings would not meet the same luck"
+    state, luck = game.new_initial_state(), random_keys.generator("openspiel", "unplayable")
+    while state.is_chance_node():
+        state.apply_action(luck.choice(state.chance_outcomes())[0])
+    try:
+        state.legal_actions()
+    except pyspiel.SpielError:
+        return "does not list its players' moves"
+    return ""
 
 
 class OpenSpiel(Env):

@@ -125,7 +125,9 @@ def test_what_cannot_be_played_is_one_paragraph() -> None:
     for name, wanted in (
         ("kuhn_pokr", "Did you mean kuhn_poker?"),
         ("kuhn_poker(players=99)", "OpenSpiel refuses"),
-        ("mfg_crowd_modelling", "mean fields"),
+        ("mfg_crowd_modelling", "no players who see text"),
+        ("negotiation", "draws its chance moves inside itself"),
+        ("crossword", "does not list its players' moves"),
     ):
         with pytest.raises(ConfigError, match=wanted.replace("?", r"\?")) as caught:
             OpenSpiel(TASK, name)
