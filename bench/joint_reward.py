@@ -13,12 +13,11 @@ import argparse
 import subprocess
 from pathlib import Path
 
+from cadre.engines.torch.reward_training import Report, Settings, train
+from cadre.rewards.preferences import read_pairs
 from common import ROOT, record
 from real import KNOWN
 from trainings import CADRE, console
-
-from cadre.engines.torch.reward_training import Report, Settings, train
-from cadre.rewards.preferences import read_pairs
 
 COMMAND = "python bench/joint_reward.py --model DIR"
 PAIRS_A_STEP = 4
@@ -28,10 +27,8 @@ HELD_OUT = 0.2
 def sample(model: str, data: str, tasks: int, out: Path) -> None:
     """Pairs of what the untrained writers answer, sampled once."""
     known = KNOWN["writing"]
-    policies = [
-        f"team.policies.{role}={{model: {model}, lora: {{rank: 16, alpha: 32}}, dtype: float32}}"
-        for role in known.roles
-    ]
+    lora = f"{{model: {model}, lora: {{rank: 16, alpha: 32}}}}"
+    policies = [f"team.policies.{role}={lora}" for role in known.roles]
     changes = [*policies, f"settings.source={data}", "settings.reward=faithful", "algorithm.k=4"]
     command = [*CADRE, "preference-pairs", known.recipe, *changes, "--joint", "--tasks", str(tasks), "--out", str(out)]
     out.parent.mkdir(parents=True, exist_ok=True)
