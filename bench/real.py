@@ -124,7 +124,7 @@ KNOWN: dict[str, Known] = {
             "settings={train: gsm8k, test: gsm8k, turns: 2}",
             "sampling={max_tokens: 256, temperature: 0.7}",
             "learner={learning_rate: 1.0e-4, minibatches: 2}",
-            "train={steps: 12, tasks_per_step: 4}",
+            "train={steps: 24, tasks_per_step: 4}",
             "evaluate.every=0",
         ),
         {"accuracy": measures.success},
