@@ -5,10 +5,10 @@
 DIR holds the folders `smollm2` (SmolLM2-135M-Instruct) and `qwen-coder` (Qwen2.5-Coder-0.5B-Instruct). What is done
 lies in runs/real and is not done again, so the command goes on where it stopped, or where `--minutes` ended it. Every
 row of a task and seed samples as many tokens as the team's own training; `before` is that team prompted, two answers
-put together as they are. `before` and the team's own training are played with longer answers too. Appends
-`real.TASK.*` to results/real.jsonl as soon as a row is there, with its values by task in results/real.json, from which
-gains are reckoned on the tasks that both lines have, so that rows can be done on several machines. Writes episodes to
-read to results/real-TASK.md.
+put together as they are, and `alone-before` one agent prompted. `before` and the team's own training are played with
+longer answers too. Appends `real.TASK.*` to results/real.jsonl as soon as a row is there, with its values by task in
+results/real.json, from which gains are reckoned on the tasks that both lines have, so that rows can be done on several
+machines. Writes episodes to read to results/real-TASK.md.
 """
 
 from __future__ import annotations
@@ -236,6 +236,7 @@ def lines_of(known: Known) -> dict[str, Line]:
     return {
         "before": Line(known.own, trained=False),
         **{name: Line(name, row.trained) for name, row in known.rows.items()},
+        **{untrained(name): Line(name, trained=False) for name, row in known.rows.items() if row.env},
         f"before-{known.longer}": Line(known.own, trained=False, longer=True),
         f"{known.own}-{known.longer}": Line(known.own, longer=True),
     }
@@ -256,7 +257,7 @@ def gains(name: str, chosen: Sequence[str], seeds: Sequence[int]) -> None:
     """What the team's own training has gained over `before` in every measure, and in the headline over every baseline,
     where one of the two lines is new and the other is there, on the tasks that both were played on."""
     known, kept = KNOWN[name], json.loads((RESULTS / BY_TASK).read_text())[name]
-    own, *others = known.rows
+    own, *others = (*known.rows, *(untrained(other) for other, row in known.rows.items() if row.env))
     pairs = [("before", own, what) for what in dict.fromkeys((known.headline, "reward", *known.measures))]
     pairs += [(other, own, known.headline) for other in others]
     pairs += [(f"before-{known.longer}", f"{own}-{known.longer}", known.headline)]
@@ -268,6 +269,11 @@ def gains(name: str, chosen: Sequence[str], seeds: Sequence[int]) -> None:
             record("real", f"real.{name}.{over(first)}.{what}", [low, mean, high], what, COMMAND, both, seeds)
             told = f"{name}: {second} over {first}, {what} {mean:+.3f} [{low:+.3f}, {high:+.3f}]"
             console.print(told, highlight=False)
+
+
+def untrained(row: str) -> str:
+    """The line of a row in another environment, as its model is."""
+    return f"{row}-before"
 
 
 def over(title: str) -> str:
