@@ -128,7 +128,7 @@ KNOWN: dict[str, Known] = {
             "evaluate.every=0",
         ),
         {"accuracy": measures.success},
-        1.0,
+        1.6,
         {
             "at_grpo": Row(),
             "grpo": Row(("algorithm={name: grpo, k: 4}",)),
