@@ -1,38 +1,39 @@
 """A reward model of two writers' joint answers: by how much it beats chance on prompts that it has not seen.
 
-    python bench/joint_reward.py --model DIR [--data DIR] [--tasks 120] [--steps 60]
+    python bench/joint_reward.py --models DIR [--data DIR] [--tasks 120] [--steps 60]
 
-DIR is SmolLM2-135M-Instruct, which writes the pairs (two summaries of SciTLDR abstracts, four joint answers a task, the
-better paid first) and, with a head of one number, judges them; a fifth of the prompts is held out. Pairs and judge are
-kept in runs/joint-reward. Appends `reward_model.joint.*` to results/reward_model.jsonl.
+DIR holds `smollm2`, SmolLM2-135M-Instruct, which writes the pairs (two summaries of SciTLDR abstracts, four joint
+answers a task, the better paid first) and, with a head of one number, judges them; a fifth of the prompts is held out.
+Pairs and judge are kept in runs/joint-reward. Appends `reward_model.joint.*` to results/reward_model.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
 import subprocess
+import time
 from pathlib import Path
 
 from cadre.engines.torch.reward_training import Report, Settings, train
 from cadre.rewards.preferences import read_pairs
 from common import ROOT, record
-from real import KNOWN
+from real import KNOWN, Row, Work
+from slices import Clock
 from trainings import CADRE, console
 
-COMMAND = "python bench/joint_reward.py --model DIR"
+COMMAND = "python bench/joint_reward.py --models DIR"
+WRITERS = KNOWN["writing"]
+SAMPLED = Row(("algorithm.k=4", "sampling.temperature=1.0"))
 PAIRS_A_STEP = 4
 HELD_OUT = 0.2
 
 
-def sample(model: str, data: str, tasks: int, out: Path) -> None:
+def sample(work: Work, tasks: int, out: Path) -> None:
     """Pairs of what the untrained writers answer, sampled once."""
-    known = KNOWN["writing"]
-    lora = f"{{model: {model}, lora: {{rank: 16, alpha: 32}}}}"
-    policies = [f"team.policies.{role}={lora}" for role in known.roles]
-    changes = [*policies, f"settings.source={data}", "settings.reward=faithful", "algorithm.k=4"]
-    command = [*CADRE, "preference-pairs", known.recipe, *changes, "--joint", "--tasks", str(tasks), "--out", str(out)]
+    changes = work.overrides(WRITERS, SAMPLED)
+    wanted = ["--joint", "--tasks", str(tasks), "--out", str(out)]
     out.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(command, cwd=ROOT, check=True)
+    subprocess.run([*CADRE, "preference-pairs", WRITERS.recipe, *changes, *wanted], cwd=ROOT, check=True)
 
 
 def judged(model: str, pairs: Path, out: Path, steps: int) -> Report:
@@ -47,23 +48,21 @@ def judged(model: str, pairs: Path, out: Path, steps: int) -> Report:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="a folder of SmolLM2-135M-Instruct")
+    parser.add_argument("--models", type=Path, required=True, help="a folder with smollm2")
     parser.add_argument("--data", default="hub", help="where SciTLDR is: a folder, or hub")
     parser.add_argument("--tasks", type=int, default=120)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "joint-reward", help="pairs and judge")
     chosen = parser.parse_args()
-    pairs = chosen.runs.absolute() / f"pairs-{chosen.tasks}.jsonl"
+    work = Work(chosen.models, chosen.data, chosen.runs.absolute(), Clock(time.monotonic()))
+    pairs = work.runs / f"pairs-{chosen.tasks}.jsonl"
     if not pairs.exists():
-        sample(chosen.model, chosen.data, chosen.tasks, pairs)
-    report = judged(chosen.model, pairs, chosen.runs.absolute() / "judge", chosen.steps)
-    figures = {
-        "before": ([report.before], "share of held-out pairs in order"),
-        "after": ([report.after], "share of held-out pairs in order"),
-        "margin": ([report.margin], "above chance, low end of 95%"),
-    }
-    for name, (values, unit) in figures.items():
-        record("reward_model", f"reward_model.joint.{name}", values, unit, COMMAND, len(report.prompts), [0])
+        sample(work, chosen.tasks, pairs)
+    report = judged(str(work.models / WRITERS.model), pairs, work.runs / "judge", chosen.steps)
+    in_order, above = "share of held-out pairs in order", "above chance, low end of 95%"
+    figures = (("before", report.before, in_order), ("after", report.after, in_order), ("margin", report.margin, above))
+    for name, value, unit in figures:
+        record("reward_model", f"reward_model.joint.{name}", [value], unit, COMMAND, len(report.prompts), [0])
     console.print(f"before {report.before:.3f}, after {report.after:.3f}. {report.against_chance()}", highlight=False)
 
 

@@ -6,7 +6,8 @@ DIR holds the folders `smollm2` (SmolLM2-135M-Instruct) and `qwen-coder` (Qwen2.
 lies in runs/real and is not done again, so the command goes on where it stopped, or where `--minutes` ended it. Every
 row of a task and seed samples as many tokens as the team's own training; `before` is that team prompted, two answers
 put together as they are, and `alone-before` one agent prompted. `before` and the team's own training are played with
-longer answers too. Appends `real.TASK.*` to results/real.jsonl as soon as a row is there, with its values by task in
+longer answers too. Appends `real.TASK.LINE.MEASURE` to results/real.jsonl as soon as a row is there, and in short
+`real.TASK.MEASURE.before` and `.after`, `real.TASK.gain` and `real.TASK.BASELINE`, with its values by task in
 results/real.json, from which gains are reckoned on the tasks that both lines have, so that rows can be done on several
 machines. Writes episodes to read to results/real-TASK.md.
 """
@@ -216,14 +217,26 @@ def measured(known: Known, played: Played) -> dict[str, list[float]]:
 
 def keep(name: str, line: str, table: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> None:
     """A line's measures as result lines, and by task."""
-    for what, values in table.items():
-        record("real", f"real.{name}.{line}.{what}", [fmean(values)], what, COMMAND, len(values), seeds)
-    told = ", ".join(f"{what} {fmean(values):.3g}" for what, values in table.items())
+    means = {what: fmean(values) for what, values in table.items()}
+    count = len(table["reward"])
+    for what, value in means.items():
+        record("real", f"real.{name}.{line}.{what}", [value], what, COMMAND, count, seeds)
+    short, what = in_short(KNOWN[name], line)
+    record("real", f"real.{name}.{short}", [means[what]], what, COMMAND, count, seeds)
+    told = ", ".join(f"{what} {value:.3g}" for what, value in means.items())
     console.print(f"{name} {line}: {told}", highlight=False)
     file = RESULTS / BY_TASK
     kept = json.loads(file.read_text()) if file.exists() else {}
     shortened = {what: [float(f"{value:.6g}") for value in values] for what, values in table.items()}
     file.write_text(json.dumps({**kept, name: {**kept.get(name, {}), line: shortened}}) + "\n")
+
+
+def in_short(known: Known, line: str) -> tuple[str, str]:
+    """What a line's one figure is called, and its measure: `accuracy.before` and `accuracy.after` are the team's, a
+    baseline's figure has its name and is the headline."""
+    first = next(iter(known.measures))
+    team = {"before": f"{first}.before", known.own: f"{first}.after"}
+    return (team[line], first) if line in team else (line, known.headline)
 
 
 def over_seeds(tables: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
@@ -257,8 +270,9 @@ def gains(name: str, chosen: Sequence[str], seeds: Sequence[int]) -> None:
     """What the team's own training has gained over `before` in every measure, and in the headline over every baseline,
     where one of the two lines is new and the other is there, on the tasks that both were played on."""
     known, kept = KNOWN[name], json.loads((RESULTS / BY_TASK).read_text())[name]
-    own, *others = (*known.rows, *(untrained(other) for other, row in known.rows.items() if row.env))
+    own = known.own
     pairs = [("before", own, what) for what in dict.fromkeys((known.headline, "reward", *known.measures))]
+    others = [title for title, line in lines_of(known).items() if not line.longer and title not in ("before", own)]
     pairs += [(other, own, known.headline) for other in others]
     pairs += [(f"before-{known.longer}", f"{own}-{known.longer}", known.headline)]
     for first, second, what in pairs:
@@ -266,7 +280,10 @@ def gains(name: str, chosen: Sequence[str], seeds: Sequence[int]) -> None:
             values = [kept[line][what] for line in (first, second)]
             both = min(map(len, values))
             mean, low, high = measures.gain(*(of_line[:both] for of_line in values))
-            record("real", f"real.{name}.{over(first)}.{what}", [low, mean, high], what, COMMAND, both, seeds)
+            figures = [f"real.{name}.{over(first)}.{what}"]
+            figures += [f"real.{name}.gain"] if (first, what) == ("before", known.headline) else []
+            for figure in figures:
+                record("real", figure, [low, mean, high], what, COMMAND, both, seeds)
             told = f"{name}: {second} over {first}, {what} {mean:+.3f} [{low:+.3f}, {high:+.3f}]"
             console.print(told, highlight=False)
 

@@ -108,11 +108,14 @@ def test_a_table_is_filled_line_by_line(tmp_path: Path, monkeypatch: pytest.Monk
     real.compare(work, "writing", ["before", "magrpo"], [0, 1])
     assert told["real.writing.magrpo.reward"] == [2.5]
     assert told["real.writing.gain.reward"] == told["real.writing.gain.faithful"] == [1.5, 1.5, 1.5]
+    assert (told["real.writing.faithful.before"], told["real.writing.faithful.after"]) == ([1.0], [2.5])
+    assert told["real.writing.gain"] == [1.5, 1.5, 1.5]
     told.clear()
     real.compare(work, "writing", ["alone", "before-256", "magrpo-256"], [0])
     assert told["real.writing.gain-over-alone.reward"] == [1.25, 1.25, 1.25]
     assert told["real.writing.gain-over-before-256.reward"] == [0.25, 0.25, 0.25]
-    assert "real.writing.gain.reward" not in told
+    assert told["real.writing.alone"] == [1.25]
+    assert not {"real.writing.gain", "real.writing.gain.reward"} & told.keys()
     work = replace(work, tasks=1)
     real.compare(work, "writing", ["ippo"], [0])
     assert counts["real.writing.ippo.reward"] == counts["real.writing.gain-over-ippo.reward"] == 1
