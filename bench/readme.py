@@ -272,14 +272,22 @@ def real_models() -> str:
 def _played(found: Mapping[str, dict[str, Any]], name: str, known: real.Known) -> str:
     columns = list(dict.fromkeys((known.headline, *known.measures, *real.COMMON, "normalised", "seconds")))
     ahead = f"`{known.own}` ahead of it, {known.headline}"
-    lines = [f"| {name} | tasks | {' | '.join(columns)} | {ahead} |", "|---" * (len(columns) + 3) + "|"]
+    lines = [f"| {name} | seeds | tasks | {' | '.join(columns)} | {ahead} |", "|---" * (len(columns) + 4) + "|"]
     for title in real.lines_of(known):
         cells = [found.get(f"real.{name}.{title}.{column}") for column in columns]
         gain = found.get(f"real.{name}.{real.over(title)}.{known.headline}")
         told = f"{gain['value']:+.2f} ({gain['low']:+.2f} to {gain['high']:+.2f})" if gain else ""
         if played := [cell for cell in cells if cell]:
-            lines.append(f"| `{title}` | {played[0]['n']} | {' | '.join(_cost(cell) for cell in cells)} | {told} |")
+            seeds = len(played[0]["seeds"]) or "-"
+            lines.append(f"| `{title}` | {seeds} | {played[0]['n']} | {' | '.join(map(_of_seeds, cells))} | {told} |")
     return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def _of_seeds(one: dict[str, Any] | None) -> str:
+    """A mean, with the lowest and the highest of its seeds where there are several."""
+    if one is None or len(one["seeds"]) < 2:
+        return _cost(one)
+    return f"{_cost(one)} ({', '.join(_cost({'value': one[end]}) for end in ('low', 'high'))})"
 
 
 def _seeds(values: Sequence[float] | None) -> str:

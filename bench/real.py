@@ -7,9 +7,9 @@ lies in runs/real and is not done again, so the command goes on where it stopped
 row of a task and seed samples as many tokens as the team's own training; `before` is that team prompted, two answers
 put together as they are, and `alone-before` one agent prompted. `before` and the team's own training are played with
 longer answers too. Appends `real.TASK.LINE.MEASURE` to results/real.jsonl as soon as a row is there, and in short
-`real.TASK.MEASURE.before` and `.after`, `real.TASK.gain` and `real.TASK.BASELINE`, with its values by task in
-results/real.json, from which gains are reckoned on the tasks that both lines have, so that rows can be done on several
-machines. Writes episodes to read to results/real-TASK.md.
+`real.TASK.MEASURE.before` and `.after`, `real.TASK.gain` and `real.TASK.BASELINE`, with its values by seed and task in
+results/real.json, from which means and gains are reckoned over the seeds and tasks that there are, so that rows and
+seeds can be done on several machines. Writes episodes to read to results/real-TASK.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -36,7 +36,10 @@ SHOWN = 30
 AT_ONCE = 50  # tasks played at a time: few at a time wait for their longest answers
 BY_TASK = "real.json"
 HALVES = "learner.tokens_per_microbatch=2048"  # so that two trainings have room in 24 GB
+UNTRAINED = "-"  # in place of a seed
 Measure = Callable[[Mapping[str, Any]], float]
+Table = Mapping[str, Sequence[float]]  # by measure, its values by task
+Seeds = Mapping[str, Table]  # by seed, or by UNTRAINED alone
 
 
 @dataclass(frozen=True)
@@ -215,20 +218,32 @@ def measured(known: Known, played: Played) -> dict[str, list[float]]:
     return table
 
 
-def keep(name: str, line: str, table: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> None:
-    """A line's measures as result lines, and by task."""
-    means = {what: fmean(values) for what, values in table.items()}
-    count = len(table["reward"])
-    for what, value in means.items():
-        record("real", f"real.{name}.{line}.{what}", [value], what, COMMAND, count, seeds)
-    short, what = in_short(KNOWN[name], line)
-    record("real", f"real.{name}.{short}", [means[what]], what, COMMAND, count, seeds)
-    told = ", ".join(f"{what} {value:.3g}" for what, value in means.items())
-    console.print(f"{name} {line}: {told}", highlight=False)
+def keep(name: str, line: str, seed: int | None, table: Table) -> None:
+    """A line's measures by task, and as result lines: the mean over its seeds, those of earlier calls too, with the
+    lowest and the highest seed, on the tasks that all were played on."""
     file = RESULTS / BY_TASK
     kept = json.loads(file.read_text()) if file.exists() else {}
-    shortened = {what: [float(f"{value:.6g}") for value in values] for what, values in table.items()}
-    file.write_text(json.dumps({**kept, name: {**kept.get(name, {}), line: shortened}}) + "\n")
+    tables = kept.setdefault(name, {}).setdefault(line, {})
+    tables[UNTRAINED if seed is None else str(seed)] = _shortened(table)
+    file.write_text(json.dumps(kept) + "\n")
+    count, seeds = min(len(one["reward"]) for one in tables.values()), _numbers(tables)
+    short, headline = in_short(KNOWN[name], line)
+    told = []
+    for what in table:
+        means = [fmean(one[what][:count]) for one in tables.values()]
+        spread = [min(means), fmean(means), max(means)]
+        for figure in [f"{line}.{what}", *([short] if what == headline else [])]:
+            record("real", f"real.{name}.{figure}", spread, what, COMMAND, count, seeds)
+        told.append(f"{what} {spread[1]:.3g}")
+    console.print(f"{name} {line}: {', '.join(told)}", highlight=False)
+
+
+def _shortened(table: Table) -> dict[str, list[float]]:
+    return {what: [float(f"{value:.6g}") for value in values] for what, values in table.items()}
+
+
+def _numbers(seeds: Collection[str]) -> list[int]:
+    return sorted(int(seed) for seed in seeds if seed != UNTRAINED)
 
 
 def in_short(known: Known, line: str) -> tuple[str, str]:
@@ -239,9 +254,16 @@ def in_short(known: Known, line: str) -> tuple[str, str]:
     return (team[line], first) if line in team else (line, known.headline)
 
 
-def over_seeds(tables: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
-    """Every measure by task, seeds averaged."""
-    return {what: [fmean(of_task) for of_task in zip(*(t[what] for t in tables), strict=True)] for what in tables[0]}
+def alike(first: Seeds, second: Seeds) -> list[tuple[int, Table, Table]]:
+    """A line and a trained one as they can be compared, by seed of the second: with the same seed, or with the one
+    table of what is not trained."""
+    pairs = [(seed, first.get(UNTRAINED, first.get(seed)), table) for seed, table in second.items()]
+    return [(int(seed), base, table) for seed, base, table in pairs if base]
+
+
+def over_seeds(tables: Sequence[Table], what: str, count: int) -> list[float]:
+    """A measure by task, seeds averaged."""
+    return [fmean(of_task) for of_task in zip(*(table[what][:count] for table in tables), strict=True)]
 
 
 def lines_of(known: Known) -> dict[str, Line]:
@@ -260,15 +282,14 @@ def compare(work: Work, name: str, chosen: Sequence[str], seeds: Sequence[int]) 
     known = KNOWN[name]
     for title in chosen:
         line = lines_of(known)[title]
-        of = seeds if line.trained else (None,)
-        tables = [measured(known, work.play(name, line.row, seed, line.longer)) for seed in of]
-        keep(name, title, over_seeds(tables), seeds if line.trained else ())
-    gains(name, chosen, seeds)
+        for seed in seeds if line.trained else (None,):
+            keep(name, title, seed, measured(known, work.play(name, line.row, seed, line.longer)))
+    gains(name, chosen)
 
 
-def gains(name: str, chosen: Sequence[str], seeds: Sequence[int]) -> None:
+def gains(name: str, chosen: Sequence[str]) -> None:
     """What the team's own training has gained over `before` in every measure, and in the headline over every baseline,
-    where one of the two lines is new and the other is there, on the tasks that both were played on."""
+    where one of the two lines is new and the other is there."""
     known, kept = KNOWN[name], json.loads((RESULTS / BY_TASK).read_text())[name]
     own = known.own
     pairs = [("before", own, what) for what in dict.fromkeys((known.headline, "reward", *known.measures))]
@@ -276,16 +297,25 @@ def gains(name: str, chosen: Sequence[str], seeds: Sequence[int]) -> None:
     pairs += [(other, own, known.headline) for other in others]
     pairs += [(f"before-{known.longer}", f"{own}-{known.longer}", known.headline)]
     for first, second, what in pairs:
-        if {first, second} <= kept.keys() and {first, second} & {*chosen}:
-            values = [kept[line][what] for line in (first, second)]
-            both = min(map(len, values))
-            mean, low, high = measures.gain(*(of_line[:both] for of_line in values))
+        compared = alike(kept.get(first, {}), kept.get(second, {}))
+        if compared and {first, second} & {*chosen}:
             figures = [f"real.{name}.{over(first)}.{what}"]
             figures += [f"real.{name}.gain"] if (first, what) == ("before", known.headline) else []
-            for figure in figures:
-                record("real", figure, [low, mean, high], what, COMMAND, both, seeds)
-            told = f"{name}: {second} over {first}, {what} {mean:+.3f} [{low:+.3f}, {high:+.3f}]"
-            console.print(told, highlight=False)
+            gain(figures, what, compared)
+
+
+def gain(figures: Sequence[str], what: str, compared: Sequence[tuple[int, Table, Table]]) -> None:
+    """A gain as result lines: seeds averaged, with the interval over the tasks that all were played on; and, where
+    there are several, `.seeds`, the mean gain with the least and the greatest of a seed."""
+    count = min(len(table[what]) for _, *both in compared for table in both)
+    seeds, *sides = zip(*compared, strict=True)
+    mean, low, high = measures.gain(*(over_seeds(tables, what, count) for tables in sides))
+    by_seed = [fmean(second[what][:count]) - fmean(first[what][:count]) for _, first, second in compared]
+    for figure in figures:
+        record("real", figure, [low, mean, high], what, COMMAND, count, seeds)
+        if len(seeds) > 1:
+            record("real", f"{figure}.seeds", [min(by_seed), mean, max(by_seed)], what, COMMAND, count, seeds)
+    console.print(f"{figures[0]} {mean:+.3f} [{low:+.3f}, {high:+.3f}]", highlight=False)
 
 
 def untrained(row: str) -> str:

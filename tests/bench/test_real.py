@@ -83,18 +83,19 @@ def test_weights_in_parts_are_put_together_once(tmp_path: Path) -> None:
 
 
 def test_a_table_is_filled_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three calls, each with some of the lines: gains are of the lines of all, of those alone that are new, and on
-    the tasks of both."""
+    """Calls with some of the lines each, as on several machines: gains are of the lines and seeds of all, of those
+    alone that are new, on the tasks of both, and of the same seed where both are trained."""
     told: dict[str, list[float]] = {}
     counts: dict[str, int] = {}
+    used: dict[str, list[int]] = {}
     values = {"before": 0.0, "magrpo": 1.0, "alone": 0.25, "ippo": 0.5, "magrpo-longer": 0.5, "before-longer": 0.25}
 
     def play(work: real.Work, name: str, row: str, seed: int | None, longer: bool = False) -> slices.Played:
         title = "before" if row == "magrpo" and seed is None else row
         return slices.Played([Path(title + ("-longer" if longer else ""))], float(seed or 0))
 
-    def note(_file: str, name: str, found: list[float], _unit: str, _command: str, count: int, _seeds: Any) -> None:
-        told[name], counts[name] = found, count
+    def note(_file: str, name: str, found: list[float], _unit: str, _command: str, count: int, seeds: Any) -> None:
+        told[name], counts[name], used[name] = found, count, list(seeds)
 
     def measured(known: real.Known, played: slices.Played) -> dict[str, list[float]]:
         pay = values[str(played.files[0])] + played.seconds
@@ -106,19 +107,33 @@ def test_a_table_is_filled_line_by_line(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(real, "record", note)
     work = real.Work(tmp_path, "hub", tmp_path, Clock(0.0), tasks=2)
     real.compare(work, "writing", ["before", "magrpo"], [0, 1])
-    assert told["real.writing.magrpo.reward"] == [2.5]
+    assert told["real.writing.magrpo.reward"] == [2.0, 2.5, 3.0]
     assert told["real.writing.gain.reward"] == told["real.writing.gain.faithful"] == [1.5, 1.5, 1.5]
-    assert (told["real.writing.faithful.before"], told["real.writing.faithful.after"]) == ([1.0], [2.5])
+    assert told["real.writing.gain.seeds"] == [1.0, 1.5, 2.0]
+    assert (told["real.writing.faithful.before"], told["real.writing.faithful.after"]) == ([1.0] * 3, [2.0, 2.5, 3.0])
     assert told["real.writing.gain"] == [1.5, 1.5, 1.5]
+    assert (used["real.writing.gain"], used["real.writing.before.reward"]) == ([0, 1], [])
     told.clear()
     real.compare(work, "writing", ["alone", "before-256", "magrpo-256"], [0])
-    assert told["real.writing.gain-over-alone.reward"] == [1.25, 1.25, 1.25]
+    assert told["real.writing.gain-over-alone.reward"] == [0.75, 0.75, 0.75]  # seed 0 alone: what the other one has
     assert told["real.writing.gain-over-before-256.reward"] == [0.25, 0.25, 0.25]
-    assert told["real.writing.alone"] == [1.25]
-    assert not {"real.writing.gain", "real.writing.gain.reward"} & told.keys()
+    assert told["real.writing.alone"] == [1.25] * 3
+    assert (
+        not {"real.writing.gain", "real.writing.gain.reward", "real.writing.gain-over-alone.reward.seeds"} & told.keys()
+    )
+    real.compare(work, "writing", ["magrpo"], [2])
+    assert told["real.writing.magrpo.reward"] == [2.0, 3.0, 4.0]
+    assert (told["real.writing.gain.reward.seeds"], used["real.writing.gain.reward"]) == ([1.0, 2.0, 3.0], [0, 1, 2])
+    real.compare(work, "writing", ["alone"], [2])
+    assert told["real.writing.alone.reward"] == [1.25, 2.25, 3.25]
+    assert used["real.writing.gain-over-alone.reward"] == [0, 2]
     work = replace(work, tasks=1)
     real.compare(work, "writing", ["ippo"], [0])
     assert counts["real.writing.ippo.reward"] == counts["real.writing.gain-over-ippo.reward"] == 1
+    real.compare(work, "writing", ["magrpo"], [3])
+    assert (counts["real.writing.magrpo.reward"], counts["real.writing.gain.reward"]) == (1, 1)
+    assert told["real.writing.magrpo.reward"] == [1.0, 2.5, 4.0]
+    assert real.alike({"7": {"reward": [1.0]}}, {"0": {"reward": [2.0]}}) == []
 
 
 def test_equal_tokens_are_those_of_the_training_or_of_its_record(
