@@ -16,10 +16,11 @@ from typing import Any
 
 import audits
 import openspiel
-import real
 import worth
 from cadre.algorithms import ALGORITHMS
 from common import RESULTS, ROOT, latest
+from real_tables import over
+from real_tasks import COMMON, KNOWN, PASSING, Known, lines_of, passing
 
 ROWS = {
     "plan-path.base.success": "Plan-Path, the team before training",
@@ -265,17 +266,27 @@ def real_models() -> str:
     """Markdown: the lines of each task of bench/real.py that has been played, and how far the trained team is ahead of
     each of them."""
     found = latest()
-    tables = [_played(found, name, known) for name, known in real.KNOWN.items()]
+    tables = [table(found, name, known) for name, known in KNOWN.items() for table in (_played, _sampled)]
     return "\n\n".join(table for table in tables if table)
 
 
-def _played(found: Mapping[str, dict[str, Any]], name: str, known: real.Known) -> str:
-    columns = list(dict.fromkeys((known.headline, *known.measures, *real.COMMON, "normalised", "seconds")))
-    ahead = f"`{known.own}` ahead of it, {known.headline}"
+def _played(found: Mapping[str, dict[str, Any]], name: str, known: Known) -> str:
+    """The lines that were played once, greedily."""
+    columns = list(dict.fromkeys((known.headline, *known.measures, *COMMON, "normalised", "seconds")))
+    return _lines(found, name, known, columns, known.headline)
+
+
+def _sampled(found: Mapping[str, dict[str, Any]], name: str, known: Known) -> str:
+    """The lines that were played several times a task."""
+    return _lines(found, name, known, [passing(k) for k in PASSING], passing(PASSING[0]))
+
+
+def _lines(found: Mapping[str, dict[str, Any]], name: str, known: Known, columns: Sequence[str], headline: str) -> str:
+    ahead = f"`{known.own}` ahead of it, {headline}"
     lines = [f"| {name} | seeds | tasks | {' | '.join(columns)} | {ahead} |", "|---" * (len(columns) + 4) + "|"]
-    for title in real.lines_of(known):
+    for title in lines_of(known):
         cells = [found.get(f"real.{name}.{title}.{column}") for column in columns]
-        gain = found.get(f"real.{name}.{real.over(title)}.{known.headline}")
+        gain = found.get(f"real.{name}.{over(title)}.{headline}")
         told = f"{gain['value']:+.2f} ({gain['low']:+.2f} to {gain['high']:+.2f})" if gain else ""
         if played := [cell for cell in cells if cell]:
             seeds = len(played[0]["seeds"]) or "-"

@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from cadre.experiment.report import pass_at_k
+
 RESAMPLES = 10_000
 
 
@@ -36,6 +38,16 @@ def reward(tree: Mapping[str, Any]) -> float:
 
 def success(tree: Mapping[str, Any]) -> float:
     return float(list(steps(tree))[-1][1]["success"])
+
+
+def passes(k: int) -> Callable[[Mapping[str, Any]], float]:
+    """pass@k of a task that was played k times or more, from its root on."""
+
+    def value(tree: Mapping[str, Any]) -> float:
+        episodes = [{"root": {**tree["root"], "branches": [branch]}} for branch in tree["root"]["branches"]]
+        return pass_at_k(len(episodes), int(sum(map(success, episodes))), k)
+
+    return value
 
 
 def part(name: str) -> Callable[[Mapping[str, Any]], float]:

@@ -13,9 +13,11 @@ import pytest
 import gpu_real
 import real
 import real_measures as measures
+import real_tables
 import slices
 from cadre.experiment import config
 from cadre.experiment.resolve import resolve
+from real_tasks import COMMON, KNOWN, Line, lines_of
 from slices import Clock, OutOfTimeError
 from tests.engines import tiny
 from tests.envs.playing import source
@@ -38,6 +40,32 @@ def test_measures_by_hand() -> None:
     assert measures.part("codebleu")(tree) == 0.0
 
 
+def test_pass_at_k_by_hand() -> None:
+    """Five episodes of two turns, two of them solved: 2 of 5; and of the ten pairs three have no solved one."""
+    roots = [step(0.0, {}, step(0.0, {}, over=won)) for won in (True, False, False, True, False)]
+    tree = {"root": {**roots[0], "branches": [root["branches"][0] for root in roots]}}
+    assert (measures.passes(1)(tree), measures.passes(2)(tree), measures.passes(5)(tree)) == (0.4, 0.7, 1.0)
+
+
+def test_lines_are_played_as_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], str, int]] = []
+    monkeypatch.setattr(
+        real, "evaluate", lambda _, changes, folder, *rest: asked.append((changes, folder.name, rest[-1]))
+    )
+    monkeypatch.setattr(real.Work, "train", lambda work, name, row, seed: tmp_path / f"{row}-{seed}")
+    work, lines = real.Work(tmp_path, "hub", tmp_path, Clock(0.0)), lines_of(KNOWN["code"])
+    for title, seed in (("magrpo", 1), ("magrpo-512", 1), ("magrpo-sampled", 1), ("before-sampled", None)):
+        work.play("code", lines[title], seed)
+    warm = ["--samples", "5", "--temperature", "0.8"]
+    assert asked[:3] == [
+        ([], "magrpo-1", 50),
+        (["sampling.max_tokens=512"], "magrpo-1-longer", 50),
+        (warm, "magrpo-1-sampled", 10),
+    ]
+    assert (asked[3][0][-4:], asked[3][1]) == (warm, "magrpo-sampled")
+    assert not any(line.sampled for line in lines_of(KNOWN["writing"]).values())
+
+
 def test_a_paired_interval_is_narrower_than_the_tasks_differ() -> None:
     """Every task gains a tenth, give or take 0.05, and tasks differ by as much as they can."""
     generator = random.Random(1)
@@ -58,14 +86,14 @@ def models(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "row"), [(name, row) for name, known in real.KNOWN.items() for row in known.rows])
+@pytest.mark.parametrize(("name", "row"), [(name, row) for name, known in KNOWN.items() for row in known.rows])
 def test_every_row_is_an_experiment(name: str, row: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    known = real.KNOWN[name]
+    known = KNOWN[name]
     work = real.Work(models(tmp_path_factory.mktemp("models")), source(), Path("runs"), Clock(0.0))
     chosen = config.load(known.recipe, work.overrides(known, known.rows[row]))
     experiment = resolve(chosen)
     assert set(experiment.env_spec.roles) == set(chosen.team.roles)
-    assert known.headline in {*real.COMMON, *known.measures}
+    assert known.headline in {*COMMON, *known.measures}
 
 
 @pytest.mark.parametrize("name", gpu_real.KNOWN)
@@ -90,21 +118,21 @@ def test_a_table_is_filled_line_by_line(tmp_path: Path, monkeypatch: pytest.Monk
     used: dict[str, list[int]] = {}
     values = {"before": 0.0, "magrpo": 1.0, "alone": 0.25, "ippo": 0.5, "magrpo-longer": 0.5, "before-longer": 0.25}
 
-    def play(work: real.Work, name: str, row: str, seed: int | None, longer: bool = False) -> slices.Played:
-        title = "before" if row == "magrpo" and seed is None else row
-        return slices.Played([Path(title + ("-longer" if longer else ""))], float(seed or 0))
+    def play(work: real.Work, name: str, line: Line, seed: int | None) -> slices.Played:
+        title = "before" if line.row == "magrpo" and seed is None else line.row
+        return slices.Played([Path(title + "-longer" * line.longer)], float(seed or 0))
 
     def note(_file: str, name: str, found: list[float], _unit: str, _command: str, count: int, seeds: Any) -> None:
         told[name], counts[name], used[name] = found, count, list(seeds)
 
-    def measured(known: real.Known, played: slices.Played) -> dict[str, list[float]]:
+    def measured(known: real.Known, line: Line, played: slices.Played) -> dict[str, list[float]]:
         pay = values[str(played.files[0])] + played.seconds
-        return {what: [pay, pay + 2.0][: work.tasks] for what in {**real.COMMON, **known.measures}}
+        return {what: [pay, pay + 2.0][: work.tasks] for what in {**COMMON, **known.measures}}
 
     monkeypatch.setattr(real.Work, "play", play)
     monkeypatch.setattr(real, "measured", measured)
-    monkeypatch.setattr(real, "RESULTS", tmp_path)
-    monkeypatch.setattr(real, "record", note)
+    monkeypatch.setattr(real_tables, "RESULTS", tmp_path)
+    monkeypatch.setattr(real_tables, "record", note)
     work = real.Work(tmp_path, "hub", tmp_path, Clock(0.0), tasks=2)
     real.compare(work, "writing", ["before", "magrpo"], [0, 1])
     assert told["real.writing.magrpo.reward"] == [2.0, 2.5, 3.0]
@@ -133,7 +161,7 @@ def test_a_table_is_filled_line_by_line(tmp_path: Path, monkeypatch: pytest.Monk
     real.compare(work, "writing", ["magrpo"], [3])
     assert (counts["real.writing.magrpo.reward"], counts["real.writing.gain.reward"]) == (1, 1)
     assert told["real.writing.magrpo.reward"] == [1.0, 2.5, 4.0]
-    assert real.alike({"7": {"reward": [1.0]}}, {"0": {"reward": [2.0]}}) == []
+    assert real_tables.alike({"7": {"reward": [1.0]}}, {"0": {"reward": [2.0]}}) == []
 
 
 def test_equal_tokens_are_those_of_the_training_or_of_its_record(

@@ -1,0 +1,95 @@
+"""The tables of `bench/real.py`: values by line, seed and task in results/real.json, and what is reckoned from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from statistics import fmean
+
+import real_measures as measures
+from common import RESULTS, record
+from real_tasks import KNOWN, PASSING, in_short, lines_of, passing
+from trainings import console
+
+COMMAND = "make real"
+BY_TASK = "real.json"
+UNTRAINED = "-"  # in place of a seed
+Table = Mapping[str, Sequence[float]]  # by measure, its values by task
+Seeds = Mapping[str, Table]  # by seed, or by UNTRAINED alone
+
+
+def keep(name: str, line: str, seed: int | None, table: Table) -> None:
+    """A line's measures by task, and as result lines: the mean over its seeds, those of earlier calls too, with the
+    lowest and the highest seed, on the tasks that all were played on."""
+    file = RESULTS / BY_TASK
+    kept = json.loads(file.read_text()) if file.exists() else {}
+    tables = kept.setdefault(name, {}).setdefault(line, {})
+    tables[UNTRAINED if seed is None else str(seed)] = _shortened(table)
+    file.write_text(json.dumps(kept) + "\n")
+    count, seeds = min(len(values) for one in tables.values() for values in one.values()), _numbers(tables)
+    short, headline = in_short(KNOWN[name], line)
+    told = []
+    for what in table:
+        means = [fmean(one[what][:count]) for one in tables.values()]
+        spread = [min(means), fmean(means), max(means)]
+        for figure in [f"{line}.{what}", *([short] if what == headline else [])]:
+            record("real", f"real.{name}.{figure}", spread, what, COMMAND, count, seeds)
+        told.append(f"{what} {spread[1]:.3g}")
+    console.print(f"{name} {line}: {', '.join(told)}", highlight=False)
+
+
+def _shortened(table: Table) -> dict[str, list[float]]:
+    return {what: [float(f"{value:.6g}") for value in values] for what, values in table.items()}
+
+
+def _numbers(seeds: Collection[str]) -> list[int]:
+    return sorted(int(seed) for seed in seeds if seed != UNTRAINED)
+
+
+def alike(first: Seeds, second: Seeds) -> list[tuple[int, Table, Table]]:
+    """A line and a trained one as they can be compared, by seed of the second: with the same seed, or with the one
+    table of what is not trained."""
+    pairs = [(seed, first.get(UNTRAINED, first.get(seed)), table) for seed, table in second.items()]
+    return [(int(seed), base, table) for seed, base, table in pairs if base]
+
+
+def over_seeds(tables: Sequence[Table], what: str, count: int) -> list[float]:
+    """A measure by task, seeds averaged."""
+    return [fmean(of_task) for of_task in zip(*(table[what][:count] for table in tables), strict=True)]
+
+
+def gains(name: str, chosen: Sequence[str]) -> None:
+    """What the team's own training has gained over `before` in every measure, and in the headline over every baseline,
+    where one of the two lines is new and the other is there."""
+    known, kept = KNOWN[name], json.loads((RESULTS / BY_TASK).read_text())[name]
+    own = known.own
+    pairs = [("before", own, what) for what in dict.fromkeys((known.headline, "reward", *known.measures))]
+    plain = [title for title, line in lines_of(known).items() if not line.longer and not line.sampled]
+    pairs += [(other, own, known.headline) for other in plain if other not in ("before", own)]
+    pairs += [(f"before-{known.longer}", f"{own}-{known.longer}", known.headline)]
+    pairs += [("before-sampled", f"{own}-sampled", passing(k)) for k in PASSING]
+    for first, second, what in pairs:
+        compared = alike(kept.get(first, {}), kept.get(second, {}))
+        if compared and {first, second} & {*chosen}:
+            figures = [f"real.{name}.{over(first)}.{what}"]
+            figures += [f"real.{name}.gain"] if (first, what) == ("before", known.headline) else []
+            gain(figures, what, compared)
+
+
+def gain(figures: Sequence[str], what: str, compared: Sequence[tuple[int, Table, Table]]) -> None:
+    """A gain as result lines: seeds averaged, with the interval over the tasks that all were played on; and, where
+    there are several, `.seeds`, the mean gain with the least and the greatest of a seed."""
+    count = min(len(table[what]) for _, *both in compared for table in both)
+    seeds, *sides = zip(*compared, strict=True)
+    mean, low, high = measures.gain(*(over_seeds(tables, what, count) for tables in sides))
+    by_seed = [fmean(second[what][:count]) - fmean(first[what][:count]) for _, first, second in compared]
+    for figure in figures:
+        record("real", figure, [low, mean, high], what, COMMAND, count, seeds)
+        if len(seeds) > 1:
+            record("real", f"{figure}.seeds", [min(by_seed), mean, max(by_seed)], what, COMMAND, count, seeds)
+    console.print(f"{figures[0]} {mean:+.3f} [{low:+.3f}, {high:+.3f}]", highlight=False)
+
+
+def over(title: str) -> str:
+    """The name of a gain over a line."""
+    return "gain" if title == "before" else f"gain-over-{title}"
