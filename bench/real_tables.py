@@ -8,7 +8,7 @@ from statistics import fmean
 
 import real_measures as measures
 from common import RESULTS, record
-from real_tasks import KNOWN, PASSING, in_short, lines_of, passing
+from real_tasks import KNOWN, PASSING, Known, Line, ending, in_short, lines_of, passing
 from trainings import console
 
 COMMAND = "make real"
@@ -59,21 +59,25 @@ def over_seeds(tables: Sequence[Table], what: str, count: int) -> list[float]:
 
 
 def gains(name: str, chosen: Sequence[str]) -> None:
-    """What the team's own training has gained over `before` in every measure, and in the headline over every baseline,
-    where one of the two lines is new and the other is there."""
+    """What the team's own training has gained over `before` in every measure, and in the headline over every other line
+    that is played as it is, where one of the two is new and the other is there."""
     known, kept = KNOWN[name], json.loads((RESULTS / BY_TASK).read_text())[name]
-    own = known.own
-    pairs = [("before", own, what) for what in dict.fromkeys((known.headline, "reward", *known.measures))]
-    plain = [title for title, line in lines_of(known).items() if not line.longer and not line.sampled]
-    pairs += [(other, own, known.headline) for other in plain if other not in ("before", own)]
-    pairs += [(f"before-{known.longer}", f"{own}-{known.longer}", known.headline)]
-    pairs += [("before-sampled", f"{own}-sampled", passing(k)) for k in PASSING]
+    pairs = [("before", known.own, what) for what in dict.fromkeys((known.headline, "reward", *known.measures))]
+    for title, line in lines_of(known).items():
+        own = known.own + ending(known, line)
+        if title not in ("before", own):
+            pairs += [(title, own, what) for what in judged(known, line)]
     for first, second, what in pairs:
         compared = alike(kept.get(first, {}), kept.get(second, {}))
         if compared and {first, second} & {*chosen}:
             figures = [f"real.{name}.{over(first)}.{what}"]
             figures += [f"real.{name}.gain"] if (first, what) == ("before", known.headline) else []
             gain(figures, what, compared)
+
+
+def judged(known: Known, line: Line) -> list[str]:
+    """The measures that a line is compared in."""
+    return [passing(k) for k in PASSING] if line.sampled else [known.headline]
 
 
 def gain(figures: Sequence[str], what: str, compared: Sequence[tuple[int, Table, Table]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import real_measures as measures
@@ -127,17 +127,22 @@ KNOWN: dict[str, Known] = {
 
 
 def lines_of(known: Known) -> dict[str, Line]:
-    """The lines of a task's table by name."""
-    warm = {"before-sampled": Line(known.own, trained=False, sampled=True)} if known.temperature else {}
-    warm |= {f"{known.own}-sampled": Line(known.own, sampled=True)} if known.temperature else {}
-    return {
+    """The lines of a task's tables by name: each as it is and with longer answers, the team's own sampled too."""
+    plain = {
         "before": Line(known.own, trained=False),
         **{name: Line(name, row.trained) for name, row in known.rows.items()},
         **{untrained(name): Line(name, trained=False) for name, row in known.rows.items() if row.env},
-        f"before-{known.longer}": Line(known.own, trained=False, longer=True),
-        f"{known.own}-{known.longer}": Line(known.own, longer=True),
-        **warm,
     }
+    longer = {title: replace(line, longer=True) for title, line in plain.items()}
+    sampled = {title: replace(plain[title], sampled=True) for title in ("before", known.own) if known.temperature}
+    return {title + ending(known, line): line for part in (plain, longer, sampled) for title, line in part.items()}
+
+
+def ending(known: Known, line: Line) -> str:
+    """What the names of lines that are played like this one end with."""
+    if line.sampled:
+        return "-sampled"
+    return f"-{known.longer}" if line.longer else ""
 
 
 def in_short(known: Known, line: str) -> tuple[str, str]:
