@@ -11,7 +11,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() or 1) + 
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: train test test-view test-trackers docs vllm test-vllm bench-vllm results worth bench parity seed-model clean
+.PHONY: train test test-view test-trackers docs vllm test-vllm bench-vllm results worth real bench parity seed-model clean
 
 train: $(READY)
 	$(BIN)/cadre train plan-path
@@ -87,6 +87,7 @@ worth: $(READY)
 
 # Real models: hours on two cores; goes on where it stopped. MODELS holds smollm2 and qwen-coder, DATA the sets (or hub).
 real: $(READY)
+	$(BIN)/python bench/joint_reward.py --models $(MODELS) --data $(or $(DATA),hub)
 	$(BIN)/python bench/real.py --models $(MODELS) --data $(or $(DATA),hub)
 
 # With SMOLLM2 (a folder of SmolLM2-135M-Instruct) and VLLM (an environment with its CPU build) the speed of those too.

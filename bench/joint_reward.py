@@ -4,7 +4,8 @@
 
 DIR holds `smollm2`, SmolLM2-135M-Instruct, which writes the pairs (two summaries of SciTLDR abstracts, four joint
 answers a task, the better paid first) and, with a head of one number, judges them; a fifth of the prompts is held out.
-Pairs and judge are kept in runs/joint-reward. Appends `reward_model.joint.*` to results/reward_model.jsonl.
+Pairs and judge are kept in runs/joint-reward, and a judge that is there is left as it is. Appends
+`reward_model.joint.*` to results/reward_model.jsonl.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 from cadre.engines.torch.reward_training import Report, Settings, train
 from cadre.rewards.preferences import read_pairs
 from common import ROOT, record
-from real import KNOWN, Row, Work
+from real import Work
+from real_tasks import JUDGE, KNOWN, Row
 from slices import Clock
 from trainings import CADRE, console
 
@@ -52,13 +54,17 @@ def main() -> None:
     parser.add_argument("--data", default="hub", help="where SciTLDR is: a folder, or hub")
     parser.add_argument("--tasks", type=int, default=120)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "joint-reward", help="pairs and judge")
+    parser.add_argument("--runs", type=Path, default=(ROOT / JUDGE).parent, help="pairs and judge")
     chosen = parser.parse_args()
     work = Work(chosen.models, chosen.data, chosen.runs.absolute(), Clock(time.monotonic()))
+    judge = work.runs / Path(JUDGE).name
+    if judge.exists():
+        console.print(f"{judge} is there.", highlight=False)
+        return
     pairs = work.runs / f"pairs-{chosen.tasks}.jsonl"
     if not pairs.exists():
         sample(work, chosen.tasks, pairs)
-    report = judged(str(work.models / WRITERS.model), pairs, work.runs / "judge", chosen.steps)
+    report = judged(str(work.models / WRITERS.model), pairs, judge, chosen.steps)
     in_order, above = "share of held-out pairs in order", "above chance, low end of 95%"
     figures = (("before", report.before, in_order), ("after", report.after, in_order), ("margin", report.margin, above))
     for name, value, unit in figures:

@@ -5,8 +5,9 @@
 DIR holds the folders `smollm2` (SmolLM2-135M-Instruct) and `qwen-coder` (Qwen2.5-Coder-0.5B-Instruct). What is done
 lies in runs/real and is not done again, so the command goes on where it stopped, or where `--minutes` ended it. Every
 row of a task and seed samples as many tokens as the team's own training; `before` is that team prompted, two answers
-put together as they are, and `alone-before` one agent prompted. Every line is played with longer answers too, and those
-of the team, where a task is solved or not, five times at a temperature, for pass@k.
+put together as they are, and `alone-before` one agent prompted; `judged` trains on the reward model that
+`bench/joint_reward.py` leaves. Every line is played with longer answers too and, where a task is solved or not, the
+team's own five times at a temperature, for pass@k.
 
 Appends `real.TASK.LINE.MEASURE` to results/real.jsonl as soon as a row is there, and in short
 `real.TASK.MEASURE.before` and `.after`, `real.TASK.gain` and `real.TASK.BASELINE`. Values by seed and task go to

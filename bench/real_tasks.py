@@ -66,6 +66,8 @@ PROMPTED = {
     "discussion": Row(("settings.exchange=discussion",), trained=False),
 }
 IPPO = Row(("algorithm={name: ippo, k: 8}",))
+JUDGE = "runs/joint-reward/judge"  # what bench/joint_reward.py leaves
+JUDGED = Row((f"algorithm={{name: ippo, k: 8, reward_model: {JUDGE}}}",))
 COMMON: dict[str, Measure] = {"reward": measures.reward, "tokens": measures.tokens, "well-formed": measures.whole}
 KNOWN: dict[str, Known] = {
     "writing": Known(
@@ -79,7 +81,13 @@ KNOWN: dict[str, Known] = {
             "rouge_l": measures.part("rouge_l"),
         },
         3.0,
-        {"magrpo": Row(), "ippo": IPPO, "alone": Row(("algorithm={name: grpo, k: 8}",), env="tldr-alone"), **PROMPTED},
+        {
+            "magrpo": Row(),
+            "ippo": IPPO,
+            "judged": JUDGED,
+            "alone": Row(("algorithm={name: grpo, k: 8}",), env="tldr-alone"),
+            **PROMPTED,
+        },
         "reward",
         256,
     ),

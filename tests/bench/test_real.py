@@ -17,7 +17,7 @@ import real_tables
 import slices
 from cadre.experiment import config
 from cadre.experiment.resolve import resolve
-from real_tasks import COMMON, KNOWN, Line, lines_of
+from real_tasks import COMMON, JUDGE, KNOWN, Line, lines_of
 from slices import Clock, OutOfTimeError
 from tests.engines import tiny
 from tests.envs.playing import source
@@ -87,7 +87,11 @@ def models(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("name", "row"), [(name, row) for name, known in KNOWN.items() for row in known.rows])
-def test_every_row_is_an_experiment(name: str, row: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_every_row_is_an_experiment(
+    name: str, row: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("checkout"))
+    Path(JUDGE).mkdir(parents=True)
     known = KNOWN[name]
     work = real.Work(models(tmp_path_factory.mktemp("models")), source(), Path("runs"), Clock(0.0))
     chosen = config.load(known.recipe, work.overrides(known, known.rows[row]))
