@@ -298,7 +298,7 @@ def _of_seeds(one: dict[str, Any] | None) -> str:
     """A mean, with the lowest and the highest of its seeds where there are several."""
     if one is None or len(one["seeds"]) < 2:
         return _cost(one)
-    return f"{_cost(one)} ({', '.join(_cost({'value': one[end]}) for end in ('low', 'high'))})"
+    return f"{_cost(one)} ({' to '.join(_cost({'value': one[end]}) for end in ('low', 'high'))})"
 
 
 def _seeds(values: Sequence[float] | None) -> str:
