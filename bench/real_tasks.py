@@ -95,7 +95,7 @@ KNOWN: dict[str, Known] = {
         "pairs-mbpp-qwen2.5-coder-0.5b",
         "qwen-coder",
         ("aux", "main"),
-        ("learner.minibatches=2", "train.steps=40", "evaluate.every=0"),
+        ("train.tasks_per_step=2", "train.steps=75", "evaluate.every=0"),
         {
             "pass": measures.success,
             "calls": measures.calls,

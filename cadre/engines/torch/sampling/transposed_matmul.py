@@ -1,8 +1,8 @@
 """Products of few vectors with a large matrix on a CPU, as (W x^T)^T.
 
 The same sums, for which the matrix library takes 11 ms in place of 30 (8 vectors, 49,152 x 576) or 1.2 of 2.5 (2
-vectors, 4,864 x 896). In bfloat16 that holds for matrices that are much wider than high alone (0.54 ms in place of 0.72,
-16 vectors, 896 x 4,864); others then take up to twice as long as they do (1.3 ms in place of 0.8, 4,864 x 896).
+vectors, 4,864 x 896). In bfloat16 that holds for matrices that are much wider than high alone (0.54 ms in place of
+0.72, 16 vectors, 896 x 4,864); others then take up to twice as long as they do (1.3 ms in place of 0.8, 4,864 x 896).
 """
 
 from __future__ import annotations
