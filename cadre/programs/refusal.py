@@ -8,7 +8,7 @@ from typing import Any
 KINDS = {401: "authentication_error", 404: "not_found_error", 410: "session_ended_error"}
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen: whoever passes an exception on may set its traceback
 class Refused(Exception):
     """A request that is not answered: `Refused(400, "messages: expected a list.", "messages")`.
 

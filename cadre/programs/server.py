@@ -15,10 +15,10 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from cadre.errors import EngineError
+from cadre.programs import loopback
 from cadre.programs.sessions import Sessions
 
 T = TypeVar("T")
-HOST = "127.0.0.1"
 
 
 class Server:
@@ -36,8 +36,8 @@ class Server:
                 "Run: pip install cadre-rl[programs]."
             ) from None
         self.sessions, self.loop = Sessions(), asyncio.new_event_loop()
-        self._socket = _bound(port)
-        self.url = f"http://{HOST}:{self._socket.getsockname()[1]}"
+        self._socket = _listening(port)
+        self.url = f"http://{loopback.HOST}:{self._socket.getsockname()[1]}"
         settings = uvicorn.Config(
             application(self.sessions), log_level="critical", access_log=False, lifespan="off", timeout_keep_alive=75
         )
@@ -63,18 +63,14 @@ class Server:
             self.loop.close()
 
 
-def _bound(port: int) -> socket.socket:
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _listening(port: int) -> socket.socket:
     try:
-        listening.bind((HOST, port))
+        return loopback.listening(port)
     except OSError as error:
-        listening.close()
         raise EngineError(
-            f"The endpoint cannot listen on {HOST}:{port}: {error.strerror}; expected a free port. Name another."
+            f"The endpoint cannot listen on {loopback.HOST}:{port}: {error.strerror}; expected a free port. "
+            "Name another."
         ) from None
-    listening.listen(1024)
-    return listening
 
 
 @lru_cache

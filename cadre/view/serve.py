@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cadre.errors import ConfigError, RunError
+from cadre.programs import loopback
 from cadre.view.reading import RunReader
-
-ADDRESS = "127.0.0.1"
 
 
 def readers(folders: Sequence[Path]) -> list[RunReader]:
@@ -29,28 +28,24 @@ def serve(runs: Sequence[RunReader], port: int, token: str, told: Callable[[str]
 
     from cadre.view.server import application
 
-    with _bound(port) as listening:
+    with _listening(port) as listening:
         port = listening.getsockname()[1]
         secret = token or secrets.token_urlsafe(18)
-        hosts = [f"{ADDRESS}:{port}", f"localhost:{port}"]
-        told(f"http://{ADDRESS}:{port}/{secret}/")
+        hosts = [f"{loopback.HOST}:{port}", f"localhost:{port}"]
+        told(f"http://{loopback.HOST}:{port}/{secret}/")
         config = uvicorn.Config(
             application(runs, secret, hosts), log_level="warning", access_log=False, server_header=False
         )
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def _bound(port: int) -> socket.socket:
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _listening(port: int) -> socket.socket:
     try:
-        listening.bind((ADDRESS, port))
+        return loopback.listening(port)
     except OSError as error:
-        listening.close()
         raise RunError(
             f"--port: got {port}, which cannot be had ({error.strerror}); expected a free one. Name another, or 0."
         ) from None
-    return listening
 
 
 def check_installed() -> None:

@@ -1,6 +1,8 @@
 """The endpoint, asked by OpenAI's own client: whole answers and streams, tools, errors, sessions."""
 
+import http.client
 import json
+import socket
 import threading
 import time
 
@@ -224,6 +226,31 @@ def test_rewards_are_posted():
         told = post(f"{endpoint.url}/rewards", json={"tem": 1}).json()["error"]
         assert "Did you mean team?" in told["message"]
         assert post(f"{endpoint.url}/rewards", content='{"team": NaN}').status_code == 400
+
+
+@pytest.mark.parametrize("refused", ["/rewards", "/chat/completions", "/nowhere"])
+def test_a_connection_outlives_a_refusal(refused):
+    with answering(echo) as endpoint:
+        connection = http.client.HTTPConnection(endpoint.url.split("/")[2])
+        headers = {"authorization": f"Bearer {endpoint.session.key}"}
+        first = None
+        for _ in range(5):
+            connection.request("POST", f"/v1{refused}", "[]", headers)
+            answer = connection.getresponse()
+            told = json.loads(answer.read())["error"]["message"]
+            assert (answer.status, bool(told)) == (404 if refused == "/nowhere" else 400, True)
+            first = first or connection.sock
+            assert connection.sock is first  # none was opened in its place
+        connection.close()
+
+
+def test_answers_do_not_wait_for_acknowledgements():
+    with answering(echo) as endpoint:
+        asked = client(endpoint)
+        asked.models.list()
+        (connection,) = endpoint.server._uvicorn.server_state.connections
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 HALF = '{"model": "coder", "messages": [{"role": "user", "content": "\\ud83d"}]}'

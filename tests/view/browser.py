@@ -33,11 +33,12 @@ def served(*folders: Path, token: str = "secret") -> Iterator[str]:
     """The address of a page of these runs, while it is served."""
     import uvicorn
 
-    from cadre.view.serve import ADDRESS, _bound, readers
+    from cadre.programs import loopback
+    from cadre.view.serve import readers
     from cadre.view.server import application
 
-    listening = _bound(0)
-    host = f"{ADDRESS}:{listening.getsockname()[1]}"
+    listening = loopback.listening(0)
+    host = f"{loopback.HOST}:{listening.getsockname()[1]}"
     server = uvicorn.Server(uvicorn.Config(application(readers(folders), token, [host]), log_level="warning"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
