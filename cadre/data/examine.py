@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cadre.data import read
+from cadre.data import hub, read
 from cadre.data.leaks import leaks, words_of
 from cadre.data.records import Article, Problem, Program, Record, text_of
 from cadre.data.specs import SPECS
@@ -39,11 +39,13 @@ class SplitReport:
 
 @dataclass(frozen=True)
 class Examination:
-    """All that is known of a data set. `leaks` counts the training items that are test items, by test set."""
+    """All that is known of a data set. `leaks` counts the training items that are test items, by test set; `unseen` are
+    test sets that they could be of too, and that are not here."""
 
     name: str
     splits: tuple[SplitReport, ...]
     leaks: dict[str, int]
+    unseen: tuple[str, ...]
     items: tuple[Record, ...]
 
     @property
@@ -57,6 +59,7 @@ class Examination:
             "sound": self.sound,
             "splits": [{**asdict(split), "verdict": split.verdict} for split in self.splits],
             "leaks": self.leaks,
+            "unseen": self.unseen,
         }
 
 
@@ -65,10 +68,11 @@ def examine(name: str, source: str = "") -> Examination:
     spec, where = read.spec_of(name), read.chosen_source(source)
     there = [split for split in spec.splits if read.is_hub(where) or _is_there(name, split, where)]
     if not there:
-        read.local_file(name, next(iter(spec.splits)), Path(where).expanduser())
+        read.local_files(name, next(iter(spec.splits)), Path(where).expanduser())
     reports = tuple(_report(name, split, where) for split in there)
     held = dict(_leaks(name, where)) if "train" in there else {}
-    return Examination(name, reports, held, read.load(name, there[-1], where)[:SHOWN])
+    unseen = tuple(other for other in tested(name) if other not in held) if "train" in there else ()
+    return Examination(name, reports, held, unseen, read.load(name, there[-1], where)[:SHOWN])
 
 
 def _report(name: str, split: str, source: str) -> SplitReport:
@@ -80,21 +84,34 @@ def _report(name: str, split: str, source: str) -> SplitReport:
 def _leaks(name: str, source: str) -> Iterator[tuple[str, int]]:
     """How many training items are test items of the sets that they could be of."""
     train = read.load(name, "train", source)
-    for other in test_sets(name, source):
-        yield other, len(leaks(train, read.load(other, "test", source)))
+    for other, where in test_sets(name, source).items():
+        yield other, len(leaks(train, read.load(other, "test", where)))
 
 
-def test_sets(name: str, source: str) -> Iterator[str]:
-    """The sets with a test split of a set's kind that are at hand, its own among them."""
-    for other, spec in SPECS.items():
-        at_hand = other == name or (not read.is_hub(source) and _is_there(other, "test", source))
-        if spec.kind == SPECS[name].kind and "test" in spec.splits and at_hand:
-            yield other
+def test_sets(name: str, source: str) -> dict[str, str]:
+    """The sets with a test split of a set's kind that are at hand, its own among them, each with its source: of those
+    on the hub the ones that were fetched before."""
+    usual = read.HUB if read.is_hub(source) else source
+    return {
+        other: source if other == name else usual
+        for other in tested(name)
+        if other == name or (hub.kept(SPECS[other], "test") if usual == read.HUB else _is_there(other, "test", source))
+    }
+
+
+def tested(name: str) -> list[str]:
+    """The sets with a test split that items of a set could be of."""
+    return [other for other, spec in SPECS.items() if spec.kind == SPECS[name].kind and "test" in spec.splits]
+
+
+def not_compared(unseen: Iterable[str]) -> str:
+    """What is said of test sets that are not here."""
+    return f"not compared with the test items of {', '.join(unseen)}: not here"
 
 
 def _is_there(name: str, split: str, source: str) -> bool:
     try:
-        read.local_file(name, split, Path(source).expanduser())
+        read.local_files(name, split, Path(source).expanduser())
     except (DataError, KeyError):
         return False
     return True
@@ -111,6 +128,8 @@ def lines(examination: Examination) -> Iterator[str]:
     for test, count in examination.leaks.items():
         refused = "; left out of training, or refused with leaks=refuse" if count else ""
         yield f"{examination.name} train against {test} test: {count} leaks{refused}"
+    if examination.unseen:
+        yield f"{examination.name} train: {not_compared(examination.unseen)}"
     for item in examination.items:
         yield f"\n{item.id}"
         yield from shown(item)

@@ -10,6 +10,7 @@ set.
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import os
 import re
@@ -46,10 +47,9 @@ def files_of(spec: Spec, split: str, revision: str = "") -> list[Path]:
     revision   a commit, tag or branch; "" for the main branch as it was when the set was first fetched
     Raises DataError without the hub, the set or the split there, and where a file is not what the hub says it is.
     """
-    home = cache() / spec.hub.replace("/", "--")
-    note = home / f"{split}@{(revision or USUAL).replace('/', '--')}.json"
-    if (kept := _kept(home, note)) is not None:
-        return kept
+    home, note = _places(spec, split, revision)
+    if (before := kept(spec, split, revision)) is not None:
+        return before
     reach(spec)
     commit, files = _listed(spec, split, revision or USUAL)
     where = home / commit
@@ -58,8 +58,21 @@ def files_of(spec: Spec, split: str, revision: str = "") -> list[Path]:
     for file in files:
         _fetch(spec, commit, file, where)
     told = {"repository": spec.hub, "commit": commit, "files": [vars(file) for file in files]}
-    note.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    partial = note.with_name(f".partial-{note.name}")
+    partial.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    partial.rename(note)
     return [where / file.path for file in files]
+
+
+def kept(spec: Spec, split: str, revision: str = "") -> list[Path] | None:
+    """The files of a split that was fetched before and is there whole; nobody is asked."""
+    return _kept(*_places(spec, split, revision))
+
+
+def _places(spec: Spec, split: str, revision: str) -> tuple[Path, Path]:
+    """The folder of a set, and the note of what of a split is there."""
+    home = cache() / spec.hub.replace("/", "--")
+    return home, home / f"{split}@{(revision or USUAL).replace('/', '--')}.json"
 
 
 def cache() -> Path:
@@ -75,8 +88,11 @@ def _kept(home: Path, note: Path) -> list[Path] | None:
     """The files that a note names, where all are there with their bytes; their checksums were compared before."""
     if not note.is_file():
         return None
-    told = json.loads(note.read_text(encoding="utf-8"))
-    paths = [(home / told["commit"] / file["path"], file["size"]) for file in told["files"]]
+    try:
+        told = json.loads(note.read_text(encoding="utf-8"))
+        paths = [(home / told["commit"] / file["path"], file["size"]) for file in told["files"]]
+    except (ValueError, KeyError, TypeError):
+        return None  # cut off or not ours: the set is asked for again, and what is there need not be fetched
     whole = all(path.is_file() and path.stat().st_size == size for path, size in paths)
     return [path for path, _ in paths] if whole else None
 
@@ -89,7 +105,7 @@ def reach(spec: Spec) -> None:
         urllib.request.urlopen(urllib.request.Request(endpoint(), method="HEAD"), timeout=PATIENCE).close()
     except urllib.error.HTTPError:
         return  # it answered
-    except OSError as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise DataError(
             f"data: {endpoint()} does not answer within {PATIENCE:g} s ({error}); expected the Hugging Face hub. "
             f"{by_hand(spec)}"
@@ -134,13 +150,15 @@ def _asked(spec: Spec, revision: str) -> Any:
 def chosen_files(names: Sequence[str], spec: Spec, split: str) -> list[str]:
     """The files of a split among the paths of a repository, in order.
 
-    Those that the spec's pattern matches; else data files below the spec's configuration that name the split as a word
-    of their path, or all of these where none names any split and the set has one split only.
+    Those that the spec's pattern matches; else data files below the spec's configuration (`default` where it is not
+    named, as in the hub's own conversion) that name the split as a word of their path, or all of these where none names
+    any split and the set has one split only.
     """
     ours, data = spec.splits[split][0], sorted(name for name in names if name.endswith(ENDINGS))
     if spec.files:
         return [name for name in data if fnmatch(name, spec.files)]
-    below = [name for name in data if spec.config in re.split("/", name)] if spec.config else data
+    homes = [[name for name in data if home in name.split("/")] for home in (spec.config, "default") if spec.config]
+    below = next(filter(None, homes), []) if spec.config else data
     named = [name for name in below if ours in re.split(r"[/\-_.]", name)]
     return named or (below if len(spec.splits) == 1 and len(below) == 1 else [])
 

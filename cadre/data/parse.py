@@ -22,6 +22,20 @@ Row = Mapping[str, Any]
 PYTHON3 = 3  # among the languages that CodeContests numbers
 
 
+class TooLongError(Exception):
+    """A row with a number of more digits than Python reads (4,300 unless told), by which nothing can be judged."""
+
+
+def loaded(text: str) -> Any:
+    """JSON. Raises TooLongError for numbers as some rows of APPS have them."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        raise TooLongError from None
+
+
 def problem(row: Row, index: int) -> Problem | None:
     """`problem` and `answer`, as most sets of mathematics have them; None without an answer. The identifier goes by
     many names."""
@@ -85,16 +99,16 @@ def names_tested(reference: str, tests: str) -> tuple[str, ...]:
 
 
 def apps(row: Row, index: int) -> Program | None:
-    """APPS: tests and solutions are JSON in text. None for the rows that have no tests."""
+    """APPS: tests and solutions are JSON in text. None for rows without tests that the statement does not show."""
     if not row["input_output"]:
         return None
-    tests = json.loads(row["input_output"])
+    tests = loaded(row["input_output"])
     solutions = json.loads(row["solutions"]) if row["solutions"] else []
     name, entry = f"apps-{row['problem_id']}", tests.get("fn_name", "")
     cases = called(tests) if entry else piped(tests)
-    if not cases:
-        return None
     shown, hidden = split_shown(cases, row["question"]) if not entry else ((), cases)
+    if not hidden:
+        return None
     reference = solutions[0] if solutions else ""
     return Program(name, row["question"], entry, row["starter_code"], shown, hidden, reference=reference)
 
@@ -142,9 +156,14 @@ def code_contests(row: Row, index: int) -> Program | None:
     return Program(row["name"], row["description"], "", "", public, private + generated, reference=reference)
 
 
-def livecodebench(row: Row, index: int) -> Program:
-    """LiveCodeBench: JSON in text; private tests are compressed. Calls have one JSON value a line."""
+def livecodebench(row: Row, index: int) -> Program | None:
+    """LiveCodeBench: JSON in text; private tests are compressed. Calls have one JSON value a line.
+
+    None where nothing is hidden.
+    """
     public, private = json.loads(row["public_test_cases"]), private_cases(row["private_test_cases"])
+    if not private:
+        return None
     entry = json.loads(row["metadata"]).get("func_name", "") if row["metadata"] else ""
     read = call_case if entry else text_case
     return Program(
@@ -162,7 +181,7 @@ def text_case(case: Row) -> tuple[str, str]:
 
 
 def call_case(case: Row) -> tuple[tuple[Any, ...], Any]:
-    return tuple(json.loads(line) for line in case["input"].split("\n") if line), json.loads(case["output"])
+    return tuple(loaded(line) for line in case["input"].split("\n") if line), loaded(case["output"])
 
 
 def private_cases(text: str) -> list[Row]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cadre.data import read
-from cadre.data.examine import test_sets
+from cadre.data.examine import not_compared, test_sets, tested
 from cadre.data.leaks import leaks, words_of
 from cadre.data.records import Program, Record, text_of
 
@@ -21,19 +21,21 @@ from cadre.data.records import Program, Record, text_of
 @dataclass(frozen=True)
 class Prepared:
     """What was written, and what was left out of how many rows: those that cannot be judged, repeat, or leak by test
-    set."""
+    set; and the test sets that they were not compared with, as these are not here."""
 
     rows: int
     written: int
     unjudged: int
     repeated: int
     leaks: dict[str, int]
+    unseen: tuple[str, ...]
 
     def line(self, out: Path) -> str:
         leaked = "".join(f", {count:,} that are in {name}" for name, count in self.leaks.items() if count)
+        told = f"; {not_compared(self.unseen)}" if self.unseen else ""
         return (
             f"wrote {self.written:,} of {self.rows:,} items to {out}; left out {self.unjudged:,} that cannot be "
-            f"judged, {self.repeated:,} that repeat another{leaked}"
+            f"judged, {self.repeated:,} that repeat another{leaked}{told}"
         )
 
 
@@ -47,12 +49,14 @@ def prepare(name: str, split: str, source: str, out: Path) -> Prepared:
     kept = [record for record in judged if first[words_of(text_of(record))] is record]
     leaking: dict[str, int] = {}
     once = len(kept)
-    for other in test_sets(name, where) if split == "train" else ():
-        leaked = {leak.train for leak in leaks(kept, read.load(other, "test", where))}
+    sets = test_sets(name, where) if split == "train" else {}
+    for other, there in sets.items():
+        leaked = {leak.train for leak in leaks(kept, read.load(other, "test", there))}
         leaking[other] = len(leaked)
         kept = [record for place, record in enumerate(kept) if place not in leaked]
     _write(kept, out)
-    return Prepared(len(records), len(kept), len(records) - len(judged), len(judged) - once, leaking)
+    unseen = tuple(other for other in tested(name) if split == "train" and other not in sets)
+    return Prepared(len(records), len(kept), len(records) - len(judged), len(judged) - once, leaking, unseen)
 
 
 def _write(records: Sequence[Record], out: Path) -> None:

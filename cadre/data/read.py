@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from cadre.data import hub
 from cadre.data.files import ENDINGS, rows_in
+from cadre.data.parse import TooLongError
 from cadre.data.records import Record
 from cadre.data.specs import SPECS, Spec
 from cadre.errors import ConfigError, DataError, nearest
 
 HUB = "hub"
 VARIABLE = "CADRE_DATA"
+PART = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)$")  # of a series, as the hub numbers them
 
 
 class NoSourceError(DataError):
@@ -95,6 +99,8 @@ def _belongs(spec: Spec, row: Mapping[str, Any], split: str, where: str) -> bool
 def _parse(spec: Spec, row: Mapping[str, Any], index: int, where: str) -> Record | None:
     try:
         return spec.parse(row, index)
+    except TooLongError:
+        return None
     except MISFITS as error:
         raise _misfit(spec, row, where, error) from None
 
@@ -111,7 +117,7 @@ def raw(name: str, split: str, source: str) -> Iterable[tuple[str, Mapping[str, 
     if is_hub(source):
         files = hub.files_of(SPECS[name], split, source.partition("@")[2])
     else:
-        files = [local_file(name, split, Path(source).expanduser())]
+        files = local_files(name, split, Path(source).expanduser())
     return (row for file in files for row in rows_in(file))
 
 
@@ -120,26 +126,46 @@ def is_hub(source: str) -> bool:
     return source.partition("@")[0] == HUB
 
 
-def local_file(name: str, split: str, folder: Path) -> Path:
-    """The file of a split, JSONL, JSON or Parquet: in FOLDER/NAME or in FOLDER.
+def local_files(name: str, split: str, folder: Path) -> list[Path]:
+    """The files of a split, JSONL, JSON or Parquet: in FOLDER/NAME or in FOLDER.
 
-    It is named by our split or the hub's, or is the only one there: `train_first5000.jsonl` is a file of `train`.
-    Raises DataError that says where it was looked for.
+    They match the set's own pattern, or are named by our split or the hub's, or there is one only:
+    `train_first5000.jsonl` is a file of `train`, and so is the series `train-00000-of-00003.parquet`, which has to be
+    whole. Raises DataError that says where they were looked for.
     """
     spec = SPECS[name]
     homes = [folder / part for part in (name, *spec.folders)]
     home = next((place for place in homes if place.is_dir()), folder)
     files = sorted((path for path in home.glob("*") if path.suffix in ENDINGS), key=_preferred)
+    if spec.files and (matching := [file for file in files if fnmatch(file.name, spec.files)]):
+        return matching
     for wanted in (split, spec.splits[split][0]):
-        for file in files:
-            if file.stem == wanted or file.stem.startswith((f"{wanted}_", f"{wanted}-")):
-                return file
+        named = [file for file in files if file.stem.startswith((f"{wanted}_", f"{wanted}-"))]
+        if exact := [file for file in files if file.stem == wanted]:
+            return exact[:1]
+        if named:
+            return _series(named)
     if len(files) == 1 and home != folder and (len(spec.splits) == 1 or name == files[0].stem):
-        return files[0]
+        return files
     raise DataError(
         f"data: got no file of {name} ({split}) below {folder}; expected {folder / name / f'{split}.jsonl'}, one JSON "
         f"object a line in the shape of {spec.hub}. Put it there, or name {HUB} to fetch it."
     )
+
+
+def _series(files: Sequence[Path]) -> list[Path]:
+    """The first of the files, or all of the series that it is one of. Raises DataError where one is missing."""
+    part = PART.search(files[0].stem)
+    if part is None:
+        return [files[0]]
+    before, ending, count = files[0].stem[: part.start()], files[0].suffix, int(part["count"])
+    names = [f"{before}-{number:0{len(part['number'])}}-of-{part['count']}{ending}" for number in range(count)]
+    if missing := [name for name in names if files[0].with_name(name) not in files]:
+        raise DataError(
+            f"data: {files[0].parent} has {count - len(missing)} of {count} files of {before}; expected all, and "
+            f"{missing[0]} is missing. Put it there."
+        )
+    return [files[0].with_name(name) for name in names]
 
 
 def _preferred(path: Path) -> tuple[int, str]:

@@ -55,6 +55,7 @@ SPECS: dict[str, Spec] = {
         "DigitalLearningGmbH/MATH-lighteval",
         {"train": ("train", (7500,))},
         parse.math_train,
+        "data",  # beside it stands every subject by itself
         folders=("math_train",),
     ),
     "deepmath": Spec(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from cadre.data import SPECS, hub, load, read
+from cadre.data import SPECS, examine, hub, load, read
 from cadre.errors import DataError
 from tests.data.hub_server import COMMIT, Hub, serving
 from tests.data.invented import ROWS
@@ -49,6 +49,27 @@ def test_what_was_fetched_is_kept_and_nobody_is_asked_again(place: Hub, monkeypa
     files[0].write_bytes(b"")  # cut short by somebody: not taken for whole
     with pytest.raises(DataError, match="HF_HUB_OFFLINE is set"):
         hub.files_of(SPECS["apps"], "train")
+
+
+def test_a_note_that_was_cut_off_is_no_note(place: Hub) -> None:
+    files = hub.files_of(SPECS["apps"], "train")
+    (note,) = files[0].parents[1].glob("*.json")
+    whole = note.read_text()
+    for cut in ("", whole[:40], "[]", "{}"):
+        note.write_text(cut)
+        assert hub.kept(SPECS["apps"], "train") is None
+        assert hub.files_of(SPECS["apps"], "train") == files
+        assert note.read_text() == whole
+
+
+def test_leaks_are_looked_for_in_the_sets_that_were_fetched(place: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    found = examine.examine("apps", "hub")
+    assert list(found.leaks) == ["apps"]
+    assert found.unseen == ("humaneval", "coophumaneval", "mbpp", "code-contests", "livecodebench")
+    assert any("not compared with the test items of humaneval, coophumaneval" in line for line in examine.lines(found))
+    place.files["main"] = {"test.jsonl": lines(ROWS["humaneval"]["test"])}
+    hub.files_of(SPECS["humaneval"], "test")
+    assert list(examine.examine("apps", "hub").leaks) == ["humaneval", "apps"]
 
 
 def test_a_fetch_that_breaks_off_goes_on_where_it_stopped(place: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +126,8 @@ def test_a_split_that_there_is_not_says_what_to_do(place: Hub) -> None:
             ["data/test-00000.parquet", "data/train-00000.parquet", "data/train-00001.parquet"],
             [1, 2],
         ),
+        ("math-train", "train", ["algebra/train-00000-of-00001.parquet", "data/train-00000-of-00001.parquet"], [1]),
+        ("math-train", "train", ["algebra/train/0000.parquet", "default/train/0000.parquet"], [1]),
         ("deepmath", "train", ["a.parquet", "b.parquet"], []),
         ("arxiv", "test", ["val.jsonl", "train.jsonl"], [0]),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre.data import SPECS, Article, Problem, Program, hub, load, parse
+from cadre.data import SPECS, Article, Problem, Program, hub, load, parse, read
 from cadre.errors import ConfigError, DataError
 from tests.data.invented import ROWS, folder
 
@@ -131,6 +131,39 @@ def test_the_problem_whose_tests_are_all_shown_is_left_out() -> None:
     assert parse.code_contests(row, 0) is None
 
 
+def test_rows_that_nothing_can_be_judged_by_are_left_out(tmp_path: Path) -> None:
+    """One whose only case is shown, one with a number of 5,000 digits, and a LiveCodeBench problem without hidden
+    tests; a text of 5,000 digits is only a text."""
+    row = {**ROWS["apps"]["train"][0], "starter_code": ""}
+    shown = {**row, "input_output": json.dumps({"inputs": ["1 2\n"], "outputs": ["3\n"]})}
+    number, digits = "7" * 5_000, json.dumps({"inputs": ["7" * 5_000], "outputs": ["1"]})
+    long = {**row, "input_output": f'{{"fn_name": "f", "inputs": [[{number}]], "outputs": [[1]]}}'}
+    (tmp_path / "apps").mkdir()
+    rows = [row, shown, long, {**row, "problem_id": 9, "input_output": digits}]
+    (tmp_path / "apps" / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    assert [one.id for one in load("apps", "train", str(tmp_path))] == ["apps-1", "apps-9"]
+    assert parse.livecodebench({**ROWS["livecodebench"]["test"][0], "private_test_cases": "[]"}, 0) is None
+
+
+def written(path: Path, *numbers: int) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps({"problem": f"{n}?", "answer": str(n), "id": n}) + "\n" for n in numbers))
+
+
+def test_all_files_of_a_split_are_read(tmp_path: Path) -> None:
+    for number in range(3):
+        written(tmp_path / "polaris" / f"train-0000{number}-of-00003.jsonl", 2 * number, 2 * number + 1)
+    (tmp_path / "polaris" / "train-00000-of-00003.parquet").write_bytes(b"")  # the same in another form
+    assert [one.id for one in load("polaris", "train", str(tmp_path))] == list("012345")
+    for name, row in zip(("test.jsonl", "test2.jsonl"), ROWS["livecodebench"]["test"], strict=True):
+        (tmp_path / "livecodebench").mkdir(exist_ok=True)
+        (tmp_path / "livecodebench" / name).write_text(json.dumps(row))
+    assert [one.id for one in load("livecodebench", "test", str(tmp_path))] == ["abc900_a", "9000"]
+    (tmp_path / "polaris" / "train-00001-of-00003.jsonl").unlink()
+    with pytest.raises(DataError, match=r"has 2 of 3 files of train; .* train-00001-of-00003.jsonl is missing"):
+        read.parsed("polaris", "train", str(tmp_path))
+
+
 BAD = {
     "unknown set": (("math5000", "test"), "Did you mean math500"),
     "unknown split": (("aime24", "train"), "no train split"),
@@ -164,6 +197,15 @@ def test_a_hub_that_does_not_answer_is_one_paragraph(monkeypatch: pytest.MonkeyP
     with pytest.raises(DataError, match=r"http://127\.0\.0\.1:9 does not answer .* take the files of") as caught:
         load("aime25", "test", "hub")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("endpoint", ["foo", "http://", "http://127.0.0.1:port"])
+def test_a_hub_with_no_address_is_one_paragraph(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("CADRE_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(DataError, match="does not answer"):
+        load("aime25", "test", "hub")
 
 
 def test_the_environment_names_a_folder(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
