@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from cadre.env import Env, Split
-from cadre.types import Message, Observation, Reward, Task, images_of
+from cadre.types import Drawing, Message, Observation, Reward, Task, images_of
 
 TEAM = "team"
 
@@ -30,6 +30,10 @@ class Central(Env):
     def __init__(self, task: Task, **settings: Any) -> None:
         super().__init__(task)
         self.env = self.inner(task, **settings)
+        self.repeatable = self.env.repeatable
+
+    async def until_ready(self) -> None:
+        await self.env.until_ready()
 
     def observe(self) -> dict[str, Observation]:
         asked = self.env.observe()
@@ -45,8 +49,14 @@ class Central(Env):
         twin.env = self.env.fork()
         return twin
 
+    def close(self) -> None:
+        self.env.close()
+
     def privileged(self) -> str:
         return self.env.privileged()
+
+    def render(self) -> Drawing:
+        return self.env.render()
 
     @property
     def success(self) -> bool:

@@ -104,8 +104,9 @@ class Story(Writing):
     def __init__(self, task: Task, enough: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2, **data: Any) -> None:
         super().__init__(task, **data)
         words = self.article.text.split()
-        half = len(words) // 2
-        self.given, self.rest, self.enough = " ".join(words[:half]), " ".join(words[half : half + 512]), enough
+        half, room = len(words) // 2, max(1, LONGEST - len(self.article.title) - 1)
+        self.given = " ".join(words[:half])[-room:]  # what goes on is the end of it
+        self.rest, self.enough = " ".join(words[half : half + 512]), enough
         self.article = Article(self.article.id, self.article.title, self.given)
 
     async def judge(self, actions: dict[str, str]) -> Reward:

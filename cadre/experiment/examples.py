@@ -6,13 +6,15 @@ An example is a line of JSON: `{"role": "tool", "prompt": text or messages, "ans
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cadre import random_keys, sandbox
-from cadre.errors import ConfigError, RunError, nearest
+from cadre.data.jsonl import rows_of
+from cadre.data.prompts import prompt_of
+from cadre.errors import DataError, RunError, nearest
 from cadre.experiment.build import build_team
 from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.experiment import Experiment
@@ -34,40 +36,29 @@ class Example:
 
 
 def read_examples(path: Path, roles: Sequence[str]) -> list[Example]:
-    """The examples of a file, all of them checked. Raises ConfigError that names the first bad line."""
+    """The examples of a file, all of them checked. Raises DataError that names the first bad line."""
     if not path.is_file():
-        raise ConfigError(f"examples: there is no file {path}; expected one JSON object a line. Fix the path.")
-    lines = path.read_text(encoding="utf-8").split("\n")
-    found = [_example(line, f"{path}, line {number}", roles) for number, line in enumerate(lines, 1) if line.strip()]
+        raise DataError(f"examples: there is no file {path}; expected one JSON object a line. Fix the path.")
+    found = [_example(raw, f"examples: {path}, line {number}", roles) for number, raw in rows_of(path)]
     if not found:
-        raise ConfigError(f"examples: {path} is empty; {FORM} a line. Name another file.")
+        raise DataError(f"examples: {path} is empty; {FORM} a line. Name another file.")
     return found
 
 
-def _example(line: str, where: str, roles: Sequence[str]) -> Example:
-    try:
-        raw = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"examples: {where}: not JSON ({error}); {FORM}. Fix the line.") from None
-    if not isinstance(raw, dict) or sorted(raw) != sorted(FIELDS):
-        raise ConfigError(f"examples: {where}: got {list(raw) if isinstance(raw, dict) else raw!r}; {FORM}. Fix it.")
+def _example(raw: Mapping[str, Any], where: str, roles: Sequence[str]) -> Example:
+    if sorted(raw) != sorted(FIELDS):
+        raise DataError(f"{where}: got {list(raw)}; {FORM}. Fix it.")
     if raw["role"] not in roles:
-        raise ConfigError(
-            f"examples: {where}: got the role {raw['role']!r}; expected one that is trained, {', '.join(roles)}. Fix "
-            f"or remove the line.{nearest(str(raw['role']), roles)}"
+        raise DataError(
+            f"{where}: got the role {raw['role']!r}; expected one that is trained, {', '.join(roles)}. Fix or remove "
+            f"the line.{nearest(str(raw['role']), roles)}"
         )
-    if not isinstance(raw["answer"], str) or not raw["answer"]:
-        raise ConfigError(f"examples: {where}: got the answer {raw['answer']!r}; {FORM}. Fix or remove the line.")
-    return Example(raw["role"], _messages(raw["prompt"], where), raw["answer"])
-
-
-def _messages(raw: Any, where: str) -> tuple[Message, ...]:
-    if isinstance(raw, str) and raw:
-        return (Message("user", raw),)
-    listed = raw if isinstance(raw, list) else []
-    if not listed or not all(isinstance(m, dict) and sorted(m) == ["content", "role"] for m in listed):
-        raise ConfigError(f"examples: {where}: got the prompt {str(raw)[:80]!r}; {FORM}. Fix the line.")
-    return tuple(Message(message["role"], message["content"]) for message in listed)
+    for field in ("prompt", "answer"):
+        if not raw[field]:
+            raise DataError(f"{where}: got the {field} {raw[field]!r}; {FORM}. Fix or remove the line.")
+    if not isinstance(raw["answer"], str):
+        raise DataError(f"{where}: got the answer {raw['answer']!r}; {FORM}. Fix or remove the line.")
+    return Example(raw["role"], prompt_of(raw["prompt"], where), raw["answer"])
 
 
 def line_of(example: Example) -> str:

@@ -103,7 +103,7 @@ def same(runs: list[Verdict]) -> bool:
     return len({(run.passed, run.total) for run in runs}) == 1
 
 
-_mutants: dict[tuple[str, int], list[str]] = {}  # of references, which do not change
+_mutants: dict[tuple[str, str, int], list[str]] = {}  # of references, which do not change; names may repeat
 
 
 async def mutants(program: Program, right: str, count: int) -> list[str]:
@@ -111,7 +111,7 @@ async def mutants(program: Program, right: str, count: int) -> list[str]:
 
     Where none does, a program that does nothing: tests of anything have to tell that from a right one.
     """
-    key = (program.id, count)
+    key = (program.id, program.reference, count)
     if right == program.reference and key in _mutants:
         return _mutants[key]
     changed = (await ask("mutants", source=right, count=count) if count else None) or []

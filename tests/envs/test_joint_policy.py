@@ -55,6 +55,29 @@ def test_the_parts_reach_their_roles_and_the_team_is_paid_for_all() -> None:
     assert [task.id for task in centralised(Two).tasks("test")] == [task.id for task in Two.tasks("test")]
 
 
+def test_what_else_the_environment_says_of_itself_is_said() -> None:
+    done: list[str] = []
+
+    class Held(Two):
+        repeatable = False
+
+        async def until_ready(self) -> None:
+            done.append("ready")
+
+        def close(self) -> None:
+            done.append("closed")
+
+        def render(self) -> str:
+            return "a board"
+
+    env = centralised(Held)(Task("t", {}), turns=1)
+    asyncio.run(env.until_ready())
+    assert env.render() == "a board"
+    env.close()
+    assert (env.repeatable, env.fork().repeatable, done) == (False, False, ["ready", "closed"])
+    assert centralised(Two)(Task("t", {}), turns=1).repeatable
+
+
 def test_what_several_roles_see_is_one_prompt_that_says_how_to_answer() -> None:
     left = Observation("left", (Message("user", "a"), Message("assistant", "b"), Message("user", "c")))
     (message,) = joint_prompt({"left": left, "right": Observation("right", (Message("user", "d"),))})

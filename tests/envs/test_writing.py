@@ -94,6 +94,17 @@ def test_a_story_is_continued() -> None:
         assert reward.team < true.team / 2
 
 
+def test_of_a_long_story_the_end_of_what_is_given_is_seen() -> None:
+    story = " ".join(f"word{number}" for number in range(2_000))
+    env = Story(Task("s", {"id": "s", "title": "[WP] Words.", "text": story, "references": ()}))
+    for role in ("middle", "ending"):
+        assert "[WP] Words." in seen(env, role)
+        assert "word999\n" in f"{seen(env, role)}\n"
+        assert "word1000" not in seen(env, role)
+        assert len(seen(env, role)) < writing.LONGEST + 100
+    assert env.rest.startswith("word1000 ")
+
+
 def test_texts_are_measured_off_the_thread_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A megabyte takes half a second, in which nothing else would be done."""
     threads: set[threading.Thread] = set()

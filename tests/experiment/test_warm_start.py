@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
 from cadre.engines.answers import AnswerEncoder
-from cadre.errors import ConfigError, RunError
+from cadre.errors import DataError, RunError
 from cadre.experiment import config, examples, warm_start
 from cadre.experiment.examples import Example, line_of, own_successes, read_examples
 from cadre.experiment.loaded_team import open_team
@@ -128,7 +128,14 @@ def test_own_successes_are_what_was_said_on_paths_that_win(speaker: Path) -> Non
 
 
 BAD = {
-    "not JSON": ("{", "line 1: not JSON"),
+    "not JSON": ("{", "line 1: got no JSON"),
+    "another encoding": ('{"role": "speaker", "prompt": "1", "answer": "é"}'.encode("latin-1"), "expected UTF-8"),
+    "half of a character": ('{"role": "speaker", "prompt": "1", "answer": "\\ud83d"}', "half of a character"),
+    "nobody who speaks": (
+        '{"role": "speaker", "prompt": [{"role": 5, "content": null}], "answer": "2"}',
+        "line 1: got the prompt",
+    ),
+    "a role that is a list": ('{"role": [], "prompt": "1", "answer": "2"}', "got the role"),
     "another key": ('{"role": "speaker", "prompt": "1", "text": "2"}', "line 1: got"),
     "a role that nobody trains": ('{"role": "speker", "prompt": "1", "answer": "2"}', "Did you mean speaker"),
     "no answer": ('{"role": "speaker", "prompt": "1", "answer": ""}', "got the answer ''"),
@@ -140,8 +147,8 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_examples_are_named(case: str, tmp_path: Path) -> None:
     text, message = BAD[case]
-    (tmp_path / "bad.jsonl").write_text(text)
-    with pytest.raises(ConfigError, match=message):
+    (tmp_path / "bad.jsonl").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DataError, match=message):
         read_examples(tmp_path / "bad.jsonl", ["speaker"])
 
 

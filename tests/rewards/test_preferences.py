@@ -12,7 +12,7 @@ from cadre.advantages.credit import Credit
 from cadre.advantages.preferences import joint_pairs_of, jointly_scored_by, pairs_of, scored_by
 from cadre.algorithms import plan_of
 from cadre.cli.app import app
-from cadre.errors import ConfigError, RunError
+from cadre.errors import DataError, RunError
 from cadre.experiment import config
 from cadre.rewards.preferences import Pair, line_of, read_pairs
 from cadre.rollout import walk
@@ -40,7 +40,7 @@ def test_a_prompt_is_a_text_or_a_conversation(tmp_path: Path) -> None:
 
 
 BAD = {
-    "not JSON": ('{"prompt": ', "line 2: not JSON"),
+    "not JSON": ('{"prompt": ', "line 2: got no JSON"),
     "no object": ("[1]", "line 2: got list"),
     "an unknown key": ('{"prompt": "a", "choosen": "b", "rejected": "c"}', "Did you mean chosen?"),
     "a missing key": ('{"prompt": "a", "chosen": "b"}', "line 2: 'rejected' is missing"),
@@ -51,7 +51,8 @@ BAD = {
         '{"prompt": [{"role": "boss", "content": "x"}], "chosen": "b", "rejected": "c"}',
         "line 2: got the prompt",
     ),
-    "nested deeply": ("[" * 100_000, "line 2: not JSON"),
+    "half of a character": ('{"prompt": "a", "chosen": "\\ud83d", "rejected": "c"}', "line 2: got half of a character"),
+    "nested deeply": ("[" * 100_000, "line 2: got no JSON"),
 }
 
 
@@ -59,7 +60,7 @@ BAD = {
 def test_a_bad_line_is_named_before_a_model_loads(case: str, tmp_path: Path) -> None:
     line, wanted = BAD[case]
     path = written(tmp_path, GOOD, line)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(DataError) as caught:
         read_pairs(path)
     assert wanted in str(caught.value)
     done = CliRunner().invoke(app, ["reward-model", str(path), "--model", "no/such", "--out", str(tmp_path / "out")])
@@ -67,12 +68,12 @@ def test_a_bad_line_is_named_before_a_model_loads(case: str, tmp_path: Path) -> 
 
 
 def test_no_file_an_empty_one_and_no_text(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no file"):
+    with pytest.raises(DataError, match="there is no file"):
         read_pairs(tmp_path / "none.jsonl")
-    with pytest.raises(ConfigError, match="is empty"):
+    with pytest.raises(DataError, match="is empty"):
         read_pairs(written(tmp_path, ""))
     (tmp_path / "pairs.jsonl").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="not UTF-8"):
+    with pytest.raises(DataError, match="expected UTF-8"):
         read_pairs(tmp_path / "pairs.jsonl")
 
 

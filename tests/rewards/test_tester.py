@@ -126,6 +126,15 @@ def test_where_no_mutant_fails_a_program_that_does_nothing_is_the_wrong_one() ->
     assert worth_of("assert [*word()] == ['a']", problem, const).kills == 1.0
 
 
+def test_two_problems_of_one_name_have_their_own_mutants() -> None:
+    for name in ("first", "second"):
+        right = f"def {name}(x):\n    return x + 1"
+        problem = Program("data-1", "One more.", name, tests=f"assert {name}(1) == 2", names=(name,), reference=right)
+        wrong = asyncio.run(tester.mutants(problem, right, 2))
+        assert wrong
+        assert all(f"def {name}(" in mutant for mutant in wrong)
+
+
 def test_blocks_of_a_completion() -> None:
     text = "```bash\nls\n```\nthen\n```python title=x\na\n```\n```Python \nb = 1\n```\nend\n```py\nopen"
     assert [(block.mark, block.text) for block in fenced(text)] == [

@@ -1,0 +1,33 @@
+"""Prompts in files that users write: a text, which is what the user says, or chat messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cadre.errors import DataError
+from cadre.types import Message
+
+SPEAKERS = ("system", "user", "assistant", "tool")
+FIELDS = {"role", "content"}
+
+
+def prompt_of(raw: Any, where: str) -> tuple[Message, ...]:
+    """`"2 + 2?"` or `[{"role": "user", "content": "2 + 2?"}]` as messages. Raises DataError for anything else."""
+    if isinstance(raw, str):
+        return (Message("user", raw),)
+    if not isinstance(raw, list) or not raw or not all(map(_is_message, raw)):
+        raise DataError(
+            f"{where}: got the prompt {str(raw)[:80]!r}; expected a text, or a list of messages "
+            f'{{"role": one of {", ".join(SPEAKERS)}, "content": text}}. Fix the line.'
+        )
+    return tuple(Message(message["role"], message["content"]) for message in raw)
+
+
+def _is_message(raw: Any) -> bool:
+    return (
+        isinstance(raw, dict)
+        and set(raw) == FIELDS
+        and isinstance(raw["role"], str)
+        and raw["role"] in SPEAKERS
+        and isinstance(raw["content"], str)
+    )
