@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
-from cadre.cli.terminal import console, must_be_new
+from cadre.cli.terminal import console, must_be_new, refuse_beside
 from cadre.errors import ConfigError
 
 
 def data(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="a data set, such as math500 or mbpp")],
     source: Annotated[str, typer.Option("--from", help="a folder, hub, or hub@REVISION; default $CADRE_DATA")] = "",
     out: Annotated[
@@ -24,8 +25,11 @@ def data(
 ) -> None:
     """Read a data set, check its counts, splits and leaks, and show three items. Exit code 1 where it is not sound."""
     if out is not None:
+        refuse_beside(context, "--out", ["as_json"])
         _prepare(name, source, out, split)
         return
+    if split:
+        raise ConfigError("--split: got no --out, without which it would be ignored; expected both. Remove it.")
     from cadre.data import examine
 
     found = examine.examine(name, source)

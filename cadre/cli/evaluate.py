@@ -11,12 +11,13 @@ from typing import Annotated
 import typer
 
 from cadre.cli.report import lines
-from cadre.cli.terminal import Overrides, Target, console, must_be_new
+from cadre.cli.terminal import Overrides, Target, console, must_be_new, refuse_beside
 from cadre.experiment import target as targets
 from cadre.experiment.evaluate import Repeats
 
 
 def evaluate(
+    context: typer.Context,
     target: Target,
     overrides: Overrides = None,
     tasks: Annotated[int, typer.Option(min=1, help="how many of the test split")] = 200,
@@ -35,6 +36,10 @@ def evaluate(
     """Play held-out tasks: greedily with one sample a decision, or several times at a temperature."""
     from cadre.experiment.held_out import HeldOut, evaluated
 
+    if whole:
+        refuse_beside(context, "--all", ["tasks"])
+    if temperature == 0.0:
+        refuse_beside(context, "temperature 0", ["ks"])
     found = targets.find(target, overrides or [])
     repeats = Repeats(samples, temperature, tuple(ks or ()), seed)
     if episodes is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import typer
 from rich.console import Console
 
 from cadre.cli import completion
-from cadre.errors import RunError
+from cadre.errors import ConfigError, RunError
 
 WIDTH = 80
 
@@ -47,6 +48,15 @@ def must_be_new(out: Path, what: str) -> None:
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         kind = "cannot be written to" if above.is_dir() else "is a file"
         raise RunError(f"{what}: got {out}, but {above} {kind}; expected a folder that can. Name another path.")
+
+
+def refuse_beside(context: typer.Context, chosen: str, ignored: Sequence[str]) -> None:
+    """Raises ConfigError for parameters, by their names, that were given and that `chosen` would ignore."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in ignored and source is not None and source.name == "COMMANDLINE":
+            name = parameter.opts[-1] if parameter.param_type_name == "option" else parameter.name.upper()
+            raise ConfigError(f"{name}: would be ignored beside {chosen}; expected one of the two. Remove it.")
 
 
 def print_error(paragraph: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cadre.cli import completion
-from cadre.cli.terminal import Overrides, console
+from cadre.cli.terminal import Overrides, console, refuse_beside
 from cadre.errors import ConfigError
 from cadre.experiment import config
 from cadre.experiment.build import ask_hub
@@ -22,6 +22,7 @@ STOPPED = 130
 
 
 def train(
+    context: typer.Context,
     recipe: Annotated[
         str, typer.Argument(help="a bundled recipe or a YAML file (see: cadre list)", autocompletion=completion.recipes)
     ] = "",
@@ -38,6 +39,7 @@ def train(
     if force and not resume:
         raise ConfigError("--force: got no --resume, without which it would be ignored; expected both. Remove it.")
     if dry_run:
+        refuse_beside(context, "--dry-run", ["folder", "resume"])
         _dry_run(recipe, changes)
     elif resume:
         here = _resumed(recipe, changes, folder, force)

@@ -7,19 +7,22 @@ from typing import Annotated
 
 import typer
 
-from cadre.cli.terminal import Overrides, console
+from cadre.cli.terminal import Overrides, console, refuse_beside
 from cadre.cli.train import STOPPED
 from cadre.errors import ConfigError
 from cadre.experiment import config, examples, warm_start
 from cadre.experiment.build import ask_hub
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run, new_folder
+from cadre.experiment.run_directory import Run, must_be_free, new_folder
 from cadre.experiment.warm_start import WarmStart
 from cadre.team import Metrics
 
+BEGUN_WITH = ("recipe", "overrides", "on", "own", "steps", "per_step", "learning_rate", "seed")
+
 
 def command(
+    context: typer.Context,
     recipe: Annotated[str, typer.Argument(help="a bundled recipe or a YAML file, which is trained afterwards")] = "",
     overrides: Overrides = None,
     on: Annotated[Path | None, typer.Option(help='JSONL of {"role": ..., "prompt": ..., "answer": ...}')] = None,
@@ -35,11 +38,14 @@ def command(
     if resume:
         if folder is None:
             raise ConfigError("--resume: got no --run; expected the folder to go on with. Add --run DIR.")
+        refuse_beside(context, "--resume", BEGUN_WITH)
         run = Run.open(folder)
         settings, experiment = warm_start.reopened(run), resolve(run.config)
     else:
         experiment = resolve(config.load(recipe, overrides or []))
         ask_hub(experiment)
+        if folder is not None:
+            must_be_free(folder)
         given = _examples(experiment, on, own)
         settings = WarmStart(steps, per_step, learning_rate, seed)
         run = Run.create(folder or new_folder(recipe), experiment.config, recipe, overrides or [])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cadre.errors import RunError
-from cadre.experiment import checkpoint, jsonl
+from cadre.experiment import checkpoint, jsonl, warm_start
 from cadre.experiment.config import Config, flat, load
 from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run
@@ -41,7 +41,13 @@ def reopened(folder: Path, recipe: str = "", overrides: Sequence[str] = (), forc
 
 
 def going_on(run: Run, wanted: Config, force: bool = False) -> Run:
-    """The run with the configuration that is `wanted`. Raises as `reopened` does."""
+    """The run with the configuration that is `wanted`. Raises as `reopened` does, and where its warm start is not at
+    its end."""
+    if (run.folder / warm_start.HOME).is_dir() and not checkpoint.steps(run.folder / "checkpoints"):
+        raise RunError(
+            f"--resume: the warm start of {run.folder} is not complete; expected its end, which training begins from. "
+            f"Go on with it: cadre warm-start --run {run.folder} --resume."
+        )
     changes = changed(run.config, wanted)
     if changes and not force:
         raise RunError(

@@ -61,11 +61,7 @@ class Run:
     @classmethod
     def create(cls, folder: Path, config: Config, recipe: str = "", overrides: Sequence[str] = ()) -> Run:
         """A new run; a folder that holds anything is refused."""
-        if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - BEGUN):
-            raise RunError(
-                f"--run: {folder} exists and is not empty; expected a new folder, as nothing is ever overwritten. "
-                f"Name another, or go on with it: cadre train --run {folder} --resume."
-            )
+        must_be_free(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "command.json").write_text(json.dumps({"recipe": recipe, "overrides": list(overrides)}) + "\n")
         run = cls(folder, config)
@@ -192,6 +188,15 @@ def _write(path: Path, text: str) -> None:
 def _evaluated(report: Mapping[str, Any]) -> dict[str, float]:
     """What trackers show of an evaluation."""
     return {f"evaluate/{name}": report[name] for name in ("success", "reward")}
+
+
+def must_be_free(folder: Path) -> None:
+    """Raises RunError where a new run would find anything in its folder."""
+    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - BEGUN):
+        raise RunError(
+            f"--run: {folder} exists and is not empty; expected a new folder, as nothing is ever overwritten. "
+            f"Name another, or go on with it: cadre train --run {folder} --resume."
+        )
 
 
 def new_folder(recipe: str, parent: Path = Path("runs")) -> Path:

@@ -45,7 +45,10 @@ def find(
 
 def _chosen_here(raw: Raw, chosen: Sequence[str]) -> None:
     """A setting that is chosen for this evaluation counts above what the experiment changes on held-out tasks."""
-    changed = (raw.get("evaluate") or {}).get("settings") or {}
+    evaluated = raw.get("evaluate")
+    changed = evaluated.get("settings") if isinstance(evaluated, dict) else None
+    if not isinstance(changed, dict):
+        return  # nothing is changed, or `parse` says what is wrong with it
     for pair in chosen:
         changed.pop(pair.partition("=")[0].removeprefix("settings."), None)
 

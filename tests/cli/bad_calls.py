@@ -262,6 +262,34 @@ train PLAIN --resume --run RUN algorithm.k=3
 train plan-path --resume --run RUN
 train nowhere --resume --run RUN
 train PLAIN --force --run half-run
+train --resume --run half-warm
+train PLAIN --resume --run half-warm
+
+# warm-start.
+warm-start
+warm-start PLAIN
+warm-start nowhere --on examples.jsonl
+warm-start PLAIN --on nowhere.jsonl
+warm-start PLAIN --on text.txt
+warm-start PLAIN --on bytes.yaml
+warm-start PLAIN --on full
+warm-start PLAIN --on empty.yaml
+warm-start PLAIN --on fields.jsonl
+warm-start PLAIN --on half-character.jsonl
+warm-start PLAIN --on nobody-speaks.jsonl
+warm-start PLAIN --on examples.jsonl --own 3
+warm-start PLAIN --on examples.jsonl --run full
+warm-start PLAIN --own 1 --run full
+warm-start PLAIN --own 1 --run text.txt
+warm-start PLAIN --on examples.jsonl --steps 0
+warm-start PLAIN --on examples.jsonl train.steps=x
+warm-start --resume
+warm-start --resume --run RUN
+warm-start --resume --run nowhere
+warm-start PLAIN --resume --run half-warm
+warm-start --resume --run half-warm --steps 3
+warm-start --resume --run half-warm --on examples.jsonl
+warm-start --resume --run half-warm --own 7
 
 # status.
 status
@@ -289,6 +317,8 @@ train nowhere --dry-run
 train plan-path --dry-run train.steps=x
 train plan-path --dry-run algorithm.k=100000000
 train plan-path --dry-run team.policies.shared=nowhere
+train plan-path --dry-run --run new
+train plan-path --dry-run --run RUN --resume
 
 # eval.
 eval nowhere
@@ -308,7 +338,11 @@ eval RUN --samples 4 --temperature -1
 eval RUN --temperature x
 eval RUN --samples 4 --temperature 0.5 --k 8
 eval RUN --samples 4 --temperature 0.5 --k 0
+eval RUN --k 1
+eval RUN --all --tasks 3
 eval RUN --seed x
+eval evaluate-text.yaml
+eval evaluate-list.yaml settings.turns=2
 eval RUN --assign left
 eval RUN --assign left=nobody
 eval RUN --assign nobody=shared
@@ -388,6 +422,8 @@ data math500 --from nowhere
 data math500 --from text.txt
 data math500 --from full
 data math500 --bogus
+data aime24 --split test --from full
+data aime24 --from full --out new.jsonl --json
 
 # export.
 export RUN
@@ -417,6 +453,7 @@ reward-model bytes.yaml --model seed --out judge
 reward-model empty.yaml --model seed --out judge
 reward-model fields.jsonl --model seed --out judge
 reward-model equal.jsonl --model seed --out judge
+reward-model half-character.jsonl --model seed --out judge
 reward-model pairs-good.jsonl --out judge
 reward-model pairs-good.jsonl --model nowhere --out judge
 reward-model pairs-good.jsonl --model empty-model --out judge
@@ -469,6 +506,12 @@ FILES = {
         "    success = False\n"
         "    @classmethod\n    def tasks(cls, split):\n        return [Task(split, {'split': split})]\n"
     ),
+    "evaluate-text.yaml": "env: plan-path\nteam: seed\nalgorithm: grpo\nevaluate: hello\n",
+    "evaluate-list.yaml": "env: plan-path\nteam: seed\nalgorithm: grpo\nevaluate: {settings: [a]}\n",
+    "examples.jsonl": '{"role": "left", "prompt": "1", "answer": "2"}\n',
+    "half-character.jsonl": '{"role": "left", "prompt": "1", "answer": "\\ud83d"}\n',
+    "nobody-speaks.jsonl": '{"role": "left", "prompt": [{"role": 5, "content": null}], "answer": "2"}\n',
+    "half-warm/warm_start/settings.json": '{"steps": 9, "examples": 1, "learning_rate": 0.1, "seed": 0}\n',
     "fields.jsonl": '{"prompt": "a", "better": "b"}\n',
     "equal.jsonl": '{"prompt": "a", "chosen": "b", "rejected": "b"}\n',
     "pairs-good.jsonl": "".join(
@@ -516,10 +559,11 @@ def prepare(folder: Path, model: Path) -> None:
     """Everything that the calls name, in `folder`, but RUN: `cadre train PLAIN --run RUN` makes it there."""
     for name, text in FILES.items():
         path = folder / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(text)
     (folder / "bytes.yaml").write_bytes(b"env: \xff\xfe\n")
     (folder / "PLAIN").write_text(plain_recipe(model))
     (folder / "MODEL").symlink_to(model)
     (folder / "half-run").mkdir()
-    (folder / "half-run" / "config.yaml").write_text(plain_recipe(model))
+    for name in ("half-run", "half-warm"):
+        (folder / name / "config.yaml").write_text(plain_recipe(model))
