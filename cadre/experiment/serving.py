@@ -7,13 +7,15 @@ in it, as in training.
 from __future__ import annotations
 
 import asyncio
+import sys
+import traceback
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cadre import random_keys
 from cadre.envs.adapters.program import Program
-from cadre.errors import EngineError, PromptError
+from cadre.errors import EngineError, PromptError, first_line
 from cadre.experiment.experiment import Experiment
 from cadre.programs import checked
 from cadre.programs.calls import Answer, Call
@@ -54,14 +56,19 @@ class Serving:
             await together(*(self._answer(held) for held in batch))
 
     async def _answer(self, held: Held) -> None:
+        """Answer one call, or say what kept it from being answered: no call may be left waiting."""
         try:
             sample = await self._sample(held)
+            message = sample.message or Message("assistant", sample.text)
+            answer = Answer(message, sample.finish, len(sample.prompt_ids), len(sample.token_ids)).named(held.name)
         except (PromptError, EngineError) as error:
-            held.answer.set_exception(Refused(400, str(error), "messages", "context_length_exceeded"))
-            return
-        message = sample.message or Message("assistant", sample.text)
-        answer = Answer(message, sample.finish, len(sample.prompt_ids), len(sample.token_ids))
-        held.answer.set_result(answer.named(held.name))
+            _refuse(held, Refused(400, str(error), "messages", "context_length_exceeded"))
+        except Exception as error:  # noqa: BLE001 - others in the batch and after it are to be answered all the same
+            sys.stderr.write(f"A call could not be answered:\n{traceback.format_exc()}\n")
+            _refuse(held, Refused(500, f"The team could not answer: {type(error).__name__}: {first_line(error)}"))
+        else:
+            if not held.answer.done():
+                held.answer.set_result(answer)
 
     async def _sample(self, held: Held) -> Sample:
         call = checked.told(held.call)
@@ -79,6 +86,11 @@ class Serving:
         spoke = [place for place, message in enumerate(call.messages) if message.role == "assistant"]
         names = (_name(role, call.messages[:place]) for place in reversed(spoke))
         return next((self.turns[name] for name in names if name in self.turns), None)
+
+
+def _refuse(held: Held, why: Refused) -> None:
+    if not held.answer.done():  # as it is once its session has ended
+        held.answer.set_exception(why)
 
 
 def _name(role: str, messages: Sequence[Message]) -> str:

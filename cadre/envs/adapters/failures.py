@@ -13,3 +13,7 @@ class Stuck(ProgramFailed):
 
 class Diverged(ProgramFailed):
     """The program, started again with the answers that it had been given, asked for something else."""
+
+
+class NotStarted(Exception):
+    """The process that starts programs ended, as where the kernel wants its memory: no fault of the program's."""

@@ -96,13 +96,16 @@ class Host:
         return await (await self._nursery(play.launch)).start(Start(data, url, key, play.memo, copied))
 
     async def _nursery(self, launch: Launch) -> Nursery:
-        if launch not in self.nurseries:
-            self.nurseries[launch] = asyncio.create_task(open_nursery(launch, self.table, self.scratch))
-        try:
-            return await asyncio.shield(self.nurseries[launch])
-        except BaseException:
-            self.nurseries.pop(launch, None)
-            raise
+        """The launch's nursery, opened where there is none, or none any more."""
+        opening = self.nurseries.get(launch)
+        if opening is None or _over(opening):
+            opening = self.nurseries[launch] = asyncio.create_task(open_nursery(launch, self.table, self.scratch))
+        return await asyncio.shield(opening)
+
+
+def _over(opening: asyncio.Task[Nursery]) -> bool:
+    """Whether a nursery could not be opened, or has ended."""
+    return opening.done() and (opening.cancelled() or opening.exception() is not None or opening.result().over)
 
 
 @lru_cache

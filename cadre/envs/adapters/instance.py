@@ -92,7 +92,10 @@ class Instance:
         return Standing(tuple(self._in_order()))
 
     async def stepped(self, said: Sequence[Exchange]) -> Standing:
-        """Give the program answers that it waits for, and wait where it comes to stand."""
+        """Give the program answers that it waits for, and wait where it comes to stand. Raises ProgramFailed where it
+        was ended meanwhile, as for another call too many."""
+        if self.session.over is not None:
+            raise ProgramFailed(self.session.over.message)
         for exchange in said:
             self._give(self._waiting.pop(self._name(exchange.asked)), exchange.answer)
         return await self.standing()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cadre.envs.adapters.failures import NotStarted
 from cadre.envs.adapters.running import InProcess
 from cadre.envs.adapters.settings import Launch
 from cadre.envs.adapters.standstill import ProcessTable
@@ -64,7 +65,7 @@ class Nursery:
     numbers: Any = field(default_factory=itertools.count)
 
     async def start(self, wanted: Start) -> InProcess:
-        """Fork an instance; returns once it has a process."""
+        """Fork an instance; returns once it has a process. One that is not waited for to its start is ended."""
         name = str(next(self.numbers))
         running = InProcess(self.table, self.scratch / name, lambda: self.tell(kill=name))
         prepare(running, wanted)
@@ -78,7 +79,11 @@ class Nursery:
             environment={**environment(running, wanted), **dict(self.launch.environment)},
             limits=self.launch.limits.kernel,
         )
-        running.pid = await started
+        try:
+            running.pid = await started
+        except BaseException:
+            running.kill()
+            raise
         return running
 
     def tell(self, **order: Any) -> None:
@@ -87,17 +92,25 @@ class Nursery:
         if not self.process.stdin.is_closing():
             self.process.stdin.write(json.dumps(order).encode() + b"\n")
 
+    @property
+    def over(self) -> bool:
+        """Whether the process has ended, as one that the kernel kills for its memory, so that it starts nothing."""
+        return self.listening is not None and self.listening.done()
+
     async def listen(self) -> None:
         """Take in what the process says, to its end, which is that of all instances."""
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             said = json.loads(line)
             if "started" in said:
-                self.started.pop(said["started"]).set_result(said["pid"])
+                waiting = self.started.pop(said["started"])
+                if not waiting.done():  # cancelled where nobody waits any more
+                    waiting.set_result(said["pid"])
             elif "ended" in said:
                 self.running.pop(said["ended"]).end(said["status"])
         for waiting in self.started.values():
-            waiting.set_exception(ConfigError("settings.run: the process that starts programs has ended; see above."))
+            if not waiting.done():
+                waiting.set_exception(NotStarted("The process that starts programs has ended."))
         for running in self.running.values():
             running.end(-9)
 

@@ -22,8 +22,10 @@ from pydantic import Field
 from cadre.env import Env, Split
 from cadre.envs.adapters import rewards
 from cadre.envs.adapters.conversation import conversation_of
+from cadre.envs.adapters.failures import Diverged, ProgramFailed
 from cadre.envs.adapters.host import Play, shared_host
 from cadre.envs.adapters.instance import Asked, Exchange, Instance, Standing
+from cadre.envs.adapters.running import Ended
 from cadre.envs.adapters.settings import Isolation, Limits, launch_of
 from cadre.envs.adapters.task_file import tasks_of
 from cadre.envs.adapters.trunk import Trunk
@@ -185,24 +187,28 @@ class Program(Env):
         conversation = self._conversation(role, asked)
         return Observation(role, call.messages, call.tools, call.stop, call.max_tokens, conversation)
 
-    async def _brought(self) -> tuple[Instance, Standing, Reward]:
-        """In the endpoint's loop: an instance that has been given all answers, where it stands, and what it posted."""
+    async def _brought(self) -> tuple[Instance | None, Standing, Reward]:
+        """In the endpoint's loop: an instance that has been given all answers, where it stands, and what it posted. One
+        that had to be ended, as it hung or asked for too much, has ended where such ends are paid."""
         instance = self.trunk.take()
         standing = self.before
-        if instance is None:
-            copied = Path(self.copied.name) if self.copied else None
-            instance, standing = await self._host.at(self.play, self.past, self.before, copied)
         try:
+            if instance is None:
+                copied = Path(self.copied.name) if self.copied else None
+                instance, standing = await self._host.at(self.play, self.past, self.before, copied)
             instance.paid = Reward()
             if self.said:
                 standing = await instance.stepped(self.said)
-        except BaseException:
-            instance.close("it was not needed any more")
-            raise
+        except BaseException as error:
+            if instance is not None:
+                instance.close("it was not needed any more")
+            if isinstance(self.errors, str) or not isinstance(error, ProgramFailed) or isinstance(error, Diverged):
+                raise
+            standing = Standing((), Ended(error=str(error)))
         assert standing is not None
-        return instance, standing, instance.paid
+        return instance, standing, instance.paid if instance is not None else Reward()
 
-    def _take_in(self, brought: tuple[Instance, Standing, Reward]) -> None:
+    def _take_in(self, brought: tuple[Instance | None, Standing, Reward]) -> None:
         instance, self.standing, self.paid = brought
         self.past, self.said = (*self.past, *self.said), ()
         self.trunk, self.copied = Trunk(instance), None
