@@ -55,13 +55,16 @@ def record(
 
 
 def commit() -> str:
-    """The commit that is measured, with a plus where tracked files differ from it."""
+    """The commit that is measured, with a plus where tracked files differ from it; "unknown" where there is no git."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", "cadre", "bench")
-    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", "cadre", "bench")
+        return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def latest() -> dict[str, dict[str, Any]]:

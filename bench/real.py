@@ -77,7 +77,7 @@ class Work:
         if recorded is not None and not (self.runs / name / f"{first}-{seed}").exists():
             return float(recorded["value"])
         spent = sampled(self.train(name, first, seed))
-        if recorded is None or recorded["value"] != spent:
+        if recorded is None or recorded["value"] != float(f"{spent:.6g}"):  # as it is recorded
             record("real", figure, [spent], "tokens", COMMAND, 1, [seed])
         return spent
 

@@ -7,7 +7,6 @@ there. `Clock` says how long this call may still work.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -85,7 +84,11 @@ class Played:
 
 
 def evaluate(target: str, changes: Sequence[str], folder: Path, tasks: range, clock: Clock, each: int = 20) -> Played:
-    """Play tasks greedily, `each` at a time, kept in `folder`. Raises OutOfTimeError before one that is not begun."""
+    """Play tasks greedily, `each` at a time, kept in `folder`.
+
+    Raises OutOfTimeError before one that is not begun, and RuntimeError where an episode failed: it is in no file, so
+    that the tasks behind it would be compared with others.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     files, seconds = [], 0.0
     for first in range(tasks.start, tasks.stop, each):
@@ -102,19 +105,25 @@ def evaluate(target: str, changes: Sequence[str], folder: Path, tasks: range, cl
 def _play(arguments: Sequence[str], file: Path, note: Path) -> None:
     file.unlink(missing_ok=True)
     began = time.monotonic()
-    command = [*CADRE, "eval", *arguments, "--episodes", str(file), "--json"]
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=dict(os.environ))
-    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    report = _evaluated([*arguments, "--episodes", str(file)])
+    if report["failures"]:
+        raise RuntimeError(f"{report['failures']} episodes of {file} failed; expected none. Run the command again.")
     note.write_text(json.dumps({"seconds": time.monotonic() - began, "commit": commit(), **report}))
+
+
+def _evaluated(arguments: Sequence[str]) -> dict[str, Any]:
+    """The report of an evaluation; what it says besides goes where this process writes."""
+    command = [*CADRE, "eval", *arguments, "--json"]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
 
 
 def play_sampled(target: str, changes: Sequence[str], note: Path, temperature: float, clock: Clock) -> dict[str, Any]:
     """The report of 20 held-out tasks, four times each at a temperature; played once and kept."""
     if not note.exists():
         clock.left()
-        chosen = ["--tasks", "20", "--samples", "4", "--temperature", str(temperature), "--json"]
-        command = [*CADRE, "eval", target, *changes, *chosen]
-        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-        note.write_text(done.stdout.splitlines()[-1])
+        chosen = ["--tasks", "20", "--samples", "4", "--temperature", str(temperature)]
+        note.write_text(json.dumps(_evaluated([target, *changes, *chosen])))
     report: dict[str, Any] = json.loads(note.read_text())
     return report

@@ -18,7 +18,7 @@ class AnnotationIndex:
     several threads at once."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._end = path, 0
+        self._path, self._end, self._last = path, 0, b""
         self._places: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
         self._following = Lock()
 
@@ -33,19 +33,20 @@ class AnnotationIndex:
                 yield json.loads(file.read(length))
 
     def _follow(self) -> None:
-        """Take in what was written since; a stream that was cut off is read anew."""
-        if self._path.stat().st_size < self._end:
-            self._end = 0
-            self._places.clear()
+        """Take in what was written since; a stream that was cut off, whatever was written after that, is read anew."""
         with self._path.open("rb") as file:
-            file.seek(self._end)
+            file.seek(self._end - len(self._last))
+            if file.read(len(self._last)) != self._last:
+                self._end, self._last = 0, b""
+                self._places.clear()
+                file.seek(0)
             for line in file:
                 if not line.endswith(b"\n"):
                     return
                 head = HEAD.match(line)
                 place = (int(head[1]), int(head[2])) if head else _place(line)
                 self._places[place].append((self._end, len(line)))
-                self._end += len(line)
+                self._end, self._last = self._end + len(line), line
 
 
 def _place(line: bytes) -> tuple[int, int]:

@@ -148,9 +148,18 @@ class RunReader:
         path = self.folder / name
         if not path.is_file():
             return [], 0
-        start = offset if offset <= path.stat().st_size else 0
+        start = offset if _begins_line(path, offset) else 0
         numbered = list(jsonl.numbered(path, start))
         return [line for _, line in numbered], numbered[-1][0] if numbered else start
+
+
+def _begins_line(path: Path, offset: int) -> bool:
+    """Whether a line begins at a byte of a file, or would; not so where it was cut off and written on since."""
+    if not 0 < offset <= path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(offset - 1)
+        return file.read(1) == b"\n"
 
 
 def _node(node: Json, number: int, said: Mapping[tuple[int, str, int], Json]) -> Json:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import common
 import gpu_real
 import real
 import real_measures as measures
@@ -232,3 +233,26 @@ def test_held_out_tasks_are_played_once_in_slices(tmp_path: Path, monkeypatch: p
     assert slices.evaluate("r", ["a=1"], tmp_path, range(50), Clock(0.0)) == played
     assert (len(asked), played.seconds) == (3, 6.0)
     assert [tree["n"] for tree in measures.trees_of(played.files)] == [1, 2, 3]
+
+
+def test_an_episode_that_failed_is_no_row_of_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its place would be taken by the next task's; and why it failed is seen."""
+    (tmp_path / "eval.py").write_text(
+        "import sys; sys.stderr.write('why: no sandbox'); print('{\"failures\": %s}' % sys.argv[2])"
+    )
+    monkeypatch.setattr(slices, "CADRE", [sys.executable, str(tmp_path / "eval.py")])
+    with pytest.raises(RuntimeError, match=r"2 episodes of .*0-9.jsonl failed"):
+        slices._play(["2"], tmp_path / "0-9.jsonl", tmp_path / "0-9.json")
+    assert not (tmp_path / "0-9.json").exists()
+    assert "why: no sandbox" in capfd.readouterr().err
+    slices._play(["0"], tmp_path / "0-9.jsonl", tmp_path / "0-9.json")
+    assert json.loads((tmp_path / "0-9.json").read_text())["failures"] == 0
+
+
+def test_a_figure_without_git_is_of_an_unknown_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "ROOT", tmp_path)
+    assert common.commit() == "unknown"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert common.commit() == "unknown"

@@ -1,11 +1,15 @@
 """A team behind the endpoint: a program that runs on it outside of Cadre does as it does in an evaluation."""
 
+import asyncio
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
 
 import cadre
+from cadre.errors import DivergedError
 from cadre.experiment.serving import models_of, serve
 from cadre.rollout import walk
 from tests.engines import tiny
@@ -42,5 +46,39 @@ def test_a_program_does_outside_as_in_an_evaluation(loaded):
         ).usage.prompt_tokens
         with pytest.raises(openai.BadRequestError, match="context"):
             client.responses.create(model="gpt", input="x" * 10_000)
+    finally:
+        server.close()
+
+
+def test_one_call_that_fails_leaves_no_other_waiting(loaded, monkeypatch):
+    """All of a batch and those that come meanwhile are answered, whatever one of them ends in."""
+    team, sample = loaded.team.greedy(), type(loaded.team).sample
+    asked, failing = threading.Event(), threading.Event()
+
+    async def failed(self, seen, *given):
+        if seen.messages[-1].content == "bad":
+            asked.set()
+            await asyncio.to_thread(failing.wait, 10)
+            raise DivergedError("not finite")
+        return await sample(self, seen, *given)
+
+    monkeypatch.setattr(type(team), "sample", failed)
+    server, session = serve(team, models_of(loaded.experiment))
+    try:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=session.key, max_retries=0, timeout=20)
+
+        def ask(text):
+            try:
+                return client.responses.create(model="gpt", input=text).object
+            except openai.APIStatusError as error:
+                return error.status_code
+
+        with ThreadPoolExecutor() as pool:
+            first = pool.submit(ask, "bad")
+            assert asked.wait(10)
+            others = [pool.submit(ask, text) for text in ("good", "better")]
+            failing.set()
+            assert first.result() == 500
+            assert [other.result() for other in others] == ["response"] * 2
     finally:
         server.close()

@@ -38,6 +38,18 @@ def test_lines_are_found_as_the_stream_grows_is_cut_and_grows_again(tmp_path: Pa
     assert list(index.of(2, 0)) == []
 
 
+def test_a_stream_that_was_cut_and_grew_past_its_end_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "credit.jsonl"
+    index = AnnotationIndex(path)
+    write(path, range(3))
+    assert list(index.of(2, 0))
+    path.write_text(
+        '{"step": 0, "tree": 0, "samples": [0]}\n{"step": 1, "tree": 0, "samples": ["longer than before"]}\n'
+    )
+    write(path, range(2, 9))
+    assert [[line["step"] for line in index.of(step, 0)] for step in range(9)] == [[step] for step in range(9)]
+
+
 @pytest.mark.usefixtures("restless")
 def test_several_threads_are_told_the_same(tmp_path: Path) -> None:
     write(tmp_path / "credit.jsonl", range(300))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,6 +72,16 @@ def test_steps_are_told_from_where_the_page_has_read(client: TestClient) -> None
     assert (whole["steps"], len(whole["columns"]["tool/reward"])) == ([0, 1, 2], 3)
     assert told(client, f"metrics?offset={whole['offset']}")["steps"] == []
     assert told(client, f"metrics?offset={whole['offset'] + 1}")["steps"] == [0, 1, 2]
+
+
+def test_steps_of_a_run_that_was_resumed_and_went_on_past_the_page(tmp_path: Path) -> None:
+    run = synthetic(tmp_path / "run", 3, 1)
+    page = TestClient(application(readers([run]), "secret", [HOST]), base_url=f"http://{HOST}")
+    offset = told(page, "metrics?offset=0")["offset"]
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    longer = [json.dumps({**json.loads(line), "time/step_s": 1 / 3}) for line in lines]
+    (run / "metrics.jsonl").write_text("".join(f"{line}\n" for line in longer * 2))
+    assert told(page, f"metrics?offset={offset}")["steps"] == [0, 1, 2] * 2
 
 
 def test_a_tree_has_what_is_said_of_its_samples_and_tokens_apart(client: TestClient) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from cadre.envs.adapters.failures import Diverged, ProgramFailed, Stuck
 from cadre.envs.adapters.host import shared_host
+from cadre.envs.adapters.nurseries import Start
 from cadre.envs.adapters.program import Program
 from cadre.envs.adapters.settings import Limits
 from cadre.errors import ConfigError
@@ -190,6 +192,60 @@ def test_what_fails_may_be_paid():
     env = program("raises", errors=-1.0)
     assert play(env, "a") == [Reward(team=-1.0)]
     assert (env.observe(), env.success) == ({}, False)
+
+
+@pytest.mark.parametrize("name", sorted(set(BAD) - {"unpaid"}))
+def test_whatever_it_is_that_failed(name):
+    """A program that Cadre had to end is paid as one that ended itself is."""
+    env = program(name, errors=-1.0, limits=Limits(seconds=2.0, memory=2.0, processes=20, calls=5))
+
+    async def to_its_end():
+        paid = []
+        while acting := env.observe():
+            paid.append(await env.step(dict.fromkeys(acting, "a")))
+        return paid
+
+    try:
+        paid = asyncio.run(to_its_end())
+        assert (paid[-1].team if paid else env.outcome.reward.team) == -1.0
+        assert env.success is False
+    finally:
+        env.close()
+    assert wait_for(lambda: left_behind() == [])
+
+
+def test_a_start_that_nobody_waits_for_costs_no_other():
+    """A program is being started when its episode is cancelled; it ends, and others start as before."""
+    host, first = shared_host(), program("relay")
+    play(first, "a")
+    nursery = host.nurseries[first.play.launch].result()
+
+    async def cancelled():
+        env = program("relay")
+        start = Start({"id": "t", "word": "fox"}, "http://127.0.0.1:9/v1", "k", Path(env.play.memo))
+        begun = asyncio.ensure_future(nursery.start(start))
+        await asyncio.sleep(0)
+        begun.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await begun
+
+    for _ in range(3):
+        host.server.submit(cancelled()).result(5)
+    assert wait_for(lambda: left_behind() == [] and nursery.started == {})
+    assert not nursery.over
+    assert play(program("relay"), "a", "a", "b", "c")[-1] == Reward(team=0.5)
+
+
+def test_a_nursery_that_was_killed_is_opened_again():
+    env = program("relay")
+    env.observe()
+    host = shared_host()
+    opening = host.nurseries[env.play.launch]
+    os.kill(opening.result().process.pid, signal.SIGKILL)
+    assert wait_for(lambda: opening.result().over)
+    env.close()
+    assert play(program("relay"), "a", "a", "b", "c")[-1] == Reward(team=0.5)
+    assert host.nurseries[env.play.launch] is not opening
 
 
 def left_behind():
