@@ -13,7 +13,7 @@ HEAD = 11
 
 def lines(report: Mapping[str, Any]) -> list[str]:
     """What `cadre eval` prints of a report, rounded."""
-    rows = [*_success(report), *_means(report), *_conditions(report)]
+    rows = [*_success(report), *_trained_on(report), *_means(report), *_conditions(report)]
     return [line for head, words in rows for line in _wrapped(head, words)]
 
 
@@ -27,6 +27,16 @@ def _success(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     for k, (share, least, most) in report["passing"].items():
         rows.append((f"pass@{k}", f"{share:.1%} {_interval(least, most)}"))
     return rows
+
+
+def _trained_on(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Whether tasks that were chosen for this evaluation are held out at all."""
+    if report.get("trained_on", 0) == 0:
+        return []
+    if report["trained_on"] is None:
+        return [("trained on", "not known of these tasks, as what the run was trained on is not here")]
+    count = f"{report['trained_on']:,} of these {report['tasks']:,} tasks"
+    return [("trained on", f"{count}: the run learned from them, and this says little of others")]
 
 
 def _means(report: Mapping[str, Any]) -> list[tuple[str, str]]:

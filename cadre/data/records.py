@@ -58,6 +58,7 @@ class Article:
 
 
 Record = Problem | Program | Article
+RECORDS: dict[Kind, type[Record]] = {"problem": Problem, "program": Program, "article": Article}
 
 
 def text_of(record: Record) -> str:

@@ -14,6 +14,7 @@ from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.loaded_team import LoadedTeam, load_team
 from cadre.experiment.resolve import resolve_for_evaluation
 from cadre.experiment.target import Target
+from cadre.experiment.trained_on import trained_on
 from cadre.rollout.episodes import Failure
 from cadre.types import Task, Tree
 
@@ -49,13 +50,15 @@ def evaluated(target: Target, wanted: HeldOut, repeats: Repeats) -> tuple[dict[s
     """The report by name, and all that was played: once a task at temperature 0, or as often as `repeats` says."""
     loaded, tasks = opened(target, wanted)
     rollout = loaded.experiment.evaluation(loaded.team, _tell_first())
-    exact_figures = exact.as_field(loaded.team, loaded.experiment.held_out)
+    beside = exact.as_field(loaded.team, loaded.experiment.held_out)
+    if not wanted.base:
+        beside |= trained_on(target.run, loaded.experiment.held_out, tasks)
     if repeats.temperature == 0.0:
         report, trees = run_to_end(evaluate(rollout, tasks, repeats.seed))
         budget = {role: sampling.max_tokens for role, sampling in loaded.team.sampling.items()}
-        return {**report.as_dict(), "temperature": 0.0, "max_tokens": budget, **exact_figures}, trees
+        return {**report.as_dict(), "temperature": 0.0, "max_tokens": budget, **beside}, trees
     sampled, trees = run_to_end(evaluate_sampled(rollout, tasks, repeats))
-    return {**sampled.as_dict(), **exact_figures}, trees
+    return {**sampled.as_dict(), **beside}, trees
 
 
 def _tell_first() -> Callable[[Failure], None]:

@@ -51,7 +51,7 @@ def chosen_plan(config: Config) -> Plan:
 
 def _players(config: Config, env: type[Env] | None) -> Experiment:
     """The experiment as far as its environment and those who play in it go."""
-    policies, (trained, held_out) = config.team.policies, _environments(config, env or config.env)
+    policies, (trained, held_out) = config.team.policies, environments(config, env or config.env)
     sampling = {role: merged(config.sampling, policies[name].sampling) for role, name in config.team.roles.items()}
     return Experiment(
         config=config,
@@ -66,7 +66,7 @@ def _players(config: Config, env: type[Env] | None) -> Experiment:
     )
 
 
-def _environments(config: Config, env: str | type[Env]) -> tuple[EnvSpec, EnvSpec]:
+def environments(config: Config, env: str | type[Env]) -> tuple[EnvSpec, EnvSpec]:
     """The environment that is learned in, and that of held-out tasks.
 
     A set that is held out is known to both, so that what leaks from it is left out of training.
