@@ -50,7 +50,7 @@ def evaluated(target: Target, wanted: HeldOut, repeats: Repeats) -> tuple[dict[s
     """The report by name, and all that was played: once a task at temperature 0, or as often as `repeats` says."""
     loaded, tasks = opened(target, wanted)
     rollout = loaded.experiment.evaluation(loaded.team, _tell_first())
-    beside: dict[str, Any] = dict(exact.as_field(loaded.team, loaded.experiment.held_out))
+    beside: dict[str, Any] = exact.as_field(loaded.team, loaded.experiment.held_out)
     if not wanted.base:
         beside |= trained_on(target.run, loaded.experiment.held_out, tasks)
     if repeats.temperature == 0.0:
