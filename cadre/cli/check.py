@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from cadre.cli.terminal import console, print_error
+from cadre.cli.terminal import console, print_error, refuse_beside
+from cadre.envs.adapters.program import Program
 from cadre.envs.check import Report, examine
 from cadre.envs.spec import EnvSpec
 from cadre.experiment.first_prompts import FirstPrompt
@@ -19,6 +20,7 @@ SHOWN_LINES = 12
 
 
 def check(
+    context: typer.Context,
     target: Annotated[str, typer.Argument(help="FILE.py:Env, a bundled environment, or sandbox")],
     settings: Annotated[list[str] | None, typer.Argument(help="environment settings, such as turns=2")] = None,
     step_seconds: Annotated[float, typer.Option(min=0.001, help="that one call of the environment may take")] = 30.0,
@@ -26,9 +28,13 @@ def check(
 ) -> None:
     """Test an environment against the contract, or show what this machine's sandbox holds."""
     if target == "sandbox":
+        refuse_beside(context, "sandbox", ["settings", "step_seconds", "model"])
         _sandbox()
         return
-    if _faults(EnvSpec(target, settings_of(settings or [])), model, step_seconds):
+    env_spec = EnvSpec(target, settings_of(settings or []))
+    if issubclass(env_spec.declared, Program):
+        refuse_beside(context, "a program, whose settings have limits", ["step_seconds"])
+    if _faults(env_spec, model, step_seconds):
         raise typer.Exit(2)
 
 
@@ -66,8 +72,6 @@ def _faults(env_spec: EnvSpec, model: str, step_seconds: float) -> int:
 
 def _report(env_spec: EnvSpec, step_seconds: float) -> Report:
     """What can be said of an environment; a program has a check of its own."""
-    from cadre.envs.adapters.program import Program
-
     if not issubclass(env_spec.declared, Program):
         return asyncio.run(examine(env_spec, step_seconds=step_seconds))
     from cadre.envs.adapters.check import examine as examine_program

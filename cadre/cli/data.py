@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cadre.cli.terminal import console, must_be_new, refuse_beside
+from cadre.cli.terminal import console, must_be_new, refuse_beside, refuse_without
 from cadre.errors import ConfigError
 
 
@@ -28,8 +28,7 @@ def data(
         refuse_beside(context, "--out", ["as_json"])
         _prepare(name, source, out, split)
         return
-    if split:
-        raise ConfigError("--split: got no --out, without which it would be ignored; expected both. Remove it.")
+    refuse_without(context, "--out", ["split"])
     from cadre.data import examine
 
     found = examine.examine(name, source)

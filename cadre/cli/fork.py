@@ -22,5 +22,6 @@ def fork(
     run = fork_run(folder, step, into or new_folder(folder.name), overrides or [])
     console.print(
         f"{run.folder} begins after step {step} of {folder}. Go on with:\n  cadre train --run {run.folder} --resume",
+        markup=False,
         highlight=False,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import keyword
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ import typer
 from cadre.cli.terminal import console, must_be_new
 from cadre.errors import ConfigError
 
+TAKEN = {"Env", "Message", "Observation", "Reward", "Task", "cadre", *sys.stdlib_module_names}
 TASK = '''\
 """{title}: one role gives a hint, the other answers. Change what they see, what their texts do and what pays."""
 
@@ -86,6 +89,11 @@ def init(name: Annotated[str, typer.Argument(help="of the task, such as parity: 
     if not (name.isidentifier() and name.islower()):
         raise ConfigError(f"init: got {name!r}; expected a name in small letters, digits and _, such as my_task.")
     title = "".join(part.capitalize() for part in name.split("_"))
+    if {name, title} & TAKEN or keyword.iskeyword(name) or keyword.iskeyword(title):
+        raise ConfigError(
+            f"init: got {name!r}, which has a meaning in Python or in the file itself; expected another name, such as "
+            f"my_{name}."
+        )
     files = {f"{name}.py": TASK, f"{name}.yaml": RECIPE, f"test_{name}.py": TEST}
     for file in files:
         must_be_new(Path(file), "init")

@@ -76,4 +76,4 @@ def reward_model(
             highlight=False,
         )
         console.print(report.against_chance(), highlight=False)
-    console.print(f"wrote {out}", highlight=False)
+    console.print(f"wrote {out}", markup=False, highlight=False)

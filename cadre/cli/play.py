@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cadre.cli.terminal import Overrides, Target, console, visible
+from cadre.cli.terminal import Overrides, Target, console, refuse_beside, refuse_without, visible
 from cadre.cli.tree import lines as tree_lines
-from cadre.errors import ConfigError, RunError
+from cadre.errors import RunError
 from cadre.experiment import kept_trees
 from cadre.experiment import target as targets
 from cadre.rollout import walk
@@ -20,6 +20,7 @@ from cadre.types import Tree
 
 
 def play(
+    context: typer.Context,
     target: Target,
     overrides: Overrides = None,
     task: Annotated[int, typer.Option(min=0, help="which task of the test split; with --step, which tree kept")] = 0,
@@ -29,12 +30,13 @@ def play(
     base: Annotated[bool, typer.Option("--base", help="the models as they were before training")] = False,
 ) -> None:
     """Play one held-out episode and print what everybody saw and said; or walk through a tree of the training."""
+    if step is not None:
+        refuse_beside(context, "--step", ["overrides", "assign", "base"])
     found = targets.find(target, overrides or [])
     if step is not None:
         _show_kept(found.run, target, (step, task), plain)
         return
-    if plain:
-        raise ConfigError("--plain: got no --step, without which it would be ignored; expected both. Remove it.")
+    refuse_without(context, "--step", ["plain"])
     from cadre.experiment.held_out import HeldOut, opened
 
     loaded, (chosen,) = opened(found, HeldOut(1, task, assign, base=base))
@@ -78,7 +80,8 @@ def _print_episode(tree: Tree) -> None:
             _print_under(f"{role} ({sample.policy}) says", sample.text)
         ending = (": solved" if branch.success else ": not solved") if branch.over else ""
         paid = {"team": branch.reward.team, **branch.reward.local}
-        console.print(f"paid {_listed(paid)}{f' ({parts})' if (parts := _listed(branch.reward.parts)) else ''}{ending}")
+        parts = f" ({listed})" if (listed := _listed(branch.reward.parts)) else ""
+        console.print(f"paid {_listed(paid)}{parts}{ending}", markup=False)
 
 
 def _print_under(heading: str, text: str) -> None:

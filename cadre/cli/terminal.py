@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -52,11 +52,22 @@ def must_be_new(out: Path, what: str) -> None:
 
 def refuse_beside(context: typer.Context, chosen: str, ignored: Sequence[str]) -> None:
     """Raises ConfigError for parameters, by their names, that were given and that `chosen` would ignore."""
+    for name in _given(context, ignored):
+        raise ConfigError(f"{name}: would be ignored beside {chosen}; expected one of the two. Remove it.")
+
+
+def refuse_without(context: typer.Context, missing: str, ignored: Sequence[str]) -> None:
+    """Raises ConfigError for parameters, by their names, that were given and mean nothing without `missing`."""
+    for name in _given(context, ignored):
+        raise ConfigError(f"{name}: got no {missing}, without which it would be ignored; expected both. Remove it.")
+
+
+def _given(context: typer.Context, parameters: Sequence[str]) -> Iterator[str]:
+    """What those of the parameters are called that stand on the command line."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        if parameter.name in ignored and source is not None and source.name == "COMMANDLINE":
-            name = parameter.opts[-1] if parameter.param_type_name == "option" else parameter.name.upper()
-            raise ConfigError(f"{name}: would be ignored beside {chosen}; expected one of the two. Remove it.")
+        if parameter.name in parameters and source is not None and source.name == "COMMANDLINE":
+            yield parameter.opts[-1] if parameter.param_type_name == "option" else parameter.name.upper()
 
 
 def print_error(paragraph: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cadre.cli import completion
-from cadre.cli.terminal import Overrides, console, refuse_beside
+from cadre.cli.terminal import Overrides, console, refuse_beside, refuse_without
 from cadre.errors import ConfigError
 from cadre.experiment import config
 from cadre.experiment.build import ask_hub
@@ -36,8 +36,8 @@ def train(
     changes = overrides or []
     if not recipe and not resume:
         raise ConfigError("train: got no recipe; expected a bundled one or a YAML file, such as plan-path.")
-    if force and not resume:
-        raise ConfigError("--force: got no --resume, without which it would be ignored; expected both. Remove it.")
+    if not resume:
+        refuse_without(context, "--resume", ["force"])
     if dry_run:
         refuse_beside(context, "--dry-run", ["folder", "resume"])
         _dry_run(recipe, changes)

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from cadre.cli import completion
-from cadre.cli.terminal import console, must_be_new
+from cadre.cli.terminal import console, must_be_new, refuse_beside, refuse_without
 from cadre.errors import ConfigError
 from cadre.view import serve
 
 
 def view(
+    context: typer.Context,
     folders: Annotated[
         list[Path],
         typer.Argument(metavar="RUN...", help="the folders of one or more runs", autocompletion=completion.runs),
@@ -24,6 +25,10 @@ def view(
     megabytes: Annotated[float, typer.Option(min=0.1, help="most of the trees in an export, newest first")] = 100.0,
 ) -> None:
     """Show runs in a browser: curves, trees, tokens, what was left out. Also while they go on."""
+    if export is not None:
+        refuse_beside(context, "--export", ["port", "token"])
+    else:
+        refuse_without(context, "--export", ["megabytes"])
     runs = serve.readers(folders)
     if token and not token.replace("-", "").replace("_", "").isalnum():
         raise ConfigError("--token: got other signs; expected letters, digits, - and _ alone. Change it.")

@@ -76,6 +76,6 @@ def _train(experiment: Experiment, run: Run, settings: WarmStart) -> None:
     done = warm_start.start(experiment, run, settings, given, tell)
     again = "warm-start" if done < settings.steps else "train"
     told = f"Stopped after {done} of {settings.steps} steps; saved" if done < settings.steps else "Warm"
-    console.print(f"{told}. Go on with:\n  cadre {again} --run {run.folder} --resume", highlight=False)
+    console.print(f"{told}. Go on with:\n  cadre {again} --run {run.folder} --resume", markup=False, highlight=False)
     if done < settings.steps:
         raise typer.Exit(STOPPED)

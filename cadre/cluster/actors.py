@@ -158,6 +158,8 @@ class EnvironmentProcess(Process):
         EnvSpec(env, settings)  # loads the file that defines the class, so that its instances can be unpickled
         sandbox.configure(confined.level, cgroup=confined.cgroup)
 
-    async def step(self, env: Env, actions: dict[str, str]) -> tuple[Env, Reward]:
-        """The environment after the step, and what that paid."""
-        return env, await env.step(actions)
+    async def step(self, env: Env, said: Mapping[str, str] | Mapping[str, Sample]) -> tuple[Env, Reward]:
+        """The environment after the step, by texts or by samples, and what that paid."""
+        texts = {role: text for role, text in said.items() if isinstance(text, str)}
+        samples = {role: sample for role, sample in said.items() if isinstance(sample, Sample)}
+        return env, await (env.step_samples(samples) if samples else env.step(texts))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +17,10 @@ from cadre.cluster.recipes import LearnerRecipe, SamplerRecipe
 from cadre.cluster.remote_learner import RemoteLearner
 from cadre.cluster.sampler_pool import SamplerPool
 from cadre.envs.spec import EnvSpec, name_of
+from cadre.errors import EngineError
 from cadre.settings import ClusterConfig, SandboxConfig
+
+log = logging.getLogger(__name__)
 
 
 class Cluster:
@@ -24,11 +29,14 @@ class Cluster:
     def __init__(self, config: ClusterConfig) -> None:
         self.config = config
         self._groups: dict[str, dict[str, Any]] = {}
+        self._cards = 0.0  # asked for so far
         connection.connect(config.address)
 
     def pool(self, recipe: SamplerRecipe, trains: bool) -> SamplerPool:
         """Samplers of the policies of a recipe; `trains` says whether there is a learner beside them."""
         places = placement(self.config, list(recipe.policies), trains)
+        if not places.together:
+            self._ask_for(places.samplers * places.sampler_cards)
         options = {"num_gpus": places.sampler_cards, **self._beside(recipe, places)}
         members = [self._member(SamplerProcess, (self.config.threads, recipe), options) for _ in range(places.samplers)]
         memory: int | None = members[0].ask(lambda handle: handle.memory.remote())
@@ -48,6 +56,8 @@ class Cluster:
             each = [{"num_cpus": 0, **one} for one in options]
             member: Member = RankGroup((self.config.threads, recipe), each, self.config.replaced)
         else:
+            if not places.together:
+                self._ask_for(places.learner_cards)
             one = {"num_gpus": places.learner_cards, **self._beside(recipe.engine, places)}
             member = self._member(LearnerProcess, (self.config.threads, recipe), one)
         trained = [name for name, policy in policies.items() if not policy.frozen]
@@ -65,8 +75,25 @@ class Cluster:
     def _member(self, kind: type, arguments: tuple[Any, ...], options: dict[str, Any]) -> Member:
         return Member(kind, arguments, {"num_cpus": 0, **options}, self.config.replaced)
 
+    def _ask_for(self, cards: float) -> None:
+        """Count cards that are about to be asked for. Ray waits without a word for those that it does not have: that is
+        refused where no more can come, and said where another machine may bring them."""
+        self._cards += cards
+        here: float = connection.ray_module().cluster_resources().get("GPU", 0.0)
+        if self._cards <= here:
+            return
+        told = f"cluster: {self._cards:g} cards are asked for, and Ray has {here:g}"
+        if self.config.address or os.environ.get("RAY_ADDRESS"):
+            log.warning("%s; waiting until there are as many.", told)
+            return
+        raise EngineError(
+            f"{told}; expected as many. Set sampler_cards and learner_cards of cluster.policies to what is here (0 is "
+            "the processor), or name a cluster that has them with cluster.address."
+        )
+
     def _a_card_each(self, ranks: int) -> list[dict[str, Any]]:
         """Options of actors that have a card each, all of them reserved at once."""
+        self._ask_for(ranks)
         return [{"num_gpus": 1, **in_bundle} for in_bundle in _reserved([{"GPU": 1.0}] * ranks, "PACK")]
 
     def _beside(self, recipe: SamplerRecipe, places: Placement) -> dict[str, Any]:
@@ -75,6 +102,7 @@ class Cluster:
             return {}
         if recipe.model not in self._groups:
             cards = places.samplers * places.sampler_cards + places.learner_cards
+            self._ask_for(cards)
             (self._groups[recipe.model],) = _reserved([{"GPU": cards}], "STRICT_PACK")
         return self._groups[recipe.model]
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cadre.cluster.connection import ray_module
 from cadre.cluster.member import Member, as_raised
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
-from cadre.types import Observation, Reward, Task
+from cadre.types import Drawing, Observation, Reward, Sample, Task
+
+# What a process may take to say that it is there, once a step of it was given up.
+SIGN_S = 5.0
+Said = Mapping[str, str] | Mapping[str, Sample]
 
 
 class Environments:
@@ -20,13 +24,36 @@ class Environments:
             member.ask(lambda handle: handle.pid.remote())
         self.members = members
         self.running = [0] * len(members)
+        self._looking: set[asyncio.Task[None]] = set()
 
-    async def step(self, env: Env, actions: dict[str, str]) -> tuple[Env, Reward]:
-        """The environment after the step, and what that paid. Raises what the step raised."""
+    async def step(self, env: Env, said: Said) -> tuple[Env, Reward]:
+        """The environment after the step, by texts or samples of those who act, and what that paid. Raises what the
+        step raised. A process that a step which was given up has blocked is replaced before it is used again."""
         place = self.running.index(min(self.running))
         self.running[place] += 1
         try:
-            return await _step(self.members[place], env, actions)
+            done = await _step(self.members[place], env, said)
+        except asyncio.CancelledError:
+            looking = asyncio.ensure_future(self._look_after(place))
+            self._looking.add(looking)
+            looking.add_done_callback(self._looking.discard)
+            raise
+        except BaseException:
+            self.running[place] -= 1
+            raise
+        self.running[place] -= 1
+        return done
+
+    async def _look_after(self, place: int) -> None:
+        """Replace a process that does not say that it is there."""
+        member = self.members[place]
+        handle, died = member.handle, ray_module().exceptions.RayActorError
+        try:
+            await asyncio.wait_for(handle.pid.remote(), SIGN_S)
+        except TimeoutError:
+            await asyncio.to_thread(member.renew, handle)
+        except died:
+            pass  # the next step replaces it
         finally:
             self.running[place] -= 1
 
@@ -36,12 +63,12 @@ class Environments:
             member.close()
 
 
-async def _step(member: Member, env: Env, actions: dict[str, str]) -> tuple[Env, Reward]:
+async def _step(member: Member, env: Env, said: Said) -> tuple[Env, Reward]:
     exceptions, met = ray_module().exceptions, 0
     while True:
         handle = member.handle
         try:
-            after, reward = await handle.step.remote(env, actions)
+            after, reward = await handle.step.remote(env, said)
             return after, reward
         except exceptions.RayActorError as error:
             met = await asyncio.to_thread(member.replace, handle, error, met)
@@ -50,21 +77,32 @@ async def _step(member: Member, env: Env, actions: dict[str, str]) -> tuple[Env,
 
 
 class HostedEnv(Env):
-    """An environment whose state is here and whose steps are made elsewhere."""
+    """An environment whose state is here and whose steps are made elsewhere. All else is asked of the state."""
 
     def __init__(self, inner: Env, hosts: Environments) -> None:
         super().__init__(inner.task)
         self.inner, self.hosts = inner, hosts
+        self.repeatable, self.pays_absent = inner.repeatable, inner.pays_absent
 
     def observe(self) -> dict[str, Observation]:
         return self.inner.observe()
+
+    async def until_ready(self) -> None:
+        await self.inner.until_ready()
 
     async def step(self, actions: dict[str, str]) -> Reward:
         self.inner, reward = await self.hosts.step(self.inner, actions)
         return reward
 
+    async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
+        self.inner, reward = await self.hosts.step(self.inner, samples)
+        return reward
+
     def fork(self) -> HostedEnv:
         return HostedEnv(self.inner.fork(), self.hosts)
+
+    def close(self) -> None:
+        self.inner.close()
 
     @property
     def success(self) -> bool:
@@ -72,6 +110,9 @@ class HostedEnv(Env):
 
     def privileged(self) -> str:
         return self.inner.privileged()
+
+    def render(self) -> Drawing:
+        return self.inner.render()
 
 
 class HostedSpec(EnvSpec):
@@ -84,3 +125,7 @@ class HostedSpec(EnvSpec):
     def make(self, task: Task) -> Env:
         """A fresh episode of the task."""
         return HostedEnv(super().make(task), self.hosts)
+
+    def close(self) -> None:
+        """End the processes."""
+        self.hosts.close()

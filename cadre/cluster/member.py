@@ -93,6 +93,18 @@ class Member:
                     self.handle, self._begun = fresh, begun
         return met
 
+    def renew(self, stuck: Any) -> None:
+        """Make another in place of one that is `stuck`, unless that was done. That is no death that counts: what it
+        was asked for is what blocked it."""
+        with self._lock:
+            if self.handle is stuck:
+                log.warning("A %s does not answer and is replaced.", self.kind.__name__)
+                ray_module().kill(stuck)
+                fresh, begun = self._made()
+                self._got(begun)
+                self.recover(fresh)
+                self.handle, self._begun = fresh, begun
+
     def close(self) -> None:
         """End the actor. May be called more than once, and when Ray has ended."""
         ray = ray_module()

@@ -106,6 +106,9 @@ class EnvSpec:
         with called(f"{self.declared.__name__}.tasks({split!r})"):
             return self.declared.tasks(split, **self._taken_by(self.declared.tasks))
 
+    def close(self) -> None:
+        """Give back what all episodes share, where they share something."""
+
     def choices(self) -> Sequence[Choice]:
         """Every decision of a game that can list them."""
         return self.declared.choices(**self._taken_by(self.declared.choices))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,11 @@ def name_of(step: int) -> str:
     return f"step-{step:06d}"
 
 
-def save(folder: Path, state: State, team: Team, config: str = "") -> Path:
+def save(folder: Path, state: State, team: Team, config: str = "", weights: Mapping[str, Path] | None = None) -> Path:
     """Write the state, and the configuration that made it, to `folder/step-NNNNNN`: whole, or not at all.
 
-    One that is there already and whole is kept.
+    One that is there already and whole is kept. `weights` are folders of policies in other checkpoints whose weights
+    take the place of the team's, beside the optimisers that this one has.
     """
     final = folder / name_of(state.step)
     if final.exists():
@@ -60,11 +61,23 @@ def save(folder: Path, state: State, team: Team, config: str = "") -> Path:
     def fill(partial: Path) -> None:
         for learner in team.learners:
             learner.save(partial)
+        for policy, other in (weights or {}).items():
+            _take_weights(other, partial / policy)
         in_flight.write(partial, state.in_flight)
         (partial / "state.json").write_text(json.dumps(_without_trees(state)))
         (partial / "config.yaml").write_text(config)
 
     return sealed.write(final, fill)
+
+
+def _take_weights(saved: Path, policy: Path) -> None:
+    """Let a policy's folder have the files of another one, but for optimisers and value heads."""
+    for path in policy.iterdir():
+        if path.is_file():
+            path.unlink()
+    for path in saved.iterdir():
+        if path.is_file():
+            shutil.copyfile(path, policy / path.name)
 
 
 def steps(folder: Path) -> list[int]:

@@ -50,7 +50,11 @@ def _locked(experiment: Experiment, run: Run, console: Console, resume: bool) ->
     state = _restored(run, team) if resume else State()
     experiment = hosted(experiment)
     goal, spent, interrupt = config.train, run.total("rollout/tokens"), Interrupt()
-    with Progress(console, goal.steps, state.step, goal.max_tokens, spent) as progress, interrupt.on_signals():
+    with (
+        closing(experiment.env_spec),
+        Progress(console, goal.steps, state.step, goal.max_tokens, spent) as progress,
+        interrupt.on_signals(),
+    ):
         training = Training(experiment, run, team, progress, notes=watched.notes)
         done = run_to_end(train(training, state, interrupt), interrupt)
     return team, done

@@ -60,6 +60,10 @@ def parts_of(team: Team) -> list[Part]:
     return parts
 
 
+# What readers rely on.
+FIELDS = {"written", "step", "steps", "learning", "sampling", "ready", "max_staleness", "staleness", "parts"}
+
+
 class Status:
     """Writes the file for as long as a training goes on; owned by the loop. `last` are the metrics of the last step."""
 
@@ -116,7 +120,12 @@ def read(folder: Path) -> dict[str, Any]:
     path = folder / FILE
     if not path.is_file():
         raise RunError(f"status: {folder} holds no {FILE}; expected the folder of a run that has begun to train.")
-    said: dict[str, Any] = json.loads(path.read_text())
+    try:
+        said = json.loads(path.read_text())
+    except ValueError:
+        said = None
+    if not isinstance(said, dict) or not said.keys() >= FIELDS:
+        raise RunError(f"status: {path} is damaged; expected what a run writes. It is written anew with --resume.")
     return {**said, "runs": _locked(folder / ".lock")}
 
 

@@ -165,9 +165,13 @@ def picked(data: Sequence[Datum], step: int, settings: WarmStart) -> list[Datum]
 
 
 def _hand_over(experiment: Experiment, run: Run) -> None:
-    """Make the warmed weights the run's state before its first step, with the optimiser that it begins with."""
+    """Make the warmed weights the run's state before its first step, with the optimiser that it begins with.
+
+    They are handed over as files, since whoever learns may share its weights with nobody.
+    """
     team = build_team(experiment, train=True)
     playing = [name for name in experiment.learners if name in experiment.config.team.policies]
-    run_to_end(checkpoint.load_weights(checkpoint.latest(run.folder / HOME / "checkpoints"), team, playing))
-    checkpoint.save(run.folder / "checkpoints", State(), team, dump(experiment.config))
+    warmed = checkpoint.latest(run.folder / HOME / "checkpoints")
+    weights = {name: warmed / name for name in playing}
+    checkpoint.save(run.folder / "checkpoints", State(), team, dump(experiment.config), weights)
     team.close()

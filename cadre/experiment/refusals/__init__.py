@@ -29,6 +29,7 @@ TRAINING = (
     environment.evaluate_settings,
     trackers.trackers_names,
     *VLLM,
+    cluster.cluster_environments,
     cluster.cluster_policies,
     cluster.cluster_vllm,
     environment.settings_of_tasks,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cadre.cluster.placement import check_policies, placement
+from cadre.envs.adapters.program import Program
 from cadre.errors import ConfigError
 from cadre.experiment.bases import engines_of, ranks_of
 from cadre.experiment.experiment import Experiment
@@ -31,4 +32,14 @@ def cluster_vllm(experiment: Experiment) -> None:
         raise ConfigError(
             "vllm.colocated: got true with a cluster, whose samplers are in other processes than learners and cannot "
             "take turns with them; expected false. Remove it, or the section cluster."
+        )
+
+
+def cluster_environments(experiment: Experiment) -> None:
+    """A program runs beside the endpoint that answers it, and cannot be handed to another process."""
+    config = experiment.config.cluster
+    if config is not None and config.environments and issubclass(experiment.env_spec.declared, Program):
+        raise ConfigError(
+            f"cluster.environments: got {config.environments} with an environment that is a program, which has "
+            "processes of its own here; expected 0. Remove it."
         )
