@@ -20,4 +20,12 @@ class MaDpo(Joint):
     def plan(self) -> Plan:
         """All joint actions played out; better ones preferred to worse ones of their decision."""
         credit = self.credit("mean")
-        return Plan(self.shape(), credit, POLICY_GRADIENT, tree_weight="alike", preference=self.beta)
+        return Plan(
+            self.shape(),
+            credit,
+            POLICY_GRADIENT,
+            tree_weight="alike",
+            preference=self.beta,
+            reward_model=self.reward_model,
+            joint_reward=True,
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cadre.errors import DataError
-from cadre.types import Message
+from cadre.types import Message, Observation
 
 SPEAKERS = ("system", "user", "assistant", "tool")
 FIELDS = {"role", "content"}
@@ -21,6 +21,15 @@ def prompt_of(raw: Any, where: str) -> tuple[Message, ...]:
             f'{{"role": one of {", ".join(SPEAKERS)}, "content": text}}. Fix the line.'
         )
     return tuple(Message(message["role"], message["content"]) for message in raw)
+
+
+def refuse_more_than_text(seen: Observation, what: str) -> None:
+    """Raises DataError where a prompt holds what such a file cannot: tools, calls of them, or pictures."""
+    if seen.tools or any(message.tool_calls or message.tool_call_id or message.images for message in seen.messages):
+        raise DataError(
+            f"{what}: got a prompt of {seen.role} with tools, calls of them or pictures, which a file of texts cannot "
+            "hold; expected texts alone. Take an environment without them, or write the file yourself."
+        )
 
 
 def _is_message(raw: Any) -> bool:

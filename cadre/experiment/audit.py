@@ -24,11 +24,12 @@ from cadre.errors import ConfigError
 from cadre.experiment.experiment import Experiment
 from cadre.rollout import walk
 from cadre.rollout.conversations import with_turns
-from cadre.rollout.episodes import grow_many
+from cadre.rollout.episodes import Failure, check_share, failure_of, grow_many
 from cadre.rollout.grow import Past, Rollout, grow
 from cadre.rollout.rounds import together
 from cadre.rollout.tree_shape import independent
 from cadre.rollout.walk import Path
+from cadre.rollout.watched import Watched
 from cadre.team import Team
 from cadre.types import Branch, Node, Task, Tree
 
@@ -158,21 +159,36 @@ async def executed(
     wanted: Wanted,
     progress: Callable[[], None] = lambda: None,
 ) -> list[Audited]:
-    """Play out every sibling of every chosen decision."""
+    """Play out every sibling of every chosen decision.
+
+    A decision whose episodes fail is played again as training does, and left out where they go on failing. Raises
+    ContractError where more fail so than `episodes.failed_share` allows, or all.
+    """
     rollout = replace(experiment.rollout(team), shape=independent(1))
+    dropped: list[Failure] = []
 
-    async def one_spot(spot: Spot) -> Audited:
+    async def one_spot(spot: Spot) -> Audited | None:
         key = random_keys.key(wanted.seed, "plays", spot.tree, *spot.path, spot.role)
-        audited = await played(spot, rollout, wanted.plays, key, found.advantages)
-        progress()
-        return audited
+        try:
+            for retry in range(rollout.limits.retries + 1):
+                try:
+                    return await played(spot, rollout, wanted.plays, key, found.advantages)
+                except Exception as error:  # noqa: BLE001 - whatever an environment raises, as in episodes
+                    failure = failure_of(spot.task, error, dropped=retry == rollout.limits.retries)
+                rollout.failed(failure)
+            dropped.append(failure)
+            return None
+        finally:
+            progress()
 
-    return await together(*(one_spot(spot) for spot in found.spots))
+    audited = await together(*(one_spot(spot) for spot in found.spots))
+    check_share(dropped, len(found.spots), rollout.limits.failed_share)
+    return [one for one in audited if one is not None]
 
 
 async def played(spot: Spot, rollout: Rollout, plays: int, key: int, advantages: Mapping[tuple, float]) -> Audited:
     """One decision: the episode is brought there by what was said, and each branch goes on from there."""
-    with closing(rollout.make(spot.task)) as env:
+    with closing(Watched.made(rollout.make, spot.task, tuple(rollout.team.assignment), rollout.limits)) as env:
         await env.until_ready()
         for node, branch in spot.above:
             await env.step_samples({role: node.samples[role][index] for role, index in branch.choice.items()})

@@ -13,7 +13,7 @@ from typing import Any
 
 from cadre import random_keys, sandbox
 from cadre.data.jsonl import rows_of
-from cadre.data.prompts import prompt_of
+from cadre.data.prompts import prompt_of, refuse_more_than_text
 from cadre.errors import DataError, RunError, nearest
 from cadre.experiment.build import build_team
 from cadre.experiment.event_loop import run_to_end
@@ -97,4 +97,5 @@ def won(tree: Tree) -> Iterator[Example]:
             for role, index in branch.choice.items():
                 sample = node.samples[role][index]
                 if sample.finish == "stop" and sample.text:
+                    refuse_more_than_text(node.observations[role], "warm-start --own")
                     yield Example(role, tuple(node.observations[role].messages), sample.text)

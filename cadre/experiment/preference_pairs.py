@@ -6,10 +6,12 @@ from pathlib import Path
 
 from cadre import random_keys, sandbox
 from cadre.advantages.preferences import joint_pairs_of, pairs_of
+from cadre.data.prompts import refuse_more_than_text
 from cadre.experiment.build import build_team
 from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.experiment import Experiment
 from cadre.rewards import preferences
+from cadre.rollout import walk
 from cadre.rollout.episodes import grow_many
 
 
@@ -21,6 +23,10 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
     rollout = experiment.rollout(build_team(experiment))
     key = random_keys.key(config.train.seed, "pairs")
     trees, _ = run_to_end(grow_many(env_spec.tasks("train")[:tasks], rollout, key))
+    for tree in trees:
+        for node in walk.nodes(tree.root):
+            for seen in node.observations.values():
+                refuse_more_than_text(seen, "preference-pairs")
     pairs = (joint_pairs_of if joint else pairs_of)(trees, plan.credit)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("".join(preferences.line_of(pair) + "\n" for pair in pairs), encoding="utf-8")

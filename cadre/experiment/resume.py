@@ -114,7 +114,9 @@ def fork(folder: Path, step: int, into: Path, overrides: Sequence[str] = ()) -> 
     resolve(config)
     run = Run.create(into, config, *source.command())
     shutil.copytree(whole, into / "checkpoints" / whole.name)
-    for name in ("metrics.jsonl", "evaluations.jsonl"):
+    # Reports of other tasks are none of its own: neither its beginning nor its best checkpoint is judged by them.
+    judged = all(getattr(config, name) == getattr(source.config, name) for name in ("env", "settings", "evaluate"))
+    for name in ("metrics.jsonl", "evaluations.jsonl") if judged else ("metrics.jsonl",):
         for record in jsonl.records(folder / name):
             if record["step"] < step or (name == "evaluations.jsonl" and record["step"] == step):
                 jsonl.append(into / name, record)

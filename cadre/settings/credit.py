@@ -22,7 +22,7 @@ class CreditConfig(Section):
     overlong_buffer: int = Field(0, ge=0, description="tokens before max_tokens in which a penalty grows; 0 for none")
     overlong_factor: float | None = Field(None, gt=0.0, description="what the longest completion loses; 1 unless set")
     role_weights: dict[str, Annotated[float, Field(ge=0.0)]] = Field(
-        default_factory=dict, description="role: weight of its samples in the policy loss, 1 unless named"
+        default_factory=dict, description="role: weight of its samples' advantages, 1 unless named"
     )
     without_std: Literal["keep", "drop"] = Field(
         "keep", description="samples of groups without a std: keep them in the loss's denominators, or drop them"

@@ -22,6 +22,30 @@ def _trained_here(policy: PolicyConfig) -> PolicyConfig:
     return policy
 
 
+# Of a learner: what heads have no say in, as they are trained in the passes of the policy that they sit on.
+OF_POLICIES = (
+    "epochs",
+    "minibatches",
+    "tokens_per_microbatch",
+    "pack",
+    "gradient_checkpointing",
+    "ranks",
+    "flex_attention",
+)
+
+
+def _of_heads(learner: LearnerConfig) -> LearnerConfig:
+    for option in OF_POLICIES:
+        if option in learner.model_fields_set:
+            raise refused(
+                option,
+                f"got {getattr(learner, option)!r} for value heads, which would ignore it: they are trained in the "
+                "passes of the policy that they sit on; expected it unset. Set it for that policy, which may be the "
+                "critic's own (critic.policy.learner).",
+            )
+    return learner
+
+
 class CriticConfig(Section):
     """A value head: on the trunk of the policy that it judges, or on a model or an adapter of its own."""
 
@@ -32,6 +56,6 @@ class CriticConfig(Section):
     privileged: bool = Field(False, description="also show what the environment shows to critics only")
     coefficient: float = Field(0.5, gt=0.0, description="weight of the value loss beside the policy's")
     clip: float | None = Field(0.2, gt=0.0, description="a value moves at most so far from what it was, as in PPO")
-    learner: Annotated[LearnerConfig, AsWritten] = Field(
+    learner: Annotated[LearnerConfig, AsWritten, AfterValidator(_of_heads)] = Field(
         LearnerConfig(), description="changes to the learner, for the value heads"
     )

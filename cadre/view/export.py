@@ -65,15 +65,15 @@ def saved(run: RunReader, megabytes: float) -> dict[str, Any]:
             break
         shown |= fresh
         kept.insert(0, (tree, tokens))
-    first = len(rows) - len(kept)
+    first, about = len(rows) - len(kept), run.about()
     return {
-        "about": run.about(),
+        "about": about,
         "metrics": run.metrics(0),
         "evaluations": run.evaluations(),
         "left_out": run.left_out(0),
         "trees": {"first": 0, "rows": rows[first:], "missing": first},
         "tree": [tree for tree, _ in kept],
-        "table": [table_of(tree) for tree, _ in kept],
+        "table": [table_of(tree, about["alpha"]) for tree, _ in kept],
         "tokens": [tokens for _, tokens in kept],
         "words": list(words),
         "pictures": shown,

@@ -89,7 +89,8 @@ class RunReader:
 
     def table(self, first: int, count: int) -> list[list[list[Any]]]:
         """For each of `count` trees from number `first` on its samples, a row each, for filters."""
-        return [table_of(self._told(entry)) for entry in self._entries()[first : first + count]]
+        alpha = self._plan["alpha"]
+        return [table_of(self._told(entry), alpha) for entry in self._entries()[first : first + count]]
 
     def tree(self, number: int) -> Json:
         """A kept tree with all that is said of its samples but of single tokens."""
@@ -180,12 +181,15 @@ def _sample(sample: Json, said: Json) -> Json:
 PLACE = ("node", "role", "index")
 
 
-def table_of(tree: KeptTree) -> list[list[Any]]:
-    """A row a sample: decision, role, sibling, text, reward, advantage, and whether it went on, ended or solved."""
+def table_of(tree: KeptTree, alpha: float) -> list[list[Any]]:
+    """A row a sample: decision, role, sibling, text, pay, advantage, and whether it went on, ended or solved.
+
+    Pay is `alpha` times the team's reward, and the role's own.
+    """
     rows = []
     for number, role, index, sample in samples(tree):
         branches = [x for x in tree["nodes"][number]["branches"] if x["choice"].get(role) == index]
-        paid = [x["reward"]["team"] + x["reward"]["local"].get(role, 0.0) for x in branches]
+        paid = [alpha * x["reward"]["team"] + x["reward"]["local"].get(role, 0.0) for x in branches]
         flags = [any(x[name] for x in branches) for name in ("carried", "over", "success")]
         advantage = sample["said"].get("credit", {}).get("advantage")
         bits = sum(flag << place for place, flag in enumerate(flags))

@@ -94,6 +94,22 @@ def test_a_tree_of_equal_rewards_teaches_where_its_distance_to_the_reference_cos
     assert asked.referred == []  # the rewards alone teach
 
 
+def test_a_tree_teaches_where_the_reward_model_tells_its_siblings_apart() -> None:
+    """Whatever the environment pays: equally, or not at all alike where the model finds no difference."""
+
+    class Judge:
+        def __init__(self, *scores: float) -> None:
+            self.scores = list(scores)
+
+        def score(self, prompts: Sequence[object], completions: Sequence[str]) -> list[float]:
+            return [self.scores[number % len(self.scores)] for number in range(len(completions))]
+
+    plan = named("magrpo", reward_model="scorer")
+    for paid, scores, teaches in (((1.0, 1.0), (1.0, 2.0), True), ((0.0, 1.0), (3.0, 3.0), False)):
+        tree = Tree(Task("t", {}), node(0, {"a": 2}, [leaf({"a": i}, paid[i]) for i in range(2)], "p"))
+        assert useful(plan, replace(team_of(Learner()), reward_model=Judge(*scores)))(tree) is teaches
+
+
 def test_a_tree_teaches_where_length_alone_tells_its_siblings_apart() -> None:
     root = node(0, {"a": 2}, [leaf({"a": i}, 1.0) for i in range(2)], "p")
     siblings = (root.samples["a"][0], replace(root.samples["a"][1], finish="length"))

@@ -297,6 +297,8 @@ status nowhere
 status full
 status text.txt
 status half-run --jsn
+status damaged
+status other
 
 # fork.
 fork
@@ -375,9 +377,23 @@ play RUN --step x
 play RUN --step 1 --task 9
 play half-run --step 1
 play RUN --assign left=nobody
+play RUN --step 1 --assign left=shared
+play RUN --step 1 --base
+play RUN --step 1 sampling.max_tokens=1
+play RUN --plain
+
+# view.
+view RUN --export page.html --port 80
+view RUN --export page.html --token abc
+view RUN --megabytes 3
+view RUN --export text.txt
+view nowhere
 
 # check.
 check nowhere
+check sandbox turns=2
+check sandbox --model seed
+check sandbox --step-seconds 1
 check plan-pth
 check nowhere.py:Env
 check nowhere.py
@@ -512,6 +528,8 @@ FILES = {
     "half-character.jsonl": '{"role": "left", "prompt": "1", "answer": "\\ud83d"}\n',
     "nobody-speaks.jsonl": '{"role": "left", "prompt": [{"role": 5, "content": null}], "answer": "2"}\n',
     "half-warm/warm_start/settings.json": '{"steps": 9, "examples": 1, "learning_rate": 0.1, "seed": 0}\n',
+    "damaged/status.json": "{",
+    "other/status.json": "{}",
     "fields.jsonl": '{"prompt": "a", "better": "b"}\n',
     "equal.jsonl": '{"prompt": "a", "chosen": "b", "rejected": "b"}\n',
     "pairs-good.jsonl": "".join(

@@ -4,16 +4,19 @@ import asyncio
 import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cadre.errors import ConfigError
+from cadre.env import Env
+from cadre.errors import ConfigError, ContractError
 from cadre.experiment import config
 from cadre.experiment.audit import Audited, Wanted, check, executed, sampled
 from cadre.experiment.audit_report import Sums, matter, report, sums
 from cadre.experiment.resolve import resolve
-from cadre.types import Request
+from cadre.types import Request, Reward
 from tests.cli.calling import call
 from tests.games import Relay, scripted_team
 
@@ -57,6 +60,38 @@ def test_siblings_are_played_out_from_their_own_state_with_fresh_noise() -> None
     runners = [one for one in found if one.role == "runner"]
     assert {pay for one in runners for plays in one.earned for pay in plays} <= {0.0, 1.0}
     assert all(len(set(plays)) == 1 for one in runners for plays in one.earned)  # nothing follows the last decision
+
+
+def test_a_step_that_fails_now_and_then_costs_no_audit() -> None:
+    """It is played again; where it fails each time the decision is left out, and where all do the audit ends."""
+    experiment = relay({"name": "magrpo", "k": 2}, episodes={"retries": 1, "failed_share": 0.6})
+    team, _ = scripted_team(Relay, answer)
+    wanted = Wanted(tasks=4, decisions=100, plays=2)
+    found = asyncio.run(sampled(experiment, team, wanted))
+    game = experiment.env_spec.declared
+    step, calls = game.step, []
+
+    def failing(often: Callable[[str], bool]) -> Any:
+        async def stepped(self: Env, actions: dict[str, str]) -> Reward:
+            calls.append(self.task.id)
+            if often(self.task.id):
+                raise OSError("a server that hiccups")
+            return await step(self, actions)
+
+        return stepped
+
+    def played() -> list[Audited]:
+        return asyncio.run(executed(experiment, team, found, wanted))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(game, "step", failing(lambda task: len(calls) == 3))
+        assert len(played()) == len(found.spots)
+        first = found.spots[0].task.id
+        patch.setattr(game, "step", failing(lambda task: task == first))
+        assert len(played()) == sum(spot.task.id != first for spot in found.spots)
+        patch.setattr(game, "step", failing(lambda task: True))
+        with pytest.raises(ContractError, match=r"Every episode failed .* a server that hiccups"):
+            played()
 
 
 def test_advantages_are_those_of_the_algorithm() -> None:

@@ -168,6 +168,23 @@ BAD = {
         ["algorithm=ippo", "algorithm.critic.policy=seed", "algorithm.critic.policy.learner={learning_rat: 1}"],
         ["algorithm.critic.policy.learner.learning_rat", "Did you mean learning_rate?"],
     ),
+    "epochs of value heads": (
+        ["algorithm=ippo", "algorithm.critic.learner={learning_rate: 0.1, epochs: 7}"],
+        ["algorithm.critic.learner", "epochs", "got 7", "critic.policy.learner"],
+    ),
+    "a distance that pairs ignore": (["algorithm={name: ma_dpo, kl: 5}"], ["algorithm.kl: got 5", "learns from pairs"]),
+    "a length that pairs ignore": (
+        ["algorithm=ma_dpo", "credit.overlong_buffer=1"],
+        ["credit.overlong_buffer: got 1", "learns from pairs"],
+    ),
+    "groups that pairs have not": (
+        ["algorithm=ma_dpo", "credit.without_std=drop"],
+        ["credit.without_std", "expected keep"],
+    ),
+    "a reward model of pairs that is not there": (
+        ["algorithm={name: ma_dpo, reward_model: nowhere}"],
+        ["algorithm.reward_model: got 'nowhere'"],
+    ),
     "unknown key of a critic": (["algorithm=ippo", "algorithm.critic={clp: 1}"], ["algorithm.critic.clp", "clip"]),
     "a critic's name that is taken": (
         ["algorithm=mappo", "algorithm.critic.policy=seed", "team={policies: {critic: seed}, roles: {tool: critic}}"]

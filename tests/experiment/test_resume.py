@@ -162,6 +162,13 @@ def test_a_fork_goes_on_from_the_middle_and_leaves_the_run_as_it_was(
     assert lines(branch.folder, "metrics.jsonl")[:2] == lines(whole.folder, "metrics.jsonl")[:2]
     assert weights(branch.folder, "shared") != weights(whole.folder, "shared")
     assert {path: path.read_bytes() for path in whole.folder.rglob("*") if path.is_file()} == before
+    other = fork(whole.folder, 2, tmp_path / "other-tasks", ["evaluate.tasks=2"])
+    trained(other.config, other.folder, quiet, resume=True)
+    judged = [(line["step"], line["tasks"]) for line in lines(other.folder, "evaluations.jsonl")]
+    assert judged == [(2, 2), (4, 2)]  # none of other tasks, and its beginning by its own
+    critic = fork(whole.folder, 2, tmp_path / "critic", ["algorithm={name: ippo, k: 2}"])
+    trained(critic.config, critic.folder, quiet, resume=True)
+    assert (critic.folder / "checkpoints" / "step-000004" / "shared" / "heads").is_dir()
     same = fork(whole.folder, 2, tmp_path / "same")
     trained(same.config, same.folder, quiet, resume=True)
     assert weights(same.folder, "shared") == weights(whole.folder, "shared")

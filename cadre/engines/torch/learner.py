@@ -118,7 +118,7 @@ class TorchLearner:
         for name, optimiser in self._optimisers.items():
             self.engine.restore(name, folder / name)
             optimiser.load(folder / name)
-            if optimiser.heads is not None:
+            if optimiser.heads is not None and (folder / name / "heads").is_dir():
                 storage.load_heads(self._heads.parameters(name), folder / name / "heads")
         self._count()
 

@@ -47,6 +47,7 @@ TRAINING = (
     learning.sampling,
     learning.learner_pack,
     learning.learner_ranks,
+    learning.preference,
     learning.learner_epochs,
     learning.train_max_staleness,
     learning.credit_overlong_buffer,

@@ -71,6 +71,24 @@ def refuse_of_vision(experiment: Experiment, name: str, find: Callable[[], str])
         raise ConfigError(f"{got} for policy {name}, whose model of type {kind} reads pictures{why}")
 
 
+def preference(experiment: Experiment) -> None:
+    """Pairs have a distance of their own from the reference, and know neither length nor groups."""
+    plan = experiment.plan
+    if plan.preference is None:
+        return
+    ignored = {
+        "algorithm.kl": (plan.kl, 0.0),
+        "credit.overlong_buffer": (plan.selection.overlong_buffer, 0),
+        "credit.without_std": (plan.selection.without_std, "keep"),
+    }
+    for option, (got, expected) in ignored.items():
+        if got != expected:
+            raise ConfigError(
+                f"{option}: got {got} with {experiment.config.algorithm.name}, which learns from pairs and would "
+                f"ignore it; expected {expected}. Remove it."
+            )
+
+
 def learner_epochs(experiment: Experiment) -> None:
     """Without a ratio nothing corrects for data that the first optimiser step has made stale."""
     for name in dict.fromkeys(experiment.trained_roles.values()):

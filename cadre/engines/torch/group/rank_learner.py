@@ -141,7 +141,7 @@ class RankLearner:
             else:
                 storage.load_adapter(self._loaded.parameters(name), folder / name)
             optimiser.load(folder / name)
-            if optimiser.heads is not None:
+            if optimiser.heads is not None and (folder / name / "heads").is_dir():
                 storage.load_heads(self._heads.parameters(name), folder / name / "heads")
 
     def export(self, policy: str, folder: Path, merge: bool = False) -> None:

@@ -55,7 +55,7 @@ class PolicyOptimiser:
             self.heads.save(folder / "heads")
 
     def load(self, folder: Path) -> None:
-        """Restore what `save` wrote."""
+        """Restore what `save` wrote; of heads that were not trained before, nothing."""
         self.weights.load(folder / "optimiser")
-        if self.heads is not None:
+        if self.heads is not None and (folder / "heads").is_dir():
             self.heads.load(folder / "heads")
