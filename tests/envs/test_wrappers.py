@@ -1,0 +1,26 @@
+"""Environments that stand for others pass on all that an environment may say, what is added to it later too."""
+
+from __future__ import annotations
+
+import pytest
+
+from cadre.cluster.environments import HostedEnv
+from cadre.env import Env
+from cadre.envs.joint_policy import Central
+from cadre.rollout.watched import Watched
+
+# By default `step_samples` goes by way of `step`, which they pass on.
+SAID = {
+    name
+    for name, value in vars(Env).items()
+    if not name.startswith("_") and (callable(value) or isinstance(value, property))
+} - {"step_samples"}
+
+
+def test_there_is_something_to_pass_on() -> None:
+    assert {"observe", "step", "until_ready", "fork", "close", "success", "privileged", "render"} <= SAID
+
+
+@pytest.mark.parametrize("wrapper", [Central, HostedEnv, Watched])
+def test_a_wrapper_passes_on_everything(wrapper: type[Env]) -> None:
+    assert set(vars(wrapper)) >= SAID
