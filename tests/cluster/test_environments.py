@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -113,17 +114,25 @@ def test_a_process_that_a_step_has_blocked_is_replaced(monkeypatch: pytest.Monke
     first, second = members = [Replaced(), Replaced()]
     hosts, env = Environments(members), Told(Task("t", {}))  # type: ignore[arg-type]
 
+    async def idle() -> None:
+        until = time.monotonic() + 10
+        while hosts.running != [0, 0] and time.monotonic() < until:
+            await asyncio.sleep(0.01)
+        assert hosts.running == [0, 0]
+
     async def play() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(hosts.step(env, {"left": "hang"}), 0.05)
         for _ in range(4):
-            await asyncio.wait_for(hosts.step(env, {"left": "fine"}), 1.0)
-        await asyncio.sleep(0.4)
-        assert (first.renewed, second.renewed, hosts.running) == (1, 0, [0, 0])
+            await asyncio.wait_for(hosts.step(env, {"left": "fine"}), 10.0)
+        await idle()
+        assert (first.renewed, second.renewed) == (1, 0)
         given_up = asyncio.ensure_future(hosts.step(env, {"left": "fine"}))
         await asyncio.sleep(0)
         given_up.cancel()
-        await asyncio.sleep(0.4)
-        assert (first.renewed, second.renewed, hosts.running) == (1, 0, [0, 0])
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        await idle()
+        assert (first.renewed, second.renewed) == (1, 0)
 
     asyncio.run(play())
