@@ -82,7 +82,7 @@ class Remote:
 
     async def remote(self, env: Any = None, said: Any = None) -> Any:
         self.actor.blocked |= said == {"left": "hang"}
-        if self.actor.blocked:
+        if self.actor.blocked or said == {"left": "slow"}:  # which waits, and holds up nobody else
             await asyncio.sleep(60)
         return (env, Reward()) if self.name == "step" else 1
 
@@ -127,7 +127,7 @@ def test_a_process_that_a_step_has_blocked_is_replaced(monkeypatch: pytest.Monke
             await asyncio.wait_for(hosts.step(env, {"left": "fine"}), 10.0)
         await idle()
         assert (first.renewed, second.renewed) == (1, 0)
-        given_up = asyncio.ensure_future(hosts.step(env, {"left": "fine"}))
+        given_up = asyncio.ensure_future(hosts.step(env, {"left": "slow"}))
         await asyncio.sleep(0)
         given_up.cancel()
         with pytest.raises(asyncio.CancelledError):
