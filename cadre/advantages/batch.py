@@ -126,16 +126,14 @@ def useful(plan: Plan, team: Team) -> Callable[[Tree], bool]:
     What the distance from the reference model costs is asked for only where the rewards alone teach nothing.
     """
 
-    def paid(tree: Tree) -> Tree:
-        return scored_by_model([tree], team, plan.joint_reward)[0][0] if plan.reward_model is not None else tree
-
     def teaches(tree: Tree, judged_by: Plan) -> bool:
         samples, _ = charged(samples_of([tree]), judged_by, team)
         kept = filters.selected(compare(samples, plan.credit), plan.selection)
         return any(scored.advantages[0] != 0.0 and team.trains(scored.sample.policy) for scored in kept)
 
     def anything(tree: Tree) -> bool:
-        tree = paid(tree)
+        if plan.reward_model is not None:
+            (tree,), _ = scored_by_model([tree], team, plan.joint_reward)
         return teaches(tree, replace(plan, kl=0.0)) or (plan.kl > 0.0 and teaches(tree, plan))
 
     return anything

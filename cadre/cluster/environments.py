@@ -32,17 +32,15 @@ class Environments:
         place = self.running.index(min(self.running))
         self.running[place] += 1
         try:
-            done = await _step(self.members[place], env, said)
+            return await _step(self.members[place], env, said)
         except asyncio.CancelledError:
+            self.running[place] += 1  # until it is known to be there
             looking = asyncio.ensure_future(self._look_after(place))
             self._looking.add(looking)
             looking.add_done_callback(self._looking.discard)
             raise
-        except BaseException:
+        finally:
             self.running[place] -= 1
-            raise
-        self.running[place] -= 1
-        return done
 
     async def _look_after(self, place: int) -> None:
         """Replace a process that does not say that it is there."""

@@ -24,7 +24,7 @@ from cadre.errors import ConfigError
 from cadre.experiment.experiment import Experiment
 from cadre.rollout import walk
 from cadre.rollout.conversations import with_turns
-from cadre.rollout.episodes import Failure, check_share, failure_of, grow_many
+from cadre.rollout.episodes import Failure, check_share, grow_many, tried
 from cadre.rollout.grow import Past, Rollout, grow
 from cadre.rollout.rounds import together
 from cadre.rollout.tree_shape import independent
@@ -165,25 +165,18 @@ async def executed(
     ContractError where more fail so than `episodes.failed_share` allows, or all.
     """
     rollout = replace(experiment.rollout(team), shape=independent(1))
-    dropped: list[Failure] = []
 
-    async def one_spot(spot: Spot) -> Audited | None:
+    async def one_spot(spot: Spot) -> Audited | Failure:
         key = random_keys.key(wanted.seed, "plays", spot.tree, *spot.path, spot.role)
         try:
-            for retry in range(rollout.limits.retries + 1):
-                try:
-                    return await played(spot, rollout, wanted.plays, key, found.advantages)
-                except Exception as error:  # noqa: BLE001 - whatever an environment raises, as in episodes
-                    failure = failure_of(spot.task, error, dropped=retry == rollout.limits.retries)
-                rollout.failed(failure)
-            dropped.append(failure)
-            return None
+            return await tried(spot.task, rollout, lambda: played(spot, rollout, wanted.plays, key, found.advantages))
         finally:
             progress()
 
-    audited = await together(*(one_spot(spot) for spot in found.spots))
-    check_share(dropped, len(found.spots), rollout.limits.failed_share)
-    return [one for one in audited if one is not None]
+    outcomes = await together(*(one_spot(spot) for spot in found.spots))
+    dropped = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    check_share(dropped, len(outcomes), rollout.limits.failed_share)
+    return [outcome for outcome in outcomes if isinstance(outcome, Audited)]
 
 
 async def played(spot: Spot, rollout: Rollout, plays: int, key: int, advantages: Mapping[tuple, float]) -> Audited:

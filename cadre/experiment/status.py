@@ -61,7 +61,10 @@ def parts_of(team: Team) -> list[Part]:
 
 
 # What readers rely on.
-FIELDS = {"written", "step", "steps", "learning", "sampling", "ready", "max_staleness", "staleness", "parts"}
+FIELDS = {
+    *("written", "step", "steps", "learning", "sampling", "ready"),
+    *("max_staleness", "staleness", "tokens_per_s", "parts"),
+}
 
 
 class Status:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from cadre import random_keys
 from cadre.envs.adapters.failures import Diverged
@@ -25,6 +25,7 @@ from cadre.rollout.watched import Watched
 from cadre.team import Sampler, Team, Weights
 from cadre.types import Request, Sample, Task, Tree
 
+T = TypeVar("T")
 Reason = Literal["raised", "contract", "deadline", "prompt", "sandbox", "diverged"]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 # The errors that are an episode's and are told apart, the more special first; Cadre's other ones end the call.
@@ -112,10 +113,16 @@ async def grow_any(
 
 async def _played(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
     """The tree of a task, or how the last try failed."""
-    trying, retries = replace(rollout, team=_recalling(rollout.team)), rollout.limits.retries
+    trying = replace(rollout, team=_recalling(rollout.team))
+    return await tried(task, rollout, lambda: _tree(task, trying, key))
+
+
+async def tried(task: Task, rollout: Rollout, work: Callable[[], Awaitable[T]]) -> T | Failure:
+    """What comes of the work, tried as often as `rollout` allows, or how the last try failed; each failure is told."""
+    retries = rollout.limits.retries
     for retry in range(retries + 1):
         try:
-            return await _tree(task, trying, key)
+            return await work()
         except Exception as error:  # noqa: BLE001 - the one boundary that turns a failed episode into data
             failure = failure_of(task, error, dropped=retry == retries)
         rollout.failed(failure)
