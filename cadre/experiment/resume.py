@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 from cadre.errors import RunError
@@ -59,10 +60,13 @@ def going_on(run: Run, wanted: Config, force: bool = False) -> Run:
 
 
 def adopt(run: Run) -> None:
-    """Make the configuration of a reopened run its own; one that it changes is kept beside it."""
-    before = Run.open(run.folder).config
+    """Make the configuration of a reopened run its own; one that it changes is kept beside it, and so are reports of
+    other tasks."""
+    before, reports = Run.open(run.folder).config, run.folder / "evaluations.jsonl"
     if changed(before, run.config):
-        _keep_aside(run.folder)
+        shutil.copyfile(run.folder / "config.yaml", _beside(run.folder / "config.yaml"))
+    if reports.exists() and not judged_alike(before, run.config):
+        reports.rename(_beside(reports))
     if before != run.config:
         run.write_config(run.config)
 
@@ -77,11 +81,19 @@ def _wanted(run: Run, recipe: str, changes: Sequence[str], overrides: Sequence[s
     return load(recipe or str(run.folder / "config.yaml"), [*changes, *overrides])
 
 
-def _keep_aside(folder: Path) -> None:
-    number = 1
-    while (folder / f"config-{number}.yaml").exists():
-        number += 1
-    shutil.copyfile(folder / "config.yaml", folder / f"config-{number}.yaml")
+def judged_alike(before: Config, after: Config) -> bool:
+    """Whether two configurations play the same held-out tasks in the same way, so that their reports can be compared: a
+    run's beginning and its best checkpoint are not judged by those of other tasks."""
+    played = [
+        (config.env, config.settings, config.evaluate.model_copy(update={"every": 0})) for config in (before, after)
+    ]
+    return played[0] == played[1]
+
+
+def _beside(path: Path) -> Path:
+    """The first of `config-1.yaml`, `config-2.yaml` ... that there is not."""
+    numbered = (path.with_stem(f"{path.stem}-{number}") for number in count(1))
+    return next(free for free in numbered if not free.exists())
 
 
 def differences(old: Config, new: Config) -> list[str]:
@@ -114,9 +126,8 @@ def fork(folder: Path, step: int, into: Path, overrides: Sequence[str] = ()) -> 
     resolve(config)
     run = Run.create(into, config, *source.command())
     shutil.copytree(whole, into / "checkpoints" / whole.name)
-    # Reports of other tasks are none of its own: neither its beginning nor its best checkpoint is judged by them.
-    judged = all(getattr(config, name) == getattr(source.config, name) for name in ("env", "settings", "evaluate"))
-    for name in ("metrics.jsonl", "evaluations.jsonl") if judged else ("metrics.jsonl",):
+    alike = judged_alike(source.config, config)
+    for name in ("metrics.jsonl", "evaluations.jsonl") if alike else ("metrics.jsonl",):
         for record in jsonl.records(folder / name):
             if record["step"] < step or (name == "evaluations.jsonl" and record["step"] == step):
                 jsonl.append(into / name, record)

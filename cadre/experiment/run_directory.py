@@ -4,7 +4,7 @@ config.yaml         the whole configuration, defaults written out
 command.json        the recipe and the changes that the run was begun with
 environment.json    versions, machine, how programs are confined
 metrics.jsonl       one object a step
-evaluations.jsonl   one object an evaluation
+evaluations.jsonl   one object an evaluation; evaluations-1.jsonl where the run went on with other held-out tasks
 failures.jsonl      the first episode that failed for each reason and text, with its traceback
 trees.jsonl         the first trees of every step, whole, with trees.index.jsonl beside it (docs/trees.md)
 annotations/        what is said of their samples: credit, critic, tokens

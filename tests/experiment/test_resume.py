@@ -147,6 +147,19 @@ def test_a_run_may_be_moved(speaker: Path, tmp_path: Path, quiet: Console) -> No
     assert not (tmp_path / "here").exists()
 
 
+def test_reports_of_other_tasks_are_set_aside(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    chosen = configured(speaker, train={"steps": 2, "tasks_per_step": 4}, evaluate={"tasks": 4, "every": 0})
+    run = trained(chosen, tmp_path / "run", quiet)
+    adopt(reopened(run.folder, overrides=["train.steps=3", "evaluate.every=1"]))
+    assert [line["tasks"] for line in run.evaluations()] == [4, 4]  # more often is no other judge
+    other = reopened(run.folder, overrides=["train.steps=3", "evaluate.tasks=2"])
+    adopt(other)
+    trained(other.config, run.folder, quiet, resume=True)
+    judged = [(line["step"], line["tasks"]) for line in run.evaluations()]
+    assert judged == [(2, 2), (3, 2)]
+    assert [line["tasks"] for line in lines(run.folder, "evaluations-1.jsonl")] == [4, 4]
+
+
 def test_a_fork_goes_on_from_the_middle_and_leaves_the_run_as_it_was(
     speaker: Path, tmp_path: Path, quiet: Console
 ) -> None:
