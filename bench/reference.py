@@ -48,7 +48,8 @@ METRICS = {
     "preference/accuracy": "share of the pairs of which the team prefers the better",
     "preference/pairs": "pairs of joint actions that earned differently",
     "reward_model/score": "score of the reward model, mean (algorithm.reward_model)",
-    "parts/PART": "a part of the reward, as the environment names it: mean over the steps; never trained on",
+    "parts/PART": "a part of the reward, as the environment names it: mean over the steps of the roles that are told "
+    "it, those that name no part left out; never trained on",
     "ROLE/reward": "what the role was paid a sample, alpha * team + local, mean",
     "ROLE/tokens": "tokens of a completion, mean",
     "ROLE/tokens_max": "tokens of the longest completion",
@@ -89,14 +90,15 @@ METRICS = {
 EVALUATION = {
     "step": "updates made before it",
     "tasks": "held-out tasks that were played, each once, at temperature 0 and without siblings to choose from",
-    "failures": "of them, those whose environment raised an error; they count as not solved",
+    "failures": "of them, those whose episodes failed, for any of the reasons of `rollout/failed`; not solved",
     "success": "share of the tasks that were solved",
     "low": "lower end of its 95% interval (Wilson)",
     "high": "upper end",
     "reward": "team and local rewards of an episode, mean",
     "decisions": "decisions an episode, mean",
     "tokens": "tokens sampled an episode, mean",
-    "parts": "parts of the reward by name, mean",
+    "parts": "parts of the reward by name: mean over episodes of the mean over their steps, as `parts/PART`",
+    "exact": "figures of a game whose decisions can be listed, by name (games_of_theory.md); missing for others",
 }
 SECTIONS = (
     "team",

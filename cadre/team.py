@@ -152,12 +152,13 @@ class Team:
         return replace(self, assignment={**self.assignment, **changes})
 
     async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
-        """Send every datum to the engine that owns its policy; all engines update at the same time.
+        """Send every datum to the engine that owns its policy; all engines update at the same time, one without data so
+        that its schedules go on.
 
         Metrics by policy. Raises what an engine raised once every engine has ended.
         """
         parts = [(learner, [datum for datum in data if datum.policy in learner.policies]) for learner in self.learners]
-        updates = await _together(learner.update(part) for learner, part in parts if part)
+        updates = await _together(learner.update(part) for learner, part in parts)
         return {policy: metrics for update in updates for policy, metrics in update.items()}
 
     async def published(self) -> list[Weights]:

@@ -57,8 +57,8 @@ def charged(samples: Sequence[ScoredSample], plan: Plan, team: Team) -> tuple[li
         samples = penalties.with_reference(samples, team)
         metrics = penalties.mean_gaps(samples)
         samples = penalties.charged_for_distance(samples, plan.kl)
-    metrics |= penalties.mean_overlong(samples, plan.selection, team.sampling)
-    return penalties.charged_for_length(samples, plan.selection, team.sampling), metrics
+    samples = penalties.charged_for_length(samples, plan.selection, team.sampling)
+    return samples, metrics | penalties.mean_overlong(samples, plan.selection)
 
 
 def _by_group(samples: Sequence[ScoredSample], plan: Plan, team: Team, state: BaselineState) -> TrainingBatch:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from cadre.advantages.group_relative import AdvantageGroup
 from cadre.advantages.returns import decisions_in_episode
 from cadre.advantages.samples import ScoredSample
-from cadre.learn.aggregation import AGGREGATES, Denominators
+from cadre.learn.aggregation import AGGREGATES, Aggregate, Denominators
 from cadre.settings import CreditConfig, LossConfig, TreeWeight
 from cadre.settings.user_code import load_function
 
@@ -41,7 +41,8 @@ def weighed_by_tree(samples: Sequence[ScoredSample], rule: TreeWeight, loss: Los
 
     A decision weighs its share, which its siblings have between them. `by_decision` leaves it at that; `alike` gives
     every tree the same weight in the update of each policy; `by_episode` lets the decisions of a role in an episode
-    share the weight of one. An average over tokens where that is what the loss takes.
+    share the weight of one. An average over tokens where that is what the loss takes; where it adds them up
+    (sequence_sum) no length is taken into account.
     """
     if rule == "by_sample":
         return list(samples)
@@ -72,15 +73,23 @@ def part_of_decision(scored: ScoredSample) -> float:
 
 
 def parts_of_loss(samples: Sequence[ScoredSample], loss: LossConfig) -> list[float]:
-    """What the loss would take of each sample in the update of its policy, were all weights 1."""
+    """What the loss would take of each sample in the update of its policy, were all weights 1: of a loss that adds up
+    tokens, and averages nothing over them, the same of each."""
     aggregate = load_function("loss.aggregate", loss.aggregate, AGGREGATES)
     places = [(scored.sample.policy, len(scored.sample.token_ids) if scored.trains else 0) for scored in samples]
     tokens, sequences = Counter[str](), Counter[str]()
     for policy, length in places:
         tokens[policy] += length
         sequences[policy] += length > 0
+    adds_up = _per_token(aggregate, 1, loss) == _per_token(aggregate, 2, loss)
 
     def part(policy: str, length: int) -> float:
-        return length * aggregate(length, Denominators(sequences[policy], tokens[policy], 1, loss.divisor))
+        token = aggregate(length, Denominators(sequences[policy], tokens[policy], 1, loss.divisor))
+        return token if adds_up else length * token
 
     return [part(policy, length) if length else 0.0 for policy, length in places]
+
+
+def _per_token(aggregate: Aggregate, length: int, loss: LossConfig) -> float:
+    """What a token weighs where an update is one sequence of that length."""
+    return aggregate(length, Denominators(1, length, 1, loss.divisor))

@@ -53,7 +53,7 @@ def compute_gae(samples: Sequence[ScoredSample], values: Values, credit: Credit,
     estimates: dict[Place, Estimate] = {}
     for scored in reversed(samples):  # children before their parents
         decision = scored.decision
-        rewards = [-penalty for penalty in _penalties(scored, critic)]
+        rewards = [-cost for cost in _costs(scored, critic)]
         pay, after = _what_follows(decision, credit, said, estimates)
         rewards[-1] += pay
         advantages = gae(rewards, said[decision.place], after, critic.token_gamma, critic.gae_lambda)
@@ -62,10 +62,9 @@ def compute_gae(samples: Sequence[ScoredSample], values: Values, credit: Credit,
     return [estimates[scored.decision.place] for scored in samples]
 
 
-def _penalties(scored: ScoredSample, critic: Critic) -> tuple[float, ...]:
+def _costs(scored: ScoredSample, critic: Critic) -> tuple[float, ...]:
     """What the sample's tokens cost, by place: each its own, or all of them on the one decision."""
-    penalties = scored.penalties or (0.0,) * len(scored.sample.token_ids)
-    return penalties if critic.config.level == "token" else (sum(penalties),)
+    return scored.costs if critic.config.level == "token" else (sum(scored.costs),)
 
 
 def _what_follows(

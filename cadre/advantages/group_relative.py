@@ -46,6 +46,9 @@ class GroupReturns:
         return math.sqrt(sum(w * (value - mean) ** 2 for w, value in weighed) / sum(self.weights))
 
 
+Baseline = Callable[[GroupReturns], Sequence[float]]
+
+
 @dataclass(frozen=True)
 class AdvantageGroup:
     """Samples that are compared with each other, with the advantages that the comparison gave them."""
@@ -81,15 +84,16 @@ def _episodes(decision: Decision) -> float:
 def compare(
     samples: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float] | None = None
 ) -> list[AdvantageGroup]:
-    """Every sample in exactly one group, its return less its penalties held against the group's baseline.
+    """Every sample in exactly one group, its return less what it costs held against the group's baseline.
 
-    With a second comparison its advantage is added, and the groups are those of the first. All groups are judged
-    against the running means in `state`, none of which is moved; `moved` says what they become.
+    With a second comparison its advantage is added, and the groups are those of the first; what the distance from the
+    reference costs is in the first alone. All groups are judged against the running means in `state`, none of which is
+    moved; `moved` says what they become.
     """
     groups = _compared(samples, credit, state)
     if credit.second is None:
         return groups
-    second = by_place(_compared(samples, credit.second))
+    second = by_place(_compared([replace(scored, penalties=()) for scored in samples], credit.second))
     return [_with_second(group, second, credit) for group in groups]
 
 
@@ -121,21 +125,50 @@ def _compared(
 
 def _judge(key: Key, members: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float]) -> AdvantageGroup:
     """Advantages within one group. Without a standard deviation they are 0 under a baseline made of the group, and
-    never divided."""
+    never divided.
+
+    What the distance from the reference costs is no part of the standard deviation: there it would be divided by
+    itself where rewards are equal, whatever its weight. Under a baseline made of the group it is centred by itself.
+    """
     returns = GroupReturns(
-        tuple(scored.paid for scored in members),
+        tuple(scored.earned for scored in members),
         tuple(scored.count for scored in members),
         tuple(state.get(lasting_name(scored.decision, credit.group), 0.0) for scored in members),
     )
     baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
-    std = returns.std
-    if std < NO_STD and of_the_group(baseline):
-        return AdvantageGroup(key, tuple(replace(scored, advantages=(0.0,)) for scored in members), 0.0)
-    scale = load_function("algorithm.scale", credit.scale, SCALES)(returns)
+    std, scale = returns.std, load_function("algorithm.scale", credit.scale, SCALES)(returns)
     divisor = scale if scale >= NO_STD else 1.0
-    advantages = [(value - base) / divisor for value, base in zip(returns.values, baseline(returns), strict=True)]
+    if of_the_group(baseline):
+        gains = [0.0] * len(members) if std < NO_STD else _beyond(returns, baseline, divisor)
+        advantages = [gain - cost for gain, cost in zip(gains, _distances(members, baseline), strict=True)]
+    else:
+        paid = replace(returns, values=tuple(scored.paid for scored in members))
+        advantages = _beyond(paid, baseline, divisor)
     judged = (replace(scored, advantages=(value,)) for scored, value in zip(members, advantages, strict=True))
-    return AdvantageGroup(key, tuple(judged), std)
+    return AdvantageGroup(key, tuple(judged), std if std >= NO_STD else 0.0)
+
+
+def _beyond(returns: GroupReturns, baseline: Baseline, divisor: float) -> list[float]:
+    return [(value - base) / divisor for value, base in zip(returns.values, baseline(returns), strict=True)]
+
+
+def _distances(members: Sequence[ScoredSample], baseline: Baseline) -> list[float]:
+    """What each sample's distance from the reference costs beyond the baseline of its role's in the group; 0 where it
+    costs nothing, as of a frozen role."""
+    costs = [0.0] * len(members)
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, scored in enumerate(members):
+        if scored.penalties:
+            places[scored.sample.role].append(place)
+    for charged in places.values():
+        paid = GroupReturns(
+            tuple(-sum(members[place].penalties) for place in charged),
+            tuple(members[place].count for place in charged),
+            (0.0,) * len(charged),
+        )
+        for place, gain in zip(charged, _beyond(paid, baseline, 1.0), strict=True):
+            costs[place] = -gain
+    return costs
 
 
 # Which samples are compared.
@@ -160,8 +193,6 @@ def _seen(decision: Decision) -> Key:
 
 
 # What is subtracted, one number a sample.
-
-Baseline = Callable[[GroupReturns], Sequence[float]]
 
 
 def _mean(group: GroupReturns) -> list[float]:

@@ -64,23 +64,18 @@ def overlong(sample: Sample, most: int, buffer: int) -> float:
 def charged_for_length(
     samples: Sequence[ScoredSample], chosen: CreditConfig, sampling: Mapping[str, Sampling]
 ) -> list[ScoredSample]:
-    """The samples with what their length costs added to the penalty of their last token."""
+    """The samples with what their length costs."""
     if not chosen.overlong_buffer:
         return list(samples)
-    return [_longer(scored, chosen, sampling) if scored.sample.token_ids else scored for scored in samples]
-
-
-def _longer(scored: ScoredSample, chosen: CreditConfig, sampling: Mapping[str, Sampling]) -> ScoredSample:
     factor = 1.0 if chosen.overlong_factor is None else chosen.overlong_factor
-    cost = -factor * overlong(scored.sample, sampling[scored.sample.role].max_tokens, chosen.overlong_buffer)
-    *others, last = scored.penalties or (0.0,) * len(scored.sample.token_ids)
-    return replace(scored, penalties=(*others, last + cost))
+
+    def cost(sample: Sample) -> float:
+        return -factor * overlong(sample, sampling[sample.role].max_tokens, chosen.overlong_buffer)
+
+    return [replace(scored, overlong=cost(scored.sample)) if scored.sample.token_ids else scored for scored in samples]
 
 
-def mean_overlong(samples: Sequence[ScoredSample], chosen: CreditConfig, sampling: Mapping[str, Sampling]) -> Metrics:
+def mean_overlong(samples: Sequence[ScoredSample], chosen: CreditConfig) -> Metrics:
     """What a sample loses for its length, on average."""
-    if not chosen.overlong_buffer:
-        return {}
-    alone = [replace(scored, penalties=()) for scored in samples if scored.sample.token_ids]
-    costs = [sum(scored.penalties) for scored in charged_for_length(alone, chosen, sampling)]
-    return {"rollout/overlong": fmean(costs)} if costs else {}
+    costs = [scored.overlong for scored in samples if scored.sample.token_ids]
+    return {"rollout/overlong": fmean(costs)} if costs and chosen.overlong_buffer else {}

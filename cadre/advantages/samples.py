@@ -16,8 +16,9 @@ class ScoredSample:
 
     decision    where it stands in which tree
     reference   [T] log-probabilities under the reference model, empty where nobody asked for them
-    penalties   [T] what each token costs, empty for nothing
-    returns     what it is worth, before penalties
+    penalties   [T] what each token costs for its distance from the reference, empty for nothing
+    overlong    what its length costs, on its last token
+    returns     what it is worth, before what it costs
     count       its part in the statistics of its group
     advantages  one for all of its tokens, or [T]
     weight      what it counts in the loss beside the others of its update
@@ -29,6 +30,7 @@ class ScoredSample:
     decision: Decision
     reference: tuple[float, ...] = ()
     penalties: tuple[float, ...] = ()
+    overlong: float = 0.0
     returns: float = 0.0
     count: float = 1.0
     advantages: tuple[float, ...] = (0.0,)
@@ -47,9 +49,22 @@ class ScoredSample:
         return any(advantage > 0.0 for advantage in self.advantages)
 
     @property
+    def costs(self) -> tuple[float, ...]:
+        """[T] what its tokens cost in all."""
+        if not self.sample.token_ids:
+            return ()
+        *others, last = self.penalties or (0.0,) * len(self.sample.token_ids)
+        return (*others, last + self.overlong)
+
+    @property
+    def earned(self) -> float:
+        """What it is worth less what its length costs."""
+        return self.returns - self.overlong
+
+    @property
     def paid(self) -> float:
-        """What it is worth once its penalties are taken off."""
-        return self.returns - sum(self.penalties)
+        """What it is worth once all that it costs is taken off."""
+        return self.earned - sum(self.penalties)
 
 
 def samples_of(trees: Sequence[Tree]) -> list[ScoredSample]:

@@ -99,18 +99,21 @@ def names_tested(reference: str, tests: str) -> tuple[str, ...]:
 
 
 def apps(row: Row, index: int) -> Program | None:
-    """APPS: tests and solutions are JSON in text. None for rows without tests that the statement does not show."""
+    """APPS: tests and solutions are JSON in text. None for rows without tests that the statement does not show.
+
+    Its JSONL says `id`, what was converted to Parquet `problem_id`.
+    """
     if not row["input_output"]:
         return None
     tests = loaded(row["input_output"])
     solutions = json.loads(row["solutions"]) if row["solutions"] else []
-    name, entry = f"apps-{row['problem_id']}", tests.get("fn_name", "")
+    number, entry = row["id"] if "id" in row else row["problem_id"], tests.get("fn_name", "")
     cases = called(tests) if entry else piped(tests)
     shown, hidden = split_shown(cases, row["question"]) if not entry else ((), cases)
     if not hidden:
         return None
     reference = solutions[0] if solutions else ""
-    return Program(name, row["question"], entry, row["starter_code"], shown, hidden, reference=reference)
+    return Program(f"apps-{number}", row["question"], entry, row["starter_code"], shown, hidden, reference=reference)
 
 
 def called(tests: Row) -> tuple[tuple[Any, Any], ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import lru_cache
@@ -19,7 +20,7 @@ from cadre.errors import ConfigError, DataError, nearest
 
 HUB = "hub"
 VARIABLE = "CADRE_DATA"
-PART = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)$")  # of a series, as the hub numbers them
+PART = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)(-[0-9a-f]+)?$")  # of a series, as the hub numbers them
 
 
 class NoSourceError(DataError):
@@ -155,17 +156,19 @@ def local_files(name: str, split: str, folder: Path) -> list[Path]:
 
 def _series(files: Sequence[Path]) -> list[Path]:
     """The first of the files, or all of the series that it is one of. Raises DataError where one is missing."""
-    part = PART.search(files[0].stem)
-    if part is None:
+    if PART.search(files[0].stem) is None:
         return [files[0]]
-    before, ending, count = files[0].stem[: part.start()], files[0].suffix, int(part["count"])
-    names = [f"{before}-{number:0{len(part['number'])}}-of-{part['count']}{ending}" for number in range(count)]
-    if missing := [name for name in names if files[0].with_name(name) not in files]:
+    series: dict[tuple[str, str, str], dict[int, Path]] = defaultdict(dict)
+    for file in files:
+        if part := PART.search(file.stem):
+            series[file.stem[: part.start()], part["count"], file.suffix].setdefault(int(part["number"]), file)
+    (before, count, ending), found = next(iter(series.items()))
+    if missing := sorted(set(range(int(count))) - set(found)):
         raise DataError(
-            f"data: {files[0].parent} has {count - len(missing)} of {count} files of {before}; expected all, and "
-            f"{missing[0]} is missing. Put it there."
+            f"data: {files[0].parent} has {int(count) - len(missing)} of {int(count)} files of {before}; expected all, "
+            f"and {before}-{missing[0]:0{len(count)}}-of-{count}{ending} is missing. Put it there."
         )
-    return [files[0].with_name(name) for name in names]
+    return [found[number] for number in range(int(count))]
 
 
 def _preferred(path: Path) -> tuple[int, str]:

@@ -12,7 +12,7 @@ from cadre import random_keys
 from cadre.data import read
 from cadre.data.examples import EXAMPLE, EXAMPLES
 from cadre.data.leaks import leaks as leaks_of
-from cadre.data.records import Kind, Record, text_of
+from cadre.data.records import Kind, Program, Record, text_of
 from cadre.data.specs import SPECS
 from cadre.data.user_file import ENDING, is_user_file, load_user_file
 from cadre.env import GeneratedTasks, Split
@@ -33,6 +33,8 @@ class Choice:
     held_out      of a set that is divided: its first so many items, or, below 1, a share of them by the hash of their
                   text; None for `usual`
     leaks         what happens to training items that are test items
+    usual         `held_out` where it is None
+    functions     only programs that ask for a function by name; scripts are left out
     """
 
     kind: Kind
@@ -43,6 +45,7 @@ class Choice:
     held_out: float | None = None
     leaks: Leaks = "drop"
     usual: float = 0.1
+    functions: bool = False
 
     @property
     def divided(self) -> bool:
@@ -110,10 +113,25 @@ def _check(choice: Choice) -> None:
 
 
 def _load(choice: Choice, name: str, split: Split) -> tuple[Record, ...]:
-    """All of a set: a file whole, a public set's split."""
+    """All of a set that can be played: of a file whole, of a public set's split."""
     if is_user_file(name):
-        return load_user_file(name, choice.kind, dict(choice.fields))
-    return read.load(name, split, choice.source)
+        records = load_user_file(name, choice.kind, dict(choice.fields))
+    else:
+        records = read.load(name, split, choice.source)
+    return _functions(name, records) if choice.functions else records
+
+
+def _functions(name: str, records: tuple[Record, ...]) -> tuple[Record, ...]:
+    """Those that ask for a function. Raises DataError where none does."""
+    kept = tuple(record for record in records if isinstance(record, Program) and record.entry)
+    if not kept:
+        raise DataError(
+            f"data: none of the {len(records)} items of {name} names the function that is asked for, they are scripts; "
+            "expected `entry` in some. Name another set, or play them with env=code."
+        )
+    if len(kept) < len(records):
+        log.warning("data: %d of %d items of %s are scripts; left out.", len(records) - len(kept), len(records), name)
+    return kept
 
 
 def _halves(choice: Choice) -> tuple[tuple[Record, ...], tuple[Record, ...]]:

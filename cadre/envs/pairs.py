@@ -47,6 +47,7 @@ class Pairs(Exchange):
     kind: ClassVar[Kind] = "program"
     sets: ClassVar[tuple[str, str]] = ("humaneval", "humaneval")
     held: ClassVar[float] = 32
+    functions: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -19,7 +19,6 @@ from cadre.experiment.report import (
     mean_parts,
     mean_reward,
     over_tasks,
-    parts_of_steps,
     pass_at_k,
     summarise,
 )
@@ -103,6 +102,6 @@ async def evaluate_sampled(
         passing={k: over_tasks([pass_at_k(samples, count, k) for count in wins]) for k in repeats.passing},
         reward=mean_reward(paths),
         tokens=fmean(sum(len(sample.token_ids) for sample in walk.samples(tree.root)) for tree in trees) / samples,
-        parts=mean_parts([parts_of_steps(path) for path in paths]),
+        parts=mean_parts([[branch for _, branch in path] for path in paths]),
     )
     return report, trees

@@ -42,12 +42,11 @@ def of_failures(sampled: Sampled) -> Metrics:
 def of_trees(trees: Sequence[Tree], alpha: float) -> Metrics:
     """What was sampled: rewards and lengths by role, success of the episodes that were played out.
 
-    A reward part is the mean over all steps of the environment, siblings that were left behind included; a step that
-    does not have the part counts as 0.
+    A reward part is the mean over the steps that say it (`mean_parts`), siblings that were left behind included.
     """
     paths = [path for tree in trees for path in walk.episodes(tree.root)]
     branches = [branch for tree in trees for node in walk.nodes(tree.root) for branch in node.branches]
-    parts = mean_parts([branch.reward.parts for branch in branches])
+    parts = mean_parts([branches])
     metrics: Metrics = {
         "rollout/success": fmean(path[-1][1].success for path in paths) if paths else 0.0,
         "rollout/episodes": len(paths),

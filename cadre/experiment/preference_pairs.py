@@ -7,6 +7,7 @@ from pathlib import Path
 from cadre import random_keys, sandbox
 from cadre.advantages.preferences import joint_pairs_of, pairs_of
 from cadre.data.prompts import refuse_more_than_text
+from cadre.errors import ConfigError
 from cadre.experiment.build import build_team
 from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.experiment import Experiment
@@ -17,8 +18,17 @@ from cadre.rollout.episodes import grow_many
 
 def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = False) -> tuple[int, int]:
     """Sample `tasks` of the training split with the untrained team and write the pairs, the better paid first; ties are
-    left out; `joint` pairs are of all that is said at once. Returns how many pairs, of how many tasks."""
+    left out; `joint` pairs are of all that is said at once. Returns how many pairs, of how many tasks.
+
+    Raises ConfigError where `joint` is asked for and branches are left behind.
+    """
     config, plan, env_spec = experiment.config, experiment.plan, experiment.env_spec
+    if joint and not plan.shape.plays_all:
+        raise ConfigError(
+            f"preference-pairs --joint: got {config.algorithm.name}, which leaves branches behind, and what follows "
+            "those is not known; expected an algorithm that plays every branch out. Add algorithm=magrpo, or leave out "
+            "--joint."
+        )
     sandbox.configure(config.sandbox.level, cgroup=config.sandbox.cgroup)
     rollout = experiment.rollout(build_team(experiment))
     key = random_keys.key(config.train.seed, "pairs")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Any
 
 from cadre.rollout import grow, walk
 from cadre.rollout.walk import Path
-from cadre.types import Tree
+from cadre.types import Branch, Tree
 
 Interval = tuple[float, float, float]  # value, low, high
 
@@ -22,8 +23,7 @@ class Report:
     success            share of the tasks that were solved; `low` and `high` are its 95% Wilson interval
     failures           episodes that failed in the environment; each counts as a task that was not solved
     reward, decisions, tokens   means an episode
-    parts              by name, the mean over episodes of a reward part's mean over the episode's steps; a step that
-                       does not have the part counts as 0
+    parts              by name, the mean over episodes of a reward part's mean over the steps that say it: `mean_parts`
     """
 
     tasks: int
@@ -81,7 +81,7 @@ def summarise(trees: Sequence[Tree], tasks: int, failures: int) -> Report:
         reward=mean_reward(paths),
         decisions=fmean(len(path) for path in paths),
         tokens=fmean(sum(len(sample.token_ids) for sample in walk.samples(tree.root)) for tree in trees),
-        parts=mean_parts([parts_of_steps(path) for path in paths]),
+        parts=mean_parts([[branch for _, branch in path] for path in paths]),
     )
 
 
@@ -90,15 +90,24 @@ def mean_reward(paths: Sequence[Path]) -> float:
     return fmean(sum(grow.score(branch.reward, 1.0) for _, branch in path) for path in paths)
 
 
-def parts_of_steps(path: Path) -> dict[str, float]:
-    """The mean of every reward part over the steps of one episode."""
-    return mean_parts([branch.reward.parts for _, branch in path])
+def mean_parts(episodes: Sequence[Sequence[Branch]]) -> dict[str, float]:
+    """The mean over episodes of every part's mean over an episode's steps, for those who are told it at all.
 
-
-def mean_parts(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of every part over all of `parts`; where it is missing it counts as 0."""
-    names = sorted({name for part in parts for name in part})
-    return {name: fmean(part.get(name, 0.0) for part in parts) for name in names}
+    A step of other roles says nothing of a part, and nor does one that names no part, such as a draft that is not
+    judged yet. In any other step of those roles a part that is missing counts as 0.
+    """
+    told: dict[str, set[frozenset[str]]] = defaultdict(set)
+    for branch in (branch for episode in episodes for branch in episode):
+        for name in branch.reward.parts:
+            told[name].add(frozenset(branch.choice))
+    means: dict[str, float] = {}
+    for name, actors in sorted(told.items()):
+        saying = (
+            [branch for branch in episode if branch.reward.parts and frozenset(branch.choice) in actors]
+            for episode in episodes
+        )
+        means[name] = fmean(fmean(branch.reward.parts.get(name, 0.0) for branch in said) for said in saying if said)
+    return means
 
 
 def wilson(wins: int, n: int, z: float = 1.96) -> tuple[float, float]:

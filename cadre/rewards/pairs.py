@@ -8,8 +8,10 @@ result changes nothing (the tests pass as well when aux raises) counts as ignore
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from dataclasses import dataclass
+from functools import lru_cache
 
 from cadre.data.records import Program
 from cadre.rewards.code import all_tests, builds, extract_code, judge
@@ -36,7 +38,22 @@ class Graded:
 
 def combined(program: Program, aux: str, main: str) -> str:
     """The whole program: what the prompt defines, then the helper, then the function."""
-    return f"{program.starter}\n\n{aux}\n\n{main}\n"
+    return f"{opening(program.starter)}\n\n{aux}\n\n{main}\n"
+
+
+@lru_cache(maxsize=256)
+def opening(starter: str) -> str:
+    """The lines of a starter that stand by themselves: imports and whole functions, not a signature without a body."""
+    lines = starter.splitlines(keepends=True)
+    return next(("".join(lines[:end]) for end in range(len(lines), 0, -1) if _parses("".join(lines[:end]))), "")
+
+
+def _parses(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 async def grade(program: Program, aux_text: str, main_text: str) -> Graded:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from cadre.advantages.batch import build_batch, useful
+from cadre.advantages.group_relative import compare
+from cadre.advantages.samples import samples_of
 from cadre.errors import ConfigError
 from cadre.settings import CreditConfig, LossConfig
 from cadre.team import Team
@@ -30,6 +32,42 @@ def test_the_penalty_is_taken_from_the_return_before_the_comparison() -> None:
     assert batch.metrics["a/kl_penalty"] == pytest.approx(0.5 / 4)
     plain = build_batch([Tree(Task("t", {}), root)], named("magrpo"), team_of(learner))
     assert [datum.advantages[-1] for datum in plain.data] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0])
+def test_a_penalty_is_not_divided_by_a_deviation_that_it_made_itself(scale: float) -> None:
+    """Mistake: rewards and penalties in one standard deviation, so that of equal rewards rounding alone decides, at
+    full size. The first sample is surer than the reference by half a nat times `scale`, and the other is not."""
+    reference = {"a0": (-0.5 - 0.25 * scale, -0.25 - 0.25 * scale), "a1": (-0.5, -0.25)}
+
+    def trained(first: float, second: float, **selection: str) -> list[float]:
+        root = node(0, {"a": 2}, [leaf({"a": 0}, first), leaf({"a": 1}, second)], "p")
+        said = iter(reference.values())
+        learner = Learner(reference=lambda datum: (0.0, 0.0, 0.0, *next(said)))
+        plan = replace(named("grpo", kl=0.1), selection=CreditConfig(**selection))
+        batch = build_batch([Tree(Task("t", {}), root)], plan, team_of(learner))
+        return [datum.advantages[-1] for datum in batch.data]
+
+    # 0.05 and 0, 0.025 on either side of their mean; rewards 0 and 1 are -1 and 1 by their deviation
+    assert trained(1.0, 1.0) == pytest.approx([-0.025 * scale, 0.025 * scale], rel=1e-6)
+    assert trained(0.0, 1.0) == pytest.approx([-1 - 0.025 * scale, 1 + 0.025 * scale], rel=1e-9)
+    assert trained(1.0, 1.0, without_std="drop") == []
+
+
+def test_a_frozen_role_in_the_group_does_not_make_penalties_a_loss_for_all() -> None:
+    """Both of a planner's answers are as far from the reference; the tool beside it is frozen and pays nothing."""
+    root = node(0, {"a": 2, "b": 2}, [leaf({"a": i, "b": i}, float(i)) for i in range(2)], "p")
+    samples = [
+        replace(scored, penalties=(0.1, 0.1) if scored.sample.role == "a" else ())
+        for scored in samples_of([Tree(Task("t", {}), root)])
+    ]
+    (group,) = compare(samples, named("grpo").credit)
+    assert [(one.sample.role, one.advantages[0]) for one in group.samples] == [
+        ("a", -1.0),
+        ("a", 1.0),
+        ("b", -1.0),
+        ("b", 1.0),
+    ]
 
 
 def test_the_loss_gets_its_reference_only_where_it_asks() -> None:

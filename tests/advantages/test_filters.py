@@ -157,3 +157,5 @@ def test_where_the_loss_averages_over_tokens_trees_have_equal_shares_of_them() -
     # 8 tokens, 4 a tree: 2 tokens of weight 2, 6 of weight 2/3
     assert weights([short, long], "alike", "token_mean")["a"] == pytest.approx([2.0, 2 / 3])
     assert weights([short, long], "alike", "sequence_mean")["a"] == pytest.approx([1.0, 1.0])
+    # Mistake: tokens counted where the loss adds them up, which would bring length normalisation into MAGRPO.
+    assert weights([short, long], "alike", "sequence_sum")["a"] == pytest.approx([1.0, 1.0])

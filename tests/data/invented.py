@@ -96,10 +96,10 @@ ROWS: dict[str, dict[str, list[dict[str, Any]]]] = {
     "mbpp": {"train": [basic(601, "salt"), basic(602, "oil")], "test": [basic(11, "rice"), basic(12, "fish")]},
     "apps": {
         "train": [
-            {"problem_id": 1, "question": SUM, "starter_code": "", "difficulty": "introductory", "url": "-",
+            {"id": 1, "question": SUM, "starter_code": "", "difficulty": "introductory", "url": "-",
              "solutions": json.dumps(["print(sum(map(int, input().split())))"]),
              "input_output": json.dumps({"inputs": ["1 2\n", "4 4\n", "-1 1\n"], "outputs": ["3\n", "8\n", "0\n"]})},
-            {"problem_id": 2, "question": "No tests.", "starter_code": "", "difficulty": "introductory", "url": "-",
+            {"id": 2, "question": "No tests.", "starter_code": "", "difficulty": "introductory", "url": "-",
              "solutions": "", "input_output": ""},
         ],
         "test": [

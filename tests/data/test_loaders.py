@@ -139,7 +139,8 @@ def test_rows_that_nothing_can_be_judged_by_are_left_out(tmp_path: Path) -> None
     number, digits = "7" * 5_000, json.dumps({"inputs": ["7" * 5_000], "outputs": ["1"]})
     long = {**row, "input_output": f'{{"fn_name": "f", "inputs": [[{number}]], "outputs": [[1]]}}'}
     (tmp_path / "apps").mkdir()
-    rows = [row, shown, long, {**row, "problem_id": 9, "input_output": digits}]
+    converted = {name: value for name, value in row.items() if name != "id"} | {"problem_id": 9, "input_output": digits}
+    rows = [row, shown, long, converted]
     (tmp_path / "apps" / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     assert [one.id for one in load("apps", "train", str(tmp_path))] == ["apps-1", "apps-9"]
     assert parse.livecodebench({**ROWS["livecodebench"]["test"][0], "private_test_cases": "[]"}, 0) is None
@@ -150,16 +151,18 @@ def written(path: Path, *numbers: int) -> None:
     path.write_text("".join(json.dumps({"problem": f"{n}?", "answer": str(n), "id": n}) + "\n" for n in numbers))
 
 
-def test_all_files_of_a_split_are_read(tmp_path: Path) -> None:
-    for number in range(3):
-        written(tmp_path / "polaris" / f"train-0000{number}-of-00003.jsonl", 2 * number, 2 * number + 1)
+@pytest.mark.parametrize("ends", [("", "", ""), ("-16503b0c26ed00c6", "-a1", "-0f")])
+def test_all_files_of_a_split_are_read(ends: tuple[str, str, str], tmp_path: Path) -> None:
+    """Of a series with the hashes that the hub once gave to its files too."""
+    for number, end in enumerate(ends):
+        written(tmp_path / "polaris" / f"train-0000{number}-of-00003{end}.jsonl", 2 * number, 2 * number + 1)
     (tmp_path / "polaris" / "train-00000-of-00003.parquet").write_bytes(b"")  # the same in another form
     assert [one.id for one in load("polaris", "train", str(tmp_path))] == list("012345")
     for name, row in zip(("test.jsonl", "test2.jsonl"), ROWS["livecodebench"]["test"], strict=True):
         (tmp_path / "livecodebench").mkdir(exist_ok=True)
         (tmp_path / "livecodebench" / name).write_text(json.dumps(row))
     assert [one.id for one in load("livecodebench", "test", str(tmp_path))] == ["abc900_a", "9000"]
-    (tmp_path / "polaris" / "train-00001-of-00003.jsonl").unlink()
+    (tmp_path / "polaris" / f"train-00001-of-00003{ends[1]}.jsonl").unlink()
     with pytest.raises(DataError, match=r"has 2 of 3 files of train; .* train-00001-of-00003.jsonl is missing"):
         read.parsed("polaris", "train", str(tmp_path))
 

@@ -40,11 +40,10 @@ class RewardModel:
         """What `train` wrote. Raises EngineError where the folder holds another kind of model."""
         source = locate(folder)
         config = AutoConfig.from_pretrained(source)
-        kinds = getattr(config, "architectures", None) or ["none"]
-        if config.num_labels != 1 or not kinds[0].endswith("ForSequenceClassification"):
+        if config.num_labels != 1 or not _is_scorer(config):
             raise EngineError(
-                f"The reward model {source!r} is a {kinds[0]} with {config.num_labels} labels; expected a sequence "
-                "classifier with one. Train one: cadre reward-model PAIRS.jsonl --model MODEL --out DIR."
+                f"The reward model {source!r} is a {_kind(config)} with {config.num_labels} labels; expected a "
+                "sequence classifier with one. Train one: cadre reward-model PAIRS.jsonl --model MODEL --out DIR."
             )
         return cls(*load_scorer(source, seed=0))
 
@@ -94,13 +93,18 @@ def parts_of(order: Sequence[int], size: Callable[[int], int], tokens: int) -> I
 
 
 def load_scorer(source: str, seed: int) -> tuple[Any, Any]:
-    """Model and tokenizer; a head that the folder does not have is drawn by `seed`."""
+    """Model and tokenizer; a head that the folder does not have is drawn by `seed`.
+
+    transformers reads the head at the last token that is no padding. Where the padding is what ends an answer, that is
+    one too early, so a new head is trained with another padding; a head that there is keeps the one that it knows.
+    """
     disable_progress_bar()
     verbosity = logging.get_verbosity()
     # That a causal model has no such head, and has another, is what is meant here and no warning.
     logging.set_verbosity_error()
     try:
         with reading(source, "reward model"), torch.random.fork_rng():
+            known = _is_scorer(AutoConfig.from_pretrained(source))
             tokenizer = AutoTokenizer.from_pretrained(source)
             torch.manual_seed(seed)
             model = AutoModelForSequenceClassification.from_pretrained(
@@ -110,5 +114,26 @@ def load_scorer(source: str, seed: int) -> tuple[Any, Any]:
         logging.set_verbosity(verbosity)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    if not known:
+        _pad_with_no_end(tokenizer)
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     return model.to(pick_device("auto")), tokenizer
+
+
+def _kind(config: Any) -> str:
+    return (getattr(config, "architectures", None) or ["none"])[0]
+
+
+def _is_scorer(config: Any) -> bool:
+    """Whether a folder's weights have the head of a sequence classifier."""
+    return _kind(config).endswith("ForSequenceClassification")
+
+
+def _pad_with_no_end(tokenizer: Any) -> None:
+    """Pad with a token that ends neither turns nor texts."""
+    ends = {chat_template.Template(tokenizer).end_of_turn, tokenizer.eos_token_id}
+    if tokenizer.pad_token_id in ends:
+        others = (tokenizer.unk_token_id, tokenizer.bos_token_id, *range(len(tokenizer)))
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(
+            next(other for other in others if other is not None and other not in ends)
+        )

@@ -55,7 +55,7 @@ def _credit(scored: ScoredSample, reason: str | None) -> Fields:
     advantages = scored.advantages
     return {
         "return": scored.returns,
-        "penalty": sum(scored.penalties),
+        "penalty": sum(scored.costs),
         "advantage": sum(advantages) / len(advantages),
         "weight": 0.0 if reason else scored.weight,
         **({"advantages": list(advantages)} if len(advantages) > 1 else {}),

@@ -1,5 +1,7 @@
 """Reward models: the folder is a plain one, what else is refused, and so are sequences that are too long."""
 
+import shutil
+
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -37,3 +39,26 @@ def test_what_is_no_reward_model_is_refused(folders, tmp_path):
     out, _ = trained(folders, tmp_path, Settings(steps=1, validate=0.0))
     with pytest.raises(EngineError, match="context holds 512 tokens"):
         RewardModel.load(out).score([(Message("user", "x" * 600),)], ["y"])
+
+
+def test_an_answer_is_read_after_its_end_where_that_is_the_padding_too(folders, tmp_path):
+    """Mistake: the head read at the last token that is no padding, which is the one before the end."""
+    source = tmp_path / "padded-by-its-end"
+    shutil.copytree(folders["llama"], source)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.pad_token = "<|im_end|>"
+    tokenizer.save_pretrained(source)
+    out, _ = trained({"llama": source}, tmp_path, Settings(steps=1, validate=0.0))
+    scorer = RewardModel.load(out)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert scorer.pad != end
+    whole = scorer.encode((Message("user", "x"),), "y")
+    assert whole[-1] == end
+    with torch.no_grad():
+        ended, cut, padded = scorer.forward([whole, whole[:-1], (*whole, *whole)]).tolist()
+    assert len({ended, cut, padded}) == 3
+    # a head that was trained so keeps reading where it was trained
+    known = AutoTokenizer.from_pretrained(out)
+    known.pad_token = "<|im_end|>"
+    known.save_pretrained(out)
+    assert RewardModel.load(out).pad == end

@@ -142,6 +142,8 @@ class Forward:
         Every rank has as many; those in which it has nothing to do are idle.
         """
         width = self.model.config.get_text_config().hidden_size
+        if not data:  # the same on every rank
+            return []
         if self.ranks.size == 1:
             return microbatches(data, self._tokens, self._packing, width)
         mine = deal(data, self.ranks.size, self._packing, width)[self.ranks.rank]

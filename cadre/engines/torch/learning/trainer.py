@@ -48,7 +48,10 @@ class Trainer:
         self._seed = seed
 
     def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
-        """Train every policy that has data; metrics by policy. Raises DivergedError."""
+        """Train every policy that has data; metrics by policy. Raises DivergedError.
+
+        An update without data counts too: schedules go by the steps of the training.
+        """
         started = time.perf_counter()
         parts = {name: [datum for datum in data if datum.policy == name] for name in self._optimisers}
         parts = {name: self._with_old(part) for name, part in parts.items() if part}
@@ -64,8 +67,8 @@ class Trainer:
             name: self._means(metrics[name], part) | self._report(name, part, steps_before[name], seconds)
             for name, part in parts.items()
         }
-        for name in parts:
-            self._optimisers[name].finish_update()
+        for optimiser in self._optimisers.values():
+            optimiser.finish_update()
         return reports
 
     def _with_old(self, data: list[Datum]) -> list[Datum]:

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from cadre.engines.torch import TorchEngine
 from cadre.engines.torch.sampling.llama_step import Step
 from cadre.errors import EngineError
-from cadre.settings import LoraConfig
+from cadre.settings import LearnerConfig, LoraConfig
 from tests.engines import tiny
 from tests.engines.tiny import datum, request, sample, update
 from tests.engines.torch.learning.test_trainer import weights
@@ -78,6 +78,18 @@ def test_mixed_training_equals_training_alone(team, names):
         assert largest_difference(trained(mixed, name), trained(alone, name)) < 1e-6
         assert largest_difference(start, alone.engine.parameters(name)) > 1e-4
     assert all(torch.equal(base[key], value) for key, value in weights(mixed).items())
+
+
+def test_schedules_go_on_where_a_policy_has_nothing_to_learn_from(team):
+    """Mistake: rates that stand still for a policy without data, so that a cosine does not end at the last step."""
+    mine = team({"planner": 4, "tool": 8}, schedule="cosine")
+    data = [one for one in rollouts(mine, ("planner", "tool")) if one.policy == "planner"]
+    before = {key: value.detach().clone() for key, value in trained(mine, "tool").items()}
+    assert set(update(mine, data)) == {"planner"}
+    update(mine, [])
+    rates = {name: optimiser.weights.rate for name, optimiser in mine._optimisers.items()}
+    assert rates["planner"] == rates["tool"] < LearnerConfig().learning_rate
+    assert all(torch.equal(before[key], value) for key, value in trained(mine, "tool").items())
 
 
 def test_all_adapters_share_one_forward(team, monkeypatch):
@@ -203,7 +215,7 @@ def test_an_adapter_without_data_does_not_move(team):
     figures = update(mine, rollouts(mine, ("tool",)))
     assert set(figures) == {"tool"}
     assert largest_difference(before, mine.engine.parameters("planner")) == 0.0
-    assert mine._optimisers["planner"].updates == 0
+    assert mine._optimisers["planner"].updates == 1  # schedules go by the steps of the training
 
 
 def test_a_bad_adapter_does_not_spoil_the_others(team):

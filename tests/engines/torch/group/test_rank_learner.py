@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from cadre.engines.torch import TrainingSettings
 from cadre.engines.torch.learning.policy_optimiser import PATIENCE
 from cadre.errors import DivergedError
-from cadre.settings import LearnerConfig, LoraConfig
+from cadre.settings import LearnerConfig, LoraConfig, LossConfig
 from tests.engines.torch.group.pool import alone, data, part
 
 LORAS = {"p": LoraConfig(rank=4, alpha=8.0), "q": LoraConfig(rank=2, alpha=4.0)}
@@ -160,3 +160,18 @@ def test_ranks_without_data_take_part_and_all_of_them_meet_what_one_meets(pool, 
     (kept,) = tmp_path.iterdir()
     assert str(kept) in told
     assert json.loads(kept.read_text())["token_ids"] == list(bad.token_ids)
+
+
+def nothing_to_learn(make, part):
+    """In a rank: an update of sequences without a gradient, one of nothing at all, and the schedules after both."""
+    learner = make(part)
+    still = [replace(one, advantages=tuple(0.0 for _ in one.advantages)) for one in data()]
+    learner.update(still)
+    learner.update([])
+    return learner._optimisers["p"].updates
+
+
+def test_ranks_meet_an_update_in_which_there_is_nothing_to_learn(pool, folders):
+    """Mistake: an idle micro-batch made of the first of no sequences, where a correction asks for log-probabilities."""
+    loss = LossConfig(correction="truncate")
+    assert pool.run(nothing_to_learn, made(folders["llama"], {}, loss=loss)) == [2, 2]
