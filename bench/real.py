@@ -112,7 +112,8 @@ def measured(known: Known, line: Line, played: Played) -> dict[str, list[float]]
     if line.sampled:
         return {passing(k): [measures.passes(k)(tree) for tree in trees] for k in PASSING}
     table = {what: [measure(tree) for tree in trees] for what, measure in {**COMMON, **known.measures}.items()}
-    table["normalised"] = [value / known.best for value in table["reward"]]
+    best = known.rows[line.row].best or known.best
+    table["normalised"] = [value / best for value in table["reward"]]
     table["seconds"] = [played.seconds / len(trees)] * len(trees)
     return table
 

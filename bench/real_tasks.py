@@ -14,11 +14,13 @@ Measure = Callable[[Mapping[str, Any]], float]
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table: what is changed in the task's recipe, and whether it is trained."""
+    """A line of a table: what is changed in the task's recipe, and whether it is trained; in another environment with
+    the one role that it has, whose best reward is another where `best` says so."""
 
     changes: tuple[str, ...] = ()
     trained: bool = True
-    env: str = ""  # another environment, with the one role that it has
+    env: str = ""
+    best: float | None = None
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,8 @@ KNOWN: dict[str, Known] = {
         {
             "at_grpo": Row(),
             "grpo": Row(("algorithm={name: grpo, k: 4}",)),
-            "alone": Row(env="maths-solo"),
-            "refine": Row(("settings={train: gsm8k, test: gsm8k, rounds: 2}",), env="refine"),
+            "alone": Row(env="maths-solo", best=1.2),
+            "refine": Row(("settings={train: gsm8k, test: gsm8k, rounds: 2}",), env="refine", best=1.5),
         },
         "accuracy",
         512,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cadre.data import hub, read
-from cadre.data.leaks import leaks, words_of
+from cadre.data.leaks import leaks, once
 from cadre.data.records import Article, Problem, Program, Record, text_of
 from cadre.data.specs import SPECS
 from cadre.errors import DataError
@@ -77,8 +77,8 @@ def examine(name: str, source: str = "") -> Examination:
 
 def _report(name: str, split: str, source: str) -> SplitReport:
     pairs = read.parsed(name, split, source)
-    texts = [words_of(text_of(record)) for _, record in pairs if record is not None]
-    return SplitReport(split, len(pairs), len(texts), len(texts) - len(set(texts)), SPECS[name].splits[split][1])
+    judged = [record for _, record in pairs if record is not None]
+    return SplitReport(split, len(pairs), len(judged), len(judged) - len(once(judged)), SPECS[name].splits[split][1])
 
 
 def _leaks(name: str, source: str) -> Iterator[tuple[str, int]]:
@@ -90,13 +90,11 @@ def _leaks(name: str, source: str) -> Iterator[tuple[str, int]]:
 
 def test_sets(name: str, source: str) -> dict[str, str]:
     """The sets with a test split of a set's kind that are at hand, its own among them, each with its source: of those
-    on the hub the ones that were fetched before."""
-    usual = read.HUB if read.is_hub(source) else source
-    return {
-        other: source if other == name else usual
-        for other in tested(name)
-        if other == name or (hub.kept(SPECS[other], "test") if usual == read.HUB else _is_there(other, "test", source))
-    }
+    on the hub its own and the ones that were fetched before."""
+    if not read.is_hub(source):
+        return {other: source for other in tested(name) if _is_there(other, "test", source)}
+    kept = [other for other in tested(name) if other == name or hub.kept(SPECS[other], "test")]
+    return {other: source if other == name else read.HUB for other in kept}
 
 
 def tested(name: str) -> list[str]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from cadre.data.records import Record, text_of
+from cadre.data.records import Record, decided_by, text_of
 
 RUN = 8
 SHARE = 0.9
@@ -63,3 +64,19 @@ def worst(distinct: set[int], held: dict[int, list[int]], sizes: Sequence[int]) 
     shared = Counter(place for run in distinct if run in held for place in held[run])
     share, place = max(((count / sizes[place], place) for place, count in shared.items()), default=(0.0, 0))
     return (share, place) if share >= SHARE else None
+
+
+def once(records: Iterable[Record]) -> list[Record]:
+    """The records without those that repeat one before: the same text, or the same words decided by the same. Words
+    leave signs out, so `sin 60` and `sin (-60)` are told apart by what is right."""
+    texts: set[str] = set()
+    items: set[tuple[Any, ...]] = set()
+    kept = []
+    for record in records:
+        text = text_of(record)
+        item = (words_of(text), *decided_by(record))
+        if text not in texts and item not in items:
+            kept.append(record)
+        texts.add(text)
+        items.add(item)
+    return kept

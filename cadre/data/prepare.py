@@ -14,8 +14,8 @@ from typing import Any
 
 from cadre.data import read
 from cadre.data.examine import not_compared, test_sets, tested
-from cadre.data.leaks import leaks, words_of
-from cadre.data.records import Program, Record, text_of
+from cadre.data.leaks import leaks, once
+from cadre.data.records import Program, Record
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,9 @@ def prepare(name: str, split: str, source: str, out: Path) -> Prepared:
     read.load(name, split, where)
     records = [record for _, record in read.parsed(name, split, where)]
     judged = [record for record in records if record is not None]
-    first = {words_of(text_of(record)): record for record in reversed(judged)}
-    kept = [record for record in judged if first[words_of(text_of(record))] is record]
+    kept = once(judged)
+    repeated = len(judged) - len(kept)
     leaking: dict[str, int] = {}
-    once = len(kept)
     sets = test_sets(name, where) if split == "train" else {}
     for other, there in sets.items():
         leaked = {leak.train for leak in leaks(kept, read.load(other, "test", there))}
@@ -56,7 +55,7 @@ def prepare(name: str, split: str, source: str, out: Path) -> Prepared:
         kept = [record for place, record in enumerate(kept) if place not in leaked]
     _write(kept, out)
     unseen = tuple(other for other in tested(name) if split == "train" and other not in sets)
-    return Prepared(len(records), len(kept), len(records) - len(judged), len(judged) - once, leaking, unseen)
+    return Prepared(len(records), len(kept), len(records) - len(judged), repeated, leaking, unseen)
 
 
 def _write(records: Sequence[Record], out: Path) -> None:

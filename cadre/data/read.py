@@ -14,7 +14,7 @@ from typing import Any
 from cadre.data import hub
 from cadre.data.files import ENDINGS, rows_in
 from cadre.data.parse import TooLongError
-from cadre.data.records import Record
+from cadre.data.records import Record, text_of
 from cadre.data.specs import SPECS, Spec
 from cadre.errors import ConfigError, DataError, nearest
 
@@ -98,12 +98,14 @@ def _belongs(spec: Spec, row: Mapping[str, Any], split: str, where: str) -> bool
 
 
 def _parse(spec: Spec, row: Mapping[str, Any], index: int, where: str) -> Record | None:
+    """The record of a row; None for one that cannot be judged, or that asks nothing."""
     try:
-        return spec.parse(row, index)
+        record = spec.parse(row, index)
     except TooLongError:
         return None
     except MISFITS as error:
         raise _misfit(spec, row, where, error) from None
+    return record if record is not None and text_of(record).strip() else None
 
 
 def _misfit(spec: Spec, row: Mapping[str, Any], where: str, error: Exception) -> DataError:

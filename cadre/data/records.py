@@ -29,7 +29,7 @@ class Program:
     hidden      cases that it does not show; these decide
     tests       test code instead of cases (`assert`s, or `check(candidate)`), with the `setup` that it needs
     names       what the test code may use of a program, the first being its candidate
-    reference   a solution that is known to be right; empty where the data set has none
+    reference   a solution as the data set has it; empty where it has none. Some of APPS are wrong, or no Python 3
     """
 
     id: str
@@ -70,3 +70,14 @@ def text_of(record: Record) -> str:
             return f"{record.statement}\n{record.starter}"
         case Article():
             return record.text
+
+
+def decided_by(record: Record) -> tuple[Any, ...]:
+    """What says whether an answer is right: an item that asks the same and is decided by the same is a repetition."""
+    match record:
+        case Problem():
+            return record.answer, record.tolerance
+        case Program():
+            return repr(record.public), repr(record.hidden), record.tests
+        case Article():
+            return ()

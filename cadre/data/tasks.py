@@ -35,6 +35,7 @@ class Choice:
     leaks         what happens to training items that are test items
     usual         `held_out` where it is None
     functions     only programs that ask for a function by name; scripts are left out
+    halved        one set was named for both splits: without splits of its own it is divided although another is tested
     """
 
     kind: Kind
@@ -46,11 +47,12 @@ class Choice:
     leaks: Leaks = "drop"
     usual: float = 0.1
     functions: bool = False
+    halved: bool = False
 
     @property
     def divided(self) -> bool:
-        """Whether both splits are made from one set that has no splits of its own."""
-        if self.train != self.test:
+        """Whether what is trained on is a part of one set that has no splits of its own."""
+        if self.train != self.test and not self.halved:
             return False
         return is_user_file(self.train) or not {"train", "test"} <= set(read.spec_of(self.train).splits)
 
@@ -76,13 +78,11 @@ def _records(choice: Choice, split: Split) -> tuple[Record, ...]:
     if choice.source == EXAMPLE:
         return (EXAMPLES[choice.kind][split == "test"],)
     _check(choice)
-    if choice.divided:
-        trained, tested = _halves(choice)
-    else:
-        tested = _load(choice, choice.test, "test")
-        trained = _load(choice, choice.train, "train") if split == "train" else ()
+    halves = _halves(choice) if choice.divided and (split == "train" or choice.test == choice.train) else None
+    tested = halves[1] if halves and choice.test == choice.train else _load(choice, choice.test, "test")
     if split == "test":
         return tested
+    trained = halves[0] if halves else _load(choice, choice.train, "train")
     kept = _without_leaks(choice, trained, tested)
     if not kept:
         raise DataError(

@@ -84,8 +84,8 @@ class Alone(Exchange):
 
     roles: ClassVar[tuple[str, ...]] = ("agent",)
 
-    def __init__(self, task: Task, **settings: Any) -> None:
-        super().__init__(task, **{**settings, "exchange": "none"})
+    def __init__(self, task: Task, exchange: Literal["none"] = "none", **settings: Any) -> None:
+        super().__init__(task, exchange=exchange, **settings)
 
     def observe(self) -> dict[str, Observation]:
         asked = self.asked()

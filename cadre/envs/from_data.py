@@ -53,22 +53,25 @@ class FromData(Env):
         """The problems of a split, as the settings choose them.
 
         data          a data set by name, or your own file that ends in .jsonl, for both splits
-        train, test   one for each split, in place of `data`
+        train, test   one for each split, in place of `data`; `test` beside it is what is tested in its stead
         source        where named sets are: a folder, "hub", "example" for two invented items; "" for $CADRE_DATA
         fields        what your own file calls a record's fields: {question: prompt, answer: gold}
         held_out      of one set without splits: how many of its first items, or, below 1, what share of them by the
                       hash of their text, is for testing
         leaks         training items that are test items are left out (drop), or make it an error (refuse)
         """
-        if data is not None and (train is not None or test is not None):
+        if data is not None and train is not None:
             raise ConfigError(
-                f"settings.data: got {data!r} beside settings.{'train' if train is not None else 'test'}; expected "
-                "one set for both splits, or one for each. Remove one of the two."
+                f"settings.data: got {data!r} beside settings.train; expected one set for both splits, or one for "
+                "each. Remove one of the two."
             )
         cls.require()
         trained, tested = train or data or cls.sets[0], test or data or cls.sets[1]
         named = tuple(sorted((fields or {}).items()))
-        return tasks_of(Choice(cls.kind, trained, tested, source, named, held_out, leaks, cls.held), split)
+        one = data is not None or (train is None and cls.sets[0] == cls.sets[1])
+        usual, functions = cls.held, cls.functions
+        choice = Choice(cls.kind, trained, tested, source, named, held_out, leaks, usual, functions, one)
+        return tasks_of(choice, split)
 
 
 def with_example(env: type[Env], settings: Mapping[str, Any]) -> dict[str, Any] | None:

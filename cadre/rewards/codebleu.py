@@ -135,10 +135,10 @@ def share(candidate: Counter[Hashable], reference: Counter[Hashable]) -> float:
 
 def codebleu(reference: str, candidate: str) -> dict[str, float]:
     """`codebleu` and its parts, 0 to 1 each. A part of which the reference has nothing (a program without variables
-    has no flows) is left out of the mean. Raises SyntaxError where the reference does not parse."""
+    has no flows) is left out of the mean. Nothing where the reference does not parse: then nobody can be like it."""
     right, ours = parsed(reference), parsed(candidate)
     if right is None:
-        raise SyntaxError("The reference does not parse.")
+        return {}
     tokens = tokens_of(candidate, ours), tokens_of(reference, right)
     parts = {"bleu": bleu(*tokens), "keywords": bleu(*tokens, keywords=KEYWORD)}
     for name, facts in (("syntax", subtrees), ("flow", flows)):

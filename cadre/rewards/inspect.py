@@ -17,9 +17,10 @@ async def ask(question: str, **request: Any) -> Any:
 
 
 async def likeness(reference: str, candidate: str) -> dict[str, float]:
-    """CodeBLEU of a program and its parts; see `cadre.rewards.codebleu`. Zero where the program defeats the parser."""
+    """CodeBLEU of a program and its parts; see `cadre.rewards.codebleu`. Zero where the program defeats the parser, and
+    nothing where the reference is no Python 3."""
     found: dict[str, float] | None = await answer(CODEBLEU, {"reference": reference, "candidate": candidate})
-    return found or {"codebleu": 0.0}
+    return {"codebleu": 0.0} if found is None else found
 
 
 async def answer(program: str, request: dict[str, Any]) -> Any:

@@ -43,6 +43,39 @@ def test_what_repeats_leaks_or_cannot_be_judged_is_left_out_and_counted(home: st
     assert (tmp_path / "clean.jsonl").read_text().count("\n") == 2
 
 
+def test_equal_words_with_another_answer_are_no_repetition(tmp_path: Path) -> None:
+    """Words leave signs out. The same text with two answers would be refused when it is read back: the first counts."""
+    rows = [("sin 60?", "1"), ("sin(-60)?", "-1"), ("Sin 60 ?", "1"), ("sin 60?", "2")]
+    (tmp_path / "gsm8k").mkdir()
+    lines = [json.dumps({"question": question, "answer": f"#### {answer}"}) for question, answer in rows]
+    (tmp_path / "gsm8k" / "train.jsonl").write_text("\n".join(lines))
+    prepared = prepare("gsm8k", "train", str(tmp_path), tmp_path / "clean.jsonl")
+    assert (prepared.written, prepared.repeated) == (2, 2)
+    again = load_user_file(str(tmp_path / "clean.jsonl"), "problem", {})
+    assert [record.answer for record in again] == ["1", "-1"]
+    assert "2 repeat another" in call("data", "gsm8k", "--from", str(tmp_path)).out
+
+
+def test_a_training_split_alone_is_enough(home: str, tmp_path: Path) -> None:
+    """Its own test split is not here, and that is said."""
+    (tmp_path / "gsm8k").mkdir()
+    (tmp_path / "gsm8k" / "train.jsonl").write_text((Path(home) / "gsm8k" / "train.jsonl").read_text())
+    examined = call("data", "gsm8k", "--from", str(tmp_path))
+    assert examined.code == 0
+    assert "not compared with the test items of" in " ".join(examined.out.split())
+    prepared = prepare("gsm8k", "train", str(tmp_path), tmp_path / "clean.jsonl")
+    assert (prepared.written, "gsm8k" in prepared.unseen) == (2, True)
+
+
+def test_an_item_that_asks_nothing_cannot_be_judged(tmp_path: Path) -> None:
+    (tmp_path / "stories").mkdir()
+    rows = [{"prompt": "A fox.", "story": text} for text in ("", " ", "It ran.")]
+    (tmp_path / "stories" / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    prepared = prepare("stories", "test", str(tmp_path), tmp_path / "clean.jsonl")
+    assert (prepared.written, prepared.unjudged) == (1, 2)
+    assert len(load_user_file(str(tmp_path / "clean.jsonl"), "article", {})) == 1
+
+
 def test_the_file_must_be_new_and_end_in_jsonl(home: str, tmp_path: Path) -> None:
     (tmp_path / "there.jsonl").write_text("")
     assert "exists; expected a new path" in call("data", "gsm8k", "--out", str(tmp_path / "there.jsonl")).err

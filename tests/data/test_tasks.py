@@ -61,6 +61,31 @@ def test_a_set_that_has_one_split_is_divided(home: str) -> None:
     assert (len(tasks_of(choice, "train")), len(tasks_of(choice, "test"))) == (1, 1)
 
 
+def test_one_set_is_divided_as_ever_where_another_is_tested(tmp_path: Path, home: str) -> None:
+    """What is tested changes nothing of what is trained on."""
+    file = write(tmp_path / "a.jsonl", ["p", "q", "r"])
+    choice = Choice("problem", file, "math500", home, held_out=2, halved=True)
+    assert asked(choice, "train") == ["r"]
+    assert "red hens" in asked(choice, "test")[0]
+
+
+def test_scripts_are_left_out_and_refused_where_a_function_is_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = {"statement": "Print 1.", "hidden": [["", "1\n"]]}
+    functions = [{"statement": f"Return {n}.", "entry": "f", "hidden": [[[], n]]} for n in (1, 2)]
+    file = tmp_path / "a.jsonl"
+    file.write_text("\n".join(map(json.dumps, [script, *functions])))
+    choice = Choice("program", str(file), str(file), held_out=1, functions=True)
+    (task,) = tasks_of(choice, "train")
+    assert task.data["statement"] == "Return 2."
+    assert "1 of 3 items" in caplog.text
+    file = tmp_path / "b.jsonl"
+    file.write_text("\n".join(json.dumps({**script, "statement": text}) for text in ("Print 1.", "Say 1.")))
+    with pytest.raises(DataError, match=r"none of the 2 items of .* names the function"):
+        tasks_of(Choice("program", str(file), str(file), held_out=1, leaks="refuse", functions=True), "train")
+
+
 def test_test_items_of_one_s_own_file_do_not_stay_in_training(tmp_path: Path) -> None:
     train, test = write(tmp_path / "a.jsonl", ["p", "Q!"]), write(tmp_path / "b.jsonl", ["q"])
     assert asked(Choice("problem", train, test), "train") == ["p"]

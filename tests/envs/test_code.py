@@ -116,6 +116,17 @@ def test_without_a_reference_the_program_that_passes_stands_in() -> None:
     assert wrong.local["tester"] == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize("reference", ["print(0)", "print int(1)"])
+def test_a_reference_that_fails_the_tests_of_its_problem_is_none(reference: str) -> None:
+    """Mistake: tests that agree with a wrong solution of a public set are paid, and right ones are not."""
+    bare = problem("code-contests")
+    unsolved = Program(bare.id, bare.statement, public=bare.public, hidden=bare.hidden, reference=reference)
+    (right,) = play(env_of(unsolved), team(ADD, TESTS))
+    (wrong,) = play(env_of(unsolved), team("print(0)", TESTS))
+    assert right.local["tester"] == pytest.approx(0.6)
+    assert wrong.local["tester"] == pytest.approx(0.2)
+
+
 @pytest.mark.parametrize(
     ("name", "place", "program", "tests"),
     [

@@ -76,12 +76,22 @@ def test_a_file_of_your_own(name: str, tmp_path: Path) -> None:
     assert len(spec.tasks("train")) == len(spec.tasks("test")) == 1
 
 
+def test_another_set_is_tested_beside_the_one_that_is_named_for_both() -> None:
+    """All of it, while training goes on with the first set, divided where it has no splits of its own."""
+    beside = EnvSpec("pairs", {"data": "mbpp", "test": "humaneval", "source": source()})
+    assert [task.data["entry"] for task in beside.tasks("test")] == ["twice", "last"]
+    assert {task.id.split("-")[1] for task in beside.tasks("train")} == {"mbpp"}
+    usual = EnvSpec("pairs", {"test": "mbpp", "held_out": 1, "source": source()})
+    assert [task.data["entry"] for task in usual.tasks("train")] == ["last"]
+    assert len(usual.tasks("test")) == 2
+
+
 SETTINGS = {
     "a misspelt setting": ("maths", {"trian": "gsm8k"}, r"settings\.trian: unknown to Maths; .*Did you mean train\?"),
     "one set and two": (
         "maths",
-        {"data": "gsm8k", "test": "math500"},
-        r"settings\.data: got 'gsm8k' beside settings\.test",
+        {"data": "gsm8k", "train": "math-train"},
+        r"settings\.data: got 'gsm8k' beside settings\.train",
     ),
     "a share of nothing": ("maths", {"held_out": 0}, r"settings\.held_out: got 0"),
     "more than all": ("maths", {"held_out": 1.5}, r"settings\.held_out: got 1\.5"),

@@ -1,6 +1,7 @@
 """aux and main: the graded reward by hand, the feedback modes, the exploits, and the public sets where at hand."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -51,6 +52,16 @@ CASES = {
     "one test in three": (AUX, "def twice(n):\n    return 6 * aux(1)", {**FULL, "tests": 1 / 3}),
     "nothing": ("", "", {"aux": 0.0, "main": 0.0}),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("opening", ["", "import math\n\n", "class Solution:\n    "])
+def test_a_starter_without_a_body_breaks_nothing(opening: str) -> None:
+    """Mistake: a signature before the answers, which makes the whole an error of indentation. Of what is before it all
+    that stands by itself is kept."""
+    call = "math.pi and aux(number)" if "math" in opening else "aux(number)"
+    problem = replace(PROBLEM, starter=f"{opening}def twice(number):\n")
+    main = f"def twice(number):\n    half = {call}\n    return half + number"
+    assert asyncio.run(grade(problem, AUX, main)).parts == pytest.approx(FULL)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -64,6 +64,10 @@ def test_a_part_that_the_reference_lacks_is_left_out() -> None:
     assert codebleu("print(1)", "print(1)")["codebleu"] == pytest.approx(1.0)
 
 
+def test_nothing_is_like_a_reference_that_is_no_python_3() -> None:
+    assert asyncio.run(likeness("print 1", "print(1)")) == {}
+
+
 def test_a_program_that_does_not_parse_has_its_tokens_only() -> None:
     found = codebleu(ADD, ADD + ")")
     assert (found["syntax"], found["flow"]) == (0.0, 0.0)
