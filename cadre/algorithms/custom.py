@@ -43,7 +43,7 @@ class Comparison(Section):
 
 
 class Custom(Algorithm):
-    """Any point of the four axes, each a name of a table in `cadre.rollout.tree_shape` or `cadre.advantages`, or
+    """Any point of the four axes, each a name of a table in `cadre.rollout` or `cadre.advantages`, or
     `my_file.py:function`."""
 
     name: Literal["custom"]

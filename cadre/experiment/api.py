@@ -48,10 +48,12 @@ class Sections(TypedDict, total=False):
     credit: Section
     loss: Section
     sampling: Section
+    vllm: Section
     learner: Section
     train: Section
     episodes: Section
     evaluate: Section
+    trackers: Section
     cluster: Section
     sandbox: Section
     steps: int
