@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from cadre.cli.terminal import console, print_error, refuse_beside
+from cadre.cli.terminal import console, print_error, refuse_beside, visible
 from cadre.envs.adapters.program import Program
 from cadre.envs.check import Report, examine
 from cadre.envs.spec import EnvSpec
@@ -85,6 +85,6 @@ def _print_prompt(prompt: FirstPrompt, model: str) -> None:
     console.print(f"{prompt.role} sees first, as {name} reads it ({prompt.tokens:,} tokens):", highlight=False)
     lines = prompt.text.rstrip("\n").split("\n")
     for line in lines[:SHOWN_LINES]:
-        console.print(f"    {line}", markup=False, highlight=False)
+        console.print(f"    {visible(line)}", markup=False, highlight=False)
     if len(lines) > SHOWN_LINES:
         console.print(f"    ({len(lines) - SHOWN_LINES} more lines)", highlight=False)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cadre.cli.terminal import console, must_be_new, refuse_beside, refuse_without
+from cadre.cli.terminal import console, must_be_new, refuse_beside, refuse_without, visible
 from cadre.errors import ConfigError
 
 
@@ -36,7 +36,7 @@ def data(
         sys.stdout.write(json.dumps(found.as_dict()) + "\n")
     else:
         for line in examine.lines(found):
-            console.print(line, markup=False, highlight=False)
+            console.print(visible(line), markup=False, highlight=False)
     raise typer.Exit(0 if found.sound else 1)
 
 

@@ -16,8 +16,9 @@ from cadre.errors import ConfigError, RunError
 
 WIDTH = 80
 
-console = Console(soft_wrap=True)
-stderr = Console(stderr=True, soft_wrap=True)
+# `:x:` in what a model said is no emoji.
+console = Console(soft_wrap=True, emoji=False)
+stderr = Console(stderr=True, soft_wrap=True, emoji=False)
 
 RunFolder = Annotated[Path, typer.Argument(help="the folder of a run", autocompletion=completion.runs)]
 Target = Annotated[
@@ -72,4 +73,4 @@ def _given(context: typer.Context, parameters: Sequence[str]) -> Iterator[str]:
 
 def print_error(paragraph: str) -> None:
     """One thing that is the user's to fix, to stderr."""
-    stderr.print(f"error: {paragraph}", markup=False, highlight=False)
+    stderr.print(f"error: {visible(paragraph)}", markup=False, highlight=False)

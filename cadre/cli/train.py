@@ -99,5 +99,6 @@ def _after(here: Run, done: int, held_out: int) -> None:
         f"  cadre play {here.folder}              one episode, to read\n"
         f"  cadre eval {here.folder} --tasks {min(500, held_out):<3}  more held-out tasks\n"
         f"  tensorboard --logdir {here.folder}    the curves",
+        markup=False,
         highlight=False,
     )

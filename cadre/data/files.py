@@ -42,7 +42,7 @@ def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:
 
 def _listed(file: Path) -> list[Mapping[str, Any]]:
     try:
-        rows = json.loads(file.read_text(encoding="utf-8"))
+        rows = json.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"data: {file} cannot be read as JSON ({error}). Fix the file.") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

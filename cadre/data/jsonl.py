@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ def rows_of(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, 1):
+                line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                 if line.strip():
                     yield number, _row(line.rstrip(b"\n"), f"data: {file}, line {number}:")
     except OSError as error:

@@ -91,7 +91,7 @@ def train(
         experiment = resolve(parse(raw, env), env)
         ask_hub(experiment)
         here = Run.create(Path(run) if run else new_folder(_name(recipe, raw)), experiment.config)
-    team, _ = session.start(experiment, here, Console(soft_wrap=True, quiet=quiet), resume)
+    team, _ = session.start(experiment, here, Console(soft_wrap=True, emoji=False, quiet=quiet), resume)
     return LoadedTeam(experiment, team, here)
 
 

@@ -61,8 +61,10 @@ class Serving:
             sample = await self._sample(held)
             message = sample.message or Message("assistant", sample.text)
             answer = Answer(message, sample.finish, len(sample.prompt_ids), len(sample.token_ids)).named(held.name)
-        except (PromptError, EngineError) as error:
+        except PromptError as error:
             _refuse(held, Refused(400, str(error), "messages", "context_length_exceeded"))
+        except EngineError as error:
+            _refuse(held, Refused(503, str(error)))
         except Exception as error:  # noqa: BLE001 - others in the batch and after it are to be answered all the same
             sys.stderr.write(f"A call could not be answered:\n{traceback.format_exc()}\n")
             _refuse(held, Refused(500, f"The team could not answer: {type(error).__name__}: {first_line(error)}"))

@@ -82,6 +82,12 @@ def _environment(run: Run) -> Iterator[str]:
     yield f"- commits: {', '.join(told_of) or 'none is known'}; a plus is for changes that were not committed"
 
 
+def picture_paths(out: Path) -> list[Path]:
+    """Where the pictures of a page may come to lie."""
+    stem = out.with_suffix("")
+    return [stem.with_name(f"{stem.name}-{number}.png") for number in range(1, len(PLOTS) + 1)]
+
+
 def draw(steps: Sequence[Line], stem: Path) -> list[tuple[str, Path]]:
     """A picture a figure of `PLOTS` that the run has values for, as `STEM-1.png` and so on."""
     try:

@@ -38,7 +38,12 @@ class Held:
     @property
     def left(self) -> bool:
         """Whether the client has gone before it had the answer; it may ask again."""
-        return self.heard and not self.listeners and not self.delivered
+        return self.heard and not self.listeners and not self.delivered and not self.failed
+
+    @property
+    def failed(self) -> bool:
+        """Whether it could not be answered; asked again, it is another call."""
+        return self.answer.done() and not self.answer.cancelled() and self.answer.exception() is not None
 
     @property
     def name(self) -> str:
@@ -75,11 +80,11 @@ class Session:
             raise Refused(404, f"model: there is no {call.role[:80]!r}; expected {known}.", "model", "model_not_found")
         alike = self.held.setdefault(call.content, [])
         lost = [held for held in alike if held.left]
-        repeated = lost[:1] or (alike[-1:] if again else [])
+        repeated = lost[:1] or ([held for held in alike if not held.failed][-1:] if again else [])
         if repeated:
             return repeated[0]
         if sum(not held.answer.done() for every in self.held.values() for held in every) >= MAX_HELD:
-            raise Refused(400, f"This session waits for {MAX_HELD} answers; expected fewer at once.")
+            raise Refused(429, f"This session waits for {MAX_HELD} answers; expected fewer at once. Ask again later.")
         held = Held(call, self.calls[call.content], asyncio.get_running_loop().create_future())
         held.answer.add_done_callback(
             lambda future: future.cancelled() or future.exception()

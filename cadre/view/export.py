@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from cadre.view import PAGE
+from cadre.view import PAGE, plain_json
 from cadre.view.reading import RunReader, table_of
 
 # In the order in which they need each other.
@@ -112,7 +112,7 @@ def html(told: Sequence[dict[str, Any]]) -> str:
     style = "\n".join((PAGE / name).read_text(encoding="utf-8") for name in ("vendor/uPlot.min.css", "style.css"))
     policy = f"default-src 'none'; script-src {_hash(chart)} {_hash(page)}; style-src 'unsafe-inline'; img-src data:"
     # "</script>" cannot stand in the data: no "<" can.
-    data = json.dumps({"runs": told}, separators=(",", ":")).replace("<", "\\u003c")
+    data = plain_json({"runs": told}).replace("<", "\\u003c")
     text = PRELOAD.sub("", (PAGE / "index.html").read_text(encoding="utf-8"))
     replaced = {
         '<meta charset="utf-8">': '<meta charset="utf-8">\n'

@@ -10,6 +10,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from cadre.errors import RunError
+
 HEAD = re.compile(rb'\{"step": (\d+), "tree": (\d+), ')
 
 
@@ -44,12 +46,17 @@ class AnnotationIndex:
                 if not line.endswith(b"\n"):
                     return
                 head = HEAD.match(line)
-                place = (int(head[1]), int(head[2])) if head else _place(line)
-                self._places[place].append((self._end, len(line)))
+                if line.strip():
+                    place = (int(head[1]), int(head[2])) if head else self._place(line)
+                    self._places[place].append((self._end, len(line)))
                 self._end, self._last = self._end + len(line), line
 
-
-def _place(line: bytes) -> tuple[int, int]:
-    """Of a line that another program wrote, with its fields in another order."""
-    told = json.loads(line)
-    return told["step"], told["tree"]
+    def _place(self, line: bytes) -> tuple[int, int]:
+        """Of a line that another program wrote, with its fields in another order."""
+        try:
+            told = json.loads(line)
+            return told["step"], told["tree"]
+        except (ValueError, KeyError, TypeError):
+            raise RunError(
+                f"{self._path}: got the line {line[:80]!r}; expected an object with step and tree. Fix or remove it."
+            ) from None

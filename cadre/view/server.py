@@ -7,7 +7,6 @@ another origin's page makes is refused. The page may load nothing from elsewhere
 from __future__ import annotations
 
 import hmac
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cadre.errors import CadreError
-from cadre.view import PAGE
+from cadre.view import PAGE, plain_json
 from cadre.view.reading import RunReader
 
 POLICY = (
@@ -75,7 +74,7 @@ def application(runs: Sequence[RunReader], token: str, hosts: Sequence[str]) -> 
 
 
 def as_json(value: Any) -> Response:
-    return Response(json.dumps(value, separators=(",", ":")), media_type="application/json")
+    return Response(plain_json(value), media_type="application/json")
 
 
 async def _refused(request: Request, error: Exception) -> Response:

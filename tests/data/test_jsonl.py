@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from cadre.data import load
+from cadre.data.files import rows_in
 from cadre.data.jsonl import rows_of
 from cadre.errors import DataError
 
@@ -13,6 +14,14 @@ def test_rows_with_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_bytes('{"a": 1}\n\n  \n{"a": "x\u2028y"}\r\n{"a": null}'.encode())
     assert list(rows_of(file)) == [(1, {"a": 1}), (4, {"a": "x\u2028y"}), (5, {"a": None})]
+
+
+def test_the_mark_that_some_editors_begin_a_file_with_is_none_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b'\xef\xbb\xbf{"a": 1}\n{"a": 2}\n')
+    assert [row for _, row in rows_of(file)] == [{"a": 1}, {"a": 2}]
+    (tmp_path / "a.json").write_bytes(b'\xef\xbb\xbf[{"a": 1}]')
+    assert [row for _, row in rows_in(tmp_path / "a.json")] == [{"a": 1}]
 
 
 BROKEN = {

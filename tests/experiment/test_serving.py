@@ -9,7 +9,7 @@ import openai
 import pytest
 
 import cadre
-from cadre.errors import DivergedError
+from cadre.errors import DivergedError, EngineError
 from cadre.experiment.serving import models_of, serve
 from cadre.rollout import walk
 from tests.engines import tiny
@@ -46,6 +46,29 @@ def test_a_program_does_outside_as_in_an_evaluation(loaded):
         ).usage.prompt_tokens
         with pytest.raises(openai.BadRequestError, match="context"):
             client.responses.create(model="gpt", input="x" * 10_000)
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("raised", [EngineError("busy"), DivergedError("once")])
+def test_a_call_that_failed_once_may_be_answered_when_it_is_made_again(loaded, monkeypatch, raised):
+    """Mistake: the error held as the answer, for ever; an engine that is busy said to be a prompt too long."""
+    team, sample = loaded.team.greedy(), type(loaded.team).sample
+    errors = [raised]
+
+    async def once(self, seen, *given):
+        if errors:
+            raise errors.pop()
+        return await sample(self, seen, *given)
+
+    monkeypatch.setattr(type(team), "sample", once)
+    server, session = serve(team, models_of(loaded.experiment))
+    try:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=session.key, max_retries=0, timeout=20)
+        with pytest.raises(openai.InternalServerError) as refused:
+            client.responses.create(model="gpt", input="x")
+        assert refused.value.status_code == (503 if isinstance(raised, EngineError) else 500)
+        assert client.responses.create(model="gpt", input="x").object == "response"
     finally:
         server.close()
 

@@ -8,6 +8,7 @@ import pytest
 from cadre.experiment import summary
 from cadre.experiment.commits import commit_of
 from cadre.experiment.run_directory import Run
+from tests.cli.calling import call
 from tests.view.runs import synthetic
 
 
@@ -52,3 +53,11 @@ def test_plots_stand_beside_the_page(run: Run, tmp_path: Path) -> None:
     pictures = sorted(path.name for path in tmp_path.glob("*.png"))
     assert pictures[0] == "report-1.png"
     assert all(f"]({picture})" in (tmp_path / "report.md").read_text() for picture in pictures)
+
+
+def test_a_picture_that_is_there_is_not_overwritten(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "report-2.png").write_bytes(b"mine")
+    done = call("report", str(run.folder), "--out", str(tmp_path / "report.md"))
+    assert done.code == 2
+    assert "report-2.png exists" in " ".join(done.err.split())
+    assert (tmp_path / "report-2.png").read_bytes() == b"mine"

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cadre.errors import RunError
+from cadre.view import plain_json
 from cadre.view.lines import AnnotationIndex
 
 
@@ -48,6 +50,21 @@ def test_a_stream_that_was_cut_and_grew_past_its_end_is_read_anew(tmp_path: Path
     )
     write(path, range(2, 9))
     assert [[line["step"] for line in index.of(step, 0)] for step in range(9)] == [[step] for step in range(9)]
+
+
+def test_a_blank_line_is_none_and_an_odd_one_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('\n{"step": 0, "tree": 0, "samples": []}\n \n{"step": 1, "tree": 0, "samples": []}\n')
+    assert [list(AnnotationIndex(path).of(step, 0)) != [] for step in range(2)] == [True, True]
+    path.write_text('{"tree": 0, "turn": 1}\n')
+    with pytest.raises(RunError, match=r"mine.jsonl: got the line .*turn.*; expected an object with step and tree"):
+        list(AnnotationIndex(path).of(0, 0))
+
+
+def test_numbers_that_are_not_finite_are_null_to_a_browser() -> None:
+    told = {"v": [float("nan"), 1.5, (float("inf"), {"w": -float("inf")})], "t": True, "s": "NaN"}
+    assert json.loads(plain_json(told)) == {"v": [None, 1.5, [None, {"w": None}]], "t": True, "s": "NaN"}
+    assert plain_json({"v": 1.5}) == '{"v":1.5}'
 
 
 @pytest.mark.usefixtures("restless")

@@ -67,7 +67,7 @@ class Instance:
         self._given: list[Held] = []
         self._changed = asyncio.Event()
         self._calls = 0
-        self.paid = Reward()
+        self.paid, self.posts = Reward(), 0
         self.session = sessions.add(Session(self._roles, self._arrived, self._posted))
         self.running: Running | None = None
 
@@ -137,7 +137,7 @@ class Instance:
         self._given.append(held)
 
     def _posted(self, reward: Reward) -> None:
-        self.paid = added(self.paid, reward)
+        self.paid, self.posts = added(self.paid, reward), self.posts + 1
 
     def _in_order(self) -> list[Asked]:
         waiting = (Asked(held.call, held.occurrence) for held in self._waiting.values() if not held.left)

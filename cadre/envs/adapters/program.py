@@ -214,7 +214,8 @@ class Program(Env):
         self.trunk, self.copied = Trunk(instance), None
         if self.standing.ended is not None:
             self._host.server.loop.call_soon_threadsafe(self.trunk.close)
-            self.outcome = rewards.final(self.task, self.standing.ended, self.past, self.reward, self.errors)
+            posted = instance is not None and instance.posts > 0
+            self.outcome = rewards.final(self.task, self.standing.ended, self.past, self.reward, self.errors, posted)
             self.paid = added(self.paid, self.outcome.reward)
         self.total += self.paid.team
 

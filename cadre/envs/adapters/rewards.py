@@ -18,11 +18,22 @@ FROM_PROGRAM = "program"
 Errors = float | str
 
 
-def final(task: Task, ended: Ended, past: Sequence[Exchange], reward: str, errors: Errors) -> Outcome:
-    """What the end of a program pays. Raises ProgramFailed where it failed and that is not to be paid."""
-    if ended.error:
+def final(
+    task: Task, ended: Ended, past: Sequence[Exchange], reward: str, errors: Errors, posted: bool = False
+) -> Outcome:
+    """What the end of a program pays. Raises ProgramFailed where it failed and that is not to be paid.
+
+    Where it `posted` no reward, what it printed last has to be one.
+    """
+    error = ended.error
+    if ended.unread and reward == FROM_PROGRAM and not posted:
+        error = (
+            f"The program posted no reward, and what it printed last is none: {ended.unread[:200]!r}; expected a "
+            "number or an object as its last line on standard output."
+        )
+    if error:
         if isinstance(errors, str):
-            raise ProgramFailed(ended.error)
+            raise ProgramFailed(error)
         return Outcome(Reward(team=errors), False)
     if reward == FROM_PROGRAM:
         return _outcome(ended.value)

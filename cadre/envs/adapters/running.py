@@ -21,14 +21,17 @@ from cadre.errors import ConfigError
 from cadre.settings.user_code import load_function
 
 TOLD = 2_000
+LAST_LINE = 1 << 20
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program ended: the value that it returned, or what went wrong."""
+    """How a program ended: the value that it returned, or what went wrong; or `unread`, what it printed last in place
+    of a value."""
 
     value: Any = None
     error: str = ""
+    unread: str = ""
 
 
 class Running(Protocol):
@@ -83,16 +86,24 @@ class InProcess:
         if status:
             how = f"was ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
             return Ended(error=_with_output(f"the program {how}", self.output()))
-        return Ended(_json(self.output().rstrip().rpartition("\n")[2]))
+        last = _end_of(self.control / "output.txt", LAST_LINE).rstrip().rpartition("\n")[2]
+        value = _json(last)
+        return Ended(value, unread="" if value is not None or last.strip() in ("", "null") else last)
 
     def output(self) -> str:
-        """The end of what it printed."""
-        try:
-            with (self.control / "output.txt").open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - TOLD))
-                return file.read().decode(errors="replace")
-        except OSError:
-            return ""
+        """The end of what it printed, and of what it complained of."""
+        said = (_end_of(self.control / name, TOLD) for name in ("output.txt", "errors.txt"))
+        return "\n".join(filter(None, (text.rstrip() for text in said)))
+
+
+def _end_of(path: Path, most: int) -> str:
+    """The last so many bytes of a file, as text."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _json(text: str) -> Any:
@@ -145,15 +156,18 @@ def _called(function: Any, task: Mapping[str, Any], url: str, key: str) -> Ended
         import openai
 
         kind = openai.AsyncOpenAI if inspect.iscoroutinefunction(function) else openai.OpenAI
-        takes_client = len(inspect.signature(function).parameters) > 1
-        value = function(task, kind(base_url=url, api_key=key)) if takes_client else function(task)
+        value = function(task, kind(base_url=url, api_key=key))
         return Ended(asyncio.run(value) if inspect.iscoroutine(value) else value)
-    except Exception as error:  # noqa: BLE001 - whatever the program raises is its end, and told
+    except BaseException as error:  # noqa: BLE001 - whatever the program raises is its end, and told
         return Ended(error=f"{type(error).__name__}: {error}")
 
 
 def function_of(reference: str) -> Any:
-    """The user's function. Raises ConfigError where there is none, or no client for it."""
+    """The user's function. Raises ConfigError where there is none, or no client for it.
+
+    One that takes no client is refused: in a thread of this process it would find another address and key in the
+    environment, if any.
+    """
     try:
         import openai  # noqa: F401
     except ImportError:
@@ -161,4 +175,11 @@ def function_of(reference: str) -> Any:
             "settings.isolation: thread hands a client to the function, and openai is not installed; expected it. "
             "Run: pip install openai."
         ) from None
-    return load_function("settings.run", reference, {})
+    function = load_function("settings.run", reference, {})
+    parameters = inspect.signature(function).parameters.values()
+    if len(parameters) < 2 and not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        raise ConfigError(
+            f"settings.isolation: thread hands a client to the function, and {reference} takes none; expected a "
+            "function of (task, client). Add the parameter, or leave isolation at fork."
+        )
+    return function

@@ -41,6 +41,7 @@ class Nursery:
     def __init__(self, run: Run, out: int) -> None:
         self.run, self.out = run, out
         self.names: dict[int, str] = {}
+        self.keys: dict[int, bytes] = {}
         self.pipe = os.pipe()
 
     def serve(self) -> None:
@@ -87,6 +88,7 @@ class Nursery:
                 os.close(mine)
             become(order, self.run)
         self.names[pid] = order["start"]
+        self.keys[pid] = order["environment"].get("OPENAI_API_KEY", "").encode()
         self.tell(started=order["start"], pid=pid)
 
     def reap(self) -> None:
@@ -99,6 +101,7 @@ class Nursery:
                 return
             name = self.names.pop(pid, None)
             if name is not None:
+                del self.keys[pid]
                 kill_group(pid)
                 self.kill_strays()
                 self.tell(ended=name, status=os.waitstatus_to_exitcode(status))
@@ -111,10 +114,20 @@ class Nursery:
         self.kill_strays()
 
     def kill_strays(self) -> None:
-        """What an instance left behind is a child of this process that it did not start."""
-        for pid, parent in parents().items():
-            if parent == os.getpid() and pid not in self.names:
+        """What an instance left behind is a child of this process that it did not start, and of no instance that runs:
+        neither in the session of one nor with its key."""
+        for pid, (parent, session) in processes().items():
+            if parent == os.getpid() and pid not in self.names and session not in self.names and not self.owned(pid):
                 end(pid)
+
+    def owned(self, pid: int) -> bool:
+        """Whether a process was given the key of an instance that runs."""
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                given = file.read()
+        except OSError:
+            return False
+        return any(key and key in given for key in self.keys.values())
 
     def kill_all(self) -> None:
         signal.set_wakeup_fd(-1)
@@ -142,24 +155,25 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def parents() -> dict[int, int]:
-    """The parent of every process."""
+def processes() -> dict[int, tuple[int, int]]:
+    """The parent and the session of every process."""
     known = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
-                    known[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
-            except (OSError, IndexError):
+                    _, parent, _, session = file.read().rpartition(b")")[2].split()[:4]
+                known[int(name)] = int(parent), int(session)
+            except (OSError, ValueError):
                 continue
     return known
 
 
 def descendants(root: int) -> list[int]:
     """All processes below one, the deepest last."""
-    below, known = [root], parents()
+    below, known = [root], processes()
     for pid in below:
-        below += [child for child, parent in known.items() if parent == pid]
+        below += [child for child, (parent, _) in known.items() if parent == pid]
     return below[1:]
 
 
@@ -180,7 +194,7 @@ def become(order: Order, run: Run) -> None:
 
 
 def settle(order: Order) -> None:
-    """A session of its own, dead with its parent, within its limits, in its folder, with its output in a file."""
+    """A session of its own, dead with its parent, within its limits, in its folder, with its output in two files."""
     os.setsid()
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.set_wakeup_fd(-1)
@@ -192,10 +206,9 @@ def settle(order: Order) -> None:
     with open(order["control"] + "/task.json", "w") as file:
         json.dump(order["task"], file)
     given = os.open(order["control"] + "/task.json", os.O_RDONLY)
-    said = os.open(order["control"] + "/output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(given, 0)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
+    for number, name in ((1, "output.txt"), (2, "errors.txt")):
+        os.dup2(os.open(f"{order['control']}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
 

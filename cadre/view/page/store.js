@@ -45,11 +45,11 @@ async function refreshRun(run) {
   if (told.generation !== run.generation) return startAgain(run, told.generation);
   if (told.offset < run.offset) Object.assign(run, { xs: [], columns: {} });
   append(run, told);
-  run.trees.push(...trees.rows.map(entry));
+  for (const row of trees.rows) run.trees.push(entry(row));
   run.evaluations = evaluations;
   if (left.offset < run.leftOutOffset) run.leftOut = [];
   run.leftOutOffset = left.offset;
-  run.leftOut.push(...left.lines);
+  for (const line of left.lines) run.leftOut.push(line); // as arguments too many would overflow the stack
   const grew = told.steps.length + trees.rows.length + left.lines.length > 0;
   if (grew) run.changed = Date.now();
   return grew;
@@ -65,7 +65,7 @@ function startAgain(run, generation) {
 function append(run, told) {
   const before = run.xs.length;
   run.offset = told.offset;
-  run.xs.push(...told.steps.map((step) => step + 1));
+  for (const step of told.steps) run.xs.push(step + 1);
   for (const name of Object.keys(told.columns)) run.columns[name] ??= new Array(before).fill(null);
   for (const [name, column] of Object.entries(run.columns)) {
     const more = told.columns[name];

@@ -51,6 +51,20 @@ def likeness(task, client):
     return paid
 
 
+def daemon(task, client):
+    """Starts a process that is nobody's child any more, and asks; whether that process is there after the answer."""
+    started = subprocess.run("sleep 60 >/dev/null 2>&1 & echo $!", shell=True, capture_output=True, text=True, check=True)
+    ask(client, "planner", task["word"])
+    return float(os.path.exists(f"/proc/{started.stdout.strip()}"))
+
+
+def unaided(task):
+    """Takes no client, and finds address and key in the environment."""
+    import openai
+
+    return relay(task, openai.OpenAI())
+
+
 def pair(task, client):
     """Both are asked at once, from two threads."""
     said = {}

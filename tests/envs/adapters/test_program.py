@@ -68,6 +68,37 @@ def test_a_command_is_a_program():
     assert env.success
 
 
+def printing(code):
+    return Program(TASK, [sys.executable, "-c", f"import sys; {code}"], ROLES)
+
+
+def test_complaints_after_the_reward_do_not_hide_it():
+    """Mistake: standard output and errors in one file, of which the last line is read."""
+    env = printing("print('1.0'); print('warning: shutting down', file=sys.stderr)")
+    assert env.observe() == {}
+    assert env.outcome.reward == Reward(team=1.0)
+    long = printing("import json; print(json.dumps({'team': 0.5, 'parts': {str(n): 1.0 for n in range(1000)}}))")
+    assert long.observe() == {}
+    assert long.outcome.reward.team == 0.5
+
+
+def test_a_last_line_that_is_no_reward_is_told():
+    """Mistake: what cannot be read pays 0, and nobody hears of it."""
+    with pytest.raises(ProgramFailed, match=r"printed last is none: 'score: 1.0'; expected a number"):
+        printing("print('score: 1.0')").observe()
+    nothing = printing("pass")
+    assert nothing.observe() == {}
+    assert nothing.outcome.reward == Reward()
+
+
+def test_the_end_of_one_instance_leaves_the_processes_of_others_alone():
+    first, second = program("daemon"), program("daemon")
+    first.observe()
+    second.observe()
+    assert play(second, "a") == [Reward(team=1.0)]
+    assert play(first, "a") == [Reward(team=1.0)]
+
+
 @pytest.mark.parametrize("isolation", ["fork", "thread"])
 def test_a_fork_is_started_anew_and_leaves_its_origin_alone(isolation):
     async def played():
@@ -328,6 +359,13 @@ def test_models_may_go_by_other_names():
 def test_what_cannot_be_started_is_refused(settings, words):
     with pytest.raises(ConfigError, match=words):
         Program(TASK, roles=ROLES, **settings)
+
+
+def test_a_function_without_a_client_is_no_thread():
+    """It would ask whoever the environment of this process names, with the user's own key."""
+    with pytest.raises(ConfigError, match=r"takes none; expected a function of \(task, client\)"):
+        program("unaided", isolation="thread").observe()
+    assert play(program("unaided"), "a", "a", "b", "b")[-1] == Reward(team=1.0)
 
 
 def test_a_file_that_fails_to_load_is_told(tmp_path):
