@@ -172,6 +172,10 @@ BAD = {
         ["algorithm=ippo", "algorithm.critic.learner={learning_rate: 0.1, epochs: 7}"],
         ["algorithm.critic.learner", "epochs", "got 7", "critic.policy.learner"],
     ),
+    "a distance where what passed is learned from": (
+        ["algorithm={name: sirius, kl: 0.1}"],
+        ["algorithm.kl: got 0.1", "Set loss.kl"],
+    ),
     "a distance that pairs ignore": (["algorithm={name: ma_dpo, kl: 5}"], ["algorithm.kl: got 5", "learns from pairs"]),
     "a length that pairs ignore": (
         ["algorithm=ma_dpo", "credit.overlong_buffer=1"],

@@ -48,6 +48,7 @@ TRAINING = (
     learning.learner_pack,
     learning.learner_ranks,
     learning.preference,
+    learning.only_positive,
     learning.learner_epochs,
     learning.train_max_staleness,
     learning.credit_overlong_buffer,

@@ -89,6 +89,15 @@ def preference(experiment: Experiment) -> None:
             )
 
 
+def only_positive(experiment: Experiment) -> None:
+    """What failed is left out by its reward, which a penalty would turn around."""
+    if experiment.plan.only_positive and experiment.plan.kl:
+        raise ConfigError(
+            f"algorithm.kl: got {experiment.plan.kl:g} with {experiment.config.algorithm.name}, which learns from what "
+            "passed alone, and a penalty would change what that is; expected 0. Set loss.kl in its place."
+        )
+
+
 def learner_epochs(experiment: Experiment) -> None:
     """Without a ratio nothing corrects for data that the first optimiser step has made stale."""
     for name in dict.fromkeys(experiment.trained_roles.values()):
