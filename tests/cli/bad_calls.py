@@ -459,6 +459,7 @@ preference-pairs PLAIN --out text.txt
 preference-pairs PLAIN --out text.txt/below.jsonl
 preference-pairs PLAIN --out /proc/nowhere/pairs.jsonl
 preference-pairs PLAIN --out pairs.jsonl --tasks 0
+preference-pairs plan-path --out pairs.jsonl --joint
 preference-pairs PLAIN train.steps=x --out pairs.jsonl
 
 # reward-model.
