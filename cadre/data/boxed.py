@@ -1,6 +1,8 @@
 """The answer that a worked solution puts into its last box, as mathematical data sets and their solvers write it."""
 
-BOXES = ("\\boxed", "\\fbox")
+import re
+
+BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 
 
 def last_boxed(text: str) -> str | None:
@@ -9,14 +11,13 @@ def last_boxed(text: str) -> str | None:
     >>> last_boxed("so \\\\boxed{1} or rather \\\\boxed{\\\\frac{1}{2}}.")
     '\\\\frac{1}{2}'
     """
-    start = max(text.rfind(box) for box in BOXES)
-    opening = text.find("{", start)
-    if start < 0 or opening < 0 or text[start:opening].rstrip() not in BOXES:
+    openings = [box.end() - 1 for box in BOX.finditer(text)]
+    if not openings:
         return None
-    depth, place = 0, opening
+    depth, place = 0, openings[-1]
     while (closing := text.find("}", place)) >= 0:
         depth += text.count("{", place, closing) - 1
         if depth == 0:
-            return text[opening + 1 : closing].strip()
+            return text[openings[-1] + 1 : closing].strip()
         place = closing + 1
     return None

@@ -26,11 +26,25 @@ EXPERT = "expert"
 LEVELS_OF = {"aux": ("aux",), "main": ("main", "calls", "more", "ignored")}
 # Without it an instructed model spends its tokens on words before the code and on examples after it.
 ONLY = "Answer with the code of your function alone: no explanation, no tests, no examples.\n\n{task}"
+AUX = "Write one Python function named `aux` that helps to solve the task below. "
+MAIN = "Write the Python function `{entry}` for the task below. "
 ASK = {
-    "aux": "Write one Python function named `aux` that helps to solve the task below. A team mate writes `{entry}` "
-    "itself at the same time, cannot see your code, and will call `aux`: leave `{entry}` to them. " + ONLY,
-    "main": "Write the Python function `{entry}` for the task below. A team mate writes a helper function `aux` at the "
-    "same time; you cannot see it, and should call it and use what it returns. " + ONLY,
+    "aux": AUX + "A team mate writes `{entry}` itself at the same time, cannot see your code, and will call `aux`: "
+    "leave `{entry}` to them. " + ONLY,
+    "main": MAIN + "A team mate writes a helper function `aux` at the same time; you cannot see it, and should call it "
+    "and use what it returns. " + ONLY,
+}
+# One after the other: `main` sees what `aux` has written.
+IN_TURN = {
+    "aux": AUX + "A team mate writes `{entry}` itself after you, sees your code, and will call `aux`: leave `{entry}` "
+    "to them. " + ONLY,
+    "main": MAIN + "A team mate has written a helper function `aux`, which you see below; call it and use what it "
+    "returns. " + ONLY,
+}
+# One agent for both.
+BY_ONE = {
+    "aux": AUX + "You write `{entry}` itself after it, and will call `aux` there: leave `{entry}` for then. " + ONLY,
+    "main": MAIN + "Call the helper function `aux` that you have written, and use what it returns. " + ONLY,
 }
 ASK_EXPERT = (
     "Two team mates solve the task below, one with a helper `aux`, one with `{entry}`. Say briefly what each should "
@@ -76,14 +90,19 @@ class Pairs(Exchange):
     def asked(self) -> dict[str, Observation]:
         if self.success or self.turn >= self.turns:
             return {}
-        words = {"entry": self.program.entry, "task": self.program.statement + self.program.starter}
+        words = {"entry": self.program.entry, "task": task_of(self.program)}
         if self.turn and self.feedback == EXPERT and not self.advice:
             text = ASK_EXPERT.format(**words) + "".join(
                 f"\n\n{role} wrote:\n{self.wrote[role]}" for role in self.writers
             )
             return {EXPERT: Observation(EXPERT, (Message("user", text + "\n\n" + "\n".join(failures(self.graded))),))}
-        asked = {role: (Message("user", ASK[role].format(**words)), *self.past(role)) for role in self.writers}
+        ask = self.wording()
+        asked = {role: (Message("user", ask[role].format(**words)), *self.past(role)) for role in self.writers}
         return {role: Observation(role, messages) for role, messages in asked.items()}
+
+    def wording(self) -> dict[str, str]:
+        """What each writer is asked."""
+        return IN_TURN if self.exchange == "pipeline" else ASK
 
     def past(self, role: str) -> tuple[Message, ...]:
         """The role's own last answer and what it is told about it."""
@@ -113,6 +132,15 @@ class Pairs(Exchange):
 
 class PairsAlone(Alone, Pairs):
     """One agent that writes the helper, and then the function beside it."""
+
+    def wording(self) -> dict[str, str]:
+        return BY_ONE
+
+
+def task_of(program: Program) -> str:
+    """The statement and what to start from, a blank line between them where both are there."""
+    apart = "\n\n" if program.statement and program.starter and not program.statement.endswith("\n") else ""
+    return f"{program.statement}{apart}{program.starter}"
 
 
 def silent(graded: Graded) -> list[str]:

@@ -221,7 +221,7 @@ class PlanPath(ToolPlanner):
             "Write a Python program that finds a shortest path from S to G and prints its moves as "
             "one line of the letters U, D, L, R, such as RRD. These names are defined before your program: `start` and "
             "`goal` are (row, column) tuples, `free` is the set of free cells, `moves` maps each letter to its (row, "
-            "column) change. Answer with one ```python block. A team mate reads its output and decides on the moves."
+            "column) change. Answer with one ```python block."
         )
 
     def ask_answer(self) -> str:

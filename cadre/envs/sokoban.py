@@ -218,7 +218,7 @@ class SokobanGame(ToolPlanner):
             "one line of the letters U, D, L, R, such as RRD. These names are defined before your program: `start` is "
             "your (row, column), `boxes` and `goals` are frozensets of cells, `free` is the set of cells that are not "
             "walls, `moves` maps each letter to its (row, column) change; `box` and `goal` are the first of each. "
-            "Answer with one ```python block. A team mate reads its output and decides on the moves."
+            "Answer with one ```python block."
         )
 
     def ask_answer(self) -> str:

@@ -48,6 +48,7 @@ class Sudoku(ToolPlanner):
     prelude: ClassVar[str] = PRELUDE
     titles: ClassVar[tuple[str, str]] = ("sudoku program", "sudoku grid")
     verdicts: ClassVar[tuple[str, str]] = ("solved", "wrong")
+    answers: ClassVar[str] = "grid"
 
     def __init__(
         self,
@@ -151,8 +152,7 @@ class Sudoku(ToolPlanner):
             "nothing between the digits. These names are defined before your program: `grid` is the puzzle as a list "
             "of lists of int with 0 for empty, `size` its number of rows, `side` that of a box, `empty` the list of "
             "(row, column) of its empty cells, `digits` the digits, and `fits(r, c, v)` says whether v is not yet in "
-            "row, column and box of `grid`. Answer with one ```python block. A team mate reads its output and decides "
-            "on the grid."
+            "row, column and box of `grid`. Answer with one ```python block."
         )
 
     def ask_answer(self) -> str:

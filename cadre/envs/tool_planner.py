@@ -76,6 +76,9 @@ class ToolPlanner(TurnBased):
     # First lines of the compact prompts for a program and for an answer, and words for solved and not.
     titles: ClassVar[tuple[str, str]]
     verdicts: ClassVar[tuple[str, str]] = ("goal", "short")
+    # What the full prompts call an answer, and what they say becomes of a program's output.
+    answers: ClassVar[str] = "moves"
+    output: ClassVar[str] = "A team mate reads its output and decides on the {answers}."
 
     def __init__(self, task: Task, state: Any, turns: int, prompts: Prompts, reward: Rewards, /) -> None:
         super().__init__(task)
@@ -109,7 +112,7 @@ class ToolPlanner(TurnBased):
         raise NotImplementedError
 
     def ask_program(self) -> str:
-        """What the full prompt wants from a program."""
+        """What the full prompt wants from a program; what becomes of its output follows."""
         raise NotImplementedError
 
     def ask_answer(self) -> str:
@@ -119,6 +122,11 @@ class ToolPlanner(TurnBased):
     def describe(self, answer: str) -> str:
         """What a program's answer would come to, in full."""
         raise NotImplementedError
+
+    def written(self) -> str:
+        """What the full prompt for an answer says of who wrote the program, before what came of it."""
+        program = extract_code(self.wrote).strip()[:4000]
+        return f"A team mate wrote this program:\n```python\n{program}\n```\n"
 
     @property
     def over(self) -> bool:
@@ -217,6 +225,7 @@ class Tool(ToolPlanner):
     """A single tool without a planner: what its program answers is executed, and paid as a planner's answer is."""
 
     roles: ClassVar[tuple[str, ...]] = ("tool",)
+    output: ClassVar[str] = "What it prints is your answer."
 
     async def try_program(self, role: str, text: str) -> Reward:
         return self.play(role, (await self.execute(text)).answer)
@@ -228,8 +237,13 @@ class Solo(OneAgent, ToolPlanner):
     Its two steps are one conversation; its program earns what the tool's does and its answer what the planner's does.
     """
 
+    output: ClassVar[str] = "You see its output then, and decide on the {answers}."
+
     def earlier(self) -> tuple[str, str] | None:
         return None if self.programming else (self.words.ask_program(self), self.wrote)
+
+    def written(self) -> str:
+        return "What came of your program:\n"
 
 
 class Compact:
@@ -255,7 +269,7 @@ class Full:
 
     @staticmethod
     def ask_program(env: ToolPlanner) -> str:
-        return env.rules() + env.ask_program()
+        return f"{env.rules()}{env.ask_program()} {env.output.format(answers=env.answers)}"
 
     @staticmethod
     def ask_answer(env: ToolPlanner) -> str:
@@ -266,11 +280,10 @@ class Full:
         run = env.run
         if run is None:
             return ""
-        program = extract_code(env.wrote).strip()[:4000]
-        shown = f"A team mate wrote this program:\n```python\n{program}\n```\n"
         if run.answer is None:
-            return f"{shown}It did not give an answer (status {run.status}).\n{(run.stdout + run.stderr)[-500:]}\n\n"
-        return f"{shown}{env.describe(run.answer)}\n\n"
+            failed = f"It did not give an answer (status {run.status}).\n{(run.stdout + run.stderr)[-500:]}"
+            return f"{env.written()}{failed}\n\n"
+        return f"{env.written()}{env.describe(run.answer)}\n\n"
 
 
 WORDS: dict[Prompts, type[Compact] | type[Full]] = {"compact": Compact, "full": Full}

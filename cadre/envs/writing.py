@@ -2,19 +2,21 @@
 
 `Tldr` is one short and one long summary, `Arxiv` a paragraph of background and one of method, both with the published
 graded reward (`cadre.rewards.text`), which never looks at the source, or with `reward: faithful`, that times how far
-the source bears the less faithful of the two texts out. `Story` is a story continued by two writers, paid by ROUGE-L.
+the source bears the less faithful of the two texts out. `Story` is a story continued by two writers, paid by ROUGE-L
+times how far what they write is prose.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from cadre.data.records import Article, Kind
 from cadre.envs.exchange import Alone, Exchange
-from cadre.rewards.text import ARXIV, TLDR, Levels, faithful, graded, rouge_l
+from cadre.rewards.text import ARXIV, TLDR, Levels, faithful, graded, prose, rouge_l
 from cadre.types import Message, Observation, Reward, Task
 
 LONGEST = 4000  # characters of a source that a writer sees
@@ -91,7 +93,7 @@ class Arxiv(Tldr):
 class Story(Writing):
     """A story whose first half is given: one writes what happens next, the other how it ends.
 
-    Settings: the ROUGE-L that is `enough` for success, and those of `FromData`."""
+    Settings: what is `enough` for success, and those of `FromData`."""
 
     roles: ClassVar[tuple[str, ...]] = ("middle", "ending")
     writers: ClassVar[tuple[str, ...]] = ("middle", "ending")
@@ -110,10 +112,23 @@ class Story(Writing):
         self.article = Article(self.article.id, self.article.title, self.given)
 
     async def judge(self, actions: dict[str, str]) -> Reward:
-        written = " ".join(actions[role] for role in self.writers)
-        likeness = await asyncio.to_thread(rouge_l, self.rest, written)
-        self.over, self.won = True, likeness >= self.enough
-        return Reward(team=likeness, parts={"rouge_l": likeness})
+        parts = await asyncio.to_thread(self.parts, " ".join(actions[role] for role in self.writers))
+        worth = parts["rouge_l"] * parts["prose"]
+        self.over, self.won = True, worth >= self.enough
+        return Reward(team=worth, parts=parts)
+
+    def parts(self, written: str) -> dict[str, float]:
+        """How like the true continuation the text is, and how far it is prose."""
+        return {"rouge_l": rouge_l(self.rest, written), "prose": prose(written)}
+
+
+def by_one(ask: Mapping[str, str]) -> dict[str, str]:
+    """What two writers are asked, in the order in which one agent does both."""
+    first, last = ask
+    return {
+        first: ask[first].replace("A team mate writes", "You will write"),
+        last: ask[last].replace("A team mate writes", "You have written"),
+    }
 
 
 class TldrAlone(Alone, Tldr):
@@ -123,6 +138,10 @@ class TldrAlone(Alone, Tldr):
 class ArxivAlone(Alone, Arxiv):
     """One agent that writes the background, and then the method."""
 
+    ask: ClassVar[dict[str, str]] = by_one(Arxiv.ask)
+
 
 class StoryAlone(Alone, Story):
     """One agent that writes what happens next, and then how it ends."""
+
+    ask: ClassVar[dict[str, str]] = by_one(Story.ask)

@@ -25,6 +25,7 @@ from cadre.experiment.report import (
 from cadre.rollout import tree_shape, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
+from cadre.rollout.samples import grow_sampled
 from cadre.types import Task, Tree
 
 
@@ -84,13 +85,13 @@ async def evaluate_sampled(
     repeats: Repeats,
     progress: Callable[[], None] = lambda: None,
 ) -> tuple[SampledReport, list[Tree]]:
-    """Play every task as often as `repeats` says. A task whose episodes fail has no success."""
+    """Play every task as often as `repeats` says. An episode that fails counts as one without success; the report's
+    failures are episodes."""
     samples, warm = repeats.samples, rollout.team.tempered(repeats.temperature)
     key = random_keys.key(repeats.seed, "evaluate", samples, repr(repeats.temperature))
-    shape = tree_shape.independent(samples)
-    trees, failures = await grow_many(tasks, replace(rollout, team=warm, shape=shape, alpha=1.0), key, progress)
+    trees, failures = await grow_sampled(tasks, replace(rollout, team=warm, alpha=1.0), key, samples, progress)
     episodes = [list(walk.episodes(tree.root)) for tree in trees]
-    wins = [sum(path[-1][1].success for path in paths) for paths in episodes] + [0] * len(failures)
+    wins = [sum(path[-1][1].success for path in paths) for paths in episodes] + [0] * (len(tasks) - len(trees))
     paths = [path for of_task in episodes for path in of_task]
     report = SampledReport(
         tasks=len(tasks),

@@ -44,6 +44,7 @@ class Report:
 class SampledReport:
     """What a team is worth, played several times a task. Each interval is (value, low, high) at 95%, over tasks.
 
+    failures     episodes that failed; each counts as one without success
     samples      episodes a task
     temperature  they were sampled at
     max_tokens   the most tokens of one answer, by role

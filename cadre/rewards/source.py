@@ -8,10 +8,12 @@ import ast
 import builtins
 import copy
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+LONGEST = 2000  # letters of a call that is looked for in a text
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult,
@@ -89,12 +91,31 @@ def use(request: dict[str, Any]) -> dict[str, bool]:
 
 def asserts(request: dict[str, Any]) -> list[str]:
     """The asserts of the source, at the top level or in functions, that say something of what `entry` returns and of
-    nothing else, each as one line without its message.
+    nothing else, each as one line without its message. Those with a call that the text `shown` has are left out.
     """
-    entry = request["entry"]
+    entry, shown = request["entry"], calls_in(request["shown"], request["entry"])
     found = [node.test for node in ast.walk(ast.parse(request["source"])) if isinstance(node, ast.Assert)]
-    calling = [test for test in found if any(is_call(part, entry) for part in ast.walk(test))]
-    return [ast.unparse(ast.Assert(test)) for test in calling if looks_at_values(test, entry)]
+    calling = [(test, [part for part in ast.walk(test) if is_call(part, entry)]) for test in found]
+    own = [test for test, made in calling if made and not shown & set(map(ast.unparse, made))]
+    return [ast.unparse(ast.Assert(test)) for test in own if looks_at_values(test, entry)]
+
+
+def calls_in(text: str, name: str) -> set[str]:
+    """The calls of `name` on plain values that stand in a text, such as a problem's examples, as Python writes them."""
+    starts = [match.start() for match in re.finditer(rf"(?<!def )(?<!\w){re.escape(name)}\s*\(", text)]
+    found = [call_at(text[start : start + LONGEST]) for start in starts]
+    names = [[node for node in ast.walk(call) if isinstance(node, ast.Name)] if call else [] for call in found]
+    return {ast.unparse(call) for call, own in zip(found, names, strict=True) if call and len(own) == 1}
+
+
+def call_at(text: str) -> ast.expr | None:
+    """The shortest expression up to a bracket that closes, from the start of a text."""
+    for closing in re.finditer(r"\)", text):
+        try:
+            return ast.parse(text[: closing.end()], mode="eval").body
+        except (SyntaxError, ValueError):
+            continue
+    return None
 
 
 def looks_at_values(test: ast.expr, entry: str) -> bool:

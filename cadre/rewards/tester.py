@@ -1,9 +1,9 @@
 """What tests that a model wrote for a problem are worth: right ones, that tell a right program from nearly right ones.
 
 A test is a pair of an input and an output for a script, otherwise an assert on what the function returns, which can
-look at nothing else (`cadre.rewards.source.looks_at_values`). Tests that the statement shows already do not count: they
-would be copied, not written. The right program and the wrong ones are written alike, and run equally often in an order
-that hangs on the tests; tests whose verdict on equal runs differs are none.
+look at nothing else (`cadre.rewards.source.looks_at_values`). Tests on what the problem shows already do not count:
+they would be copied, not written. The right program and the wrong ones are written alike, and run equally often in an
+order that hangs on the tests; tests whose verdict on equal runs differs are none.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Worth:
 
     @property
     def parts(self) -> dict[str, float]:
-        """.2 valid, .4 right and .4 for the wrong programs; tests that no wrong program fails are right for nothing."""
-        kills = self.agrees if self.kills is None else self.kills
-        return {"valid": 0.2 * self.valid, "agrees": 0.4 * self.agrees * (kills > 0), "kills": 0.4 * kills}
+        """.2 valid, .4 right and .4 for the wrong programs; being right counts as far as wrong programs fail."""
+        told, kills = (1.0, self.agrees) if self.kills is None else (self.kills, self.kills)
+        return {"valid": 0.2 * self.valid, "agrees": 0.4 * self.agrees * told, "kills": 0.4 * kills}
 
 
 async def written(text: str, program: Program) -> Tests | None:
@@ -49,9 +49,15 @@ async def written(text: str, program: Program) -> Tests | None:
     if not program.entry:
         pairs = [(given, expected) for given, expected in paired(text) if not shows(program, given)]
         return StdioTests(tuple(pairs[:MOST])) if pairs else None
-    lines = await ask("asserts", source=extract_code(text), entry=program.entry) or []
+    lines = await ask("asserts", source=extract_code(text), entry=program.entry, shown=examples(program)) or []
     own = [line for line in dict.fromkeys(lines) if bare(line) not in bare(program.statement)]
     return UnitTests("\n".join(own[:MOST]), program.setup, (program.entry,)) if own else None
+
+
+def examples(program: Program) -> str:
+    """All that a problem shows of calls: its statement, what to start from, and its public cases."""
+    calls = [f"{program.entry}({', '.join(map(repr, given))})" for given, _ in program.public]
+    return "\n".join([program.statement, program.starter, *calls])
 
 
 def paired(text: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What texts are worth: MAGRPO's graded reward of two writers, how far a source bears a text out, and ROUGE-L.
+"""What texts are worth: MAGRPO's graded reward of two writers, how far a source bears a text out, ROUGE-L and prose.
 
 The graded reward has four levels, each reached only past the one before (arXiv 2508.04652; bounds and ramps as its
 authors' public code computes them, which its comments do not): both lengths in range (0.5), the ratio of the lengths in
@@ -131,6 +131,23 @@ def faithful(source: str, text: str) -> float:
     connected = sum(word in FUNCTION_WORDS for word in words) / len(words)
     free = 1.0 - rise(copied, COPY)
     return min(1.0, support / ENOUGH) * free * rise(len(set(start)) / len(start), REPEATS) * rise(connected, CONNECTED)
+
+
+EMPTY = (0.7, 0.9)  # function words of all words: so many are prose, from so many on nothing is left
+
+
+def prose(text: str) -> float:
+    """How far a text is written out, 0 to 1, by its worst hundred words: they do not repeat themselves, and are more
+    than function words. Such words alone have a ROUGE-L of up to .2 with any long text, more than most texts do."""
+    words = words_of(text)
+    starts = [*range(0, len(words) - 100, 100), max(0, len(words) - 100)]
+    return min(varied(words[start : start + 100]) for start in starts) if words else 0.0
+
+
+def varied(words: Sequence[str]) -> float:
+    """What a hundred words come to in `prose`."""
+    function = sum(word in FUNCTION_WORDS for word in words) / len(words)
+    return rise(len(set(words)) / len(words), REPEATS) * (1.0 - rise(function, EMPTY))
 
 
 def rise(value: float, bounds: tuple[float, float]) -> float:

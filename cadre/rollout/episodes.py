@@ -102,7 +102,7 @@ async def grow_any(
     async def play(position: int, task: Task) -> Tree | Failure:
         try:
             mine = replace(rollout, drawn=rollout.drawn - position)
-            return await _played(task, mine, random_keys.key(key, position))
+            return await played(task, mine, random_keys.key(key, position))
         finally:
             progress()
 
@@ -111,9 +111,9 @@ async def grow_any(
     return [outcome for outcome in grown if isinstance(outcome, Tree)], failures
 
 
-async def _played(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
+async def played(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
     """The tree of a task, or how the last try failed."""
-    trying = replace(rollout, team=_recalling(rollout.team))
+    trying = replace(rollout, team=recalling(rollout.team))
     return await tried(task, rollout, lambda: _tree(task, trying, key))
 
 
@@ -137,7 +137,8 @@ async def _tree(task: Task, rollout: Rollout, key: int) -> Tree:
     return Tree(task, root)
 
 
-def _recalling(team: Team) -> Team:
+def recalling(team: Team) -> Team:
+    """The team with samplers that remember."""
     return replace(team, samplers={policy: Recalled(sampler) for policy, sampler in team.samplers.items()})
 
 

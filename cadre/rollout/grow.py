@@ -172,12 +172,20 @@ async def go_on(tried: Tried, rollout: Rollout, key: int) -> Node:
 
 
 def as_node(tried: Tried, grown: Mapping[int, Node | None]) -> Node:
-    """The record of a decision, given the trees below the branches that were grown to their end."""
+    """The record of a decision, given the trees below the branches that were grown to their end.
+
+    Where the shape goes on from none, it leaves no branch for another: those that are over were played to their end.
+    """
     children = {**{index: as_node(below, {}) for index, below in tried.ahead.items()}, **grown}
+
+    def carried(index: int, over: bool) -> bool:
+        return index in tried.picked or (over and not tried.picked)
+
+    overs = [not fork.observe() for fork in tried.forks]
     branches = tuple(
-        Branch(choice, reward, not fork.observe(), fork.success, index in tried.picked, children.get(index), drawn)
-        for index, (choice, reward, fork, drawn) in enumerate(
-            zip(tried.choices, tried.rewards, tried.forks, tried.drawings[1:], strict=True)
+        Branch(choice, reward, over, fork.success, carried(index, over), children.get(index), drawn)
+        for index, (choice, reward, fork, over, drawn) in enumerate(
+            zip(tried.choices, tried.rewards, tried.forks, overs, tried.drawings[1:], strict=True)
         )
     )
     turn, share = max(tried.past.turns.get(role, 0) for role in tried.observations), tried.past.share

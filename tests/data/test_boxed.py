@@ -20,6 +20,9 @@ from cadre.data.boxed import last_boxed
         ("\\boxed{3}} and }", "3"),
         ("\\boxed{{}{x}} }", "{}{x}"),
         ("\\boxed 3, {4}", None),
+        ("so \\boxed{5}. I put it into \\boxed as asked.", "5"),
+        ("so \\boxed{5}, \\boxed 3, {4}", "5"),
+        ("so \\boxed{5} or \\boxed{3", None),  # it breaks off
         ("no box {3}", None),
         ("", None),
     ],

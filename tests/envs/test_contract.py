@@ -12,6 +12,7 @@ from cadre.envs import ENVS
 from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec, env_class
 from cadre.envs.tool_planner import ToolPlanner
+from tests.envs.playing import play
 
 # How many random strings each environment is played with; CADRE_CONTRACT_STRINGS=1000 takes minutes.
 STRINGS = int(os.environ.get("CADRE_CONTRACT_STRINGS", "100"))
@@ -62,3 +63,17 @@ def test_the_contract_holds_under_random_actions(name: str, levels: str) -> None
 
     check()
     assert next(counter) * BATCH >= STRINGS
+
+
+WORLDS = ["sql-solo", "pddl-solo", "search-solo", "lab-solo"]
+
+
+@pytest.mark.parametrize("name", [*(name for name in GAMES if name.endswith(("-solo", "-tool"))), *WORLDS])
+def test_one_agent_is_told_of_no_team_mate(name: str, levels: str) -> None:
+    game = EnvSpec(name, {"levels": levels} if name.startswith("boxoban") else {})
+    env = game.make(game.tasks("train")[0])
+    (role,) = env.roles
+    for text in ("print('RRD')", "x"):
+        told = "".join(message.content for message in env.observe()[role].messages)
+        assert "team mate" not in told
+        play(env, text)

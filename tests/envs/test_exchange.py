@@ -7,10 +7,10 @@ import pytest
 from cadre.envs import ENVS
 from cadre.envs.exchange import Alone
 from cadre.envs.pairs import Pairs, PairsAlone
-from cadre.envs.spec import env_class
+from cadre.envs.spec import EnvSpec, env_class
 from cadre.envs.writing import Tldr, TldrAlone
 from cadre.types import Observation
-from tests.envs.playing import check, play, seen
+from tests.envs.playing import check, play, seen, source
 from tests.envs.test_pairs import AUX, MAIN, TASK
 from tests.envs.test_writing import HONEST, LONG, RIVERS
 
@@ -107,3 +107,23 @@ def test_the_contract_of_single_agents(name: str) -> None:
 def test_the_contract_with_an_exchange(name: str, exchange: str) -> None:
     more = {"data": "humaneval", "held_out": 1} if name == "pairs" else {}
     check(name, episodes=1, exchange=exchange, **more)
+
+
+def test_what_writers_are_told_of_each_other_is_so() -> None:
+    """At once nobody sees the other; in a pipeline the second does; one agent alone has no team mate."""
+    for role, words in (("aux", "cannot see your code"), ("main", "you cannot see it")):
+        assert words in seen(Pairs(TASK), role)
+    env = Pairs(TASK, exchange="pipeline")
+    assert "after you, sees your code" in seen(env, "aux")
+    play(env, AUX)
+    assert "cannot see" not in seen(env, "main")
+    assert "has written a helper function `aux`, which you see below" in seen(env, "main")
+
+
+@pytest.mark.parametrize("name", [name for name in ENVS if issubclass(env_class(name), Alone)])
+def test_one_agent_is_told_of_no_team_mate(name: str) -> None:
+    more = {"data": "humaneval", "held_out": 1} if name.startswith("pairs") else {}
+    game = EnvSpec(name, {"source": source(), **more})
+    env = game.make(game.tasks("train")[0])
+    play(env, AUX)
+    assert "team mate" not in "".join(message.content for message in env.observe()["agent"].messages)

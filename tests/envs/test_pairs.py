@@ -172,3 +172,18 @@ def test_codebleu_is_shown_and_not_paid() -> None:
     assert "codebleu" not in plain.parts
     assert 0.0 < shown.parts["codebleu"] < 1.0
     assert "codebleu" not in asyncio.run(Pairs(TASK, codebleu=True).step({"aux": AUX, "main": MAIN})).parts
+
+
+@pytest.mark.parametrize(
+    ("statement", "starter", "task"),
+    [
+        ("Twice it.", "def twice(n):\n", "Twice it.\n\ndef twice(n):\n"),
+        ("Twice it.\n", "def twice(n):\n", "Twice it.\ndef twice(n):\n"),
+        ("Twice it.", "", "Twice it."),
+        ("", "def twice(n):\n", "def twice(n):\n"),
+    ],
+)
+def test_a_statement_and_what_to_start_from_stand_apart(statement: str, starter: str, task: str) -> None:
+    problem = replace(PROBLEM, statement=statement, starter=starter)
+    env = Pairs(Task("t", dict(vars(problem))))
+    assert seen(env, "main").endswith(f"no examples.\n\n{task}")

@@ -102,6 +102,14 @@ def test_a_verdict_is_the_last_one() -> None:
     assert verdict("right") is None
 
 
+@pytest.mark.parametrize(
+    "form", ["**Verdict:** {}", "Verdict: **{}**", "Verdict: `{}`", "**Verdict**: _{}_", "`Verdict: {}`"]
+)
+def test_a_verdict_may_be_emphasised(form: str) -> None:
+    for word in ("right", "wrong"):
+        assert verdict(f"So it is.\n{form.format(word)}.") == word
+
+
 def test_review_by_peers() -> None:
     env = Review(TASK)
     rewards = play(env, said("author", RIGHT, WRONG))

@@ -18,6 +18,7 @@ from cadre.envs.plan_path import (
 )
 from cadre.models.programs.plan_path import CORNER, SEARCH, SEARCH_MISTAKES
 from cadre.types import Task
+from tests.envs.playing import seen
 from tests.playing import play, solved_by
 
 ROWS = ["S..", ".#.", "..G"]
@@ -220,3 +221,18 @@ def test_the_right_program_solves_every_task_and_the_mistaken_ones_rarely() -> N
     wrong = [SEARCH.replace(old, new) for old, new in SEARCH_MISTAKES[:6]]
     assert sum(solved_by(PlanPath, program, tasks) for program in wrong) <= 6
     assert set(MOVES) == set("UDLR")
+
+
+def test_what_each_form_is_told_becomes_of_its_program() -> None:
+    task = Task("t", {"grid": ROWS})
+    for env, words in (
+        (PlanPath(task), "block. A team mate reads its output and decides on the moves."),
+        (PlanPathTool(task), "block. What it prints is your answer."),
+        (PlanPathSolo(task), "block. You see its output then, and decide on the moves."),
+    ):
+        assert seen(env, env.roles[0]).endswith(words)
+    team, solo = PlanPath(task), PlanPathSolo(task)
+    play(team, "print('RR')")
+    play(solo, "print('RR')")
+    assert "A team mate wrote this program:\n```python\nprint('RR')\n```\nIt printed RR." in seen(team, "planner")
+    assert "What came of your program:\nIt printed RR." in seen(solo, "agent")

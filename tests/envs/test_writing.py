@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +95,26 @@ def test_a_story_is_continued() -> None:
         assert reward.team < true.team / 2
 
 
+def test_words_that_are_in_every_text_are_no_continuation() -> None:
+    """Against five hundred words the commonest ones over and over have a ROUGE-L of more than is enough."""
+    rest, other = Path(__file__).with_name("harbour.txt").read_text().split("\n\n")
+    text = "once " * len(rest.split()) + rest
+    task = Task("s", {"id": "s", "title": "The bell", "text": text, "references": ()})
+    commonest = ("the of to a and in we that " * 50).split()
+    honest = " ".join(rest.split(". ")[::2]) + other
+    cheats = [commonest, [*honest.split()[:60], *commonest[:300]], rest.split()[:6] * 60]
+    for cheat in cheats:
+        env = Story(task)
+        (reward,) = play(env, {"middle": " ".join(cheat[:200]), "ending": " ".join(cheat[200:])})
+        assert (reward.team, env.success) == (0.0, False)
+        assert cheat is not commonest or reward.parts["rouge_l"] > 0.2
+    for words, solved in ((honest.split(), True), (other.split(), False)):
+        env = Story(task)
+        (reward,) = play(env, {"middle": " ".join(words[:200]), "ending": " ".join(words[200:])})
+        assert reward.team == reward.parts["rouge_l"] > 0.1
+        assert env.success is solved
+
+
 def test_of_a_long_story_the_end_of_what_is_given_is_seen() -> None:
     story = " ".join(f"word{number}" for number in range(2_000))
     env = Story(Task("s", {"id": "s", "title": "[WP] Words.", "text": story, "references": ()}))
@@ -116,7 +137,7 @@ def test_texts_are_measured_off_the_thread_of_the_loop(monkeypatch: pytest.Monke
 
         return measured
 
-    for name in ("graded", "faithful", "rouge_l"):
+    for name in ("graded", "faithful", "rouge_l", "prose"):
         monkeypatch.setattr(writing, name, noted(getattr(writing, name)))
     play(tldr(), pair(HONEST, LONG))
     play(Story(Task("s", {"id": "s", "title": "A ship", "text": SOURCE, "references": ()})), "the")

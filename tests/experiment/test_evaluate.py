@@ -12,7 +12,8 @@ from cadre.experiment.evaluate import Repeats, evaluate_sampled
 from cadre.experiment.report import over_tasks, pass_at_k
 from cadre.rollout import tree_shape
 from cadre.rollout.grow import Rollout
-from cadre.types import Request
+from cadre.settings import EpisodesConfig
+from cadre.types import Request, Reward
 from tests.games import Digit, scripted_team
 
 
@@ -94,3 +95,22 @@ def test_options_that_make_no_sense_are_refused() -> None:
         sampled(samples=4, temperature=1.0, ks=(8,))
     report, _, _ = sampled(samples=4, temperature=1.0, ks=(3,))
     assert list(report.passing) == [3]
+
+
+def test_an_episode_that_fails_is_one_that_is_not_solved() -> None:
+    """Of each task one of four is right and one fails: 1 of 4, and not 0."""
+
+    class Touchy(Digit):
+        async def step(self, actions: dict[str, str]) -> Reward:
+            if actions["speaker"] == "fail":
+                raise ValueError("touched")
+            return await super().step(actions)
+
+    team, _ = scripted_team(Touchy, lambda request, index: [request.messages[-1].content, "fail", "9", "9"][index])
+    limits = EpisodesConfig(retries=0, failed_share=0.25)
+    rollout = Rollout(Touchy, team, tree_shape.independent(1), 1.0, limits)
+    report, trees = asyncio.run(evaluate_sampled(rollout, list(Touchy.tasks("test"))[:4], Repeats(4, temperature=0.6)))
+    assert (report.tasks, report.failures, len(trees)) == (4, 4, 4)
+    assert report.average[0] == pytest.approx(1 / 4)
+    assert report.passing[4][0] == 1.0
+    assert report.reward == pytest.approx(1 / 3)  # of the episodes that ended

@@ -65,9 +65,37 @@ def test_what_tests_nothing_is_paid_for_being_a_test_at_most(hack: dict[str, str
     ],
 )
 def test_asserts_that_look_at_values_alone(test: str, counts: bool) -> None:
-    found = source.asserts({"source": f"def test():\n    assert {test}, 'told'", "entry": "add"})
+    found = source.asserts({"source": f"def test():\n    assert {test}, 'told'", "entry": "add", "shown": ""})
     assert bool(found) is counts
     assert "told" not in "".join(found)
+
+
+SHOWN = Program(
+    "add", "Add two numbers, such as add(1,\n 2), not padd(2, 2).", "add", public=(([5, [0]], 5),), names=("add",),
+    starter="def add(a, b):\n    \"\"\"\n    >>> add('x', \"(\")\n    'x('\n    \"\"\"\n",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("test", "own"),
+    [
+        ("add(2, 2) == 4", True),
+        ("add( 1,2 ) == 3", False),
+        ("add(1, 2) != 'x' and add(7, 7) == 14", False),
+        ('add("x", "(") == "x("', False),
+        ("add(5, [0]) == 5", False),
+        ("add(5, [1]) == 5", True),
+        ("all(add(a, b) == a + b for a, b in [(1, 2)])", True),  # the signature shows no call
+    ],
+)
+def test_an_example_that_is_shown_is_no_test_of_ones_own(test: str, own: bool) -> None:
+    found = asyncio.run(tester.written(f"assert {test}", SHOWN))
+    assert (found is not None) is own
+
+
+def test_a_signature_shows_no_call() -> None:
+    problem = Program("word", "A word.", "word", starter="def word():\n", names=("word",))
+    assert asyncio.run(tester.written("assert word() == 'a'", problem)) is not None
 
 
 def test_a_program_is_written_as_its_mutants_are() -> None:
@@ -133,6 +161,15 @@ def test_two_problems_of_one_name_have_their_own_mutants() -> None:
         wrong = asyncio.run(tester.mutants(problem, right, 2))
         assert wrong
         assert all(f"def {name}(" in mutant for mutant in wrong)
+
+
+def test_a_test_that_nearly_all_programs_pass_is_hardly_right() -> None:
+    """Of the mutants a - b, return None and two of other defaults, those that fail the problem's tests are the first
+    two; what is not None fails the second alone."""
+    found = worth_of("assert add(1, 2) is not None")
+    assert found == Worth(True, 1.0, 0.5)
+    assert found.parts == pytest.approx({"valid": 0.2, "agrees": 0.4 * 0.5, "kills": 0.4 * 0.5})
+    assert Worth(True, 0.5).parts == pytest.approx({"valid": 0.2, "agrees": 0.2, "kills": 0.2})  # no wrong program
 
 
 def test_blocks_of_a_completion() -> None:

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from cadre.data import Article, load
 from cadre.rewards import text
-from cadre.rewards.text import ARXIV, TLDR, common_subsequence, faithful, graded, jaccard, longest_run, ramp, rouge_l
+from cadre.rewards.text import (
+    ARXIV,
+    TLDR,
+    common_subsequence,
+    faithful,
+    graded,
+    jaccard,
+    longest_run,
+    prose,
+    ramp,
+    rouge_l,
+)
 from tests.sandbox.data import FOLDER, rows
 
 SHORT = "aa bb cc dd ee ff gg hh"  # 8 words, 23 characters
@@ -171,6 +182,23 @@ def test_people_are_more_faithful_to_their_own_source_than_to_another() -> None:
 )
 def test_rouge_l_by_hand(reference: str, answer: str, value: float) -> None:
     assert rouge_l(reference, answer) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("words", "worth"),
+    [
+        ("", 0.0),
+        ("the ship sank", 1.0),
+        ("the ship the ship the ship the ship", 0.0),  # 2 of 8 are distinct: .25
+        ("the ship sank the ship sank the ship", 3 / 8 / 0.25 - 1.0),  # 3 of 8: half way from .25 to .5
+        ("the of to a and in we that ship", 1.0 - (8 / 9 - 0.7) / 0.2),
+        ("the of to a and in we that", 0.0),
+        (" ".join(f"w{number}" for number in range(100)) + " the" * 100, 0.0),  # the second hundred
+        (" ".join(f"w{number}" for number in range(198)) + " the and", 1.0),  # of the last hundred, two
+    ],
+)
+def test_prose_by_hand(words: str, worth: float) -> None:
+    assert prose(words) == pytest.approx(worth)
 
 
 def plain(first: list[str], second: list[str]) -> int:

@@ -104,6 +104,25 @@ def test_full_plays_every_joint_action_out(joint: tree_shape.Joint, leaves: int)
     assert tree_shape.leaves(tree_shape.full(2, joint), [("left", "right")] * 2) == leaves
 
 
+@pytest.mark.parametrize("stop_at", [None, 0.5])
+def test_branches_that_are_over_where_a_tree_stops_are_episodes(stop_at: float | None) -> None:
+    """All four are right: whether the tree would have grown further changes nothing, as nothing is left to play."""
+    root, _ = grown(Digit(Task("t", {"digit": 3})), lambda request, index: "3", tree_shape.full(4, stop_at=stop_at))
+    assert [path[-1][1].success for path in walk.episodes(root)] == [True] * 4
+
+
+def test_branches_that_are_not_over_where_a_tree_stops_are_no_episodes() -> None:
+    """The notes pay 1 and 2, which is more than 1 on average; after the first note the episode is over at once."""
+
+    class Short(Relay):
+        def observe(self):
+            return {} if self.note == "a" else super().observe()
+
+    root, _ = grown(Short(Task("t", {})), index_or_note, tree_shape.full(2, stop_at=1.0))
+    assert [branch.carried for branch in root.branches] == [True, False]
+    assert len(list(walk.episodes(root))) == 1
+
+
 def test_siblings_by_role_and_turn() -> None:
     by_role = {"scout": 3, "runner": (2, 1)}
     root, asked = grown(relay(3), index_or_note, tree_shape.greedy(by_role))

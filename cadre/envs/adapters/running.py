@@ -175,7 +175,7 @@ def function_of(reference: str) -> Any:
             "settings.isolation: thread hands a client to the function, and openai is not installed; expected it. "
             "Run: pip install openai."
         ) from None
-    function = load_function("settings.run", reference, {})
+    function: Any = load_function("settings.run", reference, {})
     parameters = inspect.signature(function).parameters.values()
     if len(parameters) < 2 and not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         raise ConfigError(

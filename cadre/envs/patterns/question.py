@@ -90,6 +90,6 @@ def listed(title: str, texts: Sequence[str], limit: int = 1500) -> str:
 
 
 def verdict(text: str) -> Literal["right", "wrong"] | None:
-    """The last verdict of a judge; None where there is none."""
-    verdicts = re.findall(r"verdict:\s{0,3}(right|wrong)", text.lower())
+    """The last verdict of a judge, with marks of emphasis or without; None where there is none."""
+    verdicts = re.findall(r"verdict[*_`]{0,3}:[\s*_`]{0,6}(right|wrong)", text.lower())
     return verdicts[-1] if verdicts else None

@@ -24,6 +24,8 @@ from cadre.envs.worlds.lab_laws import (
     Inputs,
     Kind,
     Law,
+    behaviour,
+    check_variables,
     draw_law,
     held_out,
     outcome,
@@ -71,13 +73,16 @@ class Lab(Inquiry):
         depth: Annotated[int, Field(ge=0, le=2)] = 0,
         **settings: Any,
     ) -> Sequence[Task]:
-        """Laws keyed by split and index. The law decides the split."""
+        """Laws keyed by split and index, whose outcomes differ on the inputs that theories are judged on. What a law
+        does decides the split, however it is written. Raises ConfigError where no law has so many variables."""
+        check_variables(kind, variables)
 
         def make(index: int) -> dict[str, Any]:
             def draw(attempt: int) -> dict[str, Any] | None:
                 generator = random_keys.generator("lab", kind, variables, depth, split, index, attempt)
-                law = draw_law(generator, kind, min(variables, 4) if kind == "formula" else variables, depth)
-                return told_of(law, generator.getrandbits(60)) if in_split(split, law.told) else None
+                law = draw_law(generator, kind, variables, depth)
+                data = told_of(law, generator.getrandbits(60))
+                return data if in_split(split, behaviour(law)) and tells(law, data["seed"]) else None
 
             return drawn(split, draw, {"kind": kind, "variables": variables, "depth": depth})
 
@@ -184,12 +189,22 @@ def told_of(law: Law, seed: int) -> dict[str, Any]:
     return {"kind": law.kind, "inputs": list(law.inputs), "equations": equations, "substances": known, "seed": seed}
 
 
+def judged_on(law: Law, truth: Any, seed: int) -> tuple[list[Inputs], list[tuple[int | None, ...]]]:
+    """The inputs that theories are judged on, and what the law says of each."""
+    inputs = held_out(random_keys.generator("lab held out", seed), law)
+    return inputs, [outcome(law, truth, it) for it in inputs]
+
+
+def tells(law: Law, seed: int) -> bool:
+    """Whether outcomes differ on the inputs that theories are judged on, so that a constant is no law."""
+    return len(set(judged_on(law, parse_theory(law.told, law), seed)[1])) > 1
+
+
 def worth_of(law: Law, theory: Any, truth: Any, seed: int) -> float:
     """What a theory predicts: 1 where all is right, else a half of how much better it is than the commonest outcome."""
-    inputs = held_out(random_keys.generator("lab held out", seed), law)
-    wanted = [outcome(law, truth, it) for it in inputs]
+    inputs, wanted = judged_on(law, truth, seed)
     right = sum(outcome(law, theory, it) == expected for it, expected in zip(inputs, wanted, strict=True))
-    if right == len(inputs):
-        return 1.0  # also where every outcome is the same
     naive = Counter(wanted).most_common(1)[0][1]
+    if right == len(inputs) or naive == len(inputs):  # nothing is better than what is always right
+        return float(right == len(inputs))
     return 0.5 * max(0.0, (right - naive) / (len(inputs) - naive))

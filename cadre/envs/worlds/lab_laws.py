@@ -15,13 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from cadre import random_keys
 from cadre.envs.worlds import formula
+from cadre.errors import ConfigError
 
 Kind = Literal["formula", "causal", "chemistry"]
 Inputs = dict[str, int]
 
 NAMES = ("x", "y", "z", "w")
 SWITCHES = "ABCDEF"
+FEWEST, USUAL = 3, 2  # switches of a law; the default of `variables`, which leaves it to the kind
 ELEMENTS = ("arn", "bel", "cor", "dun", "eth", "fel", "gor", "hux")
 PROPERTIES = ("m1", "q1", "m2", "q2")  # mass and charge of the first and of the second substance
 LARGEST = 9  # of what an experiment may set; held-out inputs go to twice it
@@ -63,6 +66,18 @@ def draw_law(draw: random.Random, kind: Kind, variables: int, depth: int) -> Law
     return Law(kind, NAMES[:variables], {"result": _formula(draw, NAMES[:variables], depth)}, {})
 
 
+def check_variables(kind: Kind, variables: int) -> None:
+    """Raises ConfigError where a law of the kind has no such number of variables; the default goes with every kind."""
+    fewest, most = {"formula": (1, len(NAMES)), "causal": (FEWEST, len(SWITCHES)), "chemistry": (USUAL, USUAL)}[kind]
+    if variables == USUAL or fewest <= variables <= most:
+        return
+    fit = f"none, as the law is of {', '.join(PROPERTIES)}" if kind == "chemistry" else f"{fewest} to {most}"
+    raise ConfigError(
+        f"settings.variables: got {variables} with kind {kind}; expected {fit}. "
+        f"{'Leave it out' if kind == 'chemistry' else 'Take one of these'}, or take another kind."
+    )
+
+
 def _formula(draw: random.Random, names: Sequence[str], depth: int) -> str:
     """A sum of terms; from depth 1 on with a product or a square, at 2 with a case or a remainder."""
     text = " + ".join(f"{draw.randint(1, 9)}*{name}" for name in names) + f" + {draw.randint(0, 30)}"
@@ -89,7 +104,7 @@ def _chemistry(draw: random.Random, depth: int) -> str:
 
 def _causal(draw: random.Random, variables: int, depth: int) -> Law:
     """Every switch but the first `roots` is set by one or two that come before it in a hidden order."""
-    names = list(SWITCHES[: max(3, variables)])
+    names = list(SWITCHES[: max(FEWEST, variables)])
     order = draw.sample(names, len(names))
     roots, equations = 1 if depth == 0 else 2, {}
     for place in range(roots, len(order)):
@@ -139,7 +154,8 @@ def parse_theory(text: str, law: Law) -> dict[str, ast.expr] | None:
     None where anything in it cannot be read."""
     said = re.split(r"law\s*:", text[-4000:], flags=re.IGNORECASE)[-1].strip()
     if law.kind != "causal":
-        tree = formula.parse(said.split("=")[-1] if re.match(rf"{law.target}\s*=[^=]", said) else said, law.inputs)
+        named = re.match(rf"{law.target}\s*=(?!=)", said)
+        tree = formula.parse(said[named.end() :] if named else said, law.inputs)
         return None if tree is None else {law.target: tree}
     lines = [line for line in said.splitlines() if line.strip()]
     if len(lines) > 2 * len(SWITCHES):
@@ -190,3 +206,11 @@ def held_out(draw: random.Random, law: Law) -> list[Inputs]:
     if len(law.inputs) > 4:
         ways = (draw.choices((None, 0, 1), k=len(law.inputs)) for _ in range(3 * JUDGED_ON))  # type: ignore[assignment]
     return [{name: way for name, way in zip(law.inputs, given, strict=True) if way is not None} for given in ways]
+
+
+def behaviour(law: Law) -> str:
+    """What a law does on inputs that are the same for all laws of its kind and number of variables: two that are
+    written in different ways and predict the same have one."""
+    truth = parse_theory(law.told, law) or {}
+    inputs = held_out(random_keys.generator("lab behaviour"), law)
+    return f"{law.kind} {' '.join(law.inputs)} {[outcome(law, truth, it) for it in inputs]}"

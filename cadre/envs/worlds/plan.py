@@ -26,6 +26,7 @@ from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
 from cadre.envs.worlds import relay
 from cadre.envs.worlds.plan_domains import DOMAINS, ROBOTS, DomainName, fact, pddl, problem
 from cadre.envs.worlds.relay import Judged, Prompts, Relay, Rewards, Turns, answer_in
+from cadre.errors import ConfigError
 from cadre.types import Drawing, Message, Observation, Reward, Task
 
 LONGEST = 200  # actions of a plan that are looked at; no optimum is near it
@@ -125,6 +126,8 @@ class Plan(Relay):
 
     roles: ClassVar[tuple[str, ...]] = ("planner", "critic")
     titles: ClassVar[tuple[str, str]] = ("plan draft", "plan")
+    # What the full prompt for a draft says of who decides after it.
+    after: ClassVar[str] = "A team mate sees it, and how far it can be executed, and decides."
 
     def __init__(
         self, task: Task, turns: Turns = 2, prompts: Prompts = "full", reward: Rewards = "shaped", **problem: Any
@@ -136,7 +139,13 @@ class Plan(Relay):
     def tasks(
         cls, split: Split, domain: DomainName = "blocks", size: Size = 3, robots: Robots = 1, **settings: Any
     ) -> Sequence[Task]:
-        """Problems keyed by split and index. The whole problem decides the split."""
+        """Problems keyed by split and index. The whole problem decides the split. Raises ConfigError where there are
+        robots to choose in a domain that has none."""
+        if robots > 1 and domain not in ROBOTS:
+            raise ConfigError(
+                f"settings.robots: got {robots} with domain {domain}, where nobody drives; expected a domain of "
+                f"{', '.join(ROBOTS)}. Leave it out or take one of these."
+            )
         return _split(split, domain, size, robots)
 
     @property
@@ -168,8 +177,7 @@ class Plan(Relay):
 
     def asked(self) -> tuple[str, str]:
         form = "End with `Plan:` and then one action a line, such as (stack b1 b2). Fewer actions are better."
-        draft = "Write a plan. A team mate sees it, and how far it can be executed, and decides."
-        return f"{draft} {form}", f"Decide on the plan that counts. {form}"
+        return f"Write a plan. {self.after} {form}", f"Decide on the plan that counts. {form}"
 
     def privileged(self) -> str:
         return f"optimum {self.task.data['optimum']}"
@@ -184,6 +192,8 @@ class PlanAlone(relay.Alone, Plan):
 class PlanSolo(relay.Solo, Plan):
     """One agent that tries a plan, sees how far it goes, and decides."""
 
+    after: ClassVar[str] = "You see how far it can be executed, and decide then."
+
 
 def brief_facts(data: Mapping[str, Any]) -> str:
     """The facts at the start and the goals, a line each, for small models."""
@@ -191,7 +201,8 @@ def brief_facts(data: Mapping[str, Any]) -> str:
 
 
 class PlanJoint(Env):
-    """Two robots that act at once. Settings: `rounds` they have, `prompts` wording, and those of the problems.
+    """Two robots that act at once. Settings: `rounds` they have (by default 6 a goal, and 12 at the least), `prompts`
+    wording, and those of the problems.
 
     The team is paid .8 of the share of the goals, as it grows and shrinks, and .2 for all of them; a robot .02 less an
     action, and .1 less for one that cannot be executed or that disturbs the other's. `wait` costs nothing.
@@ -202,12 +213,13 @@ class PlanJoint(Env):
     def __init__(
         self,
         task: Task,
-        rounds: Annotated[int, Field(ge=1, le=60)] = 12,
+        rounds: Annotated[int, Field(ge=1, le=60)] | None = None,
         prompts: Prompts = "full",
         **problem: Any,
     ) -> None:
         super().__init__(task)
-        self.rounds, self.prompts, self.round, self.text = rounds, prompts, 0, pddl(task.data)
+        self.rounds = rounds or max(12, 6 * len(task.data["goal"]))
+        self.prompts, self.round, self.text = prompts, 0, pddl(task.data)
         self.state = self.world.start
         self.names = dict(zip(self.roles, task.data["objects"][ROBOTS[task.data["domain"]]], strict=True))
         self.last: dict[str, str] = {}

@@ -60,6 +60,8 @@ class Search(Inquiry):
     the tasks how many `hops` (facts that a question follows) and how many `people` the library has."""
 
     roles: ClassVar[tuple[str, ...]] = ("searcher", "writer")
+    # To whom the full prompts say that a passage is shown, and who answers.
+    readers: ClassVar[str] = "to you and to a team mate who will answer"
 
     def __init__(
         self,
@@ -112,7 +114,7 @@ class Search(Inquiry):
         if self.inquiring:
             return (
                 f"Find what answers this question in a library: {asked}\nSay `Search: words`, which lists passages, or "
-                "`Open: number`, which shows one to you and to a team mate who will answer; `Open: 0` ends the search. "
+                f"`Open: number`, which shows one {self.readers}; `Open: 0` ends the search. "
                 f"{self.steps - self.taken} commands are left.\n\n{said}\n\nEnd with one command."
             )
         return (
@@ -174,3 +176,5 @@ class Search(Inquiry):
 
 class SearchSolo(Single, Search):
     """One agent that searches and answers, in one conversation."""
+
+    readers: ClassVar[str] = "to you, who will answer"

@@ -22,6 +22,7 @@ from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
 from cadre.envs.worlds import relay
 from cadre.envs.worlds.relay import Judged, Prompts, Relay, Rewards, Turns
 from cadre.envs.worlds.sql_questions import Question, Table, question, rows_of, swapped
+from cadre.errors import ConfigError
 from cadre.rewards import database
 from cadre.rewards.database import Database, Result
 from cadre.types import Drawing, Task
@@ -118,6 +119,8 @@ class Sql(Relay):
     roles: ClassVar[tuple[str, ...]] = ("analyst", "checker")
     language: ClassVar[str] = "sql"
     titles: ClassVar[tuple[str, str]] = ("sql draft", "sql query")
+    # What the full prompt for a draft says of who decides after it.
+    after: ClassVar[str] = "A team mate sees it and what it gives on the rows at hand, and decides."
 
     def __init__(
         self, task: Task, turns: Turns = 2, prompts: Prompts = "full", reward: Rewards = "shaped", **dials: Any
@@ -137,7 +140,13 @@ class Sql(Relay):
         rows: Annotated[int, Field(ge=8, le=200)] = 12,
         **settings: Any,
     ) -> Sequence[Task]:
-        """Questions keyed by split and index. Tables and reference decide the split."""
+        """Questions keyed by split and index. Tables and reference decide the split. Raises ConfigError where there is
+        no second table for the second subquery."""
+        if nesting > 1 and not joins:
+            raise ConfigError(
+                f"settings.nesting: got {nesting} with joins 0; expected at most 1, as the second subquery counts rows "
+                "of another table. Set settings.joins=1 or settings.nesting=1."
+            )
         database.DUCKDB.file()
         dials: dict[str, Any] = {"joins": joins, "filters": filters, "grouping": grouping, "nesting": nesting}
         dials |= {"dirty": dirty, "rows": rows}
@@ -179,8 +188,7 @@ class Sql(Relay):
 
     def asked(self) -> tuple[str, str]:
         form = "Answer with one ```sql block."
-        draft = f"Write the query. A team mate sees it and what it gives on the rows at hand, and decides. {form}"
-        return draft, f"Decide on the query that counts. {form}"
+        return f"Write the query. {self.after} {form}", f"Decide on the query that counts. {form}"
 
     def privileged(self) -> str:
         return f"reference {self.task.data['reference']}"
@@ -224,3 +232,5 @@ class SqlAlone(relay.Alone, Sql):
 
 class SqlSolo(relay.Solo, Sql):
     """One agent that tries a query, sees what it gives, and decides."""
+
+    after: ClassVar[str] = "You see what it gives on the rows at hand, and decide then."

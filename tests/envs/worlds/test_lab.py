@@ -1,10 +1,14 @@
 """The hidden law: expressions and laws by hand, what a theory is worth, and what it costs to guess."""
 
+from typing import Any
+
 import pytest
 
+from cadre.envs.splits import SPLIT_SIZES
 from cadre.envs.worlds import formula
-from cadre.envs.worlds.lab import Lab, LabSolo, told_of, worth_of
-from cadre.envs.worlds.lab_laws import Law, outcome, parse_theory, parse_trial
+from cadre.envs.worlds.lab import Lab, LabSolo, tells, told_of, worth_of
+from cadre.envs.worlds.lab_laws import Kind, Law, behaviour, outcome, parse_theory, parse_trial
+from cadre.errors import ConfigError
 from cadre.types import Task
 from tests.envs.playing import play, seen, total
 from tests.envs.worlds.trying import check_contract, check_exploits, check_hostile, check_references, check_splits
@@ -86,6 +90,58 @@ def test_what_a_theory_is_worth() -> None:
     assert worth(SWITCHES, "B = not A\nC = A and B") == 1.0
     # Of 27 ways to set the switches: C is wrong in one, A and B at 1 and C left alone; 8 show B alone.
     assert worth(SWITCHES, "B = not A") == pytest.approx(0.5 * (26 - 8) / (27 - 8))
+
+
+def test_a_law_whose_outcomes_are_all_the_same() -> None:
+    """3*x*(x + 1) is a multiple of six: what is asked for is always 0. Such a law is judged, and is no task."""
+    law = Law("formula", ("x",), {"result": "(3*x + 12 + 3*x*x) % 6"}, {})
+    truth = parse_theory(law.told, law)
+    assert worth_of(law, parse_theory("x", law), truth, 7) == 0.0
+    assert worth_of(law, parse_theory("0", law), truth, 7) == 1.0
+    assert not tells(law, 7)
+    assert tells(LINE, 7)
+
+
+def test_a_law_is_what_follows_the_sign_that_names_its_result() -> None:
+    said = parse_theory("Law: result = 3*x+4 if x>=4 else 2*x", LINE) or {}
+    assert [outcome(LINE, said, {"x": x})[0] for x in (3, 4)] == [6, 16]
+    said = parse_theory("Law: result=(x == 2)", LINE) or {}
+    assert [outcome(LINE, said, {"x": x})[0] for x in (1, 2)] == [0, 1]
+    assert parse_theory("Law: result == 2", LINE) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "depth"), [("formula", 1), ("formula", 2), ("causal", 1), ("causal", 2), ("chemistry", 2)]
+)
+def test_laws_that_do_the_same_are_in_one_split(kind: Kind, depth: int) -> None:
+    settings: dict[str, Any] = {"variables": 3, "depth": depth} if kind != "chemistry" else {"depth": depth}
+    done = {}
+    for split in SPLIT_SIZES:
+        envs = [Lab(task) for task in Lab.tasks(split, kind=kind, **settings)[:30]]
+        done[split] = {behaviour(env.law) for env in envs}
+        assert all(tells(env.law, env.task.data["seed"]) for env in envs)
+    assert not done["train"] & done["test"]
+
+
+def test_laws_that_are_written_in_two_ways() -> None:
+    one, other, third = (
+        behaviour(Law("formula", ("x", "y"), {"result": text}, {}))
+        for text in ("2*x + 2*y + 1 + 3*x*y", "2*x + 2*y + 1 + 3*y*x", "2*x + 2*y + 1 + 3*x*x")
+    )
+    assert one == other != third
+
+
+@pytest.mark.parametrize(
+    ("kind", "variables", "told"),
+    [
+        ("formula", 5, "got 5 with kind formula; expected 1 to 4"),
+        ("causal", 1, "got 1 with kind causal; expected 3 to 6"),
+        ("chemistry", 4, "got 4 with kind chemistry; expected none"),
+    ],
+)
+def test_variables_that_no_law_has_are_refused(kind: Kind, variables: int, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Lab.tasks("train", kind=kind, variables=variables)
 
 
 def test_an_episode_by_hand() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from cadre.envs.worlds.plan import Plan, PlanJoint, PlanSolo, disturb, parse_plan
 from cadre.envs.worlds.plan_domains import pddl
+from cadre.errors import ConfigError
 from cadre.types import Task
 from tests.envs.playing import play, seen, total
 
@@ -107,6 +108,21 @@ def test_two_robots_at_once() -> None:
     assert last.local == {"robot_1": -0.1, "robot_2": -0.02}
     assert env.success
     assert env.observe() == {}
+
+
+@pytest.mark.parametrize(("goals", "rounds"), [(1, 12), (2, 12), (3, 18), (8, 48)])
+def test_more_to_do_gives_more_rounds(goals: int, rounds: int) -> None:
+    goal = [["lies", f"p{number}", "c1"] for number in range(1, goals + 1)]
+    objects = TRUCKS.data["objects"] | {"package": [f"p{number}" for number in range(1, 9)]}
+    task = Task("more", {**TRUCKS.data, "objects": objects, "goal": goal})
+    assert PlanJoint(task).rounds == rounds
+    assert PlanJoint(task, rounds=3).rounds == 3
+
+
+def test_robots_of_a_domain_without_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"settings.robots: got 2 with domain blocks.*logistics, rovers"):
+        Plan.tasks("train", robots=2)
+    assert len(Plan.tasks("train", domain="rovers", robots=2)[0].data["objects"]["rover"]) == 2
 
 
 def test_actions_that_disturb_each_other_do_not_happen() -> None:

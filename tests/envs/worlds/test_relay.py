@@ -3,6 +3,7 @@
 import pytest
 
 from cadre.envs.worlds.relay import Alone, Judged, Relay, Solo, answer_in
+from cadre.envs.worlds.verilog import Bench, Design, VerilogSolo, generate
 from cadre.types import Task
 from tests.envs.playing import play, seen, total
 
@@ -89,10 +90,38 @@ def test_the_second_role_sees_the_draft_and_what_came_of_it() -> None:
 
 def test_one_agent_has_both_steps_in_one_conversation() -> None:
     env = GuessSolo(TASK)
-    play(env, "2")
-    said = env.observe()["agent"].messages
-    assert [message.role for message in said] == ["user", "assistant", "user"]
-    assert said[1].content == "2"
+    for _ in range(2):
+        asked = env.observe()["agent"].messages
+        play(env, " So:\n```\n2\n```\n")
+        said = env.observe()["agent"].messages
+        assert [message.role for message in said] == ["user", "assistant", "user"]
+        assert said[0] == asked[0]
+        assert said[1].content == " So:\n```\n2\n```\n"  # as it was sampled, so that its ids are kept
+        assert "What came of your answer:\nit is 2" in said[2].content
+        play(env, "1")
+
+
+class Unsimulated(VerilogSolo):
+    """Designs and benches that nobody runs."""
+
+    async def judged(self, text: str) -> Design:
+        return Design(text, 0.5, "")
+
+    async def tested(self, text: str) -> Bench:
+        return Bench(text, passed=False, told="FAIL")
+
+
+def test_one_agent_of_a_circuit_sees_in_every_turn_what_it_was_asked_and_said() -> None:
+    env = Unsimulated(Task("circuit", generate("test", 0, "detector", 4, 1)))
+    for turn in range(2):
+        asked = env.observe()["agent"].messages
+        assert ("The last design was:\nmodule 0" in asked[0].content) is (turn == 1)
+        play(env, f" Mine:\n```verilog\nmodule {turn}\n```\n")
+        said = env.observe()["agent"].messages
+        assert said[:1] == asked
+        assert said[1].content == f" Mine:\n```verilog\nmodule {turn}\n```\n"
+        assert f"to be tested:\nmodule {turn}" in said[2].content
+        play(env, "a bench")
 
 
 def test_the_answer_is_the_last_block_or_the_text() -> None:

@@ -10,6 +10,7 @@ from cadre.env import Env
 from cadre.envs.worlds import sql
 from cadre.envs.worlds.sql import Sql, SqlSolo, by_sqlite
 from cadre.envs.worlds.sql_questions import Condition, Question, Table, question, rows_of, swapped
+from cadre.errors import ConfigError
 from cadre.rewards.database import Database, Result, run, same
 from cadre.types import Task
 from tests.envs.playing import play, seen
@@ -179,8 +180,6 @@ def test_splits_and_contract() -> None:
 
 
 def test_a_clear_error_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cadre.errors import ConfigError
-
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"cadre-rl\[worlds\]"):
         Sql.tasks("train")
@@ -191,3 +190,8 @@ def test_a_solo_agent_sees_what_its_query_gave() -> None:
     env: Env = SqlSolo(task)
     play(env, task.data["reference"])
     assert "rows on the rows at hand" in seen(env, "agent")
+
+
+def test_a_second_subquery_without_a_second_table_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"settings.nesting: got 2 with joins 0; expected at most 1"):
+        Sql.tasks("train", joins=0, nesting=2)
