@@ -53,9 +53,9 @@ def likeness(task, client):
 
 def daemon(task, client):
     """Starts a process that is nobody's child any more, and asks; whether that process is there after the answer."""
-    started = subprocess.run("sleep 60 >/dev/null 2>&1 & echo $!", shell=True, capture_output=True, text=True, check=True)
+    number = subprocess.check_output("sleep 60 >/dev/null 2>&1 & echo $!", shell=True, text=True).strip()
     ask(client, "planner", task["word"])
-    return float(os.path.exists(f"/proc/{started.stdout.strip()}"))
+    return float(os.path.exists(f"/proc/{number}"))
 
 
 def unaided(task):
