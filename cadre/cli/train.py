@@ -14,7 +14,7 @@ from cadre.experiment import config
 from cadre.experiment.build import ask_hub
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.resolve import resolve
-from cadre.experiment.resume import adopt, reopened
+from cadre.experiment.resume import reopened
 from cadre.experiment.run_directory import Run, new_folder
 
 # The exit code of a run that was stopped before its end, as of a command that Ctrl-C ended.
@@ -43,9 +43,7 @@ def train(
         _dry_run(recipe, changes)
     elif resume:
         here = _resumed(recipe, changes, folder, force)
-        experiment = resolve(here.config)
-        adopt(here)
-        _train(experiment, here, resume)
+        _train(resolve(here.config), here, resume)
     else:
         experiment = resolve(config.load(recipe, changes))
         ask_hub(experiment)
@@ -72,7 +70,8 @@ def _train(experiment: Experiment, here: Run, resume: bool) -> None:
     team = f"{policies} policies" if policies > 1 else "1 policy"
     algorithm = f"{experiment.config.algorithm.name}, {experiment.plan.shape.name}"
     console.print(f"run {here.folder}: {experiment.config.env}, {algorithm}, {team}", markup=False, highlight=False)
-    _, done = session.start(experiment, here, console, resume)
+    trained, done = session.start(experiment, here, console, resume)
+    trained.close()
     _after(here, done, len(experiment.held_out.tasks("test")))
 
 

@@ -14,10 +14,14 @@ from cadre.cluster.files import Bytes, Files
 from cadre.cluster.recipes import LearnerRecipe, SamplerRecipe
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
+from cadre.errors import PromptError
 from cadre.rollout.rounds import Continued
 from cadre.settings import SandboxConfig
 from cadre.team import Metrics, Weights
 from cadre.types import Datum, Message, Request, Reward, Sample
+
+# The siblings of a request, or why its prompt alone cannot be asked.
+Outcome = list[Sample] | PromptError
 
 
 def settle(threads: int) -> None:
@@ -57,15 +61,20 @@ class SamplerProcess(Process):
         if isinstance(self.sampler, TorchEngine):
             self.sampler.memory = memory
 
-    async def sample(self, scope: int, requests: Sequence[Request]) -> AsyncIterator[tuple[int, list[Sample]]]:
-        """The siblings of each request, by its number, as soon as they are drawn; all requests are one batch.
+    async def sample(self, scope: int, requests: Sequence[Request]) -> AsyncIterator[tuple[int, Outcome]]:
+        """The siblings of each request, or what is wrong with its prompt, by its number, as soon as they are drawn; all
+        requests are one batch.
 
         Batches of one `scope` belong together, as those of a step do in one process.
         """
-        done: asyncio.Queue[tuple[int, list[Sample]]] = asyncio.Queue()
+        done: asyncio.Queue[tuple[int, Outcome]] = asyncio.Queue()
 
         async def one(number: int, request: Request) -> None:
-            await done.put((number, await self.sampler.sample(request)))
+            try:
+                outcome: Outcome = await self.sampler.sample(request)
+            except PromptError as error:
+                outcome = error
+            await done.put((number, outcome))
 
         works = (one(number, request) for number, request in enumerate(requests))
         drawing = asyncio.create_task(self._within(scope).together(*works))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from cadre.cluster import connection
@@ -39,12 +40,16 @@ class Cluster:
             self._ask_for(places.samplers * places.sampler_cards)
         options = {"num_gpus": places.sampler_cards, **self._beside(recipe, places)}
         members = [self._member(SamplerProcess, (self.config.threads, recipe), options) for _ in range(places.samplers)]
-        memory: int | None = members[0].ask(lambda handle: handle.memory.remote())
-        if memory is not None:
+        with ExitStack() as failed:
             for member in members:
-                # All samplers of a pool cut their batches alike, those that replace one too.
-                member.arguments = (self.config.threads, recipe.within(memory))
-                member.ask(lambda handle: handle.stay_within.remote(memory))
+                failed.callback(member.close)
+            memory: int | None = members[0].ask(lambda handle: handle.memory.remote())
+            if memory is not None:
+                for member in members:
+                    # All samplers of a pool cut their batches alike, those that replace one too.
+                    member.arguments = (self.config.threads, recipe.within(memory))
+                    member.ask(lambda handle: handle.stay_within.remote(memory))
+            failed.pop_all()
         return SamplerPool(members, list(recipe.policies), memory)
 
     def learner(self, recipe: LearnerRecipe) -> RemoteLearner:

@@ -23,6 +23,12 @@ def ray_module() -> ModuleType:
     return ray
 
 
+def deaths() -> tuple[type[Exception], ...]:
+    """What Ray raises when whoever is asked is no more: by itself, for want of memory, or with its machine."""
+    exceptions = ray_module().exceptions
+    return exceptions.RayActorError, exceptions.OutOfMemoryError, exceptions.NodeDiedError
+
+
 def connect(address: str | None) -> None:
     """Join the cluster at `address`; where that is None the one a submitted job finds in RAY_ADDRESS, else start one on
     this machine: never one that somebody else happens to have started here. Joined once a process.

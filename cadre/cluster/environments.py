@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from cadre.cluster.connection import ray_module
+from cadre.cluster.connection import deaths, ray_module
 from cadre.cluster.member import Member, as_raised
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
@@ -45,12 +45,12 @@ class Environments:
     async def _look_after(self, place: int) -> None:
         """Replace a process that does not say that it is there."""
         member = self.members[place]
-        handle, died = member.handle, ray_module().exceptions.RayActorError
+        handle = member.handle
         try:
             await asyncio.wait_for(handle.pid.remote(), SIGN_S)
         except TimeoutError:
             await asyncio.to_thread(member.renew, handle)
-        except died:
+        except deaths():
             pass  # the next step replaces it
         finally:
             self.running[place] -= 1
@@ -62,15 +62,15 @@ class Environments:
 
 
 async def _step(member: Member, env: Env, said: Said) -> tuple[Env, Reward]:
-    exceptions, met = ray_module().exceptions, 0
+    met = 0
     while True:
         handle = member.handle
         try:
             after, reward = await handle.step.remote(env, said)
             return after, reward
-        except exceptions.RayActorError as error:
+        except deaths() as error:
             met = await asyncio.to_thread(member.replace, handle, error, met)
-        except exceptions.RayTaskError as error:
+        except ray_module().exceptions.RayTaskError as error:
             raise as_raised(error) from None
 
 

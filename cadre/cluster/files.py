@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +33,22 @@ def unpacked(content: Bytes) -> dict[str, Any]:
 
 
 def content_of(weights: Weights) -> Bytes | Files:
-    """The tensors of weights, or the files of their folder. Raises EngineError where they have neither."""
+    """The tensors of weights, or the files of their folder, without the folders in it: optimisers and value heads are
+    nothing to who samples. Raises EngineError where they have neither."""
     if weights.tensors is not None:
         return packed(weights.tensors)
     if weights.folder is not None:
-        return read(weights.folder)
+        return _contents(weights.folder, weights.folder.iterdir())
     raise EngineError(f"Got weights of policy {weights.policy!r} without any; expected tensors or a folder.")
 
 
 def read(folder: Path) -> Files:
     """Every file below a folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return _contents(folder, folder.rglob("*"))
+
+
+def _contents(folder: Path, paths: Iterable[Path]) -> Files:
+    files = sorted(path for path in paths if path.is_file())
     return {str(path.relative_to(folder)): np.fromfile(path, np.uint8) for path in files}
 
 

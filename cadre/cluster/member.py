@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from cadre.cluster.connection import ray_module
+from cadre.cluster.connection import deaths, ray_module
 from cadre.errors import CadreError, EngineError
 
 log = logging.getLogger(__name__)
@@ -76,13 +76,17 @@ class Member:
         with self._lock:
             self.deaths += self.handle is dead
             self._check(error, met)
+            died: tuple[type[Exception], ...] = (Died, *deaths())
+            fresh = dead
             while self.handle is dead:
                 log.warning("A %s died and is replaced (%d): %s", self.kind.__name__, self.deaths, _short(error))
+                # It may only seem dead: where its machine is out of reach for a while, say.
+                self._end(fresh)
                 fresh, begun = self._made()
                 try:
                     self._got(begun)
                     self.recover(fresh)
-                except (Died, ray_module().exceptions.RayActorError) as again:
+                except died as again:
                     error, met = again, met + 1
                     self.deaths += 1
                     self._check(error, met)
@@ -99,28 +103,31 @@ class Member:
         with self._lock:
             if self.handle is stuck:
                 log.warning("A %s does not answer and is replaced.", self.kind.__name__)
-                ray_module().kill(stuck)
+                self._end(stuck)
                 fresh, begun = self._made()
                 self._got(begun)
                 self.recover(fresh)
                 self.handle, self._begun = fresh, begun
 
     def close(self) -> None:
-        """End the actor. May be called more than once, and when Ray has ended."""
-        ray = ray_module()
-        if ray.is_initialized():
-            ray.kill(self.handle)
+        """End the actor, and what is reserved for it. May be called more than once, and when Ray has ended."""
+        if ray_module().is_initialized():
+            self._end(self.handle)
+            give_back(self.options)
 
     def _made(self) -> tuple[Any, Any]:
         handle = ray_module().remote(self.kind).options(**self.options).remote()
         return handle, handle.begin.remote(*self.arguments)
+
+    def _end(self, handle: Any) -> None:
+        ray_module().kill(handle)
 
     def _got(self, reference: Any) -> Any:
         """What comes of it. Raises Died, or what the actor's own code raised."""
         ray = ray_module()
         try:
             return ray.get(reference)
-        except ray.exceptions.RayActorError as error:
+        except deaths() as error:
             raise Died(_short(error)) from None
         except ray.exceptions.RayTaskError as error:
             raise as_raised(error) from None
@@ -136,6 +143,16 @@ class Member:
             f"cluster: a {self.kind.__name__} died {often}, the last time by: {_short(error)}. {why} See Ray's logs, "
             "and whether memory is left."
         )
+
+
+def give_back(options: Mapping[str, Any]) -> None:
+    """Remove the placement group that actors of these options are in, if they are in one. May be called for each."""
+    from ray.util.placement_group import remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    strategy = options.get("scheduling_strategy")
+    if isinstance(strategy, PlacementGroupSchedulingStrategy):
+        remove_placement_group(strategy.placement_group)
 
 
 def _short(error: Exception) -> str:

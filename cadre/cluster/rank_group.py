@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cadre.cluster.connection import ray_module
-from cadre.cluster.member import Died, Member, as_raised
+from cadre.cluster.connection import deaths, ray_module
+from cadre.cluster.member import Died, Member, as_raised, give_back
 from cadre.cluster.rank_process import RankProcess
 from cadre.errors import CadreError
 
@@ -38,12 +38,13 @@ class RankGroup(Member):
         return self._got([work(rank) for rank in handle])
 
     def close(self) -> None:
-        """End the ranks. May be called more than once, and when Ray has ended."""
+        """End the ranks, and what is reserved for them. May be called more than once, and when Ray has ended."""
         if ray_module().is_initialized():
-            _end(self._latest)
+            self._end(self._latest)
+            for options in self.ranks:
+                give_back(options)
 
     def _made(self) -> tuple[Any, Any]:
-        _end(self._latest)
         actor = ray_module().remote(self.kind)
         ranks = tuple(actor.options(**options).remote() for options in self.ranks)
         self._latest = ranks
@@ -53,6 +54,10 @@ class RankGroup(Member):
             rank.begin.remote(*self.arguments, scratch, number, meeting, *nodes) for number, rank in enumerate(ranks)
         )
         return ranks, list(begin)
+
+    def _end(self, handle: Any) -> None:
+        for rank in handle:
+            super()._end(rank)
 
     def _got(self, references: Any) -> Any:
         """What comes of the first of them, once all are there. Raises Died, or an error of ours that a rank raised."""
@@ -64,13 +69,8 @@ class RankGroup(Member):
                 raise Died("a rank has failed and others do not answer")
             try:
                 ray.get(done[0])
-            except (ray.exceptions.RayActorError, ray.exceptions.RayTaskError) as error:
+            except (*deaths(), ray.exceptions.RayTaskError) as error:
                 failures.append(as_raised(error))
         if failures:
             raise next((one for one in failures if isinstance(one, CadreError)), Died(str(failures[0])))
         return ray.get(references[0])
-
-
-def _end(ranks: Sequence[Any]) -> None:
-    for rank in ranks:
-        ray_module().kill(rank)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cadre.cluster import files
-from cadre.cluster.connection import ray_module
+from cadre.cluster.actors import Outcome
+from cadre.cluster.connection import deaths, ray_module
 from cadre.cluster.member import Member, as_raised
-from cadre.errors import EngineError
+from cadre.errors import EngineError, PromptError
 from cadre.rollout import rounds
 from cadre.team import Weights
 from cadre.types import Request, Sample
@@ -55,18 +56,16 @@ class Drawer:
         """Answer a part of a round; whatever happens, every request is answered."""
         if scope != self._scope:
             self._scope, self._drawn = scope, []
-        exceptions, met = ray_module().exceptions, 0
-        while any(not waiting.future.done() for waiting in part):
-            handle = self.member.handle
-            try:
-                await self._stream(handle, part)
-            except exceptions.RayActorError as error:
+        met = 0
+        try:
+            while any(not waiting.future.done() for waiting in part):
+                handle = self.member.handle
                 try:
+                    await self._stream(handle, part)
+                except deaths() as error:
                     met = await asyncio.to_thread(self.member.replace, handle, error, met)
-                except EngineError as too_many:
-                    _fail(part, too_many)
-            except exceptions.RayTaskError as error:
-                _fail(part, as_raised(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is raised where samples are waited for
+            _fail(part, as_raised(error))
         self._drawn.append([waiting.request for waiting in part])
 
     async def _stream(self, handle: Any, part: Sequence[Waiting]) -> None:
@@ -74,9 +73,8 @@ class Drawer:
         stream = handle.sample.remote(self._scope, [waiting.request for waiting in part])
         try:
             async for reference in stream:
-                number, samples = await reference
-                if not part[number].future.done():
-                    part[number].future.set_result(samples)
+                number, outcome = await reference
+                _answer(part[number], outcome)
         except asyncio.CancelledError:
             ray_module().cancel(stream)
             raise
@@ -146,6 +144,15 @@ class SamplerPool:
 
     def _reload(self, handle: Any) -> None:
         ray_module().get([load(handle) for load in self._loads.values()])
+
+
+def _answer(waiting: Waiting, outcome: Outcome) -> None:
+    if waiting.future.done():
+        return
+    if isinstance(outcome, PromptError):
+        waiting.future.set_exception(outcome)
+    else:
+        waiting.future.set_result(outcome)
 
 
 def _fail(part: Sequence[Waiting], error: BaseException) -> None:

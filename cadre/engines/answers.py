@@ -13,8 +13,8 @@ from cadre.types import Message
 class AnswerEncoder:
     """The tokenizer and chat template of one model. `model` is a folder or a hub name that is known to be there."""
 
-    def __init__(self, model: str, enable_thinking: bool | None = None) -> None:
-        self._tokenizer = AutoTokenizer.from_pretrained(model)
+    def __init__(self, model: str, enable_thinking: bool | None = None, trust_remote_code: bool = False) -> None:
+        self._tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
         self._template = Template(self._tokenizer, enable_thinking)
 
     def encode(self, prompt: Sequence[Message], answer: str) -> tuple[tuple[int, ...], tuple[int, ...]]:

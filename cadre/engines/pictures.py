@@ -34,10 +34,10 @@ class Pictures:
     are `count(image)`.
     """
 
-    def __init__(self, source: str, tokenizer: Any, config: Any) -> None:
+    def __init__(self, source: str, tokenizer: Any, config: Any, trusted: bool = False) -> None:
         self.token: int = config.image_token_id
         self.marker: str = tokenizer.convert_ids_to_tokens(self.token)
-        self._processor = _processor(source)
+        self._processor = _processor(source, trusted)
         self._config = config
         self._write, self._count = FAMILIES[config.model_type]
         self._ready: OrderedDict[str, Tensors] = OrderedDict()
@@ -108,14 +108,15 @@ def is_vision(source: str) -> bool:
     return PreTrainedConfig.get_config_dict(source)[0].get("model_type") in VISION_MODELS
 
 
-def of_model(source: str, tokenizer: Any) -> Pictures | None:
+def of_model(source: str, tokenizer: Any, trust_remote_code: bool = False) -> Pictures | None:
     """How the model of a folder or hub name reads pictures; None for one that does not. A tokenizer without a chat
     template gets the processor's. Raises EngineError where something is missing."""
     if not is_vision(source):
         return None
     if tokenizer.chat_template is None:
         tokenizer.chat_template = _chat_template(source)
-    return Pictures(source, tokenizer, AutoConfig.from_pretrained(source))
+    config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+    return Pictures(source, tokenizer, config, trust_remote_code)
 
 
 def _chat_template(source: str) -> str:
@@ -128,10 +129,10 @@ def _chat_template(source: str) -> str:
     return written
 
 
-def _processor(source: str) -> Any:
+def _processor(source: str, trusted: bool) -> Any:
     with reading(source, "image processor"):
         # Always the same arithmetic, whatever else is installed.
-        return AutoImageProcessor.from_pretrained(source, backend="pil")
+        return AutoImageProcessor.from_pretrained(source, backend="pil", trust_remote_code=trusted)
 
 
 def _asked(processor: Any) -> dict[str, bool]:

@@ -16,15 +16,15 @@ BROKEN = "\ufffd"
 class Speller:
     """Spells single tokens of one model; the tokenizer is loaded when the first is asked for."""
 
-    def __init__(self, source: str) -> None:
-        self._source = source
+    def __init__(self, source: str, trust_remote_code: bool = False) -> None:
+        self._source, self._trust = source, trust_remote_code
         self._tokenizer: Any = None
 
     def spell(self, token: int) -> str:
         """The text of a token with its spaces; `<0xE2><0x82>` where it is part of a character."""
         if self._tokenizer is None:
-            known = Path(self._source).is_dir()
-            self._tokenizer = AutoTokenizer.from_pretrained(self._source if known else hub.available(self._source))
+            source = self._source if Path(self._source).is_dir() else hub.available(self._source)
+            self._tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=self._trust)
         piece: str = self._tokenizer.convert_ids_to_tokens(token) or ""
         text: str = self._tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
         if BROKEN in text:

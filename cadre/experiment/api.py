@@ -24,7 +24,7 @@ from cadre.experiment.loaded_team import LoadedTeam, open_team
 from cadre.experiment.recipes import read_recipe
 from cadre.experiment.report import Report
 from cadre.experiment.resolve import resolve
-from cadre.experiment.resume import adopt, going_on
+from cadre.experiment.resume import going_on
 from cadre.experiment.run_directory import Run, new_folder
 from cadre.experiment.target import Target, find
 from cadre.experiment.threads import settle_threads
@@ -85,7 +85,6 @@ def train(
     if resume:
         here = _resumed(recipe, run, sections)
         experiment = resolve(here.config, env)
-        adopt(here)
     else:
         raw = _raw(recipe, sections)
         experiment = resolve(parse(raw, env), env)

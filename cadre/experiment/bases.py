@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from cadre.cluster.placement import placement
 from cadre.cluster.recipes import EngineRecipe, LearnerRecipe, VllmRecipe
 from cadre.experiment.experiment import Experiment
 from cadre.learn.token_notes import TokenNotes
@@ -98,13 +100,29 @@ def ranks_of(experiment: Experiment, names: Sequence[str]) -> int:
     return max((experiment.learners[name].ranks for name in names if name in experiment.learners), default=0)
 
 
+def sharing_of(experiment: Experiment) -> int:
+    """How many engines share a device's memory: one a base model, or in a cluster its processes that are not on cards
+    of their own."""
+    return sum(_sharing(experiment, names) for names in engines_of(experiment))
+
+
+def _sharing(experiment: Experiment, names: Sequence[str]) -> int:
+    if experiment.config.cluster is None:
+        return 1
+    trains = ranks_of(experiment, names) > 0
+    places = placement(experiment.config.cluster, names, trains)
+    if places.together:
+        return places.samplers + trains
+    return 1 if places.sampler_cards else places.samplers
+
+
 def base_of(
     experiment: Experiment, names: Sequence[str], training: TrainingSettings | None, memory: int | None
 ) -> Base:
     """The base of these policies."""
     config, policies = experiment.config, {name: experiment.policies[name] for name in names}
     served = [name for name in names if name in experiment.on_vllm]
-    model, sharing = experiment.models[names[0]], len(engines_of(experiment))
+    model, sharing = experiment.models[names[0]], sharing_of(experiment)
     ahead = config.train.max_staleness
     of_vllm = memory_setting(experiment, served)
     vllm = VllmRecipe(model, {name: policies[name] for name in served}, config.vllm, of_vllm, ahead)
@@ -138,13 +156,19 @@ def training_of(experiment: Experiment, names: Sequence[str], watched: Watched) 
 
 def here(base: Base) -> Placed:
     """The samplers by policy and the learner, in this process and the ranks that it starts."""
-    vllm = base.vllm.make() if base.vllm else None
-    samplers: dict[str, Sampler] = dict.fromkeys(base.served, vllm) if vllm else {}
-    in_place = base.learner is not None and base.learner.ranks == 1
-    engine = base.engine.make() if base.drawn_by_torch or in_place else None
-    if engine is not None:
-        samplers |= dict.fromkeys(base.drawn_by_torch, engine)
-    return samplers, None if base.learner is None else _beside(base, base.learner.make(engine), vllm)
+    with ExitStack() as failed:
+        vllm = base.vllm.make() if base.vllm else None
+        samplers: dict[str, Sampler] = dict.fromkeys(base.served, vllm) if vllm else {}
+        if vllm is not None:
+            failed.callback(vllm.close)
+        in_place = base.learner is not None and base.learner.ranks == 1
+        engine = base.engine.make() if base.drawn_by_torch or in_place else None
+        if engine is not None:
+            failed.callback(engine.close)
+            samplers |= dict.fromkeys(base.drawn_by_torch, engine)
+        learner = None if base.learner is None else _beside(base, base.learner.make(engine), vllm)
+        failed.pop_all()
+    return samplers, learner
 
 
 def _beside(base: Base, learner: Learner, vllm: VllmSampler | None) -> Learner:
@@ -160,10 +184,15 @@ def _beside(base: Base, learner: Learner, vllm: VllmSampler | None) -> Learner:
 
 def in_cluster(cluster: Cluster, base: Base) -> Placed:
     """The samplers by policy and the learner, as actors."""
-    learner = None if base.learner is None else cluster.learner(base.learner)
     samplers: dict[str, Sampler] = {}
-    if base.vllm is not None:
-        samplers |= dict.fromkeys(base.served, cluster.pool(base.vllm, learner is not None))
-    if base.drawn_by_torch:
-        samplers |= dict.fromkeys(base.drawn_by_torch, cluster.pool(base.engine, learner is not None))
+    with ExitStack() as failed:
+        learner = None if base.learner is None else cluster.learner(base.learner)
+        if learner is not None:
+            failed.callback(learner.close)
+        for recipe, names in ((base.vllm, base.served), (base.engine, base.drawn_by_torch)):
+            if recipe is not None and names:
+                pool = cluster.pool(recipe, learner is not None)
+                failed.callback(pool.close)
+                samplers |= dict.fromkeys(names, pool)
+        failed.pop_all()
     return samplers, learner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -41,17 +42,20 @@ def build_team(
     `memory` are GiB that policies were sampled in before, for those without a setting.
     """
     ask_hub(experiment)
-    samplers: dict[str, Sampler] = _remote(experiment)
-    learners: list[Learner] = []
+    roles, samplers, learners = experiment.config.team.roles, _remote(experiment), list[Learner]()
+    team = Team(roles, samplers, experiment.sampling, learners, apart=_apart(experiment))
     place = _place(experiment)
-    for names in engines_of(experiment):
-        trained = train and any(name in experiment.learners for name in names)
-        training = training_of(experiment, names, watched or Watched()) if trained else None
-        drawn_by, learner = place(base_of(experiment, names, training, memory_setting(experiment, names, memory)))
-        samplers |= drawn_by
-        learners += [learner] if learner is not None else []
-    roles, scorer = experiment.config.team.roles, _reward_model(experiment)
-    return Team(roles, samplers, experiment.sampling, learners, scorer, _apart(experiment))
+    with ExitStack() as failed:
+        failed.callback(team.close)  # what there is of it by then
+        for names in engines_of(experiment):
+            trained = train and any(name in experiment.learners for name in names)
+            training = training_of(experiment, names, watched or Watched()) if trained else None
+            drawn_by, learner = place(base_of(experiment, names, training, memory_setting(experiment, names, memory)))
+            samplers |= drawn_by
+            learners += [learner] if learner is not None else []
+        scorer = _reward_model(experiment)
+        failed.pop_all()
+    return replace(team, reward_model=scorer)
 
 
 def _place(experiment: Experiment) -> Callable[[Base], Placed]:
@@ -110,7 +114,8 @@ def vocabulary(experiment: Experiment) -> Vocabulary:
     """What spells the tokens of every policy whose model is here."""
     from cadre.engines.spelling import Speller
 
-    return Vocabulary({policy: Speller(source) for policy, source in experiment.models.items()})
+    trusted = {name: policy.trust_remote_code for name, policy in experiment.policies.items()}
+    return Vocabulary({name: Speller(source, trusted[name]) for name, source in experiment.models.items()})
 
 
 def _reward_model(experiment: Experiment) -> RewardModel | None:

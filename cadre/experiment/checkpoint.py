@@ -134,9 +134,12 @@ async def load_weights(checkpoint: Path, team: Team, policies: Iterable[str]) ->
     await team.load(Weights(policy, step, checkpoint / policy) for policy in policies)
 
 
-def prune(folder: Path, keep: int, best: int | None, every: int = 0) -> None:
-    """Remove all checkpoints but the last `keep`, the one of step `best`, and those of every `every`-th step."""
+def prune(folder: Path, present: int, keep: int, best: int | None, every: int = 0) -> None:
+    """Remove all checkpoints but the last `keep` up to the `present` step, the one of step `best`, and those of every
+    `every`-th step. Those beyond the present were damaged, or the run would have gone on with them."""
     found = steps(folder)
-    for step in found[: max(0, len(found) - keep)]:
-        if step != best and not (every and step % every == 0):
+    past = [step for step in found if step <= present]
+    kept = {*past[max(0, len(past) - keep) :], best, *(step for step in past if every and step % every == 0)}
+    for step in found:
+        if step not in kept:
             shutil.rmtree(folder / name_of(step))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cadre import random_keys
 from cadre.envs.from_data import with_example
 from cadre.envs.spec import EnvSpec
-from cadre.experiment.bases import engines_of, memory_setting
+from cadre.experiment.bases import engines_of, memory_setting, sharing_of
 from cadre.experiment.config import Config
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.outlook import Load, Outlook, PolicyOutlook
@@ -135,6 +135,7 @@ def _policy(experiment: Experiment, name: str, sizes: Sizes, memory: int, load: 
     return PolicyOutlook(
         settings=policy,
         sizes=sizes,
+        reference=_reference(experiment, name, sizes),
         memory=memory,
         activations=activations(experiment.models[name], policy, learner) if learner else 0,
         scores=scores(sizes.vocabulary, tokens, experiment.plan.loss.entropy > 0.0),
@@ -142,6 +143,16 @@ def _policy(experiment: Experiment, name: str, sizes: Sizes, memory: int, load: 
         sampling=sampling,
         learning=learning,
     )
+
+
+def _reference(experiment: Experiment, name: str, sizes: Sizes) -> int:
+    """Bytes of the copy of a whole model that log-probabilities from before any training are asked of, if they are."""
+    from cadre.engines.torch.base.loading import trains_whole
+
+    plan = experiment.plan
+    asked = plan.kl > 0.0 or plan.loss.kl > 0.0 or plan.preference is not None
+    learns = name in experiment.trained_roles.values() and trains_whole(experiment.policies[name])
+    return 4 * sizes.parameters if asked and learns else 0
 
 
 def _devices(experiment: Experiment) -> dict[str, int]:
@@ -157,12 +168,11 @@ def _memory(experiment: Experiment, sizes: Mapping[str, Sizes]) -> dict[str, int
     from cadre.engines.torch.base.device_memory import for_sampling
     from cadre.engines.torch.base.loading import pick_device
 
-    engines = engines_of(experiment)
     memory: dict[str, int] = {}
-    for names in engines:
+    for names in engines_of(experiment):
         taken = sizes[names[0]].base + sum(sizes[name].training for name in names)
         device = pick_device(experiment.policies[names[0]].device)
-        most = memory_setting(experiment, names) or for_sampling(device, taken, len(engines))
+        most = memory_setting(experiment, names) or for_sampling(device, taken, sharing_of(experiment))
         memory |= dict.fromkeys(names, most)
     return memory
 

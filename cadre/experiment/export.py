@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
+from cadre.cluster.recipes import EngineRecipe
 from cadre.errors import ConfigError, nearest
 from cadre.experiment import checkpoint
-from cadre.experiment.build import build_team
-from cadre.experiment.resolve import resolve
+from cadre.experiment.resolve import find_model
 from cadre.experiment.run_directory import Run
 
 
 def export_policy(run: Run, policy: str, out: Path, merge: bool) -> None:
     """Write the policy of the run's latest checkpoint to `out`: a Hugging Face folder, or a PEFT one for an adapter
-    that is not to be merged into its base. Raises ConfigError where the run has not trained it."""
+    that is not to be merged into its base. Nothing else of the run is looked at. Raises ConfigError where it has not
+    trained the policy."""
     trained = [name for name, settings in run.config.team.policies.items() if not settings.frozen]
     if policy not in trained:
         raise ConfigError(
@@ -21,8 +23,8 @@ def export_policy(run: Run, policy: str, out: Path, merge: bool) -> None:
             f"Name one of them.{nearest(policy, trained)}"
         )
     saved = checkpoint.latest(run.folder / "checkpoints")
-    team = build_team(resolve(run.config), train=True)
-    checkpoint.load(saved, team)
-    for learner in team.learners:
-        if policy in learner.policies:
-            learner.export(policy, out, merge)
+    settings = run.config.team.policies[policy]
+    engine = EngineRecipe(find_model(policy, settings), {policy: settings}, run.config.train.seed).make()
+    with closing(engine):
+        engine.work(engine.restore, policy, saved / policy)
+        engine.work(engine.export, policy, out, merge)

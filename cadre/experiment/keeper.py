@@ -76,7 +76,7 @@ class Keeper:
         best_step, best = self._best()
         self.state = replace(self.state, best_step=best_step, best=best, in_flight=self.ahead.ready())
         checkpoint.save(self._folder, self.state, self.team, dump(self.run.config))
-        checkpoint.prune(self._folder, goal.checkpoints_kept, best_step, goal.checkpoint_every)
+        checkpoint.prune(self._folder, self.state.step, goal.checkpoints_kept, best_step, goal.checkpoint_every)
         self._saved = time.monotonic()
 
     def _best(self) -> tuple[int | None, float]:

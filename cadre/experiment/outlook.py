@@ -36,6 +36,7 @@ class PolicyOutlook:
 
     settings     as the experiment has them
     sizes        of its weights
+    reference    of a copy of the whole model as it was before any training, where something is measured from that
     memory       for keys, values and scores in sampling
     activations  that a micro-batch keeps for its backward pass
     scores       of the vocabulary, and what they become, in learning
@@ -46,6 +47,7 @@ class PolicyOutlook:
 
     settings: PolicyConfig
     sizes: Sizes
+    reference: int
     memory: int
     activations: int
     scores: int
@@ -104,6 +106,7 @@ def _policy_lines(name: str, policy: PolicyOutlook) -> Iterator[str]:
     yield (
         f"{name} ({policy.settings.model}): {sizes.parameters:,} parameters, {sizes.trained:,} trained; "
         f"weights {sizes.base / GIB:.1f} GiB, training {sizes.training / GIB:.1f} GiB"
+        + (f", a copy from before it {policy.reference / GIB:.1f} GiB" if policy.reference else "")
     )
     if load.sequences:
         yield (
@@ -133,4 +136,4 @@ def total(outlook: Outlook) -> int:
         if each.settings.shares_base
     }
     whole = sum(each.sizes.base for each in policies if not each.settings.shares_base)
-    return sum(shared.values()) + whole + sum(each.sizes.training for each in policies)
+    return sum(shared.values()) + whole + sum(each.sizes.training + each.reference for each in policies)

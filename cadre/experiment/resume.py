@@ -61,7 +61,7 @@ def going_on(run: Run, wanted: Config, force: bool = False) -> Run:
 
 def adopt(run: Run) -> None:
     """Make the configuration of a reopened run its own; one that it changes is kept beside it, and so are reports of
-    other tasks."""
+    other tasks. For who holds the run's lock: another process may be training in it with what it has."""
     before, reports = Run.open(run.folder).config, run.folder / "evaluations.jsonl"
     if changed(before, run.config):
         shutil.copyfile(run.folder / "config.yaml", _beside(run.folder / "config.yaml"))

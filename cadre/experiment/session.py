@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from rich.console import Console
@@ -20,18 +20,21 @@ from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.lock import RunLock
 from cadre.experiment.loop import Training, train
 from cadre.experiment.progress import Progress
-from cadre.experiment.resume import changed
+from cadre.experiment.resume import adopt, changed
 from cadre.experiment.run_directory import Run
 from cadre.learn.token_notes import TokenNotes
 from cadre.team import Team
 
 
 def start(experiment: Experiment, run: Run, console: Console, resume: bool = False) -> tuple[Team, int]:
-    """Train in `run`, from its latest checkpoint if it is to `resume`; the team and the updates made in all.
+    """Train in `run`, from its latest checkpoint if it is to `resume`, with the configuration that it then makes its
+    own; the team and the updates made in all. A team that could not be trained to the end is closed.
 
     Raises RunError where another process trains in the run.
     """
     with RunLock(run.folder), closing(run):
+        if resume:
+            adopt(run)
         return _locked(experiment, run, console, resume)
 
 
@@ -45,19 +48,27 @@ def _locked(experiment: Experiment, run: Run, console: Console, resume: bool) ->
     memory = run.sampling_memory() if resume else {}
     watched = Watched(run.folder / "diverged", TokenNotes(config.train.trees_kept))
     team = build_team(experiment, train=True, watched=watched, memory=memory)
+    with ExitStack() as failed:
+        failed.callback(team.close)
+        done = _trained(experiment, run, team, watched, console, resume)
+        failed.pop_all()
+    return team, done
+
+
+def _trained(experiment: Experiment, run: Run, team: Team, watched: Watched, console: Console, resume: bool) -> int:
+    """The updates made in all once the team has been trained."""
     run.words = vocabulary(experiment)
     run.record_environment(sandbox.record(), sampling_memory(team))
     state = _restored(run, team) if resume else State()
     experiment = hosted(experiment)
-    goal, spent, interrupt = config.train, run.total("rollout/tokens"), Interrupt()
+    goal, spent, interrupt = experiment.config.train, run.total("rollout/tokens"), Interrupt()
     with (
         closing(experiment.env_spec),
         Progress(console, goal.steps, state.step, goal.max_tokens, spent) as progress,
         interrupt.on_signals(),
     ):
         training = Training(experiment, run, team, progress, notes=watched.notes)
-        done = run_to_end(train(training, state, interrupt), interrupt)
-    return team, done
+        return run_to_end(train(training, state, interrupt), interrupt)
 
 
 def _restored(run: Run, team: Team) -> State:

@@ -118,7 +118,8 @@ def encoded(experiment: Experiment, examples: Sequence[Example]) -> list[Datum]:
     for example in examples:
         name = experiment.trained_roles[example.role]
         if name not in encoders:
-            encoders[name] = AnswerEncoder(experiment.models[name], experiment.policies[name].enable_thinking)
+            policy = experiment.policies[name]
+            encoders[name] = AnswerEncoder(experiment.models[name], policy.enable_thinking, policy.trust_remote_code)
         data.append(datum(name, example.role, *encoders[name].encode(example.prompt, example.answer)))
     return data
 
@@ -150,7 +151,7 @@ async def _steps(
         state = replace(state, step=state.step + 1)
         if state.step % SAVE_EVERY == 0 or state.step == settings.steps or interrupt.asked:
             checkpoint.save(folder, state, team)
-            checkpoint.prune(folder, 1, None)
+            checkpoint.prune(folder, state.step, 1, None)
     return state.step
 
 

@@ -54,6 +54,18 @@ def read(tensors: Mapping[str, Tensor], folder: Path, name: str) -> None:
         tensor.copy_(saved[key])
 
 
+def read_whole(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a folder of shards, whole and by name; read by one process alone."""
+    entries = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata.items()
+    tensors = {
+        key: torch.empty(entry.size, dtype=entry.properties.dtype)
+        for key, entry in entries
+        if isinstance(entry, TensorStorageMetadata)
+    }
+    _read_shards(tensors, folder)
+    return tensors
+
+
 def read_file(path: Path) -> dict[str, Tensor]:
     """The tensors of a file, by name. Raises EngineError where it is no such file."""
     try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from cadre.settings.section import Positive, Section
+from cadre.settings.section import Positive, Section, refused
 
 Packing = Literal["auto", "prefix_tree", "padded"]
 
@@ -27,3 +27,13 @@ class LearnerConfig(Section):
     gradient_checkpointing: bool = Field(False, description="recompute activations: less memory, more time")
     ranks: int = Field(1, ge=1, le=4_096, description="processes that train a model together, each with a part of it")
     flex_attention: bool = Field(False, description="on a GPU, attention in a prefix tree by a compiled kernel")
+
+    @model_validator(mode="after")
+    def _moments_fade(self) -> LearnerConfig:
+        if not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise refused(
+                "betas",
+                f"got {list(self.betas)}; expected two numbers from 0 to less than 1, such as [0.9, 0.999]. Correct "
+                "them.",
+            )
+        return self

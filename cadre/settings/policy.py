@@ -22,6 +22,16 @@ class LoraConfig(Section):
     alpha: float = Field(32.0, gt=0.0, description="the update is scaled by alpha / rank")
     targets: Literal["all-linear"] | tuple[str, ...] = Field("all-linear", description="modules that get an adapter")
 
+    @model_validator(mode="after")
+    def _something_is_adapted(self) -> LoraConfig:
+        if not self.targets:
+            raise refused(
+                "targets",
+                "got none, which leaves nothing to train; expected all-linear, or names of modules such as q_proj. "
+                "Name some, or remove lora to train the model whole.",
+            )
+        return self
+
 
 class PolicyConfig(Section):
     """One set of weights. Written short, `shared: seed` means `shared: {model: seed}`."""

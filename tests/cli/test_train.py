@@ -1,11 +1,13 @@
 """What `cadre train` says at the end: where to look, or how to go on."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from cadre.experiment import session
+from cadre.team import Team
 from tests.cli.bad_calls import plain_recipe
 from tests.cli.calling import call
 
@@ -28,10 +30,22 @@ def test_a_run_ends_with_where_to_look(speaker: Path, tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines[-3:]] == ["cadre", "cadre", "tensorboard"]
 
 
+def test_ranks_leave_nothing_among_the_temporary_files(
+    speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    run = tmp_path / "run"
+    done = call("train", recipe(tmp_path, speaker), "evaluate.tasks=2", "learner.ranks=2", "--run", str(run))
+    assert done.code == 0, done.err
+    assert not list((tmp_path / "temporary").glob("cadre-*"))
+
+
 def test_a_run_that_was_stopped_says_how_to_go_on_and_with_which_recipe(
     speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "start", lambda *arguments: (None, 0))
+    monkeypatch.setattr(session, "start", lambda *arguments: (Team({}, {}, {}), 0))
     plain, run = recipe(tmp_path, speaker), tmp_path / "run"
     done = call("train", plain, "--run", str(run))
     assert done.code == 130

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from cadre.cluster.member import IN_A_ROW, Died, Member
+from cadre.cluster.rank_group import RankGroup
 from cadre.errors import EngineError
 
 pytest.importorskip("ray")
@@ -14,7 +15,7 @@ class Scripted(Member):
     """Actors are numbers; the asked one dies where `dies` says so."""
 
     def __init__(self, dies: list[bool], most: int) -> None:
-        self.dies, self.made = iter(dies), 0
+        self.dies, self.made, self.ended = iter(dies), 0, list[int]()
         super().__init__(int, (), {}, most)
 
     def answer(self, handle: Any, work: Any) -> Any:
@@ -25,6 +26,9 @@ class Scripted(Member):
     def _made(self) -> tuple[Any, Any]:
         self.made += 1
         return self.made, None
+
+    def _end(self, handle: Any) -> None:
+        self.ended.append(handle)
 
     def _got(self, reference: Any) -> Any:
         return reference
@@ -37,6 +41,7 @@ def test_what_kills_everybody_who_is_asked_is_given_up() -> None:
     ):
         member.ask(str)
     assert member.made == 1 + IN_A_ROW
+    assert member.ended == list(range(1, 1 + IN_A_ROW))
 
 
 def test_every_question_counts_its_own_deaths() -> None:
@@ -72,3 +77,20 @@ def test_too_many_in_all() -> None:
     assert [member.ask(str) for _ in range(2)] == ["2", "3"]
     with pytest.raises(EngineError, match=r"died 3 times, .* Expected at most 2 \(cluster\.replaced\)"):
         member.ask(str)
+
+
+def test_whatever_ends_an_actor_is_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError
+
+    def ended(reference: Exception) -> None:
+        raise reference
+
+    monkeypatch.setattr(ray, "get", ended)
+    monkeypatch.setattr(ray, "wait", lambda references, **_: (references[:1], references[1:]))
+    member, group = Member.__new__(Member), RankGroup.__new__(RankGroup)
+    for death in (ActorDiedError(), OutOfMemoryError("The node is short of memory"), NodeDiedError("It is gone")):
+        with pytest.raises(Died):
+            member._got(death)
+        with pytest.raises(Died):
+            group._got([death])

@@ -1,12 +1,16 @@
 """Tokens are spelt with their spaces, and parts of characters by their bytes."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
 
 import cadre
+from cadre.engines.answers import AnswerEncoder
 from cadre.engines.spelling import Speller, _as_bytes
+from cadre.types import Message
 
 SEED = Path(cadre.__file__).parent / "models" / "seed"
 
@@ -21,3 +25,17 @@ def test_spelt_tokens_make_up_the_text() -> None:
 @pytest.mark.parametrize(("piece", "spelt"), [("âĤ¬", "<0xE2><0x82><0xAC>"), ("Ġ", "<0x20>"), ("世", "世")])
 def test_parts_of_characters_are_spelt_by_their_bytes(piece: str, spelt: str) -> None:
     assert _as_bytes(piece) == spelt
+
+
+def test_code_that_ships_with_a_tokenizer_runs_where_it_is_trusted(tmp_path: Path) -> None:
+    folder = shutil.copytree(SEED, tmp_path / "own", ignore=shutil.ignore_patterns("*.safetensors"))
+    (folder / "own.py").write_text("from transformers import PreTrainedTokenizerFast as Own\nclass Mine(Own): pass\n")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings |= {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": [None, "own.Mine"]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    plain = Speller(str(SEED)).spell(20)
+    assert Speller(str(folder), trust_remote_code=True).spell(20) == plain
+    prompt, answer = [Message("user", "hi")], "there"
+    trusting = AnswerEncoder(str(folder), trust_remote_code=True)
+    assert trusting.encode(prompt, answer) == AnswerEncoder(str(SEED)).encode(prompt, answer)
+    assert type(trusting._tokenizer).__name__ == "Mine"

@@ -94,6 +94,16 @@ def test_a_damaged_one_of_the_same_step_is_written_again(tmp_path: Path) -> None
 def test_the_last_the_best_and_every_so_many_are_kept(tmp_path: Path) -> None:
     for step in range(7):
         checkpoint.save(tmp_path, State(step), team_of(Pen()))
-    checkpoint.prune(tmp_path, keep=2, best=1, every=3)
+    checkpoint.prune(tmp_path, 6, keep=2, best=1, every=3)
     assert checkpoint.steps(tmp_path) == [0, 1, 3, 5, 6]
     assert checkpoint.latest(tmp_path, at_most=4).name == "step-000003"
+
+
+def test_a_damaged_one_beyond_the_present_takes_nobodys_place(tmp_path: Path) -> None:
+    """The run went on from step 4, as that of step 6 is damaged, and has come to step 5."""
+    for step in (4, 6, 5):
+        checkpoint.save(tmp_path, State(step), team_of(Pen()))
+    (tmp_path / "step-000006" / "pen" / "text").write_text("torn")
+    checkpoint.prune(tmp_path, 5, keep=1, best=None)
+    assert checkpoint.steps(tmp_path) == [5]
+    assert checkpoint.latest(tmp_path).name == "step-000005"

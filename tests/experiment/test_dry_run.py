@@ -110,6 +110,17 @@ def test_memory_and_time_by_hand() -> None:
     assert "there are 32 on cpu" in told
 
 
+@pytest.mark.parametrize("change", ["loss.kl=0.01", "algorithm.kl=0.01", "algorithm=ma_dpo"])
+def test_a_copy_from_before_training_is_counted_where_one_is_asked_for(change: str) -> None:
+    """Of a model that is trained whole; the base of an adapter is there anyway."""
+    plain, asked = (dry_run.look(config.load("plan-path", changes)) for changes in ([], [change]))
+    size = plain.policies["shared"].sizes.parameters
+    assert outlook.total(asked) == outlook.total(plain) + 4 * size
+    assert "a copy from before it" in "\n".join(outlook.lines(asked))
+    adapted = dry_run.look(config.load("plan-path-lora", ["loss.kl=0.01"]))
+    assert outlook.total(adapted) == outlook.total(dry_run.look(config.load("plan-path-lora")))
+
+
 def test_a_critic_of_its_own_is_counted_and_samples_nothing() -> None:
     found = dry_run.look(config.load("plan-path-mappo"))
     critic, shared = found.policies["critic"], found.policies["shared"]

@@ -53,11 +53,13 @@ def test_two_ranks_train_as_one_does_and_end_together(speaker: Path, tmp_path: P
 
     (learner,) = team.learners
     assert isinstance(learner, GroupLearner)
+    assert list(Path(learner._meeting).glob("cadre-weights-*/shared/v*/model.safetensors"))
     datum = Datum("shared", "solver", (2, 3), (False, True), (0.0, -1.0), (0.0, 1.0), 3)
     learner._processes[1].kill()
     with pytest.raises(EngineError, match=r"Rank 1 of the 2 that train shared failed: its process ended \(exit code"):
         asyncio.run(learner.update([datum]))
     assert not any(process.is_alive() for process in learner._processes)
+    assert not Path(learner._meeting).exists()
     with pytest.raises(EngineError, match="group was closed"):
         learner.values([datum])
     for each in (alone, team, playing):

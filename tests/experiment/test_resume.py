@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from cadre.engines.torch import TorchEngine
 from cadre.errors import RunError
 from cadre.experiment import checkpoint, jsonl, session
 from cadre.experiment.config import Config
@@ -75,6 +76,21 @@ def test_a_second_process_is_refused(speaker: Path, tmp_path: Path, quiet: Conso
         session.start(resolve(run.config), run, quiet)
 
 
+def test_a_resume_that_is_refused_changes_no_file_of_the_run_that_trains(
+    speaker: Path, tmp_path: Path, quiet: Console
+) -> None:
+    run = Run.create(tmp_path / "run", configured(speaker, evaluate={"tasks": 4}))
+    run.log_evaluation(0, {"tasks": 4, "success": 0.5, "reward": 0.5})
+    run.close()
+    names = ("config.yaml", "evaluations.jsonl")
+    before = {name: (run.folder / name).read_bytes() for name in names}
+    other = reopened(run.folder, overrides=["evaluate.tasks=8", "algorithm.k=4"], force=True)
+    with RunLock(run.folder), pytest.raises(RunError, match="another process"):
+        session.start(resolve(other.config), other, quiet, resume=True)
+    assert {name: (run.folder / name).read_bytes() for name in names} == before
+    assert not list(run.folder.glob("*-1.*"))
+
+
 @pytest.mark.parametrize("dies_at", ["sample", "evaluate", "log"])
 def test_an_error_loses_no_step_before_it(
     speaker: Path, tmp_path: Path, quiet: Console, dies_at: str, monkeypatch: pytest.MonkeyPatch
@@ -92,9 +108,13 @@ def test_an_error_loses_no_step_before_it(
             raise OSError("struck")
         return real(training, step, *rest)  # type: ignore[operator]
 
+    ended: list[TorchEngine] = []
+    close = TorchEngine.close
+    monkeypatch.setattr(TorchEngine, "close", lambda engine: (ended.append(engine), close(engine)))
     monkeypatch.setattr(loop, {"sample": "sample", "evaluate": "evaluate_now", "log": "log"}[dies_at], dying)
     with pytest.raises(OSError, match="struck"):
         trained(chosen, tmp_path / "broken", quiet)
+    assert len(set(ended)) == 1
     kept = checkpoint.read_state(checkpoint.latest(tmp_path / "broken" / "checkpoints")).step
     assert kept == {"sample": 2, "evaluate": 2, "log": 0}[dies_at]
     monkeypatch.undo()

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from cadre.engines.torch.base import device_memory, loading
 from cadre.errors import EngineError
-from cadre.experiment import build
+from cadre.experiment import bases, build
 from cadre.experiment.resolve import resolve
 from tests.experiment.test_loop import configured, play
 
@@ -36,6 +36,24 @@ def test_by_the_device_or_as_set(speaker: Path, monkeypatch: pytest.MonkeyPatch)
         for engine in {*team.samplers.values()}:
             engine.close()
     assert found == [{"p": 8.0}, {"p": 4.0, "q": 4.0}, {"p": 1.5, "q": 1.5}]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "sharing"),
+    [
+        (None, 2),
+        ({}, 2),
+        ({"samplers": 3}, 6),
+        ({"samplers": 3, "policies": {"q": {"samplers": 1}}}, 4),
+        ({"samplers": 3, "sampler_cards": 1, "learner_cards": 1}, 2),
+        ({"samplers": 2, "learner_cards": 1, "colocated": True}, 6),
+    ],
+)
+def test_samplers_of_a_cluster_share_what_is_not_their_own(speaker: Path, cluster: dict | None, sharing: int) -> None:
+    """Two base models that are trained, on the processor or each with its learner on one card; or with cards each."""
+    experiment = resolve(configured(speaker, "Pair", ("p", "q"), cluster=cluster))
+    for names in bases.engines_of(experiment):
+        assert bases.base_of(experiment, names, None, None).engine.sharing == sharing
 
 
 def test_policies_of_one_base_take_the_least(speaker: Path) -> None:

@@ -1,18 +1,21 @@
 """Any mapping of roles to policies: shared, per role, adapters, frozen, remote, and other assignments at evaluation."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 from rich.console import Console
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from cadre.cli.app import app
 from cadre.engines.torch import TorchEngine
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, EngineError
 from cadre.experiment import build, checkpoint, config
+from cadre.experiment.export import export_policy
 from cadre.experiment.resolve import resolve
 from cadre.learn.optimiser import Optimiser
 from tests.endpoint import serving
@@ -40,6 +43,21 @@ def three_roles(first: Path, second: Path, steps: int) -> config.Config:
             "evaluate": {"tasks": 2},
         }
     )
+
+
+def test_a_model_that_cannot_be_loaded_leaves_none_open(
+    speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tiny.build(tmp_path / "other")
+    (other / "model.safetensors").write_bytes(b"half a file")
+    opened, closed = list[TorchEngine](), list[TorchEngine]()
+    init, close = TorchEngine.__init__, TorchEngine.close
+    monkeypatch.setattr(TorchEngine, "__init__", lambda self, *rest: (init(self, *rest), opened.append(self))[0])
+    monkeypatch.setattr(TorchEngine, "close", lambda self: (close(self), closed.append(self))[0])
+    with pytest.raises(EngineError, match="cannot be loaded"):
+        build.build_team(resolve(three_roles(speaker, other, 1)), train=True)
+    assert len(opened) == 1
+    assert set(closed) == set(opened)
 
 
 def test_three_roles_on_two_bases_with_a_frozen_judge(speaker: Path, tmp_path: Path, quiet: Console) -> None:
@@ -109,8 +127,11 @@ def test_a_role_evaluated_beside_the_untrained_partner(speaker: Path, tmp_path: 
     assert "--temperature 0.6" in str(CliRunner().invoke(app, [*often[:5], "--json"]).exception)
 
 
-def test_export_writes_a_folder_and_overwrites_nothing(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+def test_export_writes_a_folder_and_overwrites_nothing(
+    speaker: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play(configured(speaker), tmp_path / "run", quiet)
+    monkeypatch.setattr(Optimiser, "__init__", lambda *_: pytest.fail("an optimiser was made"))
     command = ["export", str(tmp_path / "run"), "shared", str(tmp_path / "out")]
     assert CliRunner().invoke(app, command).exit_code == 0
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == weights(tmp_path / "run", "shared")
@@ -118,6 +139,25 @@ def test_export_writes_a_folder_and_overwrites_nothing(speaker: Path, tmp_path: 
     assert "exists" in str(CliRunner().invoke(app, command).exception)
     wrong = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "shard", str(tmp_path / "out2")])
     assert "Did you mean shared?" in str(wrong.exception)
+
+
+def test_export_of_an_adapter_needs_no_critic_and_nothing_to_train_on(
+    speaker: Path, tmp_path: Path, quiet: Console
+) -> None:
+    """Alone as a PEFT folder, and added to its base; the critic's model is gone by then."""
+    critic = shutil.copytree(speaker, tmp_path / "critic")
+    policies = {name: {"model": str(speaker), "lora": {"rank": 2}} for name in ("one", "two")}
+    team = {"policies": policies, "roles": {"left": "one", "right": "two"}}
+    algorithm = {"name": "mappo", "k": 2, "critic": {"policy": {"model": str(critic)}}}
+    _, run = play(configured(speaker, "Pair", team=team, algorithm=algorithm), tmp_path / "run", quiet)
+    shutil.rmtree(critic)
+    saved = checkpoint.latest(run.folder / "checkpoints") / "two" / "adapter_model.safetensors"
+    export_policy(run, "two", tmp_path / "adapter", merge=False)
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").read_bytes() == saved.read_bytes()
+    export_policy(run, "two", tmp_path / "merged", merge=True)
+    exported, base = (load_file(folder / "model.safetensors") for folder in (tmp_path / "merged", speaker))
+    assert exported.keys() == base.keys()
+    assert any(not exported[name].equal(base[name]) for name in base)
 
 
 @pytest.fixture

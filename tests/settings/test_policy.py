@@ -50,3 +50,18 @@ def test_stop_strings_reach_the_roles() -> None:
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"sampling\.stop"):
         chosen({"a": "seed"}, sampling={"stop": [""]})
+
+
+@pytest.mark.parametrize("betas", [[0.9, 1.0], [-0.1, 0.9], [1.5, 0.9]])
+def test_moments_that_never_fade_are_refused(betas: list[float]) -> None:
+    told = r"learner\.betas: got \[.*; expected two numbers from 0 to less than 1"
+    with pytest.raises(ConfigError, match=told):
+        chosen({"a": "seed"}, learner={"betas": betas})
+    with pytest.raises(ConfigError, match=rf"team\.policies\.a\.{told}"):
+        chosen({"a": {"model": "seed", "learner": {"betas": betas}}})
+    chosen({"a": "seed"}, learner={"betas": [0.0, 0.95]})
+
+
+def test_an_adapter_of_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"team\.policies\.a\.lora\.targets: got none, which leaves nothing to train"):
+        chosen({"a": {"model": "seed", "lora": {"targets": []}}})

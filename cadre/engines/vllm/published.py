@@ -14,6 +14,7 @@ from torch import Tensor
 from cadre.engines.torch.base.storage import write_adapter
 from cadre.engines.vllm.adapters import Adapter
 from cadre.errors import EngineError
+from cadre.learn import tensor_files
 from cadre.settings import LoraConfig
 from cadre.team import Weights
 
@@ -22,10 +23,14 @@ IN_MEMORY = Path("/dev/shm")
 
 
 def tensors_of(weights: Weights) -> Mapping[str, Tensor]:
-    """The tensors of a whole model by their names in a checkpoint. Raises EngineError where there are none."""
+    """The tensors of a whole model by their names in a checkpoint, which may be the shards of a group's ranks. Raises
+    EngineError where there are none."""
     if weights.tensors is not None:
         return weights.tensors
-    files = sorted(_folder(weights).glob("*.safetensors"))
+    folder = _folder(weights)
+    if tensor_files.is_sharded(folder):
+        return tensor_files.read_whole(folder)
+    files = sorted(folder.glob("*.safetensors"))
     return {name: tensor for file in files for name, tensor in load_file(file).items()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -124,7 +124,7 @@ class VllmSampler:
             raise
         error = waiting.exception()
         for asked in batch:
-            if error is not None and asked.reply.set_running_or_notify_cancel():
+            if error is not None and not asked.reply.done() and asked.reply.set_running_or_notify_cancel():
                 asked.reply.set_exception(error)
 
     async def _draw(self, batch: Sequence[Asked]) -> None:
@@ -136,7 +136,7 @@ class VllmSampler:
             try:
                 pending = await self._handover.enter(calls)
                 each = zip(batch, calls, pending, strict=True)
-                await asyncio.gather(*(self._answer(asked, call, drawing) for asked, call, drawing in each))
+                await _all_or_none(self._answer(asked, call, drawing) for asked, call, drawing in each)
             finally:
                 self._handover.left(len(calls))
 
@@ -179,6 +179,17 @@ class VllmSampler:
                 f"{what} policy {policy!r}, which this engine does not hold; it holds {', '.join(self.policies)}. Fix "
                 "team.roles."
             )
+
+
+async def _all_or_none(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all works at once. Where one raises the others are given up; it is raised once they have ended."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _cancel_with(reply: Future[list[Sample]]) -> None:

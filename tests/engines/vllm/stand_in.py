@@ -12,7 +12,8 @@ from cadre.engines.vllm.backend import Drawn
 
 
 class StandIn:
-    """A `Backend` without a model. `said` is what it was told, in order; `gate` holds calls back until it is set.
+    """A `Backend` without a model. `said` is what it was told, in order; `gate` holds calls back until it is set, or of
+    `gates` the one for their seed; they then raise `broken`, if that is set.
 
     What it draws tells of seed, sibling and weights: ids are `(seed + k) % 100, mark`, where the mark is the number of
     the adapter, or 200 + the version of the model's own weights.
@@ -22,6 +23,7 @@ class StandIn:
         self.said: list[object] = []
         self.gate = asyncio.Event()
         self.gate.set()
+        self.gates: dict[int, asyncio.Event] = {}
         self.paused = 0
         self.loras: dict[int, str] = {}
         self.version = 0
@@ -94,7 +96,7 @@ class Waiting:
         self.backend, self.call, self.before = backend, call, backend.version
 
     async def drawn(self):
-        await self.backend.gate.wait()
+        await self.backend.gates.get(self.call.seed, self.backend.gate).wait()
         if self.backend.broken:
             raise self.backend.broken
         adapter = self.call.adapter

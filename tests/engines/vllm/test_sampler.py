@@ -175,6 +175,30 @@ def test_an_engine_that_dies_is_an_error_where_samples_are_waited_for(sampler):
         drawn(made, request("x", policy="planner"), request("y", policy="planner"))
 
 
+def test_one_that_fails_leaves_nobody_waiting(sampler):
+    """Of a round one is answered, one fails, and one would wait for ever: it is given up, and raises too."""
+    made = sampler("planner")
+
+    backend = made._backend
+    backend.gates = {4: asyncio.Event(), 5: asyncio.Event()}
+
+    async def asked(key):
+        try:
+            (sample,) = await made.sample(request("x", key=key, policy="planner"))
+        except EngineError as error:
+            return error
+        backend.broken = EngineError("vLLM's engine has died")
+        made._thread.loop.call_soon_threadsafe(backend.gates[4].set)
+        return sample
+
+    first, second, third = asyncio.run(asyncio.wait_for(together(*(asked(key) for key in (3, 4, 5))), 20))
+    assert first.token_ids[0] == 3
+    assert all(isinstance(failed, EngineError) and "has died" in str(failed) for failed in (second, third))
+    assert backend.aborted == ["r-2"]
+    backend.broken = None
+    assert len(drawn(made, request("x", 2, policy="planner"))[0]) == 2
+
+
 def test_what_it_is_refused(sampler, folders):
     made = sampler("planner", frozen=("judge",))
     with pytest.raises(EngineError, match=r"asks for policy 'p', which this engine does not hold; it holds planner"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ GIB = 1 << 30
 OF_ALL = {"cpu": 0.25, "cuda": 0.5}
 OF_FREE = {"cpu": 0.5, "cuda": 0.75}
 LEAST = GIB // 4
+NO_LIMIT = 1 << 62
 
 
 def for_sampling(device: torch.device, taken: int, sharing: int) -> int:
@@ -41,10 +43,23 @@ def total_and_free(device: torch.device) -> tuple[int, int]:
     return total, min(total, _available() or total)
 
 
-def _cgroup_limit(path: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """What a container may take; more than any machine has where there is no limit."""
-    text = path.read_text().strip() if path.is_file() else "max"
-    return int(text) if text.isdecimal() else 1 << 62
+def _cgroup_limit(own: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> int:
+    """The least that the process's control group and those around it may take, a container's say; more than any machine
+    has where there is no limit."""
+    texts = (path.read_text().strip() for path in _cgroup_limits(own, mount) if path.is_file())
+    return min((int(text) for text in texts if text.isdecimal()), default=NO_LIMIT)
+
+
+def _cgroup_limits(own: Path, mount: Path) -> Iterator[Path]:
+    """The files that limits stand in, from the process's own group up to the root: of version 2, and of version 1."""
+    for line in own.read_text().splitlines() if own.is_file() else []:
+        _, controllers, path = line.split(":", 2)
+        group = Path(path.lstrip("/"))
+        for around in (group, *group.parents):
+            if not controllers:
+                yield mount / around / "memory.max"
+            elif "memory" in controllers.split(","):
+                yield mount / "memory" / around / "memory.limit_in_bytes"
 
 
 def _available(path: Path = Path("/proc/meminfo")) -> int | None:

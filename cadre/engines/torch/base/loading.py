@@ -143,7 +143,7 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
     tokenizer = load_tokenizer(source, policy)
     model = load_weights(source, policy, dtype).to(device).requires_grad_(False)
     with reading(source, "tokenizer"):
-        pictures = seeing.of_model(source, tokenizer)
+        pictures = seeing.of_model(source, tokenizer, policy.trust_remote_code)
         templates = templates_of(tokenizer, policies, pictures)
         configured = getattr(model.generation_config, "eos_token_id", None)
         stops = stops_of(configured, tokenizer, next(iter(templates.values())))

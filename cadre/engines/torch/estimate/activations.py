@@ -25,7 +25,7 @@ def activations(name: str, policy: PolicyConfig, learner: LearnerConfig) -> int:
     """Bytes that one forward of `learner.tokens_per_microbatch` tokens keeps, but for the vocabulary's scores, and for
     what reads pictures."""
     tokens = learner.tokens_per_microbatch
-    config = configuration(name)
+    config = configuration(name, policy)
     kept = _kept(config, policy, tokens)
     if learner.gradient_checkpointing:
         # Each layer's input, and all of one layer that is computed again.
@@ -44,7 +44,8 @@ def scores(vocabulary: int, tokens: int, entropy: bool) -> int:
 def _kept(config: Any, policy: PolicyConfig, tokens: int) -> int:
     whole = trains_whole(policy)
     with FakeTensorMode():
-        model = class_of(config.model_type).from_config(config, dtype=torch.float32 if whole else DTYPES[policy.dtype])
+        dtype, trusted = torch.float32 if whole else DTYPES[policy.dtype], policy.trust_remote_code
+        model = class_of(config.model_type).from_config(config, dtype=dtype, trust_remote_code=trusted)
         model.requires_grad_(whole)
         adapters = Adapters(model, {"p": policy.lora} if policy.lora else {}, 0)
         ids = torch.zeros(1, tokens, dtype=torch.int64)

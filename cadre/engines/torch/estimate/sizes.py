@@ -41,9 +41,9 @@ class Sizes:
 @cache
 def measure(name: str, policy: PolicyConfig) -> Sizes:
     """The sizes of a policy by the configuration of its model. Raises EngineError where there is none to be had."""
-    config = configuration(name)
+    config = configuration(name, policy)
     with torch.device("meta"):
-        model = class_of(config.model_type).from_config(config)
+        model = class_of(config.model_type).from_config(config, trust_remote_code=policy.trust_remote_code)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     dtype = DTYPES[policy.dtype]
     trained = 0 if policy.frozen else parameters if policy.lora is None else adapter(model, policy, name)
@@ -66,10 +66,10 @@ def adapter(model: Any, policy: PolicyConfig, name: str) -> int:
     return sum(policy.lora.rank * (linear.in_features + linear.out_features) for linear in chosen)
 
 
-def configuration(name: str) -> Any:
-    """The configuration of a model: known here, in a folder, or on the hub. Raises EngineError."""
+def configuration(name: str, policy: PolicyConfig) -> Any:
+    """The configuration of a policy's model: known here, in a folder, or on the hub. Raises EngineError."""
     if name in SHAPES and not Path(name).is_dir():
         known = dict(SHAPES[name])
         return AutoConfig.for_model(known.pop("model_type"), **known)
     with reading(name, "configuration"):
-        return AutoConfig.from_pretrained(locate(name))
+        return AutoConfig.from_pretrained(locate(name), trust_remote_code=policy.trust_remote_code)

@@ -10,6 +10,7 @@ import signal
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -59,6 +60,8 @@ class GroupLearner:
         _check_cards(part, ranks)
         self._policies = tuple(name for name, policy in part.policies.items() if not policy.frozen)
         self._meeting = tempfile.mkdtemp(prefix="cadre-ranks-")
+        # At the latest when the process ends, whoever forgets to close this.
+        self._removed = weakref.finalize(self, shutil.rmtree, self._meeting, True)
         self._asking = threading.Lock()
         spawning = multiprocessing.get_context("spawn")
         pipes = [spawning.Pipe() for _ in range(ranks)]
@@ -125,7 +128,7 @@ class GroupLearner:
             process.join(GRACE)
             process.kill()
             process.join()
-        shutil.rmtree(self._meeting, ignore_errors=True)
+        self._removed()
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         """Have every rank make this call; what rank 0 answers."""
@@ -174,7 +177,7 @@ class GroupLearner:
 
 @dataclass(frozen=True)
 class Place:
-    """Which rank of how many a process is, and the folder where the ranks meet."""
+    """Which rank of how many a process is, and the folder where the ranks meet and leave what they hand over."""
 
     rank: int
     ranks: int
@@ -188,7 +191,7 @@ def serve(pipe: Connection, part: LearnerPart, place: Place) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(max(1, torch.get_num_threads() // place.ranks))
     with Telling(pipe):
-        learner = RankLearner(part, place.rank, place.ranks, f"file://{place.folder}/meeting")
+        learner = RankLearner(part, place.rank, place.ranks, f"file://{place.folder}/meeting", place.folder)
         method, arguments = "", ()
         answer: Any = None
         while method != CLOSE:

@@ -54,10 +54,13 @@ class RankLearner:
 
     `init_method` is where the ranks meet, as torch.distributed.init_process_group takes it: `file:///shared/new_file`
     or `tcp://host:port`. A process holds one of these at a time, and the policies' device is cuda, of which each rank
-    takes a card of its own, or cpu. Raises EngineError where the model cannot be trained as asked.
+    takes a card of its own, or cpu. What rank 0 hands over lies below the folder `scratch`, or where temporary files
+    do. Raises EngineError where the model cannot be trained as asked.
     """
 
-    def __init__(self, part: LearnerPart, rank: int, world_size: int, init_method: str) -> None:
+    def __init__(
+        self, part: LearnerPart, rank: int, world_size: int, init_method: str, scratch: str | None = None
+    ) -> None:
         self._part = part
         device = _device(next(iter(part.policies.values())).device, rank)
         check_flex(part.training.learners, device)
@@ -82,7 +85,7 @@ class RankLearner:
         }
         self._trainer = Trainer(self._forward, self._optimisers, part.training, part.seed)
         self._reference: Scorer | None = None
-        self._handed_over = Path(tempfile.mkdtemp(prefix="cadre-weights-")) if rank == 0 else None
+        self._handed_over = Path(tempfile.mkdtemp(prefix="cadre-weights-", dir=scratch)) if rank == 0 else None
 
     @property
     def policies(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cadre.engines.torch.base import device_memory
-from cadre.engines.torch.base.device_memory import GIB, LEAST, for_sampling, power_of_two
+from cadre.engines.torch.base.device_memory import GIB, LEAST, NO_LIMIT, for_sampling, power_of_two
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -45,14 +45,31 @@ def test_others_on_the_device_change_it_only_when_little_is_left(monkeypatch: py
     assert found == [4 * GIB, 4 * GIB, 4 * GIB, 2 * GIB, LEAST]
 
 
-def test_what_linux_and_a_container_say(tmp_path: Path) -> None:
+def test_what_linux_says(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 10 kB\nMemFree: 3 kB\nMemAvailable:    7 kB\n")
     assert device_memory._available(tmp_path / "meminfo") == 7 * 1024
     assert device_memory._available(tmp_path / "nowhere") is None
-    for text, limit in (("max\n", 1 << 62), ("4096\n", 4096)):
-        (tmp_path / "memory.max").write_text(text)
-        assert device_memory._cgroup_limit(tmp_path / "memory.max") == limit
-    assert device_memory._cgroup_limit(tmp_path / "nowhere") == 1 << 62
+
+
+@pytest.mark.parametrize(
+    ("own", "limits", "least"),
+    [
+        ("0::/\n", {"memory.max": "4096"}, 4096),
+        ("0::/\n", {"memory.max": "max"}, NO_LIMIT),
+        ("0::/slice/job\n", {"slice/job/memory.max": "max", "slice/memory.max": "8192", "memory.max": "16384"}, 8192),
+        ("0::/slice/job\n", {"slice/job/memory.max": "512", "slice/memory.max": "8192"}, 512),
+        ("0::/not/seen/here\n", {"memory.max": "4096"}, 4096),
+        ("1:cpu:/\n4:hugetlb,memory:/a/b\n0::/\n", {"memory/a/memory.limit_in_bytes": "2048"}, 2048),
+        ("4:memory:/a\n", {"cpu/a/memory.limit_in_bytes": "1"}, NO_LIMIT),
+    ],
+)
+def test_what_control_groups_say(tmp_path: Path, own: str, limits: dict[str, str], least: int) -> None:
+    (tmp_path / "own").write_text(own)
+    for name, limit in limits.items():
+        (tmp_path / "mount" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mount" / name).write_text(f"{limit}\n")
+    assert device_memory._cgroup_limit(tmp_path / "own", tmp_path / "mount") == least
+    assert device_memory._cgroup_limit(tmp_path / "nowhere", tmp_path / "mount") == NO_LIMIT
 
 
 def test_this_machine() -> None:

@@ -50,7 +50,7 @@ def test_bytes_by_hand() -> None:
 def test_an_unknown_model_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(EngineError, match="cannot be had: HF_HUB_OFFLINE is set"):
-        configuration("nobody/no-model-of-this-name")
+        configuration("nobody/no-model-of-this-name", PolicyConfig(model="-"))
 
 
 @pytest.mark.parametrize("text", ["null", '{"model_type": "llama", "num_attention_heads": 0}'])
@@ -58,4 +58,15 @@ def test_a_folder_may_hold_anything(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(EngineError, match=r"The configuration of .* cannot be loaded"):
-        configuration(str(tmp_path))
+        configuration(str(tmp_path), PolicyConfig(model="-"))
+
+
+def test_code_that_ships_with_a_model_runs_where_the_policy_says_so(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}}')
+    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "own.py").write_text(
+        "from transformers import LlamaConfig\nclass Own(LlamaConfig):\n    model_type = 'own'\n"
+    )
+    with pytest.raises(EngineError, match="trust_remote_code"):
+        configuration(str(tmp_path), PolicyConfig(model="-"))
+    assert configuration(str(tmp_path), PolicyConfig(model="-", trust_remote_code=True)).model_type == "own"

@@ -12,8 +12,10 @@ from transformers import AutoModelForCausalLM
 
 from cadre.engines.torch import TrainingSettings
 from cadre.engines.torch.learning.policy_optimiser import PATIENCE
+from cadre.engines.vllm.published import tensors_of
 from cadre.errors import DivergedError
 from cadre.settings import LearnerConfig, LoraConfig, LossConfig
+from cadre.team import Weights
 from tests.engines.torch.group.pool import alone, data, part
 
 LORAS = {"p": LoraConfig(rank=4, alpha=8.0), "q": LoraConfig(rank=2, alpha=4.0)}
@@ -108,6 +110,8 @@ def test_a_checkpoint_loads_at_one_and_two_ranks_and_in_a_process_alone(pool, fo
         pool.run(ranked, group, tmp_path / folder, tmp_path / "three", 2, 3, ranks=ranks)
     plain, known = alone(group), alone(group)
     plain.load(tmp_path / "three")
+    sent = tensors_of(Weights("p", 3, tmp_path / "three/p"))
+    assert apart(sent, plain.engine.parameters("p")) == 0.0
     steps(plain, {}, 2, 3)
     plain.save(tmp_path / "plain")
     pool.run(ranked, group, tmp_path / "back", tmp_path / "plain", 1, 5)
