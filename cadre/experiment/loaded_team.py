@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,9 @@ def load_team(experiment: Experiment, folder: Path | None, untrained: bool = Fal
     run = None if folder is None else Run(folder, config)
     saved = None if run is None or untrained else checkpoint.latest(run.folder / "checkpoints")
     team = build_team(experiment)
-    if saved is not None:
-        run_to_end(checkpoint.load_weights(saved, team, experiment.learners))
+    with ExitStack() as failed:
+        failed.callback(team.close)
+        if saved is not None:
+            run_to_end(checkpoint.load_weights(saved, team, experiment.learners))
+        failed.pop_all()
     return LoadedTeam(experiment, team, run)
