@@ -19,6 +19,7 @@ from cadre.experiment.trees import pictures
 from cadre.rollout.dynamic_sampling import Sampled
 from cadre.view import export
 from cadre.view.reading import RunReader
+from tests.cli.calling import call
 from tests.engines import tiny_vision
 from tests.experiment.test_loop import play
 from tests.experiment.test_resume import lines
@@ -110,3 +111,13 @@ def test_a_model_of_text_is_refused_by_name(tmp_path: Path, quiet: Console) -> N
     seed = {"team": {"policies": {"p": "seed"}, "roles": {"planner": "p"}}}
     with pytest.raises(EngineError, match="is read as text alone here; expected a model of the type idefics3"):
         play(configured(Path("seed"), **seed), tmp_path / "run", quiet)
+
+
+def test_episodes_of_an_evaluation_name_their_pictures(folder: Path, tmp_path: Path) -> None:
+    """Mistake: all that was played lost at its end, as the bytes of a picture are no JSON."""
+    (tmp_path / "look.yaml").write_text(config.dump(configured(folder)))
+    episodes = tmp_path / "episodes.jsonl"
+    done = call("eval", str(tmp_path / "look.yaml"), "--tasks", "1", "--episodes", str(episodes), "--json")
+    assert done.code == 0, done.err
+    (image,) = json.loads(episodes.read_text())["root"]["observations"]["planner"]["messages"][-1]["images"]
+    assert (image["width"], image["png"], len(image["digest"])) == (32, None, 64)
