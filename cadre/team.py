@@ -8,7 +8,8 @@ process that moves nothing, between machines it is all that crosses. Nothing her
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -214,6 +215,14 @@ def narrowed(sampling: Sampling, observation: Observation) -> Sampling:
     stop = (*sampling.stop, *(text for text in observation.stop if text not in sampling.stop))
     longest = sampling.max_tokens if observation.max_tokens is None else observation.max_tokens
     return replace(sampling, stop=stop, max_tokens=min(sampling.max_tokens, longest))
+
+
+@contextmanager
+def closed_on_failure() -> Iterator[ExitStack]:
+    """What is put on the stack is closed where the block fails, and left open where it does not."""
+    with ExitStack() as stack:
+        yield stack
+        stack.pop_all()
 
 
 async def _together(works: Iterable[Awaitable[T]]) -> list[T]:

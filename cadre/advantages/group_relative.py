@@ -140,7 +140,7 @@ def _judge(key: Key, members: Sequence[ScoredSample], credit: Credit, state: Map
     divisor = scale if scale >= NO_STD else 1.0
     if of_the_group(baseline):
         gains = [0.0] * len(members) if std < NO_STD else _beyond(returns, baseline, divisor)
-        advantages = [gain - cost for gain, cost in zip(gains, _distances(members, baseline), strict=True)]
+        advantages = [gain + paid for gain, paid in zip(gains, _of_distances(members, baseline), strict=True)]
     else:
         paid = replace(returns, values=tuple(scored.paid for scored in members))
         advantages = _beyond(paid, baseline, divisor)
@@ -152,10 +152,10 @@ def _beyond(returns: GroupReturns, baseline: Baseline, divisor: float) -> list[f
     return [(value - base) / divisor for value, base in zip(returns.values, baseline(returns), strict=True)]
 
 
-def _distances(members: Sequence[ScoredSample], baseline: Baseline) -> list[float]:
-    """What each sample's distance from the reference costs beyond the baseline of its role's in the group; 0 where it
-    costs nothing, as of a frozen role."""
-    costs = [0.0] * len(members)
+def _of_distances(members: Sequence[ScoredSample], baseline: Baseline) -> list[float]:
+    """What each sample's distance from the reference, a cost, is worth beyond the baseline of its role's in the group;
+    0 where it costs nothing, as of a frozen role."""
+    advantages = [0.0] * len(members)
     places: dict[str, list[int]] = defaultdict(list)
     for place, scored in enumerate(members):
         if scored.penalties:
@@ -166,9 +166,9 @@ def _distances(members: Sequence[ScoredSample], baseline: Baseline) -> list[floa
             tuple(members[place].count for place in charged),
             (0.0,) * len(charged),
         )
-        for place, gain in zip(charged, _beyond(paid, baseline, 1.0), strict=True):
-            costs[place] = -gain
-    return costs
+        for place, value in zip(charged, _beyond(paid, baseline, 1.0), strict=True):
+            advantages[place] = value
+    return advantages
 
 
 # Which samples are compared.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 from cadre.cluster import connection
@@ -20,6 +19,7 @@ from cadre.cluster.sampler_pool import SamplerPool
 from cadre.envs.spec import EnvSpec, name_of
 from cadre.errors import EngineError
 from cadre.settings import ClusterConfig, SandboxConfig
+from cadre.team import closed_on_failure
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Cluster:
             self._ask_for(places.samplers * places.sampler_cards)
         options = {"num_gpus": places.sampler_cards, **self._beside(recipe, places)}
         members = [self._member(SamplerProcess, (self.config.threads, recipe), options) for _ in range(places.samplers)]
-        with ExitStack() as failed:
+        with closed_on_failure() as failed:
             for member in members:
                 failed.callback(member.close)
             memory: int | None = members[0].ask(lambda handle: handle.memory.remote())
@@ -49,7 +49,6 @@ class Cluster:
                     # All samplers of a pool cut their batches alike, those that replace one too.
                     member.arguments = (self.config.threads, recipe.within(memory))
                     member.ask(lambda handle: handle.stay_within.remote(memory))
-            failed.pop_all()
         return SamplerPool(members, list(recipe.policies), memory)
 
     def learner(self, recipe: LearnerRecipe) -> RemoteLearner:

@@ -78,11 +78,11 @@ def _records(choice: Choice, split: Split) -> tuple[Record, ...]:
     if choice.source == EXAMPLE:
         return (EXAMPLES[choice.kind][split == "test"],)
     _check(choice)
-    halves = _halves(choice) if choice.divided and (split == "train" or choice.test == choice.train) else None
-    tested = halves[1] if halves and choice.test == choice.train else _load(choice, choice.test, "test")
     if split == "test":
-        return tested
-    trained = halves[0] if halves else _load(choice, choice.train, "train")
+        own = choice.divided and choice.test == choice.train
+        return _halves(choice)[1] if own else _load(choice, choice.test, "test")
+    tested = _records(choice, "test")
+    trained = _halves(choice)[0] if choice.divided else _load(choice, choice.train, "train")
     kept = _without_leaks(choice, trained, tested)
     if not kept:
         raise DataError(

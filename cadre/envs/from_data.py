@@ -68,9 +68,18 @@ class FromData(Env):
         cls.require()
         trained, tested = train or data or cls.sets[0], test or data or cls.sets[1]
         named = tuple(sorted((fields or {}).items()))
-        one = data is not None or (train is None and cls.sets[0] == cls.sets[1])
-        usual, functions = cls.held, cls.functions
-        choice = Choice(cls.kind, trained, tested, source, named, held_out, leaks, usual, functions, one)
+        choice = Choice(
+            kind=cls.kind,
+            train=trained,
+            test=tested,
+            source=source,
+            fields=named,
+            held_out=held_out,
+            leaks=leaks,
+            usual=cls.held,
+            functions=cls.functions,
+            halved=data is not None or (train is None and cls.sets[0] == cls.sets[1]),
+        )
         return tasks_of(choice, split)
 
 

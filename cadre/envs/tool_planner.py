@@ -239,8 +239,9 @@ class Solo(OneAgent, ToolPlanner):
 
     output: ClassVar[str] = "You see its output then, and decide on the {answers}."
 
-    def earlier(self) -> tuple[str, str] | None:
-        return None if self.programming else (self.words.ask_program(self), self.wrote)
+    @property
+    def opening(self) -> bool:
+        return self.programming
 
     def written(self) -> str:
         return "What came of your program:\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from cadre.env import Env
-from cadre.types import Message, Observation
+from cadre.types import Message, Observation, Reward
 
 
 class TurnBased(Env):
@@ -32,15 +32,21 @@ class OneAgent(TurnBased):
     now. Name it before the world among the bases."""
 
     roles: ClassVar[tuple[str, ...]] = ("agent",)
+    earlier: tuple[Message, ...] = ()  # what it was asked first in this turn and all that it said, once it has
 
     @property
     def acting(self) -> str:
         return "agent"
 
-    def earlier(self) -> tuple[str, str] | None:
-        """What it was asked first in this turn and what it said, once it has."""
+    @property
+    def opening(self) -> bool:
+        """Whether it is asked for the first of its answers of this turn now."""
         raise NotImplementedError
 
     def conversation(self) -> tuple[Message, ...]:
-        earlier, asked = self.earlier(), super().conversation()
-        return asked if earlier is None else (Message("user", earlier[0]), Message("assistant", earlier[1]), *asked)
+        return (*self.earlier, *super().conversation())
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        asked, said = super().conversation(), Message("assistant", actions["agent"])
+        self.earlier = (*asked, said) if self.opening else ()
+        return await super().step(actions)

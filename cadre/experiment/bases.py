@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +14,7 @@ from cadre.experiment.experiment import Experiment
 from cadre.learn.token_notes import TokenNotes
 from cadre.settings import CriticConfig
 from cadre.settings.section import merged
-from cadre.team import Learner, Sampler
+from cadre.team import Learner, Sampler, closed_on_failure
 
 if TYPE_CHECKING:
     from cadre.cluster.cluster import Cluster
@@ -156,7 +155,7 @@ def training_of(experiment: Experiment, names: Sequence[str], watched: Watched) 
 
 def here(base: Base) -> Placed:
     """The samplers by policy and the learner, in this process and the ranks that it starts."""
-    with ExitStack() as failed:
+    with closed_on_failure() as failed:
         vllm = base.vllm.make() if base.vllm else None
         samplers: dict[str, Sampler] = dict.fromkeys(base.served, vllm) if vllm else {}
         if vllm is not None:
@@ -167,7 +166,6 @@ def here(base: Base) -> Placed:
             failed.callback(engine.close)
             samplers |= dict.fromkeys(base.drawn_by_torch, engine)
         learner = None if base.learner is None else _beside(base, base.learner.make(engine), vllm)
-        failed.pop_all()
     return samplers, learner
 
 
@@ -185,7 +183,7 @@ def _beside(base: Base, learner: Learner, vllm: VllmSampler | None) -> Learner:
 def in_cluster(cluster: Cluster, base: Base) -> Placed:
     """The samplers by policy and the learner, as actors."""
     samplers: dict[str, Sampler] = {}
-    with ExitStack() as failed:
+    with closed_on_failure() as failed:
         learner = None if base.learner is None else cluster.learner(base.learner)
         if learner is not None:
             failed.callback(learner.close)
@@ -194,5 +192,4 @@ def in_cluster(cluster: Cluster, base: Base) -> Placed:
                 pool = cluster.pool(recipe, learner is not None)
                 failed.callback(pool.close)
                 samplers |= dict.fromkeys(names, pool)
-        failed.pop_all()
     return samplers, learner

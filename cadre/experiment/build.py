@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from cadre.experiment.config import Config
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.refusals.learning import refuse_of_vision
 from cadre.experiment.trees.vocabulary import Vocabulary
-from cadre.team import Learner, RewardModel, Sampler, Team, Weights
+from cadre.team import Learner, RewardModel, Sampler, Team, Weights, closed_on_failure
 from cadre.types import Request, Sample
 
 
@@ -45,7 +44,7 @@ def build_team(
     roles, samplers, learners = experiment.config.team.roles, _remote(experiment), list[Learner]()
     team = Team(roles, samplers, experiment.sampling, learners, apart=_apart(experiment))
     place = _place(experiment)
-    with ExitStack() as failed:
+    with closed_on_failure() as failed:
         failed.callback(team.close)  # what there is of it by then
         for names in engines_of(experiment):
             trained = train and any(name in experiment.learners for name in names)
@@ -54,7 +53,6 @@ def build_team(
             samplers |= drawn_by
             learners += [learner] if learner is not None else []
         scorer = _reward_model(experiment)
-        failed.pop_all()
     return replace(team, reward_model=scorer)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from cadre.experiment.target import Target
 from cadre.experiment.trees import table
 from cadre.experiment.trees.format import KeptTree
 from cadre.rollout.grow import Rollout
-from cadre.team import Team
+from cadre.team import Team, closed_on_failure
 from cadre.types import Task, Tree
 
 
@@ -129,9 +128,8 @@ def load_team(experiment: Experiment, folder: Path | None, untrained: bool = Fal
     run = None if folder is None else Run(folder, config)
     saved = None if run is None or untrained else checkpoint.latest(run.folder / "checkpoints")
     team = build_team(experiment)
-    with ExitStack() as failed:
+    with closed_on_failure() as failed:
         failed.callback(team.close)
         if saved is not None:
             run_to_end(checkpoint.load_weights(saved, team, experiment.learners))
-        failed.pop_all()
     return LoadedTeam(experiment, team, run)

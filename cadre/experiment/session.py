@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import replace
 
 from rich.console import Console
@@ -23,7 +23,7 @@ from cadre.experiment.progress import Progress
 from cadre.experiment.resume import adopt, changed
 from cadre.experiment.run_directory import Run
 from cadre.learn.token_notes import TokenNotes
-from cadre.team import Team
+from cadre.team import Team, closed_on_failure
 
 
 def start(experiment: Experiment, run: Run, console: Console, resume: bool = False) -> tuple[Team, int]:
@@ -48,10 +48,9 @@ def _locked(experiment: Experiment, run: Run, console: Console, resume: bool) ->
     memory = run.sampling_memory() if resume else {}
     watched = Watched(run.folder / "diverged", TokenNotes(config.train.trees_kept))
     team = build_team(experiment, train=True, watched=watched, memory=memory)
-    with ExitStack() as failed:
+    with closed_on_failure() as failed:
         failed.callback(team.close)
         done = _trained(experiment, run, team, watched, console, resume)
-        failed.pop_all()
     return team, done
 
 

@@ -24,7 +24,7 @@ Line = Mapping[str, Any]
 def write(run: Run, out: Path, price: float = 0.0) -> None:
     """Write the page to `out`, its plots beside it; with what it cost where an hour has a `price`. Raises ConfigError
     where matplotlib is not installed."""
-    pictures = draw(run.metrics(), out.with_suffix(""))
+    pictures = draw(run.metrics(), picture_paths(out))
     links = [f"![{title}]({picture.name})" for title, picture in pictures]
     out.write_text("\n".join([*lines(run, price), "", "## Curves", "", *links, ""]), encoding="utf-8")
 
@@ -83,13 +83,13 @@ def _environment(run: Run) -> Iterator[str]:
 
 
 def picture_paths(out: Path) -> list[Path]:
-    """Where the pictures of a page may come to lie."""
+    """Where the pictures of a page may come to lie: `PAGE-1.png` and so on."""
     stem = out.with_suffix("")
     return [stem.with_name(f"{stem.name}-{number}.png") for number in range(1, len(PLOTS) + 1)]
 
 
-def draw(steps: Sequence[Line], stem: Path) -> list[tuple[str, Path]]:
-    """A picture a figure of `PLOTS` that the run has values for, as `STEM-1.png` and so on."""
+def draw(steps: Sequence[Line], paths: Sequence[Path]) -> list[tuple[str, Path]]:
+    """A picture a figure of `PLOTS` that the run has values for, at the first of the paths."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -109,7 +109,7 @@ def draw(steps: Sequence[Line], stem: Path) -> list[tuple[str, Path]]:
             axes.plot(*zip(*points, strict=True), label=name.rpartition("/")[0])
         axes.set(title=title, xlabel="step")
         axes.legend(frameon=False)
-        path = stem.with_name(f"{stem.name}-{len(drawn) + 1}.png")
+        path = paths[len(drawn)]
         figure.savefig(path, dpi=130)
         drawn.append((title, path))
     return drawn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -136,7 +136,7 @@ class VllmSampler:
             try:
                 pending = await self._handover.enter(calls)
                 each = zip(batch, calls, pending, strict=True)
-                await _all_or_none(self._answer(asked, call, drawing) for asked, call, drawing in each)
+                await rounds.together(*(self._answer(asked, call, drawing) for asked, call, drawing in each))
             finally:
                 self._handover.left(len(calls))
 
@@ -179,17 +179,6 @@ class VllmSampler:
                 f"{what} policy {policy!r}, which this engine does not hold; it holds {', '.join(self.policies)}. Fix "
                 "team.roles."
             )
-
-
-async def _all_or_none(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do all works at once. Where one raises the others are given up; it is raised once they have ended."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _cancel_with(reply: Future[list[Sample]]) -> None:

@@ -159,14 +159,9 @@ class Alone(Relay):
 class Solo(OneAgent, Relay):
     """One agent that drafts, sees what came of it, and decides, in one conversation. Each step pays half."""
 
-    first: tuple[str, str] | None = None  # what the draft was asked with, and all that was answered
-
-    def earlier(self) -> tuple[str, str] | None:
-        return self.first
-
-    async def step(self, actions: dict[str, str]) -> Reward:
-        self.first = (self.ask(True), actions["agent"]) if self.drafting else None
-        return await super().step(actions)
+    @property
+    def opening(self) -> bool:
+        return self.drafting
 
     def report(self) -> str:
         return f"What came of your answer:\n{self.draft.told}\n\n" if self.draft else ""

@@ -248,14 +248,9 @@ class VerilogAlone(Verilog):
 class VerilogSolo(OneAgent, Verilog):
     """One agent that writes the design, then its bench, in one conversation. Each step pays half."""
 
-    first: tuple[str, str] | None = None  # what the design was asked with, and all that was answered
-
-    def earlier(self) -> tuple[str, str] | None:
-        return self.first
-
-    async def step(self, actions: dict[str, str]) -> Reward:
-        self.first = None if self.testing else (self.ask(False), actions["agent"])
-        return await super().step(actions)
+    @property
+    def opening(self) -> bool:
+        return not self.testing
 
     def local(self, place: int) -> float:
         return sum(self.earned) / 2
