@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,8 @@ def fork(
     """Begin a new run where another one stood, with other settings if you like. The old run is only read."""
     run = fork_run(folder, step, into or new_folder(folder.name), overrides or [])
     console.print(
-        f"{run.folder} begins after step {step} of {folder}. Go on with:\n  cadre train --run {run.folder} --resume",
+        f"{run.folder} begins after step {step} of {folder}. Go on with:\n"
+        f"  cadre train --run {shlex.quote(str(run.folder))} --resume",
         markup=False,
         highlight=False,
     )

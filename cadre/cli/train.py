@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -77,9 +78,10 @@ def _train(experiment: Experiment, here: Run, resume: bool) -> None:
 
 def _after(here: Run, done: int, held_out: int) -> None:
     """What came of it, and what to try next, with so many held-out tasks."""
-    goal = here.config.train
+    goal, folder = here.config.train, shlex.quote(str(here.folder))
     if done < goal.steps and not 0 < goal.max_tokens <= here.total("rollout/tokens"):
-        words = ["cadre train", here.command()[0], f"--run {here.folder} --resume"]
+        recipe = here.command()[0]
+        words = ["cadre train", recipe and shlex.quote(recipe), f"--run {folder} --resume"]
         console.print(
             f"Stopped after {done} of {goal.steps} steps; saved. Go on with:\n  {' '.join(filter(None, words))}",
             markup=False,
@@ -95,9 +97,9 @@ def _after(here: Run, done: int, held_out: int) -> None:
         )
     console.print(
         f"The run is in {here.folder}. Next:\n"
-        f"  cadre play {here.folder}              one episode, to read\n"
-        f"  cadre eval {here.folder} --tasks {min(500, held_out):<3}  more held-out tasks\n"
-        f"  tensorboard --logdir {here.folder}    the curves",
+        f"  cadre play {folder}              one episode, to read\n"
+        f"  cadre eval {folder} --tasks {min(500, held_out):<3}  more held-out tasks\n"
+        f"  tensorboard --logdir {folder}    the curves",
         markup=False,
         highlight=False,
     )

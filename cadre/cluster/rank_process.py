@@ -69,7 +69,7 @@ class RankProcess(LearningProcess):
             return weights.version, {}
         content = files.content_of(weights)
         # Actors are ended without a word, so nothing may lie here that is of no more use.
-        shutil.rmtree(weights.folder)
+        shutil.rmtree(weights.folder.parent.parent)
         return weights.version, content
 
     async def state(self) -> tuple[None, Files]:

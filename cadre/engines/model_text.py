@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cadre.engines.chat_template import Prompt, Template
 from cadre.engines.stop_strings import cut
 from cadre.errors import DivergedError, EngineError, PromptError
-from cadre.types import Finish, Request, Sample
+from cadre.types import Finish, Message, Request, Sample
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,16 @@ class ModelText:
             logprobs=completion.logprobs,
             finish=completion.finish,
             version=completion.version,
-            message=template.said(prompt.ids, said, request.tools) if request.tools else None,
+            message=self._message(request, prompt, said) if request.tools else None,
             history=prompt.history,
             images=prompt.images,
             changes=completion.changes,
         )
+
+    def _message(self, request: Request, prompt: Prompt, said: Sequence[int]) -> Message:
+        """The completion as a message with the calls that it makes, its text cut as that of the sample is."""
+        message = self.templates[request.policy].said(prompt.ids, said, request.tools)
+        return replace(message, content=cut(message.content, request.sampling.stop))
 
 
 def stops_of(configured: int | Sequence[int] | None, tokenizer: Any, template: Template) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from itertools import count
@@ -47,7 +48,7 @@ def going_on(run: Run, wanted: Config, force: bool = False) -> Run:
     if (run.folder / warm_start.HOME).is_dir() and not checkpoint.steps(run.folder / "checkpoints"):
         raise RunError(
             f"--resume: the warm start of {run.folder} is not complete; expected its end, which training begins from. "
-            f"Go on with it: cadre warm-start --run {run.folder} --resume."
+            f"Go on with it: cadre warm-start --run {shlex.quote(str(run.folder))} --resume."
         )
     changes = changed(run.config, wanted)
     if changes and not force:

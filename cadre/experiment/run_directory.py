@@ -26,6 +26,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -195,7 +196,7 @@ def must_be_free(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - BEGUN):
         raise RunError(
             f"--run: {folder} exists and is not empty; expected a new folder, as nothing is ever overwritten. "
-            f"Name another, or go on with it: cadre train --run {folder} --resume."
+            f"Name another, or go on with it: cadre train --run {shlex.quote(str(folder))} --resume."
         )
 
 

@@ -11,6 +11,7 @@ leaves out: packing, mixing with reinforcement learning, and a reference model o
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -67,7 +68,7 @@ def reopened(run: Run) -> WarmStart:
     if checkpoint.steps(run.folder / "checkpoints"):
         raise RunError(
             f"warm-start: that of {run.folder} is complete; expected one that was stopped. Go on with: "
-            f"cadre train --run {run.folder} --resume."
+            f"cadre train --run {shlex.quote(str(run.folder))} --resume."
         )
     return WarmStart(**json.loads(path.read_text()))
 

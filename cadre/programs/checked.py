@@ -6,7 +6,9 @@ on. An answer that does not keep to it is handed over as it is, and counted.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -41,6 +43,8 @@ def check_demands(call: Call) -> None:
     """Raises Refused where no answer could keep to what the call demands."""
     if call.choice not in ("auto", "none", "required", *(tool.name for tool in call.tools)):
         raise Refused(400, f"tool_choice: got {call.choice[:80]!r}, which is none of the tools.", "tool_choice")
+    if call.choice == "required" and not call.tools:
+        raise Refused(400, "tool_choice: got required, and no tools; expected some to call.", "tool_choice")
     if call.schema:
         _validator(canonical(call.schema))
 
@@ -63,17 +67,26 @@ def _matches(text: str, schema: Mapping[str, Any]) -> bool:
         return isinstance(value, dict) if not schema else bool(_validator(canonical(schema)).is_valid(value))
     except (ValueError, RecursionError, Unresolvable):
         return False
+    except re.error:  # of the names that `patternProperties` is for
+        return True
 
 
 @lru_cache(maxsize=256)
 def _validator(schema: str) -> Any:
-    """Looks nothing up outside of the schema. Raises Refused for what is no schema."""
+    """Looks nothing up outside of the schema. Raises Refused for what is no schema. Patterns are written for other
+    languages too (`\\p{L}`): one that Python does not read demands nothing."""
     import jsonschema
     from referencing import Registry
 
     kind = jsonschema.Draft202012Validator
+    plain = kind.VALIDATORS["pattern"]
+
+    def pattern(*told: Any) -> Any:
+        with contextlib.suppress(re.error):
+            yield from plain(*told)
+
     try:
-        kind.check_schema(json.loads(schema))
+        kind.check_schema(json.loads(schema), format_checker=jsonschema.FormatChecker(()))
     except (jsonschema.SchemaError, RecursionError):
         raise Refused(400, "The JSON schema of the answer is none; expected one of draft 2020-12.") from None
-    return kind(json.loads(schema), registry=Registry())
+    return jsonschema.validators.extend(kind, {"pattern": pattern})(json.loads(schema), registry=Registry())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,9 +53,10 @@ def _numbers(value: Any, where: str) -> dict[str, float]:
 
 
 def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Refused(400, f"{where}: got {fields.shown(value)}; expected a finite number.", where)
-    return float(value)
+    with contextlib.suppress(OverflowError):  # of a whole number that no float holds
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    raise Refused(400, f"{where}: got {fields.shown(value)}; expected a finite number.", where)
 
 
 def added(first: Reward, second: Reward) -> Reward:

@@ -80,9 +80,12 @@ class Session:
             raise Refused(404, f"model: there is no {call.role[:80]!r}; expected {known}.", "model", "model_not_found")
         alike = self.held.setdefault(call.content, [])
         lost = [held for held in alike if held.left]
-        repeated = lost[:1] or ([held for held in alike if not held.failed][-1:] if again else [])
+        failed = [held for held in alike if held.failed]
+        repeated = lost[:1] or (alike[-1:] if again and not failed else [])
         if repeated:
             return repeated[0]
+        if again and failed:
+            alike.remove(failed[0])  # it is asked again as another call, once
         if sum(not held.answer.done() for every in self.held.values() for held in every) >= MAX_HELD:
             raise Refused(429, f"This session waits for {MAX_HELD} answers; expected fewer at once. Ask again later.")
         held = Held(call, self.calls[call.content], asyncio.get_running_loop().create_future())

@@ -3,8 +3,9 @@
 import pytest
 
 from cadre.engines.chat_template import PLAIN, Template
+from cadre.engines.model_text import Completion, ModelText
 from cadre.errors import EngineError
-from cadre.types import Message, PreviousTurn, Sample, Tool, ToolCall
+from cadre.types import Message, PreviousTurn, Request, Sample, Sampling, Tool, ToolCall
 from tests.engines.tiny import CHATML, byte_tokenizer
 
 STOPS = (257, 259)
@@ -274,3 +275,15 @@ def test_how_plain_prompts_go_on_is_told():
     assert one.prompt(HISTORY, None, STOPS).history == "first"
     assert one.prompt(later("Yes."), before, STOPS).history == "clean"
     assert one.prompt(later("No."), before, STOPS).history == "new"
+
+
+def test_a_message_beside_tools_ends_where_a_stop_string_ends_the_text():
+    """Mistake: the program is handed what stands behind it, and the next prompt has that twice."""
+    one = template(CHATML)
+    asked = Request("r", "p", HISTORY, 1, Sampling(stop=("!",)), 0, tools=(ADD,))
+    prompt = one.prompt(HISTORY, None, STOPS, [ADD])
+    sampled = ids("Well! ")
+    sample = ModelText({"p": one}, STOPS, 1000).sample(
+        asked, prompt, Completion(sampled, (0.0,) * len(sampled), "stop")
+    )
+    assert (sample.text, sample.message) == ("Well", Message("assistant", "Well"))

@@ -61,8 +61,20 @@ def test_answers_are_checked(demands, message, kept):
 def test_demands_that_no_answer_can_keep_are_refused():
     with pytest.raises(Refused, match="none of the tools"):
         check_demands(call(choice="mul", tools=(ADD,)))
+    with pytest.raises(Refused, match="got required, and no tools"):
+        check_demands(call(choice="required"))
     with pytest.raises(Refused, match="JSON schema"):
         check_demands(call(schema={"type": 3}))
+
+
+@pytest.mark.parametrize(("said", "kept"), [('{"a": "x"}', True), ('{"a": 1}', False)])
+def test_a_pattern_of_another_language_demands_nothing(said, kept):
+    one = call(schema={"properties": {"a": {"type": "string", "pattern": r"^\p{L}+$"}}})
+    check_demands(one)
+    assert keeps(one, Message("assistant", said)) is kept
+    named = call(schema={"patternProperties": {r"^\p{L}+$": {"type": "string"}}})
+    check_demands(named)
+    assert keeps(named, Message("assistant", said))
 
 
 def test_a_schema_is_never_looked_up_elsewhere():

@@ -1,5 +1,6 @@
 """The endpoint, asked by OpenAI's own client: whole answers and streams, tools, errors, sessions."""
 
+import asyncio
 import http.client
 import json
 import socket
@@ -11,6 +12,9 @@ import openai
 import pytest
 
 from cadre.programs import held_response
+from cadre.programs.calls import Answer, Call
+from cadre.programs.refusal import Refused
+from cadre.programs.sessions import Session
 from cadre.types import Message, Reward, ToolCall
 from tests.programs.answering import answering
 
@@ -186,6 +190,24 @@ def test_a_call_that_comes_again_is_attached_to_the_first():
         )
         assert made.choices[0].message.content == again.choices[0].message.content == "Once."
         assert len(endpoint.came) == 1
+
+
+def test_a_call_that_failed_is_asked_again_as_another():
+    """Mistake: the repetition is given what an equal call was answered that came before."""
+
+    async def asked():
+        came = []
+        session = Session((), came.append, None)
+        one = Call("coder", (Message("user", "Go."),))
+        first, second = session.attach(one, False), session.attach(one, False)
+        first.answer.set_exception(Refused(503, "Busy."))
+        second.answer.set_result(Answer(Message("assistant", "Said."), "stop", 3, 2))
+        second.delivered = True
+        third = session.attach(one, True)
+        third.answer.set_result(Answer(Message("assistant", "Too."), "stop", 3, 2))
+        return came == [first, second, third], session.attach(one, True) is third
+
+    assert asyncio.run(asked()) == (True, True)
 
 
 def test_equal_calls_that_are_none_repeated_are_two():

@@ -67,6 +67,7 @@ class Instance:
         self._given: list[Held] = []
         self._changed = asyncio.Event()
         self._calls = 0
+        self._patience: asyncio.Timeout | None = None
         self.paid, self.posts = Reward(), 0
         self.session = sessions.add(Session(self._roles, self._arrived, self._posted))
         self.running: Running | None = None
@@ -77,15 +78,17 @@ class Instance:
         running.ended.add_done_callback(lambda ended: self._changed.set())
 
     async def standing(self) -> Standing:
-        """Wait until the program is blocked in calls, with all its threads, or over. Raises Stuck where it is neither
-        for too long, and closes it."""
+        """Wait until the program is blocked in calls, with all its threads, or over. Raises Stuck where it asks for
+        nothing new for too long, and closes it."""
         try:
-            async with asyncio.timeout(self._limits.seconds):
+            async with asyncio.timeout(self._limits.seconds) as self._patience:
                 await self._still()
         except TimeoutError:
             self.close("it asked for nothing for too long")
             seconds = f"{self._limits.seconds:g} seconds"
             raise Stuck(f"The program neither asked for anything nor ended within {seconds}.") from None
+        finally:
+            self._patience = None
         assert self.running is not None
         if self.running.ended.done():
             return Standing((), self.running.ended.result())
@@ -123,6 +126,8 @@ class Instance:
     def _arrived(self, held: Held) -> None:
         self._changed.set()
         self._calls += 1
+        if self._patience is not None and not self._patience.expired():
+            self._patience.reschedule(asyncio.get_running_loop().time() + self._limits.seconds)
         if self._calls > self._limits.calls:
             raise_in(self, f"it made more than {self._limits.calls} calls")
         asked = Asked(held.call, held.occurrence)

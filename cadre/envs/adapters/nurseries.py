@@ -76,7 +76,7 @@ class Nursery:
             task=dict(wanted.task),
             folder=str(running.folder),
             control=str(running.control),
-            environment={**environment(running, wanted), **dict(self.launch.environment)},
+            environment=environment(running, wanted, dict(self.launch.environment)),
             limits=self.launch.limits.kernel,
         )
         try:
@@ -124,9 +124,10 @@ def prepare(running: InProcess, wanted: Start) -> None:
         shutil.copytree(wanted.copied, running.folder, symlinks=True)
 
 
-def environment(running: InProcess, wanted: Start) -> dict[str, str]:
-    """The variables of an instance: where its endpoint is, and that it keeps to itself."""
-    path = os.environ.get("PYTHONPATH")
+def environment(running: InProcess, wanted: Start, chosen: Mapping[str, str]) -> dict[str, str]:
+    """The variables of an instance: where its endpoint is, and that it keeps to itself, beside those that were chosen.
+    What a program may import of ours comes first in its path, whoever chose the rest."""
+    path = chosen.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
     return {
         **QUIET,
         **LOCAL,
@@ -137,8 +138,9 @@ def environment(running: InProcess, wanted: Start) -> dict[str, str]:
         "CADRE_MEMO": str(wanted.memo),
         "CADRE_TASK": str(running.control / "task.json"),
         "CREWAI_STORAGE_DIR": str(running.control),
-        "PYTHONPATH": f"{HERE}{os.pathsep}{path}" if path else str(HERE),
         "PYTHONHASHSEED": "0",
+        **chosen,
+        "PYTHONPATH": f"{HERE}{os.pathsep}{path}" if path else str(HERE),
     }
 
 
@@ -160,6 +162,7 @@ async def open_nursery(launch: Launch, table: ProcessTable, scratch: Path) -> Nu
     assert process.stdout is not None
     said = json.loads(await process.stdout.readline() or b'{"failed": "it ended before it was ready"}')
     if "failed" in said:
+        await process.wait()
         raise ConfigError(f"settings.run: {launch.words[0]} failed to load: {said['failed']}. Fix the file.")
     nursery = Nursery(launch, scratch, process, table)
     nursery.listening = asyncio.create_task(nursery.listen())

@@ -36,10 +36,10 @@ libc = ctypes.CDLL(None)
 
 
 class Nursery:
-    """Owns the instances, by process id, and the pipe that it is heard on."""
+    """Owns the instances, by process id, and the pipes that it hears and is heard on."""
 
-    def __init__(self, run: Run, out: int) -> None:
-        self.run, self.out = run, out
+    def __init__(self, run: Run, orders: int, out: int) -> None:
+        self.run, self.orders, self.out = run, orders, out
         self.names: dict[int, str] = {}
         self.keys: dict[int, bytes] = {}
         self.pipe = os.pipe()
@@ -61,12 +61,12 @@ class Nursery:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         while os.getppid() == parent:
-            ready, _, _ = select.select([0, woken], [], [], 1.0)
+            ready, _, _ = select.select([self.orders, woken], [], [], 1.0)
             if woken in ready:
                 drain(woken)
             self.reap()
-            if 0 in ready:
-                more = os.read(0, 1 << 16)
+            if self.orders in ready:
+                more = os.read(self.orders, 1 << 16)
                 if not more:
                     break
                 *lines, buffered = (buffered + more).split(b"\n")
@@ -84,7 +84,7 @@ class Nursery:
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            for mine in (self.out, *self.pipe):
+            for mine in (self.orders, self.out, *self.pipe):
                 os.close(mine)
             become(order, self.run)
         self.names[pid] = order["start"]
@@ -270,19 +270,19 @@ async def finished(value: Awaitable[Any]) -> Any:
 
 
 def start() -> None:
-    out = os.dup(1)
+    orders, out = os.dup(0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a file that reads its input while it is imported has none
     os.dup2(2, 1)
-    os.set_inheritable(out, False)
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # Not the words of a program that parses its own.
     (scratch, kind, *words), sys.argv[1:] = sys.argv[1:], []
     try:
-        nursery = Nursery(function(words[0]) if kind == "function" else command(words), out)
+        nursery = Nursery(function(words[0]) if kind == "function" else command(words), orders, out)
     except BaseException as error:  # noqa: BLE001 - whatever the file raises is told in one line
         traceback.print_exc()
         last = traceback.extract_tb(error.__traceback__)[-1]
-        told = f"{type(error).__name__}: {error} at line {last.lineno} of {os.path.basename(last.filename)}"
+        told = f"{type(error).__name__}: {str(error)[:2000]} at line {last.lineno} of {os.path.basename(last.filename)}"
         os.write(out, json.dumps({"failed": told}).encode() + b"\n")
         sys.exit(1)
     gc.collect()

@@ -25,6 +25,14 @@ def relay(task, client):
     return right
 
 
+def slow(task, client):
+    """Four turns with a tool that takes its time before each."""
+    for turn in range(4):
+        time.sleep(0.3)
+        ask(client, "planner", f"turn {turn}")
+    return 1.0
+
+
 def dialogue(task, client):
     """The same as `Dialogue` in test_parity.py."""
     import cadre_program

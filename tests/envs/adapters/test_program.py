@@ -91,6 +91,30 @@ def test_a_last_line_that_is_no_reward_is_told():
     assert nothing.outcome.reward == Reward()
 
 
+def test_a_chosen_path_does_not_hide_what_programs_may_import():
+    """Mistake: PYTHONPATH of the settings in place of the one that `cadre_program` is in."""
+    code = "import os, cadre_program; print(float(os.environ['PYTHONPATH'].endswith('/elsewhere')))"
+    env = Program(TASK, [sys.executable, "-c", code], ROLES, environment={"PYTHONPATH": "/elsewhere"})
+    assert env.observe() == {}
+    assert env.outcome.reward == Reward(team=1.0)
+
+
+def test_patience_begins_anew_with_every_call():
+    """Mistake: a time for what one step takes, in which a fork has to do all steps again."""
+    env = program("slow", limits=Limits(seconds=0.9))
+
+    async def steps():
+        for _ in range(3):
+            await env.step(dict.fromkeys(env.observe(), "a"))
+        fork = env.fork()
+        return await fork.step(dict.fromkeys(fork.observe(), "a"))
+
+    try:
+        assert asyncio.run(steps()) == Reward(team=1.0)
+    finally:
+        env.close()
+
+
 def test_the_end_of_one_instance_leaves_the_processes_of_others_alone():
     first, second = program("daemon"), program("daemon")
     first.observe()
@@ -372,6 +396,19 @@ def test_a_file_that_fails_to_load_is_told(tmp_path):
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
     with pytest.raises(ConfigError, match=r"nothing_of_that_name.*line 1 of broken.py"):
         Program(TASK, f"{tmp_path}/broken.py:main", ROLES).observe()
+    (tmp_path / "long.py").write_text("raise ValueError('x' * 70_000)\n")
+    with pytest.raises(ConfigError, match=r"ValueError: x+.* at line 1 of long.py"):
+        Program(TASK, f"{tmp_path}/long.py:main", ROLES).observe()
+
+
+def test_a_file_has_no_input_while_it_is_imported(tmp_path):
+    """Mistake: it reads, and waits for, what tells the process to start programs."""
+    (tmp_path / "asking.py").write_text(
+        "import sys\nread = sys.stdin.read()\ndef main(task, client): return len(read)\n"
+    )
+    env = Program(TASK, f"{tmp_path}/asking.py:main", ROLES)
+    assert env.observe() == {}
+    assert env.outcome.reward == Reward()
 
 
 def test_tasks_are_divided_by_content(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import math
 import os
 import shutil
@@ -62,6 +63,8 @@ class GroupLearner:
         self._meeting = tempfile.mkdtemp(prefix="cadre-ranks-")
         # At the latest when the process ends, whoever forgets to close this.
         self._removed = weakref.finalize(self, shutil.rmtree, self._meeting, True)
+        # Before multiprocessing asks its children to end by a signal that these do not hear.
+        atexit.register(self.close)
         self._asking = threading.Lock()
         spawning = multiprocessing.get_context("spawn")
         pipes = [spawning.Pipe() for _ in range(ranks)]
@@ -129,6 +132,7 @@ class GroupLearner:
             process.kill()
             process.join()
         self._removed()
+        atexit.unregister(self.close)
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         """Have every rank make this call; what rank 0 answers."""
@@ -221,8 +225,10 @@ class Telling:
 
 
 def _belong_to_the_trainer() -> None:
-    """End with the trainer, also in the middle of a call; leave it to decide what Ctrl-C means."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """End with the trainer, also in the middle of a call; leave it to decide what Ctrl-C and SIGTERM mean, which
+    terminals and schedulers send to every process of a group."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     trainer = multiprocessing.parent_process()
 
     def watch() -> None:

@@ -85,7 +85,8 @@ class RankLearner:
         }
         self._trainer = Trainer(self._forward, self._optimisers, part.training, part.seed)
         self._reference: Scorer | None = None
-        self._handed_over = Path(tempfile.mkdtemp(prefix="cadre-weights-", dir=scratch)) if rank == 0 else None
+        self._scratch = scratch
+        self._handed_over: Path | None = None  # on rank 0, once something was
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -99,9 +100,11 @@ class RankLearner:
     def publish(self, policy: str) -> Weights:
         """The policy's weights in a folder on rank 0's machine, which is there until `kept` newer ones are."""
         version = self._optimisers[policy].updates
-        if self._handed_over is None:
+        if not self._first:
             self.export(policy, Path())
             return Weights(policy, version)
+        if self._handed_over is None or not self._handed_over.exists():
+            self._handed_over = Path(tempfile.mkdtemp(prefix="cadre-weights-", dir=self._scratch))
         folder = self._handed_over / policy / f"v{version}"
         self.export(policy, folder)
         kept = sorted(folder.parent.iterdir(), key=lambda path: int(path.name[1:]))
