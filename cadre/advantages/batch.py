@@ -123,17 +123,14 @@ def scored_by_model(trees: Sequence[Tree], team: Team, joint: bool) -> tuple[lis
 def useful(plan: Plan, team: Team) -> Callable[[Tree], bool]:
     """Whether any sample of a tree that would be trained has an advantage: the predicate of dynamic sampling.
 
-    What the distance from the reference model costs is asked for only where the rewards alone teach nothing.
+    What the distance from the reference model costs is not asked for: it saves no group that is dropped.
     """
 
-    def teaches(tree: Tree, judged_by: Plan) -> bool:
-        samples, _ = charged(samples_of([tree]), judged_by, team)
+    def teaches(tree: Tree) -> bool:
+        if plan.reward_model is not None:
+            (tree,), _ = scored_by_model([tree], team, plan.joint_reward)
+        samples, _ = charged(samples_of([tree]), replace(plan, kl=0.0), team)
         kept = filters.selected(compare(samples, plan.credit), plan.selection)
         return any(scored.advantages[0] != 0.0 and team.trains(scored.sample.policy) for scored in kept)
 
-    def anything(tree: Tree) -> bool:
-        if plan.reward_model is not None:
-            (tree,), _ = scored_by_model([tree], team, plan.joint_reward)
-        return teaches(tree, replace(plan, kl=0.0)) or (plan.kl > 0.0 and teaches(tree, plan))
-
-    return anything
+    return teaches

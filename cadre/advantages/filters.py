@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cadre.advantages.group_relative import AdvantageGroup
-from cadre.advantages.returns import decisions_in_episode
+from cadre.advantages.returns import part_of_episodes
 from cadre.advantages.samples import ScoredSample
 from cadre.learn.aggregation import AGGREGATES, Aggregate, Denominators
 from cadre.settings import CreditConfig, LossConfig, TreeWeight
@@ -62,8 +62,8 @@ def weighed_by_tree(samples: Sequence[ScoredSample], rule: TreeWeight, loss: Los
 
 
 def part_of_episode(scored: ScoredSample) -> float:
-    """A sample's part in what its role does in an episode."""
-    return 1.0 / decisions_in_episode(scored.decision)
+    """A sample's part in what its role does in its episodes."""
+    return part_of_episodes(scored.decision)
 
 
 def part_of_decision(scored: ScoredSample) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from cadre.advantages.credit import NO_STD, Credit
-from cadre.advantages.returns import RETURNS, decisions_in_episode, episodes_through
+from cadre.advantages.returns import RETURNS, episodes_through, part_of_episodes
 from cadre.advantages.samples import ScoredSample
 from cadre.rollout.walk import Decision
 from cadre.settings.user_code import load_function
@@ -28,12 +28,14 @@ class GroupReturns:
     """What a group of N samples is judged by, all [N].
 
     `values` are their returns, `weights` their parts in the group's statistics, `running` the exponential means that
-    they belong to, as they were before the batch.
+    they belong to, as they were before the batch. `decisions` are those that they were sampled at where whole episodes
+    are compared, of which a role may have several.
     """
 
     values: tuple[float, ...]
     weights: tuple[float, ...]
     running: tuple[float, ...]
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def mean(self) -> float:
@@ -70,15 +72,10 @@ def valued(samples: Sequence[ScoredSample], credit: Credit) -> list[ScoredSample
         replace(
             scored,
             returns=returns_of(scored.decision, credit),
-            count=_episodes(scored.decision) if credit.count == "episodes" else 1.0,
+            count=part_of_episodes(scored.decision) if credit.count == "episodes" else 1.0,
         )
         for scored in samples
     ]
-
-
-def _episodes(decision: Decision) -> float:
-    """The sample's part in the episodes that hold it, each of which a role's decisions share."""
-    return episodes_through(decision) / decisions_in_episode(decision)
 
 
 def compare(
@@ -134,13 +131,15 @@ def _judge(key: Key, members: Sequence[ScoredSample], credit: Credit, state: Map
         tuple(scored.earned for scored in members),
         tuple(scored.count for scored in members),
         tuple(state.get(lasting_name(scored.decision, credit.group), 0.0) for scored in members),
+        tuple(scored.decision for scored in members) if credit.count == "episodes" else (),
     )
     baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
     std, scale = returns.std, load_function("algorithm.scale", credit.scale, SCALES)(returns)
     divisor = scale if scale >= NO_STD else 1.0
     if of_the_group(baseline):
         gains = [0.0] * len(members) if std < NO_STD else _beyond(returns, baseline, divisor)
-        advantages = [gain + paid for gain, paid in zip(gains, _of_distances(members, baseline), strict=True)]
+        charges = _of_distances(members, baseline, credit.count == "episodes")
+        advantages = [gain + paid for gain, paid in zip(gains, charges, strict=True)]
     else:
         paid = replace(returns, values=tuple(scored.paid for scored in members))
         advantages = _beyond(paid, baseline, divisor)
@@ -152,7 +151,7 @@ def _beyond(returns: GroupReturns, baseline: Baseline, divisor: float) -> list[f
     return [(value - base) / divisor for value, base in zip(returns.values, baseline(returns), strict=True)]
 
 
-def _of_distances(members: Sequence[ScoredSample], baseline: Baseline) -> list[float]:
+def _of_distances(members: Sequence[ScoredSample], baseline: Baseline, by_episode: bool) -> list[float]:
     """What each sample's distance from the reference, a cost, is worth beyond the baseline of its role's in the group;
     0 where it costs nothing, as of a frozen role."""
     advantages = [0.0] * len(members)
@@ -165,6 +164,7 @@ def _of_distances(members: Sequence[ScoredSample], baseline: Baseline) -> list[f
             tuple(-sum(members[place].penalties) for place in charged),
             tuple(members[place].count for place in charged),
             (0.0,) * len(charged),
+            tuple(members[place].decision for place in charged) if by_episode else (),
         )
         for place, value in zip(charged, _beyond(paid, baseline, 1.0), strict=True):
             advantages[place] = value
@@ -200,12 +200,26 @@ def _mean(group: GroupReturns) -> list[float]:
 
 
 def _leave_one_out(group: GroupReturns) -> list[float]:
-    """RLOO (arXiv 2402.14740, equation 7): the mean of the others; a single sample stands against itself."""
-    if len(group.values) == 1:
-        return list(group.values)
-    total = sum(w * value for w, value in zip(group.weights, group.values, strict=True))
-    weight = sum(group.weights)
-    return [(total - w * value) / (weight - w) for w, value in zip(group.weights, group.values, strict=True)]
+    """RLOO (arXiv 2402.14740, equation 7): the mean of the others, and where whole episodes are compared of what no
+    episode of the sample's holds; what has no other stands against itself."""
+    weighed = list(zip(group.weights, group.values, strict=True))
+    episodes = [episodes_through(decision) for decision in group.decisions]
+    episodes = episodes or [frozenset({(place,)}) for place in range(len(weighed))]
+    weights: dict[frozenset, float] = defaultdict(float)
+    totals: dict[frozenset, float] = defaultdict(float)
+    for held, (weight, value) in zip(episodes, weighed, strict=True):
+        weights[held] += weight
+        totals[held] += weight * value
+
+    def others(held: frozenset) -> float | None:
+        apart = [one for one in weights if one.isdisjoint(held)]
+        weight = sum(weights[one] for one in apart)
+        return sum(totals[one] for one in apart) / weight if weight else None
+
+    means = {held: others(held) for held in weights}
+    return [
+        value if (mean := means[held]) is None else mean for held, value in zip(episodes, group.values, strict=True)
+    ]
 
 
 def _best(group: GroupReturns) -> list[float]:

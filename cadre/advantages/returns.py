@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean
 
 from cadre.advantages.credit import Credit
+from cadre.rollout.conversations import words
 from cadre.rollout.grow import pays
 from cadre.rollout.walk import Decision
-from cadre.types import Branch, Node
+from cadre.types import Branch, Message, Node
 
 OfChildren = Callable[[Iterable[float]], float]
 
@@ -53,12 +54,12 @@ def state_after(node: Node, branch: Branch) -> Node | None:
     """What follows a branch. Equal actions lead to one state, which is played below one of them."""
     if branch.child is not None:
         return branch.child
-    words = _words(node, branch)
-    return next((other.child for other in node.branches if other.child and _words(node, other) == words), None)
+    said = _words(node, branch)
+    return next((other.child for other in node.branches if other.child and _words(node, other) == said), None)
 
 
-def _words(node: Node, branch: Branch) -> list[str]:
-    return [node.samples[role][index].text for role, index in branch.choice.items()]
+def _words(node: Node, branch: Branch) -> tuple[tuple[str, str, Message | None], ...]:
+    return words({role: node.samples[role][index] for role, index in branch.choice.items()})
 
 
 def _ahead(node: Node | None, role: str, alpha: float) -> float:
@@ -169,10 +170,21 @@ def decisions_in_episode(decision: Decision) -> float:
     return 1 + sum(decision.role in node.samples for node, _ in decision.above) + fmean(map(below, decision.branches))
 
 
-def episodes_through(decision: Decision) -> int:
-    """How many of the episodes that were played hold the sample."""
+def episodes_through(decision: Decision) -> frozenset[tuple[int, ...]]:
+    """The episodes that hold the sample among those that were played, each by its tree and the branches to its end."""
 
-    def below(branch: Branch) -> int:
-        return 1 if branch.child is None else sum(map(below, branch.child.branches))
+    def below(path: tuple[int, ...], branch: Branch) -> Iterator[tuple[int, ...]]:
+        if branch.child is None:
+            yield path
+            return
+        for number, after in enumerate(branch.child.branches):
+            yield from below((*path, number), after)
 
-    return sum(map(below, decision.branches))
+    held = [n for n, branch in enumerate(decision.node.branches) if branch.choice[decision.role] == decision.index]
+    start = (decision.tree, *decision.path)
+    return frozenset(end for n in held for end in below((*start, n), decision.node.branches[n]))
+
+
+def part_of_episodes(decision: Decision) -> float:
+    """The sample's part in the episodes that hold it, each of which a role's decisions share."""
+    return len(episodes_through(decision)) / decisions_in_episode(decision)

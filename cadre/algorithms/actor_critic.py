@@ -91,4 +91,9 @@ class Rlhf(ActorCritic):
 
     def plan(self) -> Plan:
         """The score on the last token, a KL penalty on every token (arXiv 2203.02155, equation 2)."""
+        if self.reward_model is not None and self.alpha != 1.0:
+            raise ConfigError(
+                f"algorithm.alpha: got {self.alpha} beside a reward_model, which pays each answer and no team; "
+                "expected it unset. Remove it."
+            )
         return replace(super().plan(), joint_reward=False)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cadre.advantages.credit import Credit
 from cadre.advantages.plan import Plan
 from cadre.algorithms.common import Algorithm, ManySiblings
 from cadre.rollout import tree_shape
 from cadre.settings import LossConfig
+from cadre.settings.section import refused
 
 # The policy gradient as MAGRPO writes it (equation 5): the sum over a completion's tokens, no ratio.
 POLICY_GRADIENT = LossConfig(ratio="none", aggregate="sequence_sum")
@@ -28,6 +29,16 @@ class PlayedOut(Algorithm):
     reward_model: str | None = Field(
         None, description="folder of a model that scores all that is said at once; unset: the environment's reward"
     )
+
+    @model_validator(mode="after")
+    def _stops_by_what_it_learns(self) -> Self:
+        if self.stop_at is not None and self.reward_model is not None:
+            raise refused(
+                "stop_at",
+                f"got {self.stop_at} beside a reward_model, whose scores are known when trees have grown; expected "
+                "one of the two. Remove stop_at.",
+            )
+        return self
 
     def plan(self) -> Plan:
         """All joint actions played out, the return to go minus the node's baseline, the plain policy gradient."""

@@ -12,9 +12,10 @@ from statistics import fmean
 
 from cadre import random_keys
 from cadre.env import Env
+from cadre.errors import ConfigError
 from cadre.rollout.grow import Past, Rollout, Tried, as_node, attempt
 from cadre.rollout.rounds import together
-from cadre.rollout.tree_shape import Shape
+from cadre.rollout.tree_shape import Shape, Siblings
 from cadre.types import Node, Sample
 
 # How much a decision, given what was sampled there, is worth sampling from again: the highest are chosen.
@@ -74,7 +75,7 @@ class Growing:
 
 
 def branch(
-    k: int,
+    k: Siblings,
     where: Where | None = None,
     decisions: int = 1,
     siblings: int = 1,
@@ -84,6 +85,11 @@ def branch(
     """`k` whole episodes, and then branches from their decisions: at random (Tree-GRPO, arXiv 2509.21240), or where
     entropy is high (ARPO, 2507.19849), under a budget of tokens. The first decision, which has `k` siblings as it is,
     is never chosen."""
+    if not isinstance(k, int):
+        raise ConfigError(
+            f"algorithm.k: got {k} with shape branch, which begins with whole episodes side by side; expected one "
+            "number. Set it, and algorithm.siblings for how many more a chosen decision gets."
+        )
     plan = Branching(where or entropy, decisions, siblings, rounds, budget)
 
     async def grower(env: Env, rollout: Rollout, key: int) -> Node | None:

@@ -86,6 +86,16 @@ class PolicyConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _frozen_has_no_learner(self) -> PolicyConfig:
+        if self.frozen and self.learner.model_fields_set:
+            raise refused(
+                "learner",
+                f"got {', '.join(sorted(self.learner.model_fields_set))} with frozen: true, which nothing would learn "
+                "by; expected none. Remove it, or frozen to train the policy.",
+            )
+        return self
+
     @property
     def shares_base(self) -> bool:
         """Whether others may use the model's own weights at the same time, as nobody changes them."""

@@ -10,7 +10,6 @@ from cadre.advantages.group_relative import compare
 from cadre.advantages.samples import samples_of
 from cadre.errors import ConfigError
 from cadre.settings import CreditConfig, LossConfig
-from cadre.team import Team
 from cadre.types import Message, Task, Tree
 from tests.advantages.critics import (
     Learner,
@@ -115,21 +114,13 @@ def test_what_is_selected_holds_for_critics_too() -> None:
     assert datum.advantages[3:] == pytest.approx((2.0 * 0.75,) * 3)
 
 
-def test_a_tree_of_equal_rewards_teaches_where_its_distance_to_the_reference_costs() -> None:
-    """Mistake: replacement tasks for trees that would train, since the predicate forgot `algorithm.kl`."""
-    tree = Tree(Task("t", {}), node(0, {"a": 2}, [leaf({"a": i}, 1.0) for i in range(2)], "p"))
-    surer = {"0": -0.75, "1": -0.5}
-
-    def team() -> Team:
-        answers = iter(surer.values())
-        return team_of(Learner(reference=lambda datum: (0.0, 0.0, 0.0, next(answers), -0.25)))
-
-    assert not useful(named("magrpo"), team())(tree)
-    assert useful(named("magrpo", kl=0.1), team())(tree)
+def test_the_distance_to_the_reference_saves_no_tree_of_equal_rewards() -> None:
+    """As its groups are dropped where trees are replaced; nobody is asked how far it is."""
     asked = Learner()
-    differs = Tree(Task("t", {}), node(0, {"a": 2}, [leaf({"a": i}, float(i)) for i in range(2)], "p"))
-    assert useful(named("magrpo", kl=0.1), team_of(asked))(differs)
-    assert asked.referred == []  # the rewards alone teach
+    for first, teaches in ((1.0, False), (0.0, True)):
+        tree = Tree(Task("t", {}), node(0, {"a": 2}, [leaf({"a": i}, pay) for i, pay in enumerate((first, 1.0))], "p"))
+        assert useful(named("magrpo", kl=0.1), team_of(asked))(tree) is teaches
+    assert asked.referred == []
 
 
 def test_a_tree_teaches_where_the_reward_model_tells_its_siblings_apart() -> None:

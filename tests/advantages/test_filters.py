@@ -13,7 +13,7 @@ from cadre.advantages.sequences import sequences
 from cadre.learn.aggregation import Denominators, sequence_sum
 from cadre.settings import CreditConfig, LossConfig, TreeWeight
 from cadre.types import Datum, Node, Sample, Sampling, Task, Tree
-from tests.advantages.trees import assign, inner, leaf, node
+from tests.advantages.trees import assign, inner, leaf, node, two_turns
 
 SAMPLING = {"a": Sampling(max_tokens=10), "b": Sampling(max_tokens=20)}
 GRADED = Credit("step", "node", "mean", "none")
@@ -130,6 +130,12 @@ def test_what_weighs_alike_in_an_update_of_one_policy() -> None:
     got = weights(trees, "alike")
     assert got["a"] == pytest.approx([3.75 / 3] * 3 + [7.5 / 3] * 3)
     assert got["b"] == pytest.approx([3.75 / 9] * 9)
+
+
+def test_an_episode_weighs_the_same_wherever_it_parted_from_others() -> None:
+    """Mistake: a sample that several episodes share counts as one of one."""
+    # episodes a0 late-a0, a0 late-a1 and a1: a0 has half of two of them, a1 a whole one; 3 for 4 sequences
+    assert weights([two_turns()], "by_episode") == {"a": pytest.approx([4 / 3, 4 / 3, 2 / 3, 2 / 3])}
 
 
 def test_a_policy_that_acts_late_weighs_as_much_in_its_own_update_as_one_that_acts_early() -> None:

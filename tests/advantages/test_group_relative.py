@@ -14,7 +14,7 @@ from cadre.advantages.group_relative import (
     share_without_std,
     without_std_by_decision,
 )
-from cadre.types import Task, Tree
+from cadre.types import Branch, Message, Reward, Sample, Task, ToolCall, Tree
 from tests.advantages.trees import advantages, assign, chain, inner, leaf, node, sequential, two_turns
 
 
@@ -61,6 +61,29 @@ def test_baselines_on_one_group() -> None:
     assert by["none"] == pytest.approx({"a0": 1.0, "a1": 2.0, "a2": 6.0})
     values = [tuple(got.values()) for got in by.values()]
     assert len(set(values)) == 4
+
+
+@pytest.mark.parametrize("turns", [1, 4])
+def test_one_left_out_is_a_whole_episode(turns: int) -> None:
+    """Mistake: an episode of several decisions stands against its own return, as often as it has others."""
+
+    def episode(index: int, pays: float) -> Branch:
+        if turns == 1:
+            return leaf({"a": index}, pays)
+        return inner({"a": index}, chain(0.0, *(0.0,) * (turns - 2), pays, tag=f"{index}-"))
+
+    root = node(0, {"a": 3}, [episode(0, 1.0), leaf({"a": 1}, 0.0), episode(2, 3.0)])
+    got = advantages(root, "episode", "task_role", "leave_one_out", "none", count="episodes")
+    # 1 - (0 + 3) / 2, 0 - (1 + 3) / 2, 3 - (1 + 0) / 2, at each decision of the episode
+    assert {round(value, 6) for text, value in got.items() if text.startswith(("a0", "0-"))} == {-0.5}
+    assert got["a1"] == pytest.approx(-2.0)
+    assert {round(value, 6) for text, value in got.items() if text.startswith(("a2", "2-"))} == {2.5}
+    assert len(got) == 1 + 2 * turns
+
+
+def test_what_shares_an_episode_with_all_others_stands_against_itself() -> None:
+    got = advantages(two_turns(), "episode", "subtree", "leave_one_out", "none", count="episodes")
+    assert got == pytest.approx({"a0": 0.0, "late-a0": -2.0, "late-a1": 2.0, "a1": 0.0})  # 3 and 5 of each other
 
 
 def test_cross_is_the_mean_over_the_joint_actions_that_hold_a_sample() -> None:
@@ -172,3 +195,23 @@ def test_scored_samples_survive_pickling_and_replacing() -> None:
     scored = replace(again[0].samples[0], penalties=(1.0, 2.0), reference=(-0.5, -0.5))
     assert scored.paid == scored.returns - 3.0
     assert scored.decision.place == groups[0].samples[0].decision.place
+
+
+def test_equal_texts_that_call_different_tools_lead_to_different_states() -> None:
+    """Mistake: an answer that ended its episode is paid what follows another of the same text."""
+    called = Message("assistant", "", (ToolCall("1", "go", "{}"),))
+    below = node(1, {"a": 2}, [leaf({"a": i}, team=float(i)) for i in range(2)], tag="late-")
+    below = replace(below, branches=tuple(replace(branch, carried=bool(n)) for n, branch in enumerate(below.branches)))
+    root = node(0, {"a": 2}, [leaf({"a": 0}), inner({"a": 1}, below)])
+    first, second = (replace(sample, text="go") for sample in root.samples["a"])
+
+    def worth(second: Sample) -> list[float]:
+        tree = Tree(Task("t", {}), replace(root, samples={"a": (first, second)}))
+        credit = Credit("first_paid", "node", "none", "none")
+        (group, *_) = assign([tree], credit)
+        return [scored.returns for scored in group.samples]
+
+    unpaid = [replace(branch, reward=Reward()) for branch in root.branches]
+    root = replace(root, branches=tuple(unpaid))
+    assert worth(replace(second, message=called))[0] == 0.0
+    assert worth(second)[0] == worth(second)[1]

@@ -231,6 +231,37 @@ BAD = {
         ["algorithm=spiral", "credit.without_std=drop"],
         ["credit.without_std", "running", "leave_one_out"],
     ),
+    "dropping what has a gradient by a second comparison": (
+        [
+            "algorithm={name: custom, shape: independent, returns: episode, group: task, baseline: mean, scale: none, "
+            "second: {returns: episode, group: task, baseline: none, scale: none}}",
+            "credit.without_std=drop",
+        ],
+        ["credit.without_std", "baseline none", "leave_one_out"],
+    ),
+    "episodes of what was left behind": (
+        ["credit.tree_weight=by_episode"],
+        ["credit.tree_weight", "by_episode", "greedy", "by_decision"],
+    ),
+    "branches of unequally many": (
+        [
+            "algorithm={name: custom, shape: branch, k: [4, 2], returns: episode, group: task_role, baseline: mean, "
+            "scale: none}"
+        ],
+        ["algorithm.k", "with shape branch", "algorithm.siblings"],
+    ),
+    "a weight of a reward that is gone": (
+        ["env=plan-path-alone", "team.roles={planner: shared}", "algorithm={name: rlhf, alpha: 0.5, reward_model: x}"],
+        ["algorithm.alpha", "0.5", "reward_model"],
+    ),
+    "an end by a reward that is not learned from": (
+        ["algorithm={name: magrpo, stop_at: 0.5, reward_model: nowhere}"],
+        ["algorithm.stop_at", "0.5", "reward_model"],
+    ),
+    "a learner of nothing": (
+        ["team={policies: {shared: {model: seed, frozen: true, learner: {learning_rate: 1}}}}"],
+        ["team.policies.shared.learner", "learning_rate", "frozen"],
+    ),
     "nothing to replace": (["train.replacements=2"], ["train.replacements", "credit.without_std=drop"]),
     "missing file": (["env=nowhere.py:Env"], ["nowhere.py", "no file"]),
     "unknown environment": (["env=plan-pth"], ["plan-pth", "Did you mean plan-path?"]),

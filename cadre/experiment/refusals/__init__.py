@@ -54,6 +54,7 @@ TRAINING = (
     learning.credit_overlong_buffer,
     learning.credit_role_weights,
     learning.credit_without_std,
+    learning.credit_tree_weight,
     learning.train_replacements,
     trees.algorithm_k_leaves,
 )

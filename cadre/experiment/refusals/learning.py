@@ -149,14 +149,28 @@ def credit_role_weights(experiment: Experiment) -> None:
 
 def credit_without_std(experiment: Experiment) -> None:
     """What is dropped has no gradient."""
-    config, baseline = experiment.config, experiment.plan.credit.baseline
-    if config.credit.without_std == "keep" or of_the_group(load_function("algorithm.baseline", baseline, BASELINES)):
+    config, credit = experiment.config, experiment.plan.credit
+    if config.credit.without_std == "keep":
         return
-    known = ", ".join(name for name, function in BASELINES.items() if of_the_group(function))
-    raise ConfigError(
-        f"credit.without_std: got drop with the baseline {baseline} of {config.algorithm.name}, under which a group "
-        f"without std has a gradient; expected keep. Remove it, or take a baseline made of the group: {known}."
-    )
+    for baseline in (credit.baseline, *([credit.second.baseline] if credit.second else [])):
+        if not of_the_group(load_function("algorithm.baseline", baseline, BASELINES)):
+            known = ", ".join(name for name, function in BASELINES.items() if of_the_group(function))
+            raise ConfigError(
+                f"credit.without_std: got drop with the baseline {baseline} of {config.algorithm.name}, under which a "
+                f"group without std has a gradient; expected keep. Remove it, or take a baseline made of the group: "
+                f"{known}."
+            )
+
+
+def credit_tree_weight(experiment: Experiment) -> None:
+    """What was left behind is of no episode."""
+    shape = experiment.plan.shape
+    if experiment.config.credit.tree_weight == "by_episode" and not shape.plays_all:
+        raise ConfigError(
+            f"credit.tree_weight: got by_episode with shape {shape.name}, where siblings that were left behind are of "
+            "no whole episode, and would weigh more than the one that went on; expected by_decision. Set that, or a "
+            "shape that plays every branch out."
+        )
 
 
 def train_replacements(experiment: Experiment) -> None:

@@ -65,8 +65,10 @@ def _credit(scored: ScoredSample, reason: str | None) -> Fields:
 
 def _reason(scored: ScoredSample, learned: bool, silent: bool, chosen: CreditConfig) -> str | None:
     """Why an update does not learn from a sample, None where it does."""
-    if not (learned and scored.trains) or cut_off(scored, chosen):
-        return "cut off" if cut_off(scored, chosen) else "no spread"
+    if cut_off(scored, chosen):
+        return "cut off"
+    if not (learned and scored.trains):
+        return "no spread" if silent else "not positive"
     return "no spread" if silent and scored.advantages == (0.0,) else None
 
 

@@ -40,9 +40,9 @@ def lines(sampled: Sampled, batch: TrainingBatch, chosen: CreditConfig) -> Itera
 def _without_spread(trees: Sequence[Tree], batch: TrainingBatch) -> Iterator[Line]:
     silent: dict[int, list[Line]] = defaultdict(list)
     for group in batch.groups:
-        if not group.differs:
+        if not group.differs and _of_one_tree(group):
             silent[group.samples[0].decision.tree].append(_group(group))
-    compared = Counter(group.samples[0].decision.tree for group in batch.groups)
+    compared = Counter(group.samples[0].decision.tree for group in batch.groups if _of_one_tree(group))
     for tree, groups in sorted(silent.items()):
         all_of_them = len(groups) == compared[tree]
         reason = "every group of the tree" if all_of_them else f"{len(groups)} of {compared[tree]} groups"
@@ -54,6 +54,11 @@ def _without_spread(trees: Sequence[Tree], batch: TrainingBatch) -> Iterator[Lin
             "whole": all_of_them,
             "groups": groups,
         }
+
+
+def _of_one_tree(group: AdvantageGroup) -> bool:
+    """Whether no other task was compared with it, as all are under a grouping by role alone."""
+    return len({scored.decision.tree for scored in group.samples}) == 1
 
 
 def _group(group: AdvantageGroup) -> Line:
