@@ -24,6 +24,13 @@ def data(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
     """Read a data set, check its counts, splits and leaks, and show three items. Exit code 1 where it is not sound."""
+    from cadre.data.user_file import is_user_file
+
+    if is_user_file(name):
+        raise ConfigError(
+            f"data: got {name}, a file of your own; expected the name of a set, such as math500. `cadre check ENV "
+            f"data={name}` reads yours."
+        )
     if out is not None:
         refuse_beside(context, "--out", ["as_json"])
         _prepare(name, source, out, split)

@@ -38,6 +38,8 @@ def evaluate(
 
     if whole:
         refuse_beside(context, "--all", ["tasks"])
+    if base:
+        refuse_beside(context, "--base", ["untrained"])
     if temperature == 0.0:
         refuse_beside(context, "temperature 0", ["ks"])
     found = targets.find(target, overrides or [])

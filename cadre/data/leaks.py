@@ -17,6 +17,8 @@ from typing import Any
 from cadre.data.records import Record, decided_by, text_of
 
 RUN = 8
+# What words leave out, and may be all that tells two items apart.
+SIGNS, PLAIN = re.compile(r"[-+*/<>=^!%]"), str.maketrans("−–×·÷", "--**/")
 SHARE = 0.9
 
 
@@ -42,10 +44,11 @@ def runs(words: Sequence[str]) -> set[int]:
 def leaks(train: Sequence[Record], test: Sequence[Record]) -> list[Leak]:
     """The worst match of every training item that leaks, in order. Linear in the words of both sets."""
     tested = [words_of(text_of(record)) for record in test]
-    same = {words: place for place, words in enumerate(tested)}
+    same: dict[tuple[str, ...], list[int]] = defaultdict(list)
     held: dict[int, list[int]] = defaultdict(list)
     sizes = [0] * len(tested)
     for place, words in enumerate(tested):
+        same[words].append(place)
         distinct = runs(words)
         sizes[place] = len(distinct)
         for run in distinct:
@@ -53,15 +56,26 @@ def leaks(train: Sequence[Record], test: Sequence[Record]) -> list[Leak]:
     leaking = []
     for place, record in enumerate(train):
         words = words_of(text_of(record))
-        match = (1.0, same[words]) if words in same else worst(runs(words), held, sizes)
+        alike = same.get(words, [])
+        copied = next(((1.0, other) for other in alike if is_copy(record, test[other])), None)
+        match = copied or worst(runs(words), held, sizes, alike)
         if match is not None:
             leaking.append(Leak(place, match[1], match[0]))
     return leaking
 
 
-def worst(distinct: set[int], held: dict[int, list[int]], sizes: Sequence[int]) -> tuple[float, int] | None:
-    """The (share, test item) of which most is in an item with the runs `distinct`; None below SHARE."""
-    shared = Counter(place for run in distinct if run in held for place in held[run])
+def is_copy(record: Record, other: Record) -> bool:
+    """Whether two records of the same words are one: by their signs, or by what is right."""
+    signs = [SIGNS.findall(text_of(each).translate(PLAIN)) for each in (record, other)]
+    return signs[0] == signs[1] or decided_by(record) == decided_by(other)
+
+
+def worst(
+    distinct: set[int], held: dict[int, list[int]], sizes: Sequence[int], apart: Sequence[int] = ()
+) -> tuple[float, int] | None:
+    """The (share, test item) of which most is in an item with the runs `distinct`, of those that are not known to be
+    `apart`; None below SHARE."""
+    shared = Counter(place for run in distinct if run in held for place in held[run] if place not in apart)
     share, place = max(((count / sizes[place], place) for place, count in shared.items()), default=(0.0, 0))
     return (share, place) if share >= SHARE else None
 

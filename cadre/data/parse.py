@@ -36,19 +36,28 @@ def loaded(text: str) -> Any:
         raise TooLongError from None
 
 
+def asked(name: str, question: str, *answers: Any, tolerance: float = 0.0) -> Problem | None:
+    """A problem with these right answers, each a text, a number or a list of one; None where one is missing. Raises
+    ValueError for anything else."""
+    said = [answer[0] if isinstance(answer, list) and len(answer) == 1 else answer for answer in answers]
+    if any(answer is None or not str(answer).strip() or answer == [] for answer in said):
+        return None
+    if unlike := [answer for answer in said if isinstance(answer, bool) or not isinstance(answer, str | int | float)]:
+        raise ValueError(f"an answer that is a text or a number was expected; got {str(unlike[0])[:80]!r}")
+    return Problem(name, question, ", ".join(map(str, said)), tolerance)
+
+
 def problem(row: Row, index: int) -> Problem | None:
     """`problem` and `answer`, as most sets of mathematics have them; None without an answer. The identifier goes by
     many names."""
-    if row["answer"] in (None, ""):
-        return None
     name = next((row[key] for key in ("id", "unique_id", "ID") if key in row), index)
-    return Problem(str(name), row["problem"], str(row["answer"]))
+    return asked(str(name), row["problem"], row["answer"])
 
 
 def deepmath(row: Row, index: int) -> Problem | None:
     """The hub's `question` and `final_answer`, or `problem` and `answer` as trainers repack them."""
     if "final_answer" in row:
-        return Problem(str(index), row["question"], str(row["final_answer"]))
+        return asked(str(index), row["question"], row["final_answer"])
     return problem(row, index)
 
 
@@ -57,21 +66,22 @@ def math_train(row: Row, index: int) -> Problem | None:
     if "answer" in row:
         return problem(row, index)
     answer = last_boxed(row["solution"])
-    return Problem(str(index), row["problem"], answer) if answer else None
+    return asked(str(index), row["problem"], answer)
 
 
-def gsm8k(row: Row, index: int) -> Problem:
+def gsm8k(row: Row, index: int) -> Problem | None:
     """The answer follows the last `####`; its thousands have commas."""
-    return Problem(str(index), row["question"], row["answer"].rsplit("####", 1)[1].strip().replace(",", ""))
+    return asked(str(index), row["question"], row["answer"].rsplit("####", 1)[1].strip().replace(",", ""))
 
 
-def olympiadbench(row: Row, index: int) -> Problem:
+def olympiadbench(row: Row, index: int) -> Problem | None:
     """`final_answer` on the hub, `answers` elsewhere: a list of one. `error` is an absolute tolerance."""
     question = row["question"] if "question" in row else row["problem"]
     answers = row["final_answer"] if "final_answer" in row else row["answers"]
     tolerance = float(row["error"]) if row["error"] else 0.0
     context = f"{row['context']}\n" if row["context"] else ""
-    return Problem(str(row["id"]), context + question, ", ".join(answers), tolerance)
+    each = answers if isinstance(answers, list) and answers else [answers]
+    return asked(str(row["id"]), context + question, *each, tolerance=tolerance)
 
 
 def humaneval(row: Row, index: int) -> Program:

@@ -101,11 +101,11 @@ def _parse(spec: Spec, row: Mapping[str, Any], index: int, where: str) -> Record
     """The record of a row; None for one that cannot be judged, or that asks nothing."""
     try:
         record = spec.parse(row, index)
+        return record if record is not None and text_of(record).strip() else None
     except TooLongError:
         return None
     except MISFITS as error:
         raise _misfit(spec, row, where, error) from None
-    return record if record is not None and text_of(record).strip() else None
 
 
 def _misfit(spec: Spec, row: Mapping[str, Any], where: str, error: Exception) -> DataError:

@@ -97,6 +97,8 @@ def _program(row: Row, name: str) -> Program:
     public, hidden = (row.cases(field, bool(entry)) for field in ("public", "hidden"))
     if not tests and not hidden:
         row.refuse("hidden", None, "hidden cases, or test code in `tests`, as something must decide")
+    if tests and hidden:
+        row.refuse("hidden", list(hidden), "none beside `tests`, as one of the two decides; write all in one of them")
     if tests and not entry:
         row.refuse("entry", entry, "the name of the function that `tests` tests")
     return Program(

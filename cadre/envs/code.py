@@ -39,9 +39,9 @@ async def untested() -> Verdict:
 
 
 class Code(FromData):
-    """The team form. Settings: the `turns`, how many hidden `cases` decide (0 for all), how many `mutants` the tester's
-    tests have to tell from a right program, whether `codebleu` is shown, which nobody is paid for, and those of
-    `FromData`."""
+    """The team form. Settings: the `turns`, how many hidden `cases` decide (0 for all; test code decides as a whole),
+    how many `mutants` the tester's tests have to tell from a right program, whether `codebleu` is shown, which nobody
+    is paid for, and those of `FromData`."""
 
     roles: ClassVar[tuple[str, ...]] = ("coder", "tester")
     kind: ClassVar[Kind] = "program"

@@ -15,6 +15,7 @@ from pydantic import Field
 from cadre.data.records import Kind, Program
 from cadre.envs.account import Account
 from cadre.envs.exchange import Alone, Exchange
+from cadre.errors import ConfigError
 from cadre.rewards.code import extract_code
 from cadre.rewards.inspect import likeness
 from cadre.rewards.pairs import Graded, grade
@@ -73,6 +74,11 @@ class Pairs(Exchange):
         **data: Any,
     ) -> None:
         super().__init__(task, **data)
+        if reward == "mixed" and self.exchange == "pipeline":
+            raise ConfigError(
+                "settings.reward: got mixed with exchange=pipeline, where `aux` has spoken before anything is judged, "
+                "and a step pays nobody else than who acts in it; expected joint. Set it, or exchange=discussion."
+            )
         self.program, self.reward, self.account = Program(**task.data), reward, Account()
         self.codebleu = codebleu and self.program.reference != ""
         self.turns, self.feedback, self.turn = turns, feedback, 0

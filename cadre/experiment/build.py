@@ -150,6 +150,8 @@ def assignment(config: Config, text: str) -> dict[str, str]:
                 f"--assign: got {pair!r}; expected ROLE=POLICY with a role of {', '.join(config.team.roles)} and a "
                 f"policy of {known}.{nearest(name, {**config.team.policies, **config.team.roles})}"
             )
+        if role in changes:
+            raise ConfigError(f"--assign: got {role} twice; expected one policy for a role. Remove one of them.")
         changes[role] = policy
     return changes
 

@@ -130,10 +130,13 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 def over_tasks(values: Sequence[float], z: float = 1.96) -> Interval:
     """The mean over tasks with its 95% interval by the standard error, samples of one task not being independent.
 
-    One task alone says nothing about others: its interval is all of 0 to 1.
+    One task alone says nothing about others: its interval is all of 0 to 1. Where all were solved, or none was, in
+    every sample, there is no error to go by: it is that of a share.
     """
     mean = fmean(values)
     if len(values) < 2:
         return mean, 0.0, 1.0
+    if mean in (0.0, 1.0):
+        return mean, *wilson(round(mean * len(values)), len(values), z)
     half = z * stdev(values) / math.sqrt(len(values))
     return mean, max(0.0, mean - half), min(1.0, mean + half)

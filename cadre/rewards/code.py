@@ -13,9 +13,10 @@ from cadre.sandbox import Limits, default
 from cadre.sandbox.checkers import Verdict, check_calls, check_stdio, check_tests
 
 LIMITS = Limits(cpu_s=10.0, memory_mb=512)
-FENCE = "```"
-FENCE_LINE = re.compile(f"^{FENCE}.*", re.MULTILINE)
-PYTHON = ("", "python", "py", "python3")
+# As CommonMark has it, and at any depth, as in a list; what has the sign again behind it is code within a line.
+FENCE = re.compile(r"^(?P<indent>[ \t]*+)(?P<sign>`{3,}+(?=[^`\n]*+$)|~{3,}+)(?P<info>.*)", re.MULTILINE)
+FUTURE = re.compile(r"^from\s+__future__\s", re.MULTILINE)
+PYTHON = ("python", "py", "python3")
 COMPILE = "import sys\ncompile(sys.stdin.read(), '<program>', 'exec')"
 
 
@@ -61,21 +62,35 @@ def fenced(completion: str) -> list[Block]:
     blocks: list[Block] = []
     opened: re.Match[str] | None = None
     first = line = seen = 0
-    for fence in FENCE_LINE.finditer(completion):
+    for fence in FENCE.finditer(completion):
         line, seen = line + completion.count("\n", seen, fence.start()), fence.start()
         if opened is None:
             opened, first = fence, line
-            continue
-        mark = opened[0].removeprefix(FENCE).strip().lower()
-        blocks.append(Block(mark, completion[opened.end() + 1 : fence.start()], first, line))
-        opened = None
+        elif closes(fence, opened):
+            mark = next(iter(opened["info"].lower().split()), "")
+            text = completion[opened.end() + 1 : fence.start()]
+            depth = len(opened["indent"])
+            blocks.append(
+                Block(mark, re.sub(f"^[ \\t]{{1,{depth}}}", "", text, flags=re.M) if depth else text, first, line)
+            )
+            opened = None
     return blocks
 
 
+def closes(fence: re.Match[str], opened: re.Match[str]) -> bool:
+    """Whether a fence is of the opened one's sign, as long or longer, and no deeper in than a fence that is none of the
+    text's own may stand."""
+    alike = fence["sign"].startswith(opened["sign"])
+    return alike and len(fence["indent"]) < len(opened["indent"]) + 4
+
+
 def extract_code(completion: str) -> str:
-    """The last fenced block of a completion that is Python or unmarked; the whole completion when it has none."""
-    blocks = [block.text for block in fenced(completion) if block.mark in PYTHON]
-    return blocks[-1] if blocks else completion
+    """The last fenced block of a completion that is marked as Python, or where there is none the last unmarked one,
+    which beside a program is what it prints; the whole completion when it has neither."""
+    blocks = fenced(completion)
+    chosen = [block.text for block in blocks if block.mark in PYTHON]
+    chosen = chosen or [block.text for block in blocks if not block.mark]
+    return chosen[-1] if chosen else completion
 
 
 def all_tests(program: Program) -> Tests:
@@ -101,6 +116,8 @@ from itertools import *
 from math import ceil, floor, gcd, inf, sqrt
 from typing import *
 """
+# What a program is to define is not in scope before it does.
+UNDEFINED = "globals().pop({name!r}, None)\n"
 METHOD = """
 
 if {name!r} not in globals() and "Solution" in globals():
@@ -110,7 +127,8 @@ if {name!r} not in globals() and "Solution" in globals():
 
 def callable_by(name: str, program: str) -> str:
     """The program with the usual imports, and a method `name` of its class `Solution` as a function."""
-    return ("" if "from __future__" in program else IMPORTS) + program + METHOD.format(name=name)
+    before = "" if FUTURE.search(program) else IMPORTS + UNDEFINED.format(name=name)
+    return before + program + METHOD.format(name=name)
 
 
 def ready(problem: Program, program: str) -> str:

@@ -334,6 +334,8 @@ eval RUN --tasks -1
 eval RUN --tasks x
 eval RUN --first -1
 eval RUN --first 99999
+eval RUN --base --untrained left
+eval RUN --assign left=right,left=left
 eval RUN --samples 0
 eval RUN --samples 4
 eval RUN --samples 4 --temperature -1
@@ -440,6 +442,7 @@ data math500 --from full
 data math500 --bogus
 data aime24 --split test --from full
 data aime24 --from full --out new.jsonl --json
+data good.jsonl
 
 # export.
 export RUN

@@ -44,6 +44,16 @@ def test_leaks_by_hand(train: str, test: str, shares: list[float]) -> None:
     assert found(train, test) == pytest.approx(shares)
 
 
+def test_items_that_differ_in_signs_and_answers_are_no_leak() -> None:
+    """Mistake: `2 - 2` in training is a copy of `2 + 2`, as words leave signs out."""
+    long = "Of the numbers below say what comes out in all: {}"
+    for text in ("{}", long):
+        test = [Problem("0", text.format("2 + 2"), "4"), Problem("1", text.format("3 - 1"), "2")]
+        assert leaks([Problem("0", text.format("2 - 2"), "0")], test) == []
+        assert [leak.test for leak in leaks([Problem("0", text.format("3 \u2212 1"), "two")], test)] == [1]  # its sign
+        assert [leak.test for leak in leaks([Problem("0", text.format("$3 1$"), "2")], test)] == [1]  # its answer
+
+
 def test_the_words_that_texts_are_compared_by() -> None:
     assert words_of(r"Let $\frac{1}{2}x_1 \le É$!") == ("let", "frac", "1", "2", "x", "1", "le", "é")
 

@@ -51,6 +51,35 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> str:
     return folder(tmp_path_factory.mktemp("data"))
 
 
+@pytest.mark.parametrize(
+    ("parser", "row", "answer"),
+    [
+        (parse.problem, {"problem": "p", "answer": ["5"]}, "5"),
+        (parse.problem, {"problem": "p", "answer": 5}, "5"),
+        (parse.problem, {"problem": "p", "answer": " "}, None),
+        (parse.problem, {"problem": "p", "answer": []}, None),
+        (parse.deepmath, {"question": "p", "final_answer": None}, None),
+        (parse.gsm8k, {"question": "p", "answer": "So #### "}, None),
+        (parse.olympiadbench, {"id": 1, "problem": "p", "answers": "12", "error": None, "context": None}, "12"),
+        (parse.olympiadbench, {"id": 1, "problem": "p", "answers": ["1", "2"], "error": "", "context": ""}, "1, 2"),
+        (parse.olympiadbench, {"id": 1, "problem": "p", "answers": None, "error": "", "context": ""}, None),
+    ],
+)
+def test_answers_in_other_shapes(parser, row, answer) -> None:
+    """Mistake: an answer that nothing can equal, as "['5']", "None" or "1, 2" for 12."""
+    read = parser(row, 0)
+    assert (read and read.answer) == answer
+
+
+def test_what_is_no_answer_or_question_is_told_with_its_line(tmp_path: Path) -> None:
+    for row in ({"problem": "p", "answer": {"x": 1}}, {"problem": 5, "answer": "1"}):
+        (tmp_path / "polaris").mkdir(exist_ok=True)
+        (tmp_path / "polaris" / "train.jsonl").write_text(json.dumps(row) + "\n")
+        read._records.cache_clear()
+        with pytest.raises(DataError, match=r"train\.jsonl.*(a text or a number|strip|another shape)"):
+            load("polaris", "train", str(tmp_path))
+
+
 def test_every_data_set_has_a_fixture(home: str) -> None:
     assert set(ROWS) == set(SPECS)
     for name, spec in SPECS.items():

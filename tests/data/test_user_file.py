@@ -81,6 +81,10 @@ def test_a_wrong_line_is_named_by_file_line_and_field(case: str, tmp_path: Path)
 PROGRAMS = {
     "nothing decides": ({"statement": "Add."}, r"hidden: got None; expected hidden cases, or test code"),
     "tests of nothing": ({"statement": "Add.", "tests": "assert f(1)"}, r"entry: got ''; expected the name"),
+    "two that decide": (
+        {"statement": "Add.", "entry": "f", "hidden": [[[1], 1]], "tests": "assert f(2) == 2"},
+        r"none beside `tests`",
+    ),
     "cases of another form": ({"statement": "Add.", "hidden": [["1"]]}, r"expected a list of pairs \[stdin, stdout\]"),
     "calls without a list": (
         {"statement": "Add.", "entry": "add", "hidden": [["1", 2]]},

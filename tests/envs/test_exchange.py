@@ -9,6 +9,7 @@ from cadre.envs.exchange import Alone
 from cadre.envs.pairs import Pairs, PairsAlone
 from cadre.envs.spec import EnvSpec, env_class
 from cadre.envs.writing import Tldr, TldrAlone
+from cadre.errors import ConfigError
 from cadre.types import Observation
 from tests.envs.playing import check, play, seen, source
 from tests.envs.test_pairs import AUX, MAIN, TASK
@@ -100,6 +101,11 @@ def test_a_fork_has_drafts_of_its_own() -> None:
 def test_the_contract_of_single_agents(name: str) -> None:
     more = {"data": "humaneval", "held_out": 1} if name.startswith("pairs") else {}
     check(name, episodes=1, **more)
+
+
+def test_a_pipeline_pays_nobody_who_has_spoken_before() -> None:
+    with pytest.raises(ConfigError, match=r"settings\.reward: got mixed with exchange=pipeline"):
+        Pairs(TASK, exchange="pipeline", reward="mixed")
 
 
 @pytest.mark.parametrize("exchange", ["pipeline", "discussion"])

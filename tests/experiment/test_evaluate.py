@@ -52,7 +52,9 @@ def test_intervals_by_hand() -> None:
     value, low, high = over_tasks([1.0, 0.0, 1.0, 0.0])
     half = 1.96 * (1 / 12) ** 0.5
     assert (value, low, high) == pytest.approx((0.5, max(0.0, 0.5 - half), min(1.0, 0.5 + half)))
-    assert over_tasks([1.0, 1.0, 1.0]) == (1.0, 1.0, 1.0)
+    # all alike: Wilson's of 3 in 3, which begins at 3 / (3 + 1.96^2), and its mirror
+    assert over_tasks([1.0, 1.0, 1.0]) == pytest.approx((1.0, 3 / (3 + 1.96**2), 1.0))
+    assert over_tasks([0.0, 0.0, 0.0]) == pytest.approx((0.0, 0.0, 1.96**2 / (3 + 1.96**2)))
     assert over_tasks([0.25]) == (0.25, 0.0, 1.0)
 
 
@@ -81,7 +83,7 @@ def test_several_episodes_a_task() -> None:
     assert report.average[0] == pytest.approx(6 / 16)
     assert report.passing[1] == pytest.approx(report.average)
     assert report.passing[2][0] == pytest.approx((3 * 0.5 + 1.0) / 4)
-    assert report.passing[4] == (1.0, 1.0, 1.0)
+    assert report.passing[4] == pytest.approx((1.0, 4 / (4 + 1.96**2), 1.0))
     assert list(report.passing) == [1, 2, 4]
     assert report.reward == pytest.approx(6 / 16)
     assert report.tokens == 1.0

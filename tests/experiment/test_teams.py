@@ -99,7 +99,12 @@ def test_evaluation_with_other_assignments(speaker: Path, tmp_path: Path, quiet:
     chosen = configured(speaker, "Relay", ("one", "two"))
     assert build.assignment(chosen, "scout=runner,runner=scout") == {"scout": "two", "runner": "one"}
     assert build.assignment(chosen, "scout=two") == {"scout": "two"}
-    for bad, wanted in (("scuot=two", "scuot"), ("scout=tow", "Did you mean two"), ("scout", "ROLE=POLICY")):
+    for bad, wanted in (
+        ("scuot=two", "scuot"),
+        ("scout=tow", "Did you mean two"),
+        ("scout", "ROLE=POLICY"),
+        ("scout=two,scout=one", "scout twice"),
+    ):
         with pytest.raises(ConfigError, match=wanted):
             build.assignment(chosen, bad)
     team = build.build_team(resolve(chosen)).assigned({"scout": "two"})

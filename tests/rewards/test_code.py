@@ -30,6 +30,14 @@ ADD = "def add(a, b):\n    return a + b"
         ("Here:\n```python\nx = 1\n```\ndone", "x = 1\n"),
         ("```\nx = 1\n```\nbetter:\n```py\nx = 2\n```", "x = 2\n"),
         ("```python\nx = 1", "```python\nx = 1"),
+        ("```python\nprint(42)\n```\nIt prints:\n```\n42\n```", "print(42)\n"),
+        ("1. Like this:\n   ```python\n   if x:\n       y = 1\n   ```", "if x:\n    y = 1\n"),
+        ("~~~python\nx = 1\n~~~", "x = 1\n"),
+        ("````python\nx = 1  # in:\n```\n# y\n````", "x = 1  # in:\n```\n# y\n"),
+        ('```python title="a.py"\nx = 1\n```', "x = 1\n"),
+        ("```Python 3\nx = 1\n```", "x = 1\n"),
+        ("```python\ndef f():\n    # so:\n    ```\n    f()\n```", "def f():\n    # so:\n    ```\n    f()\n"),
+        ("Say ```x``` so:\n```x = 1```\n```python\nx = 2\n```", "x = 2\n"),
         ("x = 1", "x = 1"),
     ],
 )
@@ -60,6 +68,22 @@ def test_each_kind_of_tests(tests: Tests) -> None:
     assert (right.ok, right.share) == (True, 1.0)
     assert not wrong.ok
     assert wrong.share < 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "right"),
+    [
+        ("gcd", "pass", False),
+        ("gcd", "from math import gcd", True),
+        ("gcd", "def gcd(a, b): return a if not b else gcd(b, a % b)", True),
+        ("gcd", "class Solution:\n    def gcd(self, a, b): return math.gcd(a, b)", True),
+        ("gcd", "# nothing from __future__ is needed\ndef gcd(a: int, b: List[int]): return math.gcd(a, b)", True),
+        ("gcd", "from __future__ import annotations\nimport math\ndef gcd(a, b): return math.gcd(a, b)", True),
+    ],
+)
+def test_only_what_a_program_defines_is_called(name: str, program: str, right: bool) -> None:
+    """Mistake: what graders have in scope solves the task, or hides the method that does."""
+    assert asyncio.run(judge(program, CallTests(name, (((12, 18), 6), ((7, 5), 1))))).ok is right
 
 
 def test_an_unavailable_sandbox_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:

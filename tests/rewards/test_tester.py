@@ -175,7 +175,7 @@ def test_a_test_that_nearly_all_programs_pass_is_hardly_right() -> None:
 def test_blocks_of_a_completion() -> None:
     text = "```bash\nls\n```\nthen\n```python title=x\na\n```\n```Python \nb = 1\n```\nend\n```py\nopen"
     assert [(block.mark, block.text) for block in fenced(text)] == [
-        ("bash", "ls\n"), ("python title=x", "a\n"), ("python", "b = 1\n"),
+        ("bash", "ls\n"), ("python", "a\n"), ("python", "b = 1\n"),
     ]  # fmt: skip
     assert extract_code(text) == "b = 1\n"
 

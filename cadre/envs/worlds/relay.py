@@ -173,5 +173,5 @@ class Solo(OneAgent, Relay):
 def answer_in(text: str, language: str) -> str:
     """The last closed block that is marked as the language or as nothing; the text as it is where there is none."""
     text = text[:LONGEST]
-    blocks = [block.text for block in fenced(text) if block.mark in ("", language)] if "```" in text else []
+    blocks = [block.text for block in fenced(text) if block.mark in ("", language)]
     return (blocks[-1] if blocks else text).strip()

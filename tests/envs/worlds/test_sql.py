@@ -101,6 +101,9 @@ REFUSED = [
     "SELECT * FROM CONNECTION",
     "SELECT random()",
     "SELECT now()",
+    'SELECT "now" ()',
+    "SELECT /* here */ current_date",
+    "SELECT 1 USING SAMPLE 10%",
     "SELECT * FROM duckdb_settings()",
     "SELECT current_setting('memory_limit')",
     "SELECT " + "(" * 1900 + "1" + ")" * 1900,
@@ -118,6 +121,15 @@ def test_the_engine_refuses_what_is_no_reading_of_the_tables() -> None:
         assert result.error, query[:80]
         assert result.rows == ()
         assert "root:" not in result.error
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["SELECT 'today' AS w -- the answer now", "/* a random sample */ SELECT 1 AS sample", "SELECT 1 AS current_price"],
+)
+def test_words_that_call_nothing_are_no_reason_to_refuse(query: str) -> None:
+    """Mistake: a comment, a text or a name is taken for a function that gives another result each time."""
+    assert given(query).error == ""
 
 
 def test_a_query_without_end_is_ended() -> None:

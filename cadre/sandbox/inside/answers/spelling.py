@@ -27,6 +27,8 @@ REWRITTEN = (
     (re.compile(r"=="), "="),
     (re.compile(rf"(?<=\d)\s*\^\s*\{{\s*(?:\\(?:text|mathrm|textrm)\s*\{{)?\s*(?:{ORDINAL})\s*\}}?\s*\}}"), ""),
     (re.compile(r"\{([^{}]*)\\choose([^{}]*)\}"), r"\\binom{\1}{\2}"),
+    (re.compile(r"\{([^{}]*)\\over\b([^{}]*)\}|^([^{}]*)\\over\b([^{}]*)$"), r"\\frac{\1\3}{\2\4}"),
+    (re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf)\{\s*\(([A-Z])\)\s*\}"), r"(\1) "),  # a choice
     (re.compile(r"\^\s*\{?\s*\\degree\b\s*\}?|\\(?:text)?degree\b|(?<=\d)\s*\\deg\b"), r"^{\\circ}"),
     (re.compile(r"(?<=\d)\s*\^\s*(?:o\b|\{\s*o\s*\}|\{?\\(?:text|mathrm)\{o\}\}?)"), r"^{\\circ}"),
 )
