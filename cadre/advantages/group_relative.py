@@ -1,19 +1,19 @@
 """Advantages by comparison: samples in groups, a baseline for each group, a scale.
 
 Groups come from where samples stand in the tree, never from ids or index arithmetic. A grouping, a baseline and a scale
-are one function each, in the tables below or in a file of the user's.
+are one function each, in the tables here and in `baselines`, or in a file of the user's.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from cadre.advantages.baselines import BASELINES, Baseline, GroupReturns, of_the_group
 from cadre.advantages.credit import NO_STD, Credit
-from cadre.advantages.returns import RETURNS, episodes_through, part_of_episodes
+from cadre.advantages.returns import RETURNS, part_of_episodes
 from cadre.advantages.samples import ScoredSample
 from cadre.rollout.walk import Decision
 from cadre.settings.user_code import load_function
@@ -21,34 +21,6 @@ from cadre.settings.user_code import load_function
 Key = tuple[str | int, ...]
 # Exponential means of returns by role, or by role and turn; kept in the checkpoint.
 BaselineState = dict[str, float]
-
-
-@dataclass(frozen=True)
-class GroupReturns:
-    """What a group of N samples is judged by, all [N].
-
-    `values` are their returns, `weights` their parts in the group's statistics, `running` the exponential means that
-    they belong to, as they were before the batch. `decisions` are those that they were sampled at where whole episodes
-    are compared, of which a role may have several.
-    """
-
-    values: tuple[float, ...]
-    weights: tuple[float, ...]
-    running: tuple[float, ...]
-    decisions: tuple[Decision, ...] = ()
-
-    @property
-    def mean(self) -> float:
-        return sum(w * value for w, value in zip(self.weights, self.values, strict=True)) / sum(self.weights)
-
-    @property
-    def std(self) -> float:
-        """The standard deviation of the population."""
-        mean, weighed = self.mean, zip(self.weights, self.values, strict=True)
-        return math.sqrt(sum(w * (value - mean) ** 2 for w, value in weighed) / sum(self.weights))
-
-
-Baseline = Callable[[GroupReturns], Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -189,65 +161,6 @@ def _seen(decision: Decision) -> Key:
     messages = decision.node.observations[decision.role].messages
     return tuple(
         part for message in messages for part in (message.content, *(image.digest for image in message.images))
-    )
-
-
-# What is subtracted, one number a sample.
-
-
-def _mean(group: GroupReturns) -> list[float]:
-    return [group.mean] * len(group.values)
-
-
-def _leave_one_out(group: GroupReturns) -> list[float]:
-    """RLOO (arXiv 2402.14740, equation 7): the mean of the others, and where whole episodes are compared of what no
-    episode of the sample's holds; what has no other stands against itself."""
-    weighed = list(zip(group.weights, group.values, strict=True))
-    episodes = [episodes_through(decision) for decision in group.decisions]
-    episodes = episodes or [frozenset({(place,)}) for place in range(len(weighed))]
-    weights: dict[frozenset, float] = defaultdict(float)
-    totals: dict[frozenset, float] = defaultdict(float)
-    for held, (weight, value) in zip(episodes, weighed, strict=True):
-        weights[held] += weight
-        totals[held] += weight * value
-
-    def others(held: frozenset) -> float | None:
-        apart = [one for one in weights if one.isdisjoint(held)]
-        weight = sum(weights[one] for one in apart)
-        return sum(totals[one] for one in apart) / weight if weight else None
-
-    means = {held: others(held) for held in weights}
-    return [
-        value if (mean := means[held]) is None else mean for held, value in zip(episodes, group.values, strict=True)
-    ]
-
-
-def _best(group: GroupReturns) -> list[float]:
-    return [max(group.values)] * len(group.values)
-
-
-def _none(group: GroupReturns) -> list[float]:
-    return [0.0] * len(group.values)
-
-
-def _running(group: GroupReturns) -> Sequence[float]:
-    """The exponential mean of the role's past returns (SPIRAL, arXiv 2506.24119, role-conditioned advantages)."""
-    return group.running
-
-
-BASELINES: dict[str, Baseline] = {
-    "mean": _mean,
-    "leave_one_out": _leave_one_out,
-    "max": _best,
-    "none": _none,
-    "running": _running,
-}
-
-
-def of_the_group(baseline: Baseline) -> bool:
-    """Whether a baseline is made of the group alone, so that equal returns give no advantage."""
-    return all(
-        list(baseline(GroupReturns((value,) * 2, (1.0,) * 2, (0.0,) * 2))) == [value] * 2 for value in (1.0, 2.0)
     )
 
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from cadre.advantages.baselines import BASELINES, GroupReturns
 from cadre.advantages.credit import Count, Credit
-from cadre.advantages.group_relative import BASELINES, GROUPINGS, SCALES, GroupReturns
+from cadre.advantages.group_relative import GROUPINGS, SCALES
 from cadre.advantages.plan import Plan
 from cadre.advantages.returns import RETURNS
 from cadre.algorithms.branching import BUDGET, DECISIONS, ROUNDS, SIBLINGS, WHERE_WORDS, Where

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from cadre.advantages.baselines import BASELINES, of_the_group
 from cadre.advantages.credit import Credit
 from cadre.advantages.group_relative import (
-    BASELINES,
     moved,
-    of_the_group,
     share_without_std,
     without_std_by_decision,
 )

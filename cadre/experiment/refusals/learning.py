@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from cadre.advantages.group_relative import BASELINES, of_the_group
+from cadre.advantages.baselines import BASELINES, of_the_group
 from cadre.errors import ConfigError, nearest
 from cadre.experiment.bases import engines_of
 from cadre.experiment.experiment import Experiment
