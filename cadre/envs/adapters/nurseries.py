@@ -6,6 +6,7 @@ Everything here is the endpoint's loop's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -162,6 +163,8 @@ async def open_nursery(launch: Launch, table: ProcessTable, scratch: Path) -> Nu
     assert process.stdout is not None
     said = json.loads(await process.stdout.readline() or b'{"failed": "it ended before it was ready"}')
     if "failed" in said:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()  # what it imported may have left threads
         await process.wait()
         raise ConfigError(f"settings.run: {launch.words[0]} failed to load: {said['failed']}. Fix the file.")
     nursery = Nursery(launch, scratch, process, table)
