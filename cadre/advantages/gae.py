@@ -72,8 +72,7 @@ def _what_follows(
 ) -> tuple[float, tuple[float, float]]:
     """What the role is paid until it acts again, and the value and the advantage of that, discounted."""
     role, node = decision.role, decision.node
-    held = [number for number, branch in enumerate(node.branches) if branch.choice[role] == decision.index]
-    spans = [span(node, decision.path, number, role, credit) for number in held]
+    spans = [span(node, decision.path, number, role, credit) for number in decision.numbers]
     value, advantage = 0.0, 0.0
     for _, following in spans:
         for later in following:

@@ -180,9 +180,8 @@ def episodes_through(decision: Decision) -> frozenset[tuple[int, ...]]:
         for number, after in enumerate(branch.child.branches):
             yield from below((*path, number), after)
 
-    held = [n for n, branch in enumerate(decision.node.branches) if branch.choice[decision.role] == decision.index]
     start = (decision.tree, *decision.path)
-    return frozenset(end for n in held for end in below((*start, n), decision.node.branches[n]))
+    return frozenset(end for n in decision.numbers for end in below((*start, n), decision.node.branches[n]))
 
 
 def part_of_episodes(decision: Decision) -> float:

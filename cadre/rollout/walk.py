@@ -38,7 +38,12 @@ class Decision:
     @property
     def branches(self) -> list[Branch]:
         """The branches whose joint action holds the sample."""
-        return [branch for branch in self.node.branches if branch.choice[self.role] == self.index]
+        return [self.node.branches[number] for number in self.numbers]
+
+    @property
+    def numbers(self) -> list[int]:
+        """Which of the decision's branches those are."""
+        return [number for number, branch in enumerate(self.node.branches) if branch.choice[self.role] == self.index]
 
 
 def decisions(trees: Sequence[Tree]) -> Iterator[Decision]:
