@@ -4,7 +4,8 @@
 
 DIR holds the folders `smollm2` (SmolLM2-135M-Instruct) and `qwen-coder` (Qwen2.5-Coder-0.5B-Instruct). What is done
 lies in runs/real and is not done again, so the command goes on where it stopped, or where `--minutes` ended it. Every
-row of a task and seed samples as many tokens as the team's own training; `before` is that team prompted, two answers
+row of a task and seed samples as many tokens as the team's own training, but `further`, which is that training gone on
+with (`cadre fork` saves its beginning); `before` is that team prompted, two answers
 put together as they are, and `alone-before` one agent prompted; `judged` trains on the reward model that
 `bench/joint_reward.py` leaves. Every line is played with longer answers too and, where a task is solved or not, the
 team's own five times at a temperature, for pass@k.
@@ -62,11 +63,12 @@ class Work:
         return [f"env={row.env}", f"team={team}", *changes]
 
     def train(self, name: str, row_name: str, seed: int) -> Path:
-        """Train a row: the first of a task to its recipe's steps, the others to its tokens."""
+        """Train a row: the first of a task and what goes on with it by steps, the others to the first's tokens."""
         known = KNOWN[name]
         folder = self.runs / name / f"{row_name}-{seed}"
-        equal = () if row_name == known.own else stop_at(self.tokens(name, seed))
-        changes = [*self.overrides(known, known.rows[row_name]), f"train.seed={seed}", "evaluate.tasks=0", *equal]
+        row = known.rows[row_name]
+        equal = () if row_name == known.own or row.further else stop_at(self.tokens(name, seed))
+        changes = [*self.overrides(known, row), f"train.seed={seed}", "evaluate.tasks=0", *equal]
         train(known.recipe, changes, folder, self.clock)
         return folder
 

@@ -60,18 +60,22 @@ def over_seeds(tables: Sequence[Table], what: str, count: int) -> list[float]:
 
 def gains(name: str, chosen: Sequence[str]) -> None:
     """What the team's own training has gained over `before` in every measure, and in the headline over every other line
-    that is played as it is, where one of the two is new and the other is there."""
+    that is played as it is, and what further training has over `before`, where one of the two is new and the other is
+    there."""
     known, kept = KNOWN[name], json.loads((RESULTS / BY_TASK).read_text())[name]
     pairs = [("before", known.own, what) for what in dict.fromkeys((known.headline, "reward", *known.measures))]
     for title, line in lines_of(known).items():
-        own = known.own + ending(known, line)
+        own, untrained = known.own + ending(known, line), "before" + ending(known, line)
         if title not in ("before", own):
             pairs += [(title, own, what) for what in judged(known, line)]
+        if known.rows[line.row].further:
+            pairs += [(untrained, title, what) for what in judged(known, line)]
     for first, second, what in pairs:
         compared = alike(kept.get(first, {}), kept.get(second, {}))
         if compared and {first, second} & {*chosen}:
-            figures = [f"real.{name}.{over(first)}.{what}"]
-            figures += [f"real.{name}.gain"] if (first, what) == ("before", known.headline) else []
+            own = lines_of(known)[second].row == known.own
+            figures = [f"real.{name}.{'' if own else second + '.'}{over(first)}.{what}"]
+            figures += [f"real.{name}.gain"] if (first, second, what) == ("before", known.own, known.headline) else []
             gain(figures, what, compared)
 
 

@@ -15,12 +15,14 @@ Measure = Callable[[Mapping[str, Any]], float]
 @dataclass(frozen=True)
 class Row:
     """A line of a table: what is changed in the task's recipe, and whether it is trained; in another environment with
-    the one role that it has, whose best reward is another where `best` says so."""
+    the one role that it has, whose best reward is another where `best` says so. `further` is no baseline but the team's
+    own training gone on with, past the tokens that the others have."""
 
     changes: tuple[str, ...] = ()
     trained: bool = True
     env: str = ""
     best: float | None = None
+    further: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,13 @@ KNOWN: dict[str, Known] = {
             "codebleu": measures.part("codebleu"),
         },
         4.0,
-        {"magrpo": Row(), "ippo": IPPO, "alone": Row(("algorithm={name: grpo, k: 8}",), env="pairs-alone"), **PROMPTED},
+        {
+            "magrpo": Row(),
+            "ippo": IPPO,
+            "alone": Row(("algorithm={name: grpo, k: 8}",), env="pairs-alone"),
+            **PROMPTED,
+            "further": Row(("train.steps=200",), further=True),
+        },
         "pass",
         512,
         0.8,
@@ -144,7 +152,8 @@ def lines_of(known: Known) -> dict[str, Line]:
         **{untrained(name): Line(name, trained=False) for name, row in known.rows.items() if row.env},
     }
     longer = {title: replace(line, longer=True) for title, line in plain.items()}
-    sampled = {title: replace(plain[title], sampled=True) for title in ("before", known.own) if known.temperature}
+    tried = ["before", known.own, *(name for name, row in known.rows.items() if row.further)]
+    sampled = {title: replace(plain[title], sampled=True) for title in tried if known.temperature}
     return {title + ending(known, line): line for part in (plain, longer, sampled) for title, line in part.items()}
 
 

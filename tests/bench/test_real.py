@@ -169,6 +169,42 @@ def test_a_table_is_filled_line_by_line(tmp_path: Path, monkeypatch: pytest.Monk
     assert real_tables.alike({"7": {"reward": [1.0]}}, {"0": {"reward": [2.0]}}) == []
 
 
+def test_what_goes_on_with_the_teams_training_is_compared_with_no_training_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, list[float]] = {}
+    monkeypatch.setattr(real_tables, "RESULTS", tmp_path)
+    monkeypatch.setattr(real_tables, "record", lambda file, name, found, *_: told.update({name: found}))
+    for line, seed, value in (("before", None, 0.25), ("magrpo", 0, 0.5), ("magrpo", 1, 1.0), ("further", 1, 0.75)):
+        real_tables.keep("code", line, seed, {"pass": [value, value]})
+        real_tables.keep("code", f"{line}-sampled", seed, {"pass@1": [value, value], "pass@5": [1.0, 1.0]})
+    told.clear()
+    real_tables.gains("code", ["further", "further-sampled"])
+    assert told == {
+        "real.code.gain-over-further.pass": [0.25] * 3,  # of seed 1, which both have
+        "real.code.further.gain.pass": [0.5] * 3,
+        "real.code.gain-over-further-sampled.pass@1": [0.25] * 3,
+        "real.code.gain-over-further-sampled.pass@5": [0.0] * 3,
+        "real.code.further-sampled.gain-over-before-sampled.pass@1": [0.5] * 3,
+        "real.code.further-sampled.gain-over-before-sampled.pass@5": [0.0] * 3,
+    }
+
+
+def test_a_longer_training_has_steps_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Baselines have the team's tokens, what goes on with its training has not."""
+    asked: dict[str, list[str]] = {}
+    monkeypatch.setattr(real, "train", lambda recipe, changes, folder, clock: asked.update({folder.name: changes}))
+    monkeypatch.setattr(real, "latest", lambda: {"real.code.tokens.1": {"value": 70.0}})
+    work = real.Work(tmp_path, "hub", tmp_path, Clock(0.0))
+    for row in ("magrpo", "further", "ippo"):
+        work.train("code", row, 1)
+    steps = {row: [change for change in changes if "train.steps=" in change] for row, changes in asked.items()}
+    assert steps["magrpo-1"] == ["train.steps=75"]
+    assert steps["further-1"] == ["train.steps=75", "train.steps=200"]
+    assert "train.max_tokens=70" not in asked["further-1"]
+    assert "train.max_tokens=70" in asked["ippo-1"]
+
+
 def test_equal_tokens_are_those_of_the_training_or_of_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
