@@ -73,8 +73,8 @@ def gains(name: str, chosen: Sequence[str]) -> None:
     for first, second, what in pairs:
         compared = alike(kept.get(first, {}), kept.get(second, {}))
         if compared and {first, second} & {*chosen}:
-            own = lines_of(known)[second].row == known.own
-            figures = [f"real.{name}.{'' if own else second + '.'}{over(first)}.{what}"]
+            whose = "" if lines_of(known)[second].row == known.own else f"{second}."
+            figures = [f"real.{name}.{whose}{over(first)}.{what}"]
             figures += [f"real.{name}.gain"] if (first, second, what) == ("before", known.own, known.headline) else []
             gain(figures, what, compared)
 
