@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from cadre.cli.terminal import Overrides, RunFolder, console
 from cadre.experiment.resume import fork as fork_run
-from cadre.experiment.run_directory import new_folder
+from cadre.experiment.run_directory import goes_on, new_folder
 
 
 def fork(
@@ -22,8 +21,7 @@ def fork(
     """Begin a new run where another one stood, with other settings if you like. The old run is only read."""
     run = fork_run(folder, step, into or new_folder(folder.name), overrides or [])
     console.print(
-        f"{run.folder} begins after step {step} of {folder}. Go on with:\n"
-        f"  cadre train --run {shlex.quote(str(run.folder))} --resume",
+        f"{run.folder} begins after step {step} of {folder}. Go on with:\n  {goes_on(run.folder)}",
         markup=False,
         highlight=False,
     )

@@ -16,7 +16,7 @@ from cadre.experiment.build import ask_hub
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.resolve import resolve
 from cadre.experiment.resume import reopened
-from cadre.experiment.run_directory import Run, new_folder
+from cadre.experiment.run_directory import Run, goes_on, new_folder
 
 # The exit code of a run that was stopped before its end, as of a command that Ctrl-C ended.
 STOPPED = 130
@@ -80,13 +80,9 @@ def _after(here: Run, done: int, held_out: int) -> None:
     """What came of it, and what to try next, with so many held-out tasks."""
     goal, folder = here.config.train, shlex.quote(str(here.folder))
     if done < goal.steps and not 0 < goal.max_tokens <= here.total("rollout/tokens"):
-        recipe = here.command()[0]
-        words = ["cadre train", recipe and shlex.quote(recipe), f"--run {folder} --resume"]
-        console.print(
-            f"Stopped after {done} of {goal.steps} steps; saved. Go on with:\n  {' '.join(filter(None, words))}",
-            markup=False,
-            highlight=False,
-        )
+        again = goes_on(here.folder, recipe=here.command()[0])
+        told = f"Stopped after {done} of {goal.steps} steps; saved. Go on with:\n  {again}"
+        console.print(told, markup=False, highlight=False)
         raise typer.Exit(STOPPED)
     reports = here.evaluations()
     if len(reports) > 1:

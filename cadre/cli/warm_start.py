@@ -14,7 +14,7 @@ from cadre.experiment import config, examples, warm_start
 from cadre.experiment.build import ask_hub
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run, must_be_free, new_folder
+from cadre.experiment.run_directory import Run, goes_on, must_be_free, new_folder
 from cadre.experiment.warm_start import WarmStart
 from cadre.team import Metrics
 
@@ -76,6 +76,6 @@ def _train(experiment: Experiment, run: Run, settings: WarmStart) -> None:
     done = warm_start.start(experiment, run, settings, given, tell)
     again = "warm-start" if done < settings.steps else "train"
     told = f"Stopped after {done} of {settings.steps} steps; saved" if done < settings.steps else "Warm"
-    console.print(f"{told}. Go on with:\n  cadre {again} --run {run.folder} --resume", markup=False, highlight=False)
+    console.print(f"{told}. Go on with:\n  {goes_on(run.folder, again)}", markup=False, highlight=False)
     if done < settings.steps:
         raise typer.Exit(STOPPED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Sequence
 from itertools import count
@@ -12,7 +11,7 @@ from cadre.errors import RunError
 from cadre.experiment import checkpoint, jsonl, warm_start
 from cadre.experiment.config import Config, flat, load
 from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run
+from cadre.experiment.run_directory import Run, goes_on
 from cadre.experiment.trees import keep
 
 # Settings that say how long to train, what to keep and where to run, not how what was made so far came about.
@@ -48,7 +47,7 @@ def going_on(run: Run, wanted: Config, force: bool = False) -> Run:
     if (run.folder / warm_start.HOME).is_dir() and not checkpoint.steps(run.folder / "checkpoints"):
         raise RunError(
             f"--resume: the warm start of {run.folder} is not complete; expected its end, which training begins from. "
-            f"Go on with it: cadre warm-start --run {shlex.quote(str(run.folder))} --resume."
+            f"Go on with it: {goes_on(run.folder, 'warm-start')}."
         )
     changes = changed(run.config, wanted)
     if changes and not force:

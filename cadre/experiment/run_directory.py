@@ -196,8 +196,13 @@ def must_be_free(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - BEGUN):
         raise RunError(
             f"--run: {folder} exists and is not empty; expected a new folder, as nothing is ever overwritten. "
-            f"Name another, or go on with it: cadre train --run {shlex.quote(str(folder))} --resume."
+            f"Name another, or go on with it: {goes_on(folder)}."
         )
+
+
+def goes_on(folder: Path, command: str = "train", recipe: str = "") -> str:
+    """What a shell is told to go on with a run."""
+    return shlex.join(["cadre", command, *filter(None, [recipe]), "--run", str(folder), "--resume"])
 
 
 def new_folder(recipe: str, parent: Path = Path("runs")) -> Path:

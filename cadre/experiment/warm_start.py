@@ -11,7 +11,6 @@ leaves out: packing, mixing with reinforcement learning, and a reference model o
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from cadre.experiment.examples import Example, line_of
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.lock import RunLock
-from cadre.experiment.run_directory import Run
+from cadre.experiment.run_directory import Run, goes_on
 from cadre.settings import LearnerConfig, LossConfig
 from cadre.settings.section import merged
 from cadre.team import Metrics, Team
@@ -67,8 +66,8 @@ def reopened(run: Run) -> WarmStart:
         )
     if checkpoint.steps(run.folder / "checkpoints"):
         raise RunError(
-            f"warm-start: that of {run.folder} is complete; expected one that was stopped. Go on with: "
-            f"cadre train --run {shlex.quote(str(run.folder))} --resume."
+            f"warm-start: that of {run.folder} is complete; expected one that was stopped. "
+            f"Go on with: {goes_on(run.folder)}."
         )
     return WarmStart(**json.loads(path.read_text()))
 

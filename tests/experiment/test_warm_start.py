@@ -14,7 +14,7 @@ from cadre.experiment import config, examples, warm_start
 from cadre.experiment.examples import Example, line_of, own_successes, read_examples
 from cadre.experiment.loaded_team import open_team
 from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run
+from cadre.experiment.run_directory import Run, goes_on
 from cadre.experiment.target import find
 from cadre.experiment.warm_start import WarmStart, datum, picked
 from cadre.types import Message
@@ -156,3 +156,8 @@ def test_examples_are_from_one_place(tmp_path: Path) -> None:
     assert "got neither of --on FILE and --own TASKS" in call("warm-start", "plan-path").err
     assert "expected the folder to go on with" in call("warm-start", "--resume").err
     assert examples.FIELDS == ("role", "prompt", "answer")
+
+
+def test_a_printed_command_holds_for_a_shell() -> None:
+    assert goes_on(Path("my runs/a"), "warm-start") == "cadre warm-start --run 'my runs/a' --resume"
+    assert goes_on(Path("a"), recipe="plan path.yaml") == "cadre train 'plan path.yaml' --run a --resume"
