@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import sympy
 from sympy import Expr
 
+from .distance import DIGITS, distance
 from .measures import measured
 from .shapes import Based, Equation, Inequality, Items, Matrix, Ratio, Region, Shape, Value, Words, region_of
 
@@ -15,9 +16,7 @@ PERCENT, DEGREES, RADIANS = measured("%"), measured("°"), measured("radian")
 DEGREES_A_RADIAN = 180 / sympy.pi
 ONE, HUNDREDTH = sympy.Integer(1), sympy.Rational(1, 100)
 Verify = Callable[[Expr, Expr], bool]
-POINTS = [sympy.Rational(part, 100) for part in (37, 171, 293, 519, 83, 337, 761, 113, 241, 59)]
-TRIES = 4
-DIGITS, SAME, NEAR = 50, 1e-40, 1e-9
+SAME, NEAR = 1e-40, 1e-9
 FLOAT_DIGITS, NOISE = 12, 1e-12
 ENOUGH_DIGITS = 6  # of a decimal fraction that stands for a number without an end
 
@@ -254,25 +253,6 @@ def pieces(points: sympy.Set) -> list[sympy.Set]:
     parts = points.args if isinstance(points, sympy.Union) else (points,)
     known = all(isinstance(part, sympy.Interval | sympy.FiniteSet) for part in parts)
     return sorted(parts, key=lambda part: sympy.default_sort_key(part.inf.evalf())) if known else []
-
-
-def distance(first: Expr, second: Expr) -> float | None:
-    """How far two expressions are apart at most, relatively, with numbers put in for their letters.
-
-    Negative numbers too where there is an absolute value. None where they cannot be computed.
-    """
-    letters = sorted(first.free_symbols | second.free_symbols, key=str)
-    signs = (1, -1) if letters and (first.has(sympy.Abs) or second.has(sympy.Abs)) else (1,)
-    largest = 0.0
-    for sign in signs:
-        for shift in range(TRIES if letters else 1):
-            point = {letter: sign * POINTS[(place + 3 * shift) % len(POINTS)] for place, letter in enumerate(letters)}
-            one, other = (expression.subs(point).evalf(DIGITS) for expression in (first, second))
-            if not (one.is_number and other.is_number and one.is_finite and other.is_finite):
-                return None
-            size = max(abs(one), abs(other))
-            largest = max(largest, float(abs(one - other) / size) if size else 0.0)
-    return largest
 
 
 def names_of(items: Items) -> list[str]:

@@ -205,7 +205,7 @@ class Reader(Cursor):
             if self.take().text == "^":
                 power = self.exponent()
             else:
-                base = self.argument() if self.next.text == "{" else self.base()
+                base = self.argument()
         operation = FUNCTIONS[name]
         if power == -1 and name in INVERSE:
             power, operation = Integer(1), INVERSE[name]
