@@ -16,7 +16,7 @@ from pydantic import Field
 
 from cadre.data.records import Article, Kind
 from cadre.envs.exchange import Alone, Exchange
-from cadre.rewards.text import ARXIV, TLDR, Levels, faithful, graded, prose, rouge_l
+from cadre.rewards.text import ARXIV, TLDR, Levels, faithful, graded, prose, rouge_l, uncopied
 from cadre.types import Message, Observation, Reward, Task
 
 LONGEST = 4000  # characters of a source that a writer sees
@@ -113,13 +113,17 @@ class Story(Writing):
 
     async def judge(self, actions: dict[str, str]) -> Reward:
         parts = await asyncio.to_thread(self.parts, " ".join(actions[role] for role in self.writers))
-        worth = parts["rouge_l"] * parts["prose"]
+        worth = parts["rouge_l"] * parts["prose"] * parts["new"]
         self.over, self.won = True, worth >= self.enough
         return Reward(team=worth, parts=parts)
 
     def parts(self, written: str) -> dict[str, float]:
-        """How like the true continuation the text is, and how far it is prose."""
-        return {"rouge_l": rouge_l(self.rest, written), "prose": prose(written)}
+        """How like the true continuation the text is, how far it is prose, and how far not what was given."""
+        return {
+            "rouge_l": rouge_l(self.rest, written),
+            "prose": prose(written),
+            "new": uncopied(self.given, written),
+        }
 
 
 def by_one(ask: Mapping[str, str]) -> dict[str, str]:

@@ -126,11 +126,15 @@ def faithful(source: str, text: str) -> float:
     if not own:
         return 0.0
     support = sum(stem(word) in known for word in own) / len(own)
-    copied = longest_run(words_of(source), words)
     start = words[:100]
     connected = sum(word in FUNCTION_WORDS for word in words) / len(words)
-    free = 1.0 - rise(copied, COPY)
-    return min(1.0, support / ENOUGH) * free * rise(len(set(start)) / len(start), REPEATS) * rise(connected, CONNECTED)
+    full = min(1.0, support / ENOUGH) * uncopied(source, text)
+    return full * rise(len(set(start)) / len(start), REPEATS) * rise(connected, CONNECTED)
+
+
+def uncopied(source: str, text: str) -> float:
+    """1 for a text in words of its own, down to 0 for one that has many words in a row as the source has them."""
+    return 1.0 - rise(longest_run(words_of(source), words_of(text)), COPY)
 
 
 EMPTY = (0.7, 0.9)  # function words of all words: so many are prose, from so many on nothing is left

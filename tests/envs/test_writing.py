@@ -95,6 +95,17 @@ def test_a_story_is_continued() -> None:
         assert reward.team < true.team / 2
 
 
+def test_the_prompt_said_again_is_no_continuation() -> None:
+    text = Path(__file__).with_name("harbour.txt").read_text().replace("\n\n", " ")
+    task = Task("s", {"id": "s", "title": "The bell", "text": text, "references": ()})
+    given = Story(task).given
+    for middle, ending in ((given, ""), (given[:600], given[600:])):
+        env = Story(task)
+        (reward,) = play(env, {"middle": middle, "ending": ending})
+        assert (reward.team, env.success) == (0.0, False)
+        assert reward.parts["rouge_l"] > 0.15
+
+
 def test_words_that_are_in_every_text_are_no_continuation() -> None:
     """Against five hundred words the commonest ones over and over have a ROUGE-L of more than is enough."""
     rest, other = Path(__file__).with_name("harbour.txt").read_text().split("\n\n")
