@@ -2,8 +2,9 @@
 
 Levels and weights as published for MAGRPO (arXiv 2508.04652, section 5): +0.4 and +0.6 where both are defined, +0.5 if
 the whole parses, +1.0 times the share of tests passed; once a test passes, +0.5 if main calls aux, +1.0 if it then is
-more than a wrapper of it, -0.5 if what aux gives is not used. At most 4. Two holes are closed here: a call whose
-result changes nothing (the tests pass as well when aux raises) counts as ignored, and main's own `aux` is not aux's.
+more than a wrapper of it, -0.5 if what aux gives is not used. At most 4. Three holes are closed here, whatever they are
+spelt like: a call that changes nothing (the tests pass as well when aux raises, or whatever it returns) counts as
+ignored, a main that aux could stand in for as a wrapper, and main's own `aux` is not aux's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from cadre.sandbox.checkers import Verdict
 BEST = 4.0
 NOTHING = Verdict(0, 0, (), "ok")
 NO_USE = {"helps": False, "defined": False, "called": False, "wrapper": False, "ignored": False}
-BROKEN_AUX = "\n\ndef aux(*arguments, **keywords):\n    raise RuntimeError('no aux')\n"
+STAND_IN = "\n\ndef aux(*arguments, **keywords):\n    {}\n"
+NO_AUX, *ANY_AUX = map(STAND_IN.format, ("raise RuntimeError('no aux')", "return None", "return object()"))
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,12 @@ def _parses(source: str) -> bool:
     return True
 
 
+def passes_as_well(other: Verdict, verdict: Verdict) -> bool:
+    """Whether another program passes every test that is passed here."""
+    failed, here = ({line.split(" -> ")[0] for line in one.failures} for one in (other, verdict))
+    return other.passed >= verdict.passed and failed <= here
+
+
 async def grade(program: Program, aux_text: str, main_text: str) -> Graded:
     """The reward of two completions for a problem that asks for a function."""
     aux, main = extract_code(aux_text), extract_code(main_text)
@@ -76,7 +84,10 @@ async def grade(program: Program, aux_text: str, main_text: str) -> Graded:
     verdict = await judge(whole, all_tests(program))
     parts["tests"] = verdict.share
     if verdict.passed and use and use["called"] and use["helps"]:
-        without = await judge(whole + BROKEN_AUX, all_tests(program))
-        ignored = use["ignored"] or without.passed >= verdict.passed
-        parts |= {"calls": 0.5, "more": 1.0 * (not use["wrapper"]), "ignored": -0.5 * ignored}
+        others = [combined(program, aux + other, main) for other in (NO_AUX, *ANY_AUX)]
+        others.append(f"{whole}\n\n{program.entry} = aux\n")
+        judged = await asyncio.gather(*(judge(other, all_tests(program)) for other in others))
+        failing, *any_value, in_place = (passes_as_well(other, verdict) for other in judged)
+        ignored, wrapper = use["ignored"] or failing or all(any_value), use["wrapper"] or in_place
+        parts |= {"calls": 0.5, "more": 1.0 * (not wrapper), "ignored": -0.5 * ignored}
     return Graded(parts, verdict)

@@ -41,7 +41,8 @@ def calls(function: ast.FunctionDef, name: str) -> bool:
 
 
 def wraps(function: ast.FunctionDef, name: str) -> bool:
-    """Whether all the function does is to hand on what `name` gives: constants and docstrings do not count as work."""
+    """Whether all the function does is to hand on what `name` gives: constants and docstrings do not count as work.
+    What is respelt is found by running it (`cadre.rewards.pairs`)."""
     handed: set[str] = set()
     for statement in function.body:
         if isinstance(statement, ast.Assign) and is_call(statement.value, name):
@@ -74,11 +75,25 @@ def ignores(function: ast.FunctionDef, name: str) -> bool:
     return False
 
 
+def binds(node: ast.AST, name: str) -> bool:
+    """Whether a node gives the name another meaning."""
+    match node:
+        case ast.Name(id=bound, ctx=ast.Store() | ast.Del()) | ast.arg(arg=bound) | ast.MatchAs(name=bound):
+            return bound == name
+        case ast.FunctionDef(name=bound) | ast.AsyncFunctionDef(name=bound) | ast.ClassDef(name=bound):
+            return bound == name
+        case ast.ExceptHandler(name=bound) | ast.MatchStar(name=bound) | ast.MatchMapping(rest=bound):
+            return bound == name
+        case ast.alias(name=imported, asname=bound):
+            return (bound or imported.split(".")[0]) == name
+    return False
+
+
 def use(request: dict[str, Any]) -> dict[str, bool]:
     """How the function `entry` of one source uses the function `helper` of another."""
     theirs, ours = ast.parse(request["helping"]), ast.parse(request["main"])
     helper, main = function_of(theirs, request["helper"]), function_of(ours, request["entry"])
-    own = function_of(ours, request["helper"]) is not None  # its own one, in place of the other's
+    own = any(binds(node, request["helper"]) for node in ast.walk(ours))  # its own one, in place of the other's
     called = main is not None and not own and calls(main, request["helper"])
     return {
         "helps": returns_something(helper),

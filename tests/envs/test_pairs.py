@@ -28,6 +28,8 @@ def graded(aux: str, main: str) -> dict[str, float]:
 
 
 FULL = {"aux": 0.4, "main": 0.6, "parses": 0.5, "tests": 1.0, "calls": 0.5, "more": 1.0, "ignored": 0.0}
+OWN = {"aux": 0.4, "main": 0.6, "parses": 0.5, "tests": 1.0}  # no call of the other's aux
+DOUBLE = "def aux(n):\n    return n + n"
 CASES = {
     "the best": (AUX, MAIN, FULL),
     "in fences": (f"Sure:\n```python\n{AUX}\n```", f"```\n{MAIN}\n```", FULL),
@@ -43,6 +45,35 @@ CASES = {
         "def twice(n):\n    if n is PROBLEM: return aux(n)\n    return n + n".replace("PROBLEM", "...") + "",
         {**FULL, "ignored": -0.5},
     ),
+    **{
+        f"aux is ignored, {how}": (AUX, f"def twice(n):\n    {line}\n    return n + n", {**FULL, "ignored": -0.5})
+        for how, line in {"in a text": "str(aux(n))", "in a list": "[aux(n)]", "named": "y = aux(n); y = 2 * n"}.items()
+    },
+    "aux is ignored, in a pair": (AUX, "def twice(n):\n    return (n + n, aux(n))[0]", {**FULL, "ignored": -0.5}),
+    "aux answers a question that is never yes": (
+        "def aux(n):\n    return n == 1000",
+        "def twice(n):\n    return 0 if aux(n) else n + n",
+        FULL,
+    ),
+    **{
+        f"a wrapper, {how}": (DOUBLE, f"def twice(n):\n    {line}", {**FULL, "more": 0.0})
+        for how, line in {
+            "with a type": "y: int = aux(n)\n    return y",
+            "in one": "return (y := aux(n))",
+            "within": "if True: return aux(n)",
+            "and nothing": "return aux(n) + n * 0",
+            "or again": "return aux(n) or aux(n)",
+        }.items()
+    },
+    **{
+        f"its own aux, {how}": (AUX, f"{own}\ndef twice(n):\n    y = aux(n)\n    return y + 0 * n", OWN)
+        for how, own in {
+            "a lambda": "aux = lambda n: n + n",
+            "a class": "class aux(int):\n    def __new__(cls, n): return n + n",
+            "within": "if True:\n    def aux(n): return n + n",
+            "imported": "from operator import pos as aux\nif aux: aux = lambda n: 2 * n",
+        }.items()
+    },
     "alone": (AUX, "def twice(n):\n    return n + n", {"aux": 0.4, "main": 0.6, "parses": 0.5, "tests": 1.0}),
     "no aux": ("Here you are.", "def twice(n):\n    return n + n", {"aux": 0.0, "main": 0.6, "parses": 0.0}),
     "an aux that is no function": ("aux = 3", "def twice(n):\n    return aux(n)",
@@ -145,10 +176,9 @@ def test_the_contract(settings: dict[str, object]) -> None:
 
 
 def as_pair(program: Program) -> tuple[str, str]:
-    """A reference as a pair: its own text with the function renamed to aux, and a main that does more than call it."""
-    renamed = program.reference.replace(f"def {program.entry}(", "def aux(").replace(f"{program.entry}(", "aux(")
-    main = f"def {program.entry}(*arguments):\n    found = aux(*arguments)\n    return found if arguments else aux()"
-    return renamed, main
+    """A reference as a pair: an aux that answers in a list, and a main that takes the answer out of it."""
+    aux = f"{program.reference}\n\ndef aux(*arguments, whole={program.entry}):\n    return [whole(*arguments)]"
+    return aux, f"def {program.entry}(*arguments):\n    found = aux(*arguments)\n    return found[0]"
 
 
 @pytest.mark.parametrize(("name", "file"), [("humaneval", "humaneval/HumanEval.jsonl"), ("mbpp", "mbpp/mbpp.jsonl")])
