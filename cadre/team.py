@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from cadre.errors import CadreError, EngineError
 from cadre.types import Datum, Message, Observation, PreviousTurn, Request, Sample, Sampling
 
 Metrics = dict[str, float]
@@ -125,11 +126,20 @@ class Team:
     async def sample(
         self, observation: Observation, count: int, key: int, previous: PreviousTurn | None
     ) -> list[Sample]:
-        """`count` siblings from the policy that plays the observation's role."""
+        """`count` siblings from the policy that plays the observation's role. Raises EngineError where the sampler
+        fails, however it does: that is no failure of an episode."""
         role = observation.role
         policy, sampling = self.assignment[role], narrowed(self.sampling[role], observation)
         request = Request(role, policy, observation.messages, count, sampling, key, previous, observation.tools)
-        return await self.samplers[policy].sample(request)
+        try:
+            return await self.samplers[policy].sample(request)
+        except CadreError:
+            raise
+        except Exception as error:
+            raise EngineError(
+                f"Role {role!r}: policy {policy!r} could not be sampled: {type(error).__name__}: {error}. The samples "
+                "of this step are lost; train --resume goes on from the last checkpoint."
+            ) from error
 
     def greedy(self) -> Team:
         """The same team at temperature 0, as evaluation plays it."""

@@ -10,9 +10,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """Answers every chat completion with the last message, and remembers what it was asked. It serves `echo` alone."""
+    """Answers every chat completion with the last message, or with `reply`, and remembers what it was asked. It serves
+    `echo` alone."""
 
     asked: list[dict] = []
+    reply = ""
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -23,7 +25,7 @@ class Endpoint(BaseHTTPRequestHandler):
         self.send_response(200 if body["model"] == "echo" else 404)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
-        self.wfile.write(reply.encode())
+        self.wfile.write((self.reply or reply).encode())
 
     def log_message(self, *_: object) -> None:
         pass

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 from typing import Any
 
@@ -44,7 +45,7 @@ class OpenAISampler:
             async with self._openai.AsyncOpenAI(base_url=self._url, api_key=self._key) as client:
                 calls = (self._complete(client, request, index) for index in range(request.count))
                 return list(await asyncio.gather(*calls))
-        except self._openai.OpenAIError as error:
+        except (self._openai.OpenAIError, _NoCompletionError, json.JSONDecodeError) as error:
             raise EngineError(
                 f"Role {request.role!r}: the endpoint {self._url} failed for model {self._model!r}: {error}. "
                 "Check the url, the model's name and the key."
@@ -73,7 +74,7 @@ class OpenAISampler:
             seed=random_keys.fold(request.key, index) % 2**31,
             extra_body=self._beyond_openai(sampling),
         )
-        choice = reply.choices[0]
+        choice = _choice(reply)
         finish: Finish = "length" if choice.finish_reason == "length" else "stop"
         text = cut(choice.message.content or "", sampling.stop)
         message = _said(choice.message, text) if request.tools else None
@@ -84,6 +85,18 @@ class OpenAISampler:
         if self._enable_thinking is not None:
             body["chat_template_kwargs"] = {"enable_thinking": self._enable_thinking}
         return body
+
+
+class _NoCompletionError(Exception):
+    """What an endpoint answered is none."""
+
+
+def _choice(reply: Any) -> Any:
+    """The first choice of a reply. Raises _NoCompletionError where there is none, as in an error page."""
+    choices = getattr(reply, "choices", None)
+    if not isinstance(choices, list) or not choices or getattr(choices[0], "message", None) is None:
+        raise _NoCompletionError(f"it answered {str(reply)[:200]!r}, which is no completion")
+    return choices[0]
 
 
 def _as_dict(message: Message) -> dict[str, Any]:
@@ -109,5 +122,11 @@ def _content(message: Message) -> str | list[dict[str, Any]]:
 
 
 def _said(reply: Any, text: str) -> Message:
-    calls = [ToolCall(call.id, call.function.name, call.function.arguments) for call in reply.tool_calls or []]
+    calls = [ToolCall(call.id, call.function.name, _arguments(call)) for call in reply.tool_calls or []]
     return Message("assistant", text, tuple(calls))
+
+
+def _arguments(call: Any) -> str:
+    """As text; some endpoints give them as an object."""
+    given = call.function.arguments
+    return given if isinstance(given, str) else json.dumps(given)

@@ -43,6 +43,18 @@ def test_what_only_some_endpoints_know_is_asked_for_where_it_is_set(endpoint: st
     assert asked["chat_template_kwargs"] == {"enable_thinking": False}
 
 
+@pytest.mark.parametrize(
+    "reply", ["<html>busy</html>", '{"error": "busy"}', '{"choices": []}', '{"choices": [{}]}', "{"]
+)
+def test_what_is_no_completion_is_the_endpoints_failure(
+    endpoint: str, reply: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And none of the episode's, which would be dropped for it."""
+    monkeypatch.setattr(Endpoint, "reply", reply)
+    with pytest.raises(EngineError, match="Check the url"):
+        sampled(OpenAISampler("echo", endpoint, "NO_SUCH_KEY"))
+
+
 def test_a_failing_endpoint_says_what_to_check(endpoint: str) -> None:
     with pytest.raises(EngineError, match="Check the url"):
         sampled(OpenAISampler("other", endpoint, "NO_SUCH_KEY"))

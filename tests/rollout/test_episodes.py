@@ -15,7 +15,8 @@ from cadre.rollout import tree_shape
 from cadre.rollout.episodes import Failure, grow_many
 from cadre.rollout.grow import NO_LIMITS, Rollout
 from cadre.settings import EpisodesConfig
-from cadre.types import Message, Observation, Request, Reward, Sample, Task, Tree
+from cadre.team import Team
+from cadre.types import Message, Observation, Request, Reward, Sample, Sampling, Task, Tree
 from tests.games import Digit, Relay, scripted_team
 from tests.rollout.test_rounds import Batching, Slow, finished, team_of
 
@@ -120,6 +121,19 @@ def test_what_an_episode_is_blamed_for(error: Exception, reason: str) -> None:
 def test_what_is_nobodys_episode_ends_the_call(error: Exception) -> None:
     with pytest.raises(type(error), match="x"):
         played(failing(9, error=error))
+
+
+def test_a_sampler_that_fails_is_no_failure_of_an_episode() -> None:
+    """However it fails; the others' episodes are not played on without those whose answers it lost."""
+
+    class Broken:
+        async def sample(self, request: Request) -> list[Sample]:
+            raise RuntimeError("CUDA out of memory")
+
+    team = Team({"guesser": "far"}, {"far": Broken()}, {"guesser": Sampling()})  # type: ignore[dict-item]
+    asked = team.sample(Observation("guesser", (Message("user", "1"),)), 2, 0, None)
+    with pytest.raises(EngineError, match=r"Role 'guesser': policy 'far' .* RuntimeError: CUDA out of memory"):
+        asyncio.run(asked)
 
 
 def test_past_a_share_of_failures_it_stops_at_once_and_says_why() -> None:
