@@ -67,13 +67,19 @@ class PolicyConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _remote_has_no_device(self) -> PolicyConfig:
-        if self.url is not None and self.device != "auto":
-            raise refused(
-                "device",
-                f"got {self.device!r} for a model that an endpoint serves, which has a device of its own; expected no "
-                "device beside a url. Remove it.",
-            )
+    def _here_or_remote(self) -> PolicyConfig:
+        """What is about the place that a model is in is not about the other one."""
+        for name in ("device", "dtype", "trust_remote_code") if self.url is not None else ("key_variable",):
+            got = getattr(self, name)
+            if got != type(self).model_fields[name].default:
+                where = (
+                    "an endpoint serves, which has its own" if self.url is not None else "is loaded here, without a url"
+                )
+                raise refused(
+                    name,
+                    f"got {got!r} for a model that {where}; expected no {name} "
+                    f"{'beside' if self.url is not None else 'without'} a url. Remove it.",
+                )
         return self
 
     @model_validator(mode="after")

@@ -64,6 +64,10 @@ def test_what_vllm_would_ignore_or_not_take(speaker: Path) -> None:
     refused(speaker, r"policies\.a\.lora\.rank: got 600.*at most 512", team=wide)
     graphs = {"engine": "vllm", "graphs": True}
     refused(speaker, r"sampling\.graphs: got true for shared, and vLLM draws for it", sampling=graphs)
+    turns = {"engine": "vllm", "turns_memory": 1.0}
+    refused(speaker, r"sampling\.turns_memory: got 1 for shared, and vLLM draws for it", sampling=turns)
+    in_turns = {"vllm": {"colocated": True}, "learner": {"ranks": 2}}
+    refused(speaker, r"learner\.ranks: got 2 for shared with vllm\.colocated", **in_turns)
     second = team(speaker, a={"device": "cuda:1"}, b=ADAPTERS)
     refused(speaker, r"policies\.a\.device: got cuda:1.*CUDA_VISIBLE_DEVICES", team=second)
     far = team(

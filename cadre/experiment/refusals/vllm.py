@@ -12,6 +12,7 @@ from cadre.settings.section import merged
 from cadre.settings.vision import VISION_MODELS, model_type
 
 MOST_RANK = 512
+ENGINES = ("engine", "memory", "turns_memory", "graphs")  # settings of sampling that are of an engine here
 
 
 def sampling_engine(experiment: Experiment) -> None:
@@ -38,16 +39,19 @@ def sampling_engine_of_vision(experiment: Experiment) -> None:
 def sampling_engine_of_remote(experiment: Experiment) -> None:
     """A policy behind a url is sampled there."""
     for name, policy in experiment.policies.items():
-        if policy.url is not None and "engine" in policy.sampling.model_fields_set:
-            raise ConfigError(
-                f"team.policies.{name}.sampling.engine: got {policy.sampling.engine}, and {policy.url} draws for this "
-                "policy; expected no engine beside a url. Remove it."
-            )
+        for setting in ENGINES if policy.url is not None else ():
+            if setting in policy.sampling.model_fields_set:
+                got = getattr(policy.sampling, setting)
+                raise ConfigError(
+                    f"team.policies.{name}.sampling.{setting}: got {got}, and {policy.url} draws for this policy; "
+                    f"expected no {setting} beside a url. Remove it."
+                )
 
 
 def vllm(experiment: Experiment) -> None:
     """What is about one engine is said where that draws: how vLLM is run, and graphs of torch's steps."""
-    _graphs(experiment)
+    _of_torch(experiment)
+    _turns(experiment)
     chosen, usual = experiment.config.vllm.model_dump(), VllmConfig().model_dump()
     changed = [name for name in chosen if chosen[name] != usual[name]]
     if changed and not experiment.on_vllm:
@@ -57,12 +61,28 @@ def vllm(experiment: Experiment) -> None:
         )
 
 
-def _graphs(experiment: Experiment) -> None:
+def _of_torch(experiment: Experiment) -> None:
     for name in experiment.on_vllm:
-        if merged(experiment.config.sampling, experiment.policies[name].sampling).graphs:
+        sampling = merged(experiment.config.sampling, experiment.policies[name].sampling)
+        if sampling.graphs:
             raise ConfigError(
                 f"sampling.graphs: got true for {name}, and vLLM draws for it, which has graphs of its own "
                 "(vllm.eager); expected sampling.engine=torch beside it. Remove it."
+            )
+        if sampling.turns_memory is not None:
+            raise ConfigError(
+                f"sampling.turns_memory: got {sampling.turns_memory:g} for {name}, and vLLM draws for it, which keeps "
+                "earlier turns within sampling.memory; expected sampling.engine=torch beside it. Remove it."
+            )
+
+
+def _turns(experiment: Experiment) -> None:
+    """Sampler and learner can take turns in a card's memory only where the learner is in this process."""
+    for name in experiment.on_vllm if experiment.config.vllm.colocated else ():
+        if name in experiment.learners and experiment.learners[name].ranks > 1:
+            raise ConfigError(
+                f"learner.ranks: got {experiment.learners[name].ranks} for {name} with vllm.colocated, under which "
+                "sampler and learner take turns in one card's memory; expected 1. Remove one of the two."
             )
 
 
