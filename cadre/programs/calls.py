@@ -78,7 +78,8 @@ def joined(messages: Iterable[Message]) -> tuple[Message, ...]:
         elif message.role == "system" and last is not None:
             whole[-1] = Message("system", f"{last.content}\n\n{message.content}")
         elif message.role == "assistant" and last is not None and last.role == "assistant" and message.tool_calls:
-            whole[-1] = Message("assistant", last.content + message.content, last.tool_calls + message.tool_calls)
+            said = "\n".join(filter(None, (last.content, message.content)))
+            whole[-1] = Message("assistant", said, last.tool_calls + message.tool_calls)
         else:
             whole.append(message)
     return tuple(whole)

@@ -22,8 +22,10 @@ def call_of(body: dict[str, Any]) -> Call:
             raise Refused(400, f"{name}: not supported; expected tools, and text.", name)
     if body.get("n") not in (None, 1):
         raise Refused(400, f"n: got {fields.shown(body['n'])}; expected 1.", "n")
-    if body.get("logprobs"):
+    if body.get("logprobs") or body.get("top_logprobs"):
         raise Refused(400, "logprobs: not supported; expected false.", "logprobs")
+    if any(one != "text" for one in fields.listed(body.get("modalities"), "modalities")):
+        raise Refused(400, f"modalities: got {fields.shown(body['modalities'])}; expected text.", "modalities")
     messages = fields.listed(body.get("messages"), "messages")
     if not messages:
         raise Refused(400, "messages: got none; expected one or more.", "messages")

@@ -65,7 +65,7 @@ def _matches(text: str, schema: Mapping[str, Any]) -> bool:
     try:
         value = json.loads(text)
         return isinstance(value, dict) if not schema else bool(_validator(canonical(schema)).is_valid(value))
-    except (ValueError, RecursionError, Unresolvable):
+    except (ValueError, OverflowError, RecursionError, Unresolvable):
         return False
     except re.error:  # of the names that `patternProperties` is for
         return True

@@ -12,6 +12,13 @@ OURS = (
     "presence_penalty",
     "logit_bias",
     "parallel_tool_calls",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "reasoning",
+    "reasoning_effort",
+    "verbosity",
+    "max_tool_calls",
 )
 
 

@@ -21,6 +21,9 @@ def call_of(body: dict[str, Any], stored: Stored) -> tuple[Call, tuple[Message, 
     for name in ("background", "conversation", "prompt"):
         if body.get(name):
             raise Refused(400, f"{name}: not supported; expected input.", name)
+    wanted = [str(name) for name in fields.listed(body.get("include"), "include")]
+    if body.get("top_logprobs") or any("logprobs" in name for name in wanted):
+        raise Refused(400, "logprobs: not supported; expected neither top_logprobs nor logprobs in include.", "include")
     past = () if body.get("previous_response_id") is None else _past(body["previous_response_id"], stored)
     said = (*past, *_input(body.get("input")))
     if not said:

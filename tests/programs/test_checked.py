@@ -88,6 +88,18 @@ def test_a_schema_is_never_looked_up_elsewhere():
             elsewhere.accept()
 
 
+@pytest.mark.parametrize(("step", "said"), [(0.1, "1" + "0" * 400), (0.5, "1e400")])
+def test_a_number_beyond_all_bounds_is_no_answer(step, said):
+    schema = {"type": "object", "properties": {"x": {"multipleOf": step}}}
+    assert not keeps(call(schema=schema), Message("assistant", f'{{"x": {said}}}'))
+
+
+def test_two_texts_of_an_assistant_stay_apart():
+    first, second = Message("assistant", "I plan."), Message("assistant", "I call.", CALLED.tool_calls)
+    assert joined([USER, first, second])[1] == Message("assistant", "I plan.\nI call.", CALLED.tool_calls)
+    assert joined([USER, first, CALLED])[1] == Message("assistant", "I plan.", CALLED.tool_calls)
+
+
 def test_conversations_are_as_chat_templates_expect_them():
     one, two = (Message("assistant", "", (ToolCall(str(n), "add", "{}"),)) for n in range(2))
     given = [Message("system", "a"), Message("system", "b"), USER, Message("assistant", "x"), one, two]

@@ -152,6 +152,7 @@ def test_what_is_not_followed_is_noted():
     with answering(echo) as endpoint:
         raw = client(endpoint).chat.completions.with_raw_response
         assert "temperature" in raw.create(model="coder", messages=USER, temperature=0).headers["x-cadre-note"]
+        assert "min_p" in raw.create(model="coder", messages=USER, extra_body={"min_p": 0.1}).headers["x-cadre-note"]
         assert "x-cadre-note" not in raw.create(model="coder", messages=USER).headers
 
 
@@ -303,7 +304,10 @@ BAD = [
         400,
     ),
     ("/chat/completions", {"model": "x" * 1000, "messages": USER}, 404),
+    ("/chat/completions", {"model": "coder", "messages": USER, "modalities": ["text", "audio"]}, 400),
     ("/responses", {"model": "coder"}, 400),
+    ("/responses", {"model": "coder", "input": "x", "top_logprobs": 5}, 400),
+    ("/responses", {"model": "coder", "input": "x", "include": ["message.output_text.logprobs"]}, 400),
     ("/responses", {"model": "coder", "input": [{"type": "computer_call"}]}, 400),
     ("/responses", {"model": "coder", "input": "x", "background": True}, 400),
     ("/embeddings", {}, 404),

@@ -104,9 +104,15 @@ class Instance:
         return await self.standing()
 
     def _name(self, asked: Asked) -> tuple[str, int]:
-        """Of the call, or, in a program that asks for something else each time, of the first by the same model."""
-        alike = (other.name for other in self._in_order() if other.call.role == asked.call.role)
-        return asked.name if asked.name in self._waiting else next(alike)
+        """Of the call, or, in a program that asks for something else each time, of the first by the same model. Raises
+        Diverged where none asks for that model."""
+        if asked.name in self._waiting:
+            return asked.name
+        waiting = self._in_order()
+        for other in waiting:
+            if other.call.role == asked.call.role:
+                return other.name
+        raise Diverged(f"The program, started again, asks for something else.\n{difference([asked], waiting)}")
 
     def follows(self, wanted: Standing) -> None:
         """Raises Diverged where the program, having come to a standstill, does not stand there."""
