@@ -11,7 +11,6 @@ from cadre.data import hub, read
 from cadre.data.leaks import leaks, once
 from cadre.data.records import Article, Problem, Program, Record, text_of
 from cadre.data.specs import SPECS
-from cadre.errors import DataError
 
 SHOWN = 3
 WIDTH = 400
@@ -110,7 +109,7 @@ def not_compared(unseen: Iterable[str]) -> str:
 def _is_there(name: str, split: str, source: str) -> bool:
     try:
         read.local_files(name, split, Path(source).expanduser())
-    except (DataError, KeyError):
+    except (read.MissingFilesError, KeyError):
         return False
     return True
 

@@ -131,7 +131,15 @@ def called(tests: Row) -> tuple[tuple[Any, Any], ...]:
     outputs = tests["outputs"]
     wrapped = all(isinstance(value, list) and len(value) == 1 for value in outputs)
     values = [value[0] for value in outputs] if wrapped else outputs
-    return tuple((tuple(arguments), value) for arguments, value in zip(tests["inputs"], values, strict=True))
+    cases = zip(tests["inputs"], values, strict=True)
+    return tuple((tuple(map(numbered, arguments)), numbered(value)) for arguments, value in cases)
+
+
+def numbered(value: Any) -> Any:
+    """A table whose keys are all whole numbers with these as keys: JSON has made texts of them."""
+    if isinstance(value, dict) and value and all(re.fullmatch(r"-?\d{1,18}", key) for key in value):
+        return {int(key): inner for key, inner in value.items()}
+    return value
 
 
 def piped(tests: Row) -> tuple[tuple[str, str], ...]:

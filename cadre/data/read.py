@@ -23,6 +23,10 @@ VARIABLE = "CADRE_DATA"
 PART = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)(-[0-9a-f]+)?$")  # of a series, as the hub numbers them
 
 
+class MissingFilesError(DataError):
+    """A split of which there is no file at all."""
+
+
 class NoSourceError(DataError):
     """A data set is named, and nobody has said where to read it from."""
 
@@ -150,7 +154,7 @@ def local_files(name: str, split: str, folder: Path) -> list[Path]:
             return _series(named)
     if len(files) == 1 and home != folder and (len(spec.splits) == 1 or name == files[0].stem):
         return files
-    raise DataError(
+    raise MissingFilesError(
         f"data: got no file of {name} ({split}) below {folder}; expected {folder / name / f'{split}.jsonl'}, one JSON "
         f"object a line in the shape of {spec.hub}. Put it there, or name {HUB} to fetch it."
     )

@@ -48,8 +48,10 @@ class Row:
     def text(self, field: str, default: str = "") -> str:
         """A text; numbers are written out. Raises DataError for anything else."""
         value = self.values.get(field, default)
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
+        if isinstance(value, bool) or not isinstance(value, str | int | float) or value in (math.inf, -math.inf):
             self.refuse(field, value, "a text")
+        if value != value:  # what tables write for a cell that is missing
+            self.refuse(field, value, "a text, where NaN is none")
         return str(value)
 
     def needed(self, field: str) -> str:
@@ -89,7 +91,10 @@ class Row:
 
 
 def _problem(row: Row, name: str) -> Problem:
-    return Problem(name, row.needed("question"), row.needed("answer"), row.number("tolerance"))
+    answer = row.needed("answer")
+    if "####" in answer:
+        row.refuse("answer", answer, "the answer alone, such as '2', without how it was found")
+    return Problem(name, row.needed("question"), answer, row.number("tolerance"))
 
 
 def _program(row: Row, name: str) -> Program:

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from cadre.env import Env
 from cadre.errors import ConfigError
 from cadre.experiment.config import Config, parse
 from cadre.experiment.recipes import read_recipe
 from cadre.settings.yaml_file import Raw, merge, overridden, read
+
+OF_DATA = ("train", "test")  # which are `data` where that is set
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,11 @@ def _chosen_here(raw: Raw, chosen: Sequence[str]) -> None:
     if not isinstance(changed, dict):
         return  # nothing is changed, or `parse` says what is wrong with it
     for pair in chosen:
-        changed.pop(pair.partition("=")[0].removeprefix("settings."), None)
+        key, _, value = pair.partition("=")
+        whole = yaml.safe_load(value) if key == "settings" else None
+        names = list(whole) if isinstance(whole, dict) else [key.removeprefix("settings.")]
+        for name in [*names, *(OF_DATA if "data" in names else ())]:
+            changed.pop(name, None)
 
 
 def _is_model(name: str, folder: Path) -> bool:

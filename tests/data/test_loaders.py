@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cadre.data import SPECS, Article, Problem, Program, hub, load, parse, read
+from cadre.data.examine import examine
 from cadre.errors import ConfigError, DataError
 from tests.data.invented import ROWS, folder
 
@@ -149,6 +150,12 @@ def test_any_other_pickle_is_refused_and_nothing_runs(value: object, capsys: pyt
     assert capsys.readouterr().out == ""
 
 
+def test_tables_of_numbers_have_them_back_as_keys() -> None:
+    """JSON makes texts of keys; a table of which one key is none stays as it is."""
+    tests = {"fn_name": "f", "inputs": [[{"1": "a"}], [{"1": 2, "b": 3}]], "outputs": [[{"-2": 5}], [{}]]}
+    assert parse.called(tests) == ((({1: "a"},), {-2: 5}), (({"1": 2, "b": 3},), {}))
+
+
 def test_a_statement_shows_a_case_only_as_an_example() -> None:
     statement = "The 1 and the 2.\n\nInput\n\n1 2\n\nOutput\n\n3\n"
     shown, hidden = parse.split_shown([("1 2\n", "3\n"), ("1\n", "2\n")], statement)
@@ -274,3 +281,12 @@ def test_a_problem_with_an_empty_answer_is_left_out() -> None:
     assert parse.problem({**row, "answer": None}, 0) is None
     assert parse.problem({**row, "answer": 0}, 0) == Problem("0", "What is $n$?", "0")
     assert parse.math_train({**row, "answer": "7"}, 3) == Problem("3", "What is $n$?", "7")
+
+
+def test_a_split_of_which_a_file_is_missing_is_not_taken_for_none(tmp_path: Path) -> None:
+    (tmp_path / "gsm8k").mkdir()
+    row = json.dumps({"question": "1 + 1?", "answer": "2\n#### 2"})
+    for name in ("test", "train-00000-of-00002"):
+        (tmp_path / "gsm8k" / f"{name}.jsonl").write_text(row + "\n")
+    with pytest.raises(DataError, match="1 of 2 files of train"):
+        examine("gsm8k", str(tmp_path))

@@ -18,6 +18,16 @@ def test_a_run_keeps_its_configuration_but_for_what_is_changed(tmp_path: Path) -
     assert (target.config.sampling.max_tokens, target.config.sampling.temperature) == (9, 0.5)
 
 
+@pytest.mark.parametrize(
+    "chosen", [["settings.data=a.jsonl"], ["settings={data: a.jsonl}"], ["settings={test: a.jsonl}"]]
+)
+def test_the_data_that_is_named_counts_above_that_of_the_experiment(chosen: list[str], tmp_path: Path) -> None:
+    changed = "evaluate: {settings: {test: b.jsonl, held_out: 3}}"
+    (tmp_path / "mine.yaml").write_text(f"env: maths\nteam: seed\nalgorithm: grpo\n{changed}\n")
+    assert find(str(tmp_path / "mine.yaml")).config.evaluate.settings == {"test": "b.jsonl", "held_out": 3}
+    assert find(str(tmp_path / "mine.yaml"), chosen).config.evaluate.settings == {"held_out": 3}
+
+
 def test_a_model_plays_every_role_of_an_environment(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     for name in (str(tmp_path), "Qwen/Qwen3-1.7B"):
