@@ -24,7 +24,7 @@ def evaluate(
     first: Annotated[int, typer.Option(min=0, help="from this task on")] = 0,
     whole: Annotated[bool, typer.Option("--all", help="the whole test split, in place of --tasks")] = False,
     samples: Annotated[int, typer.Option(min=1, help="episodes a task, for pass@k and avg@k")] = 1,
-    temperature: Annotated[float, typer.Option(min=0.0, help="of the samples; 0 is greedy")] = 0.0,
+    temperature: Annotated[float, typer.Option(min=0.0, max=1e6, help="of the samples; 0 is greedy")] = 0.0,
     ks: Annotated[list[int] | None, typer.Option("--k", help="the k of pass@k; default powers of two")] = None,
     seed: Annotated[int, typer.Option(help="names the random draws of the samples")] = 0,
     assign: Annotated[str, typer.Option(help="other policies for roles, such as tool=planner,planner=tool")] = "",

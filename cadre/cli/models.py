@@ -50,7 +50,7 @@ def reward_model(
     model: Annotated[str, typer.Option(help="seed, a checkpoint folder, or a hub name")],
     out: Annotated[Path, typer.Option(help="the folder to write; must be new")],
     steps: Annotated[int, typer.Option(min=1, help="optimiser steps")] = 200,
-    learning_rate: Annotated[float, typer.Option(min=1e-12, help="of AdamW, constant")] = 1e-5,
+    learning_rate: Annotated[float, typer.Option(min=1e-12, max=1e30, help="of AdamW, constant")] = 1e-5,
     seed: Annotated[int, typer.Option(help="of the head, the order of pairs and what is held out")] = 0,
     validate: Annotated[float, typer.Option(min=0.0, max=0.9, help="share of the prompts that is held out")] = 0.1,
     pairs_per_step: Annotated[int, typer.Option(min=1, help="pairs a step")] = 16,

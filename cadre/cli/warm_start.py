@@ -29,7 +29,7 @@ def command(
     own: Annotated[int, typer.Option(min=0, help="or so many training tasks, whose won episodes are imitated")] = 0,
     steps: Annotated[int, typer.Option(min=1, help="optimiser steps")] = 100,
     per_step: Annotated[int, typer.Option("--examples", min=1, help="examples a step")] = 16,
-    learning_rate: Annotated[float, typer.Option(min=1e-12, help="of AdamW, constant")] = 1e-5,
+    learning_rate: Annotated[float, typer.Option(min=1e-12, max=1e30, help="of AdamW, constant")] = 1e-5,
     seed: Annotated[int, typer.Option(help="of the order of examples")] = 0,
     folder: Annotated[Path | None, typer.Option("--run", help="where to write; default runs/RECIPE-NNN")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the warm start in --run")] = False,

@@ -7,7 +7,7 @@ from pathlib import Path
 from cadre import random_keys, sandbox
 from cadre.advantages.preferences import joint_pairs_of, pairs_of
 from cadre.data.prompts import refuse_more_than_text
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, RunError
 from cadre.experiment.build import build_team
 from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.experiment import Experiment
@@ -38,6 +38,11 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
             for seen in node.observations.values():
                 refuse_more_than_text(seen, "preference-pairs")
     pairs = (joint_pairs_of if joint else pairs_of)(trees, plan.credit)
+    if not pairs:
+        raise RunError(
+            f"preference-pairs: in none of {len(trees)} tasks did siblings earn differently; expected some that did. "
+            "Raise --tasks, algorithm.k or sampling.temperature."
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("".join(preferences.line_of(pair) + "\n" for pair in pairs), encoding="utf-8")
     return len(pairs), len(trees)

@@ -55,13 +55,21 @@ class Report:
     @property
     def margin(self) -> float:
         """How far the mean over held-out prompts is above chance, at the low end of its 95% interval; pairs of one
-        prompt are not independent, so prompts are what counts. Not a number below two prompts."""
-        if len(self.prompts) < 2:
+        prompt are not independent, so prompts are what counts. Not a number below two prompts. Prompts that all have
+        one share have the interval of a share (Wilson's), as a spread of 0 would claim certainty."""
+        count, z = len(self.prompts), 1.96
+        if count < 2:
             return float("nan")
+        if len({*self.prompts}) == 1:
+            share = self.prompts[0]
+            apart = z * math.sqrt(share * (1 - share) / count + (z / count) ** 2 / 4)
+            return (share + z**2 / (2 * count) - apart) / (1 + z**2 / count) - 0.5
         return fmean(self.prompts) - 1.96 * stdev(self.prompts) / math.sqrt(len(self.prompts)) - 0.5
 
     def against_chance(self) -> str:
         """The margin in words."""
+        if math.isnan(self.margin):
+            return f"Held-out prompts: {len(self.prompts)}, too few to say whether it beats chance. Hold out more."
         if not self.margin > 0.0:
             return "It does not beat chance on held-out prompts: more pairs, steps or another learning rate are needed."
         return f"It beats chance by {self.margin:.1%} at least, on {len(self.prompts)} held-out prompts (95% interval)."

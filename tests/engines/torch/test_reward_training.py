@@ -111,4 +111,16 @@ def test_the_margin_over_chance_by_hand(folders, tmp_path):
     assert "beats chance by 0.7% at least, on 3 held-out prompts" in report.against_chance()
     assert "does not beat chance" in Report((), 0.5, 0.5, 6, (0.0, 1.0)).against_chance()
     assert math.isnan(Report((), 0.5, 1.0, 1, (1.0,)).margin)
-    assert trained(folders, tmp_path)[1].margin > 0.3
+    assert "too few" in Report((), 0.5, 1.0, 1, (1.0,)).against_chance()
+
+
+def test_prompts_that_are_all_right_are_no_certainty():
+    """Wilson's low end for n of n is n / (n + z**2): 2 of 2 is 0.342, 10 of 10 0.722."""
+    assert Report((), 0.5, 1.0, 2, (1.0,) * 2).margin == pytest.approx(2 / (2 + 1.96**2) - 0.5)
+    assert "does not beat chance" in Report((), 0.5, 1.0, 2, (1.0,) * 2).against_chance()
+    assert Report((), 0.5, 1.0, 10, (1.0,) * 10).margin == pytest.approx(10 / (10 + 1.96**2) - 0.5)
+
+
+def test_the_margin_of_a_trained_judge(folders, tmp_path):
+    report = trained(folders, tmp_path)[1]
+    assert (report.prompts, report.margin) == ((1.0,) * 6, pytest.approx(6 / (6 + 1.96**2) - 0.5))
