@@ -16,7 +16,7 @@ LIMITS = Limits(cpu_s=10.0, memory_mb=512)
 # As CommonMark has it, and at any depth, as in a list; what has the sign again behind it is code within a line.
 FENCE = re.compile(r"^(?P<indent>[ \t]*+)(?P<sign>`{3,}+(?=[^`\n]*+$)|~{3,}+)(?P<info>.*)", re.MULTILINE)
 FUTURE = re.compile(r"^from\s+__future__\s", re.MULTILINE)
-PYTHON = ("python", "py", "python3")
+PYTHON = re.compile(r"\{?\.?(python|py)[\d.]*(?![\w-])")
 COMPILE = "import sys\ncompile(sys.stdin.read(), '<program>', 'exec')"
 
 
@@ -88,7 +88,7 @@ def extract_code(completion: str) -> str:
     """The last fenced block of a completion that is marked as Python, or where there is none the last unmarked one,
     which beside a program is what it prints; the whole completion when it has neither."""
     blocks = fenced(completion)
-    chosen = [block.text for block in blocks if block.mark in PYTHON]
+    chosen = [block.text for block in blocks if PYTHON.match(block.mark)]
     chosen = chosen or [block.text for block in blocks if not block.mark]
     return chosen[-1] if chosen else completion
 

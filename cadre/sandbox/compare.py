@@ -2,6 +2,7 @@
 
 import math
 import re
+from decimal import Decimal
 
 TOLERANCE = 1e-6
 DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+)([eE][+-]?\d{1,3})?", re.ASCII)
@@ -10,7 +11,8 @@ MAX_NUMBER = 40  # longer tokens are compared as text
 
 def same_output(got: str, expected: str) -> bool:
     """Equal line by line, apart from space around the lines and empty ones at the end; or equal word by word, where
-    a word that is expected to be a decimal fraction may differ by 1e-6, absolutely or relatively.
+    a word that is expected to be a decimal fraction may differ by 1e-6, absolutely or relatively, and a whole number
+    may be written as one: `4.0` for `4`.
     """
     if lines(got) == lines(expected):
         return True
@@ -25,8 +27,10 @@ def lines(text: str) -> list[str]:
 def same_word(got: str, expected: str) -> bool:
     if got == expected:
         return True
-    if not (is_number(got) and is_number(expected) and is_fraction(expected)):
+    if not (is_number(got) and is_number(expected)):
         return False
+    if not is_fraction(expected):
+        return Decimal(got) == Decimal(expected)
     value, wanted = float(got), float(expected)
     return math.isfinite(wanted) and abs(value - wanted) <= TOLERANCE * max(1.0, abs(wanted))
 

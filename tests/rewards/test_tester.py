@@ -93,6 +93,13 @@ def test_an_example_that_is_shown_is_no_test_of_ones_own(test: str, own: bool) -
     assert (found is not None) is own
 
 
+def test_an_input_that_differs_in_its_spaces_is_another_one() -> None:
+    problem = Program("s", "Sum.", "", "", public=(("1 2\n", "3\n"),), hidden=(("3 4", "7"),))
+    answer = "```input\n{}\n```\n```output\n3\n```"
+    assert asyncio.run(tester.written(answer.format("12"), problem)) is not None
+    assert asyncio.run(tester.written(answer.format("1  2 "), problem)) is None
+
+
 def test_a_signature_shows_no_call() -> None:
     problem = Program("word", "A word.", "word", starter="def word():\n", names=("word",))
     assert asyncio.run(tester.written("assert word() == 'a'", problem)) is not None

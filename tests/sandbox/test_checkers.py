@@ -44,6 +44,8 @@ def test_stdin_and_stdout() -> None:
         ("1e-7", "0.0", True),
         ("3", "3.0", True),
         ("3.0000001", "3", False),  # an integer is expected exactly
+        ("4.0 -0.0 1e2", "4 0 100", True),
+        ("4.5", "4", False),
         ("1 2 3", "1 2", False),
         ("YES", "yes", False),
         ("nan", "0.5", False),

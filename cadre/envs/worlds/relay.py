@@ -171,7 +171,10 @@ class Solo(OneAgent, Relay):
 
 
 def answer_in(text: str, language: str) -> str:
-    """The last closed block that is marked as the language or as nothing; the text as it is where there is none."""
+    """The last closed block that is marked as the language, or where there is none the last that is marked as nothing,
+    which beside an answer is what comes of it; the text as it is where there is neither."""
     text = text[:LONGEST]
-    blocks = [block.text for block in fenced(text) if block.mark in ("", language)]
+    found = fenced(text)
+    blocks = [block.text for block in found if block.mark == language]
+    blocks = blocks or [block.text for block in found if not block.mark]
     return (blocks[-1] if blocks else text).strip()

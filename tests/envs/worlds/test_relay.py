@@ -128,4 +128,5 @@ def test_the_answer_is_the_last_block_or_the_text() -> None:
     assert answer_in("a\n```sql\nSELECT 1\n```\nb", "sql") == "SELECT 1"
     assert answer_in("```\n1\n```\n```sql\n2\n```\n```python\n3\n```", "sql") == "2"
     assert answer_in(" SELECT 1 ", "sql") == "SELECT 1"
+    assert answer_in("```sql\nSELECT 1\n```\nIt gives:\n```\n1\n```", "sql") == "SELECT 1"
     assert len(answer_in("x" * 100_000, "sql")) == 20_000
