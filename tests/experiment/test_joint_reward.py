@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from cadre.engines.torch import reward_training
