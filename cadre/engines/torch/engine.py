@@ -15,6 +15,7 @@ from cadre.engines.torch.base import device_memory, loading, malloc, storage
 from cadre.engines.torch.sampling import batch_memory
 from cadre.engines.torch.sampling.batch_memory import SequenceMemory
 from cadre.engines.torch.sampling.decode import Keeping, decode
+from cadre.engines.torch.sampling.forms import forms, replays
 from cadre.engines.torch.sampling.generation import GenerationRequest, Listener, Stamped
 from cadre.engines.torch.sampling.request_batcher import RequestBatcher
 from cadre.engines.torch.sampling.turn_cache import TurnCache
@@ -67,6 +68,7 @@ class TorchEngine:
         # Ids alone do not tell pictures apart, so nothing is known of earlier turns where there may be some.
         self.turns = TurnCache(0 if self.loaded.pictures else self.memory // OF_TURNS)
         self.graphs = False
+        self._forms = self._batcher.work(forms, self.loaded, self.dtype)
 
     async def sample(self, request: Request) -> list[Sample]:
         """`request.count` siblings, drawn in one batch with whatever else is asked for at the time."""
@@ -182,8 +184,14 @@ class TorchEngine:
             Stamped(listener, dict(self.versions)),
         )
         self.turns.enter(scope)
+        keeping = self._keeping()
         for batch in batch_memory.split(requests, memory, self.memory):
-            decode(self.loaded, batch, self.dtype, stamped, Keeping(self.turns, graphs=self.graphs))
+            decode(self.loaded, batch, self.dtype, stamped, keeping)
+
+    def _keeping(self) -> Keeping:
+        """How keys are held, as is right for the model."""
+        turns = self.turns if self._forms.turns else TurnCache(0)
+        return Keeping(turns, self._forms.share, self.graphs and replays(self.loaded, self.dtype))
 
 
 def check_graphs(policies: Mapping[str, PolicyConfig]) -> None:

@@ -32,6 +32,8 @@ from cadre.settings.vision import VISION_MODELS
 # transformers changes torch for the whole process while it loads a model: two at once can leave that so for good, and
 # tied weights without data. Engines have threads of their own.
 ONE_AT_A_TIME = threading.Lock()
+# What layers hand their attention beside what is attended to, and changes nothing of it without gradients.
+IDLE = ("position_ids", "cache_position", "is_causal")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -202,6 +204,16 @@ def attending(model: Any, name: str) -> Iterator[None]:
         yield
     finally:
         config._attn_implementation = before
+
+
+def check_keywords(keywords: Mapping[str, Any]) -> None:
+    """Raise EngineError where a layer hands such a function what it knows nothing of, as a sink: it would be lost."""
+    unknown = [name for name, value in keywords.items() if name not in IDLE and (isinstance(value, Tensor) or value)]
+    if unknown:
+        raise EngineError(
+            f"Layers of the model hand their attention {unknown[0]!r}, of which this form of it knows nothing; "
+            "expected scores of queries and keys, and a window. Leave learner.pack at auto."
+        )
 
 
 def autocast(model: Any, dtype: torch.dtype) -> torch.autocast:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from cadre.engines.torch.base.loading import attending
+from cadre.engines.torch.base.loading import attending, check_keywords
 from cadre.engines.torch.learning.lm_head import last_states
 from cadre.errors import EngineError
 from cadre.learn.attention_scoring import Scoring
@@ -113,6 +113,7 @@ def _attend(
     **rest: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls for attention: `query` [N, H, 1, D] in, [N, 1, H, D] out."""
+    check_keywords(rest)
     layout = last if module.layer_idx + 1 == module.config.num_hidden_layers else layout
     query, key, value = query.squeeze(2), key.squeeze(2), value.squeeze(2)
     return attention(query, key, value, layout, Scoring(scaling, sliding_window, softcap)).unsqueeze(1), None

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from cadre.engines.torch.base.loading import Loaded, attending
+from cadre.engines.torch.base.loading import Loaded, attending, check_keywords
 from cadre.engines.torch.sampling import shared_prefix_cache
 from cadre.engines.torch.sampling.kv_cache import KeyValues
 from cadre.engines.torch.sampling.turn_cache import Known
@@ -109,9 +109,11 @@ def _attend(
     *,
     continued: ContinuedPrompts,
     scaling: float,
+    sliding_window: int | None = None,
     **rest: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls for attention: `query` [P, H, Q, D] in, [P, Q, H, D] out."""
+    check_keywords(rest)
     # Under autocast rotary embeddings leave queries and keys in another precision than values.
     query, key = query.to(value.dtype), key.to(value.dtype)
     return continued.attend(module.layer_idx, query, key, value, scaling).transpose(1, 2), None

@@ -104,7 +104,7 @@ class DecodingBatch:
         self._ends_by_text = any(request.ends for request in requests)
 
         self._turns = keeping.turns
-        filled = prefill(loaded, map(_prompt, requests), keeping.turns)
+        filled = prefill(loaded, map(_prompt, requests), keeping.turns, keeping.share)
         numbers = [filled.number[_prompt(owner)] for owner in self._siblings.owners]
         self._prompts = [filled.parts[number] for number in numbers]
         read = torch.tensor(numbers, device=device)
@@ -122,6 +122,15 @@ class DecodingBatch:
 
     def __len__(self) -> int:
         return len(self._sequences)
+
+    @property
+    def logits(self) -> Tensor:
+        """Those of the next token, float32 [B, V], in the order of the requests' siblings until sequences end."""
+        return self._logits
+
+    def tokens(self) -> list[list[int]]:
+        """What the sequences have said, in the same order."""
+        return self._transcript.tokens(self._sequences.number)
 
     @property
     def small(self) -> bool:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from cadre.engines.torch.base.loading import attending
+from cadre.engines.torch.base.loading import attending, check_keywords
 from cadre.engines.torch.sampling.kv_cache import KeyValues
 from cadre.engines.torch.sampling.shared_prefix_cache import Scoring, is_plain
 from cadre.engines.torch.sampling.turn_cache import Piece, rows_of
@@ -173,6 +173,7 @@ def _attend(
     **rest: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls for attention: `query` [B, H, 1, D] in, [B, 1, H, D] out."""
+    check_keywords(rest)
     scoring = Scoring(scaling, sliding_window)
     return fixed.attend(module.layer_idx, query, key, value, scoring).transpose(1, 2), None
 

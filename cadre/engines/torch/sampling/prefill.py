@@ -53,8 +53,11 @@ class Prefill:
     shifts: Tensor | None = None
 
 
-def prefill(loaded: Loaded, prompts: Iterable[Prompt], turns: TurnCache) -> Prefill:
-    """Run every distinct prompt once, as far as it is not known of earlier turns, and make it known to later ones."""
+def prefill(loaded: Loaded, prompts: Iterable[Prompt], turns: TurnCache, share: bool) -> Prefill:
+    """Run every distinct prompt once, as far as it is not known of earlier turns, and make it known to later ones.
+
+    With `share` what is known is attended to apart, where the model can be run so.
+    """
     distinct = set(prompts)
     known = {prompt: turns.find(prompt.policy, prompt.ids) for prompt in sorted(distinct)}
     fresh = _grouped(prompt for prompt in distinct if known[prompt] is None)
@@ -63,7 +66,7 @@ def prefill(loaded: Loaded, prompts: Iterable[Prompt], turns: TurnCache) -> Pref
     device = loaded.model.device
     shifts: list[Tensor] = []
     ran = [_run(loaded, group, shifts) for group in fresh]
-    ran += [_continue(loaded, group, [going_on[prompt] for prompt in group]) for group in continued]
+    ran += [_continue(loaded, group, [going_on[prompt] for prompt in group], share) for group in continued]
     caches, logits = zip(*ran, strict=True)
     groups = [*fresh, *continued]
     parts = [part for group, cache in zip(groups, caches, strict=True) for part in _kept(turns, group, cache)]
@@ -126,10 +129,12 @@ def _run(loaded: Loaded, prompts: Sequence[Prompt], shifts: list[Tensor]) -> tup
     return cache, _logits(loaded, prompts, [0] * len(prompts), inputs)
 
 
-def _continue(loaded: Loaded, prompts: Sequence[Prompt], known: Sequence[Known]) -> tuple[KeyValues, Tensor]:
+def _continue(
+    loaded: Loaded, prompts: Sequence[Prompt], known: Sequence[Known], share: bool
+) -> tuple[KeyValues, Tensor]:
     """The same for prompts that begin with what is known."""
     starts, lengths = [begins.length for begins in known], [len(prompt.ids) for prompt in prompts]
-    if not continued_prompts.serves(loaded, max(lengths)):
+    if not (share and continued_prompts.serves(loaded, max(lengths))):
         return _continue_masked(loaded, prompts, known)
     keys = ContinuedPrompts(loaded.model.config.num_hidden_layers, known, lengths)
     rest = max(length - start for length, start in zip(lengths, starts, strict=True))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from cadre.engines.torch.base.loading import attending
+from cadre.engines.torch.base.loading import attending, check_keywords
 from cadre.engines.torch.sampling.kv_cache import GROWTH, KeyValues, roomy
 from cadre.engines.torch.sampling.turn_cache import Piece, rows_of
 from cadre.learn.prefix_tree_attention import merge
@@ -254,6 +254,7 @@ def _attend(
     **rest: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls for attention: `query` [B, H, 1, D] in, [B, 1, H, D] out."""
+    check_keywords(rest)
     # Under autocast rotary embeddings leave queries and keys in another precision than values.
     query, key = query.to(value.dtype), key.to(value.dtype)
     scoring = Scoring(scaling, sliding_window)

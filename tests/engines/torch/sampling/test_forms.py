@@ -1,0 +1,135 @@
+"""Models whose attention is not plain are sampled in a form that is right for them, or refused when they are loaded."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from cadre.engines.torch.base.loading import check_keywords
+from cadre.engines.torch.sampling import forms, shared_prefix_cache
+from cadre.engines.torch.sampling.forms import Forms
+from cadre.errors import EngineError
+from cadre.rollout.rounds import together
+from cadre.types import Message, PreviousTurn
+from tests.engines import tiny
+from tests.engines.tiny import request, sample
+from tests.engines.torch.sampling.test_decode import plain_logprobs
+
+WIDE = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}
+# By type in config.json: attention with sinks, of its own, with keywords of its own, and with values of another width.
+SETTINGS = {
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8, "sliding_window": tiny.WINDOW},
+    "diffllama": {},
+    "stablelm": {},
+    "falcon": {},
+    "gptj": {**WIDE, "rotary_dim": 4},
+    "deepseek_v3": {
+        "num_key_value_heads": 4,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 8,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 8,
+        "n_routed_experts": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "first_k_dense_replace": 1,
+    },
+    "mpt": {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 512},
+    "bloom": {"n_layer": 2, "n_head": 4},
+}
+REFUSED = {"mpt": "gives logits that are", "bloom": "raises"}
+SERVED = sorted(SETTINGS.keys() - REFUSED.keys())
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    """A folder with a tiny model of every type of `SETTINGS`."""
+    root = tmp_path_factory.mktemp("others")
+    for kind, own in SETTINGS.items():
+        config = AutoConfig.for_model(kind, **{"vocab_size": 260, **tiny.SHAPE, **own})
+        tiny.save(lambda config=config: AutoModelForCausalLM.from_config(config), root / kind)
+        tiny.byte_tokenizer().save_pretrained(root / kind)
+    return root
+
+
+async def two_turns(engine):
+    """Prompts of different length at once, and another turn of one of them."""
+    asked = [request("go", 2, 1, max_tokens=20), request("a prompt that is longer than a window", 1, 2)]
+    first = [one for siblings in await asyncio.gather(*map(engine.sample, asked)) for one in siblings]
+    said = (Message("assistant", first[0].text), Message("user", "and then?"))
+    previous = PreviousTurn(asked[0].messages, first[0])
+    return first + await engine.sample(
+        replace(asked[0], messages=asked[0].messages + said, key=3, previous=previous, count=2)
+    )
+
+
+def gap(folder, engine):
+    """How far the log-probabilities of two turns are from those of plain forwards."""
+    (drawn,) = asyncio.run(together(two_turns(engine)))
+    reference = AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation=engine.loaded.model.config._attn_implementation
+    )
+    return max(float((plain_logprobs(reference, one, 1.0) - torch.tensor(one.logprobs)).abs().max()) for one in drawn)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("kind", SERVED)
+def test_attention_that_is_not_plain_is_sampled_without_sharing(others, engine, kind, graphs):
+    mine = engine(others / kind)
+    mine.graphs = graphs
+    assert mine._forms == Forms(share=False, turns=True)
+    assert shared_prefix_cache.serves(mine.loaded.model)
+    assert gap(others / kind, mine) < 1e-4
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_model_that_no_form_is_right_for_is_refused_when_loaded(others, engine, kind):
+    with pytest.raises(EngineError, match=rf"(?s)type '{kind}'.*different length it {REFUSED[kind]}.*Take a model"):
+        engine(others / kind)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+def test_plain_attention_is_shared_as_before(engine, architecture, dtype):
+    mine = engine(architecture, dtype=dtype)
+    assert mine._forms == Forms(share=architecture != "gemma2", turns=True)
+    assert forms.replays(mine.loaded, mine.dtype) == (architecture != "gemma2")
+
+
+def test_a_second_turn_that_is_wrong_is_run_from_its_beginning(engine, monkeypatch):
+    """Mistake: a form that is right for a first turn alone."""
+    off = forms._off
+    monkeypatch.setattr(forms, "_found", {})
+    monkeypatch.setattr(shared_prefix_cache, "serves", lambda model: False)
+    monkeypatch.setattr(forms, "_off", lambda *asked: 1.0 if len(asked[-1][0]) > forms.LENGTHS[0] else off(*asked))
+    mine = engine()
+    assert mine._forms == Forms(share=False, turns=False)
+    (drawn,) = asyncio.run(together(two_turns(mine)))
+    assert len(drawn) == 5
+    assert mine.turns.bytes == 0
+
+
+def test_models_that_are_alike_are_tried_once_and_draw_no_random_numbers(engine, folders, monkeypatch):
+    tried, once = [], forms._tried
+    monkeypatch.setattr(forms, "_found", {})
+    monkeypatch.setattr(forms, "_tried", lambda *asked: tried.append(1) or once(*asked))
+    before = torch.get_rng_state()
+    first = sample(engine(), request("go", 2, 5))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert len(tried) == 1
+    second = sample(engine(), request("go", 2, 5))
+    engine("qwen2")
+    assert len(tried) == 2
+    assert [one.logprobs for one in first[0]] == [one.logprobs for one in second[0]]
+
+
+def test_a_keyword_that_a_form_does_not_know_is_not_swallowed():
+    check_keywords({"dropout": 0.0, "position_ids": torch.arange(3), "use_cache": False, "softcap": None})
+    for name, value in {"s_aux": torch.zeros(2), "dropout": 0.1, "softcap": 5.0}.items():
+        with pytest.raises(EngineError, match=f"attention '{name}'"):
+            check_keywords({name: value})
