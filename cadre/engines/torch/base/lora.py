@@ -58,12 +58,11 @@ class Adapters:
         self.pairs: dict[str, dict[str, Pair]] = {}
         self._segments: Segments = ()
         self._fewer: Segments = ()
-        linears = linear_layers(model)
         for policy, config in configs.items():
-            chosen = targeted_layers(linears, config, policy)
-            self.pairs[policy] = {name: _fresh(linears[name], config, (seed, policy, name)) for name in chosen}
+            chosen = targeted_layers(model, config, policy)
+            self.pairs[policy] = {name: _fresh(linear, config, (seed, policy, name)) for name, linear in chosen.items()}
         for name in {name: None for pairs in self.pairs.values() for name in pairs}:
-            linears[name].register_forward_hook(self._hook(name))
+            model.get_submodule(name).register_forward_hook(self._hook(name))
 
     def parameters(self, policy: str) -> dict[str, nn.Parameter]:
         """The trained weights of one policy, under PEFT's names without their prefix."""
@@ -121,10 +120,20 @@ def linear_layers(model: Any) -> dict[str, nn.Linear]:
     }
 
 
-def targeted_layers(linears: Mapping[str, nn.Linear], config: LoraConfig, policy: str) -> list[str]:
-    """The names of the layers that the targets mean: a target matches the end of a name, as in PEFT."""
+def targeted_layers(model: Any, config: LoraConfig, policy: str) -> dict[str, nn.Linear]:
+    """The layers that the targets mean, by name: a target matches the end of a name, as in PEFT.
+
+    Raises EngineError where a target is no linear layer, or the model has none.
+    """
+    linears = linear_layers(model)
+    if not linears:
+        raise EngineError(
+            f"Policy {policy!r} has a lora, and the model, of type {model.config.model_type!r}, no linear layer to "
+            f"hang it on: got layers of {', '.join(_kinds(model))}; expected torch's Linear beside the vocabulary "
+            "projection. Take another model, or leave lora out, which trains the model whole."
+        )
     if config.targets == "all-linear":
-        return list(linears)
+        return linears
     for target in config.targets:
         if not any(_ends_with(name, target) for name in linears):
             known = ", ".join(sorted({name.rpartition(".")[2] for name in linears}))
@@ -132,7 +141,13 @@ def targeted_layers(linears: Mapping[str, nn.Linear], config: LoraConfig, policy
                 f"Policy {policy!r}: lora.targets names {target!r}, which is no linear layer of the model (the "
                 f"vocabulary projection takes no adapter). Expected 'all-linear' or some of {known}."
             )
-    return [name for name in linears if any(_ends_with(name, target) for target in config.targets)]
+    return {name: each for name, each in linears.items() if any(_ends_with(name, end) for end in config.targets)}
+
+
+def _kinds(model: Any) -> list[str]:
+    """The kinds of layers that have a matrix of their own, but for embeddings and the vocabulary projection."""
+    others = [each for each in model.modules() if not isinstance(each, nn.Embedding | nn.Linear)]
+    return sorted({type(each).__name__ for each in others if any(p.dim() > 1 for p in each.parameters(recurse=False))})
 
 
 def _ends_with(name: str, target: str) -> bool:

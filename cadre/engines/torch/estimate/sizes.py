@@ -12,7 +12,7 @@ from transformers import AutoConfig
 
 from cadre.engines.model_folder import reading
 from cadre.engines.torch.base.loading import DTYPES, class_of, locate
-from cadre.engines.torch.base.lora import linear_layers, targeted_layers
+from cadre.engines.torch.base.lora import targeted_layers
 from cadre.engines.torch.sampling.batch_memory import SequenceMemory
 from cadre.settings import PolicyConfig
 from cadre.settings.known_models import SHAPES
@@ -61,8 +61,7 @@ def measure(name: str, policy: PolicyConfig) -> Sizes:
 def adapter(model: Any, policy: PolicyConfig, name: str) -> int:
     """The parameters of a policy's adapter: rank times the inputs and outputs of each layer that has one."""
     assert policy.lora is not None
-    linears = linear_layers(model)
-    chosen = [linears[layer] for layer in targeted_layers(linears, policy.lora, name)]
+    chosen = targeted_layers(model, policy.lora, name).values()
     return sum(policy.lora.rank * (linear.in_features + linear.out_features) for linear in chosen)
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from cadre.engines.torch import TorchEngine
 from cadre.engines.torch.sampling.llama_step import Step
@@ -280,6 +280,19 @@ def test_targets_are_matched_as_peft_does(folders, tmp_path):
     for wrong in ("q_prog", "lm_head"):
         with pytest.raises(EngineError, match=f"'{wrong}'.*q_proj"):
             made((wrong,))
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ("c_attn",)])
+def test_a_model_without_linear_layers_takes_no_adapter(tmp_path, targets):
+    """Mistake: an adapter of no layer, over which the optimiser then complains."""
+    config = GPT2Config(vocab_size=260, n_embd=32, n_layer=1, n_head=2, pad_token_id=256, eos_token_id=257)
+    tiny.save(lambda: GPT2LMHeadModel(config), tmp_path)
+    tiny.byte_tokenizer().save_pretrained(tmp_path)
+    policies = {"p": tiny.policy(tmp_path, lora=LoraConfig(rank=2, targets=targets))}
+    with pytest.raises(
+        EngineError, match=r"'p' has a lora.*type 'gpt2'.*got layers of Conv1D; expected.*leave lora out"
+    ):
+        TorchEngine(tmp_path, policies, 0)
 
 
 @pytest.mark.parametrize(
