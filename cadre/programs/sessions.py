@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +17,8 @@ from cadre.programs.refusal import Refused
 from cadre.types import Message, Reward
 
 MAX_HELD = 256
+# Contents whose calls are counted, for each call that is kept.
+COUNTED = 10
 
 
 @dataclass(eq=False)
@@ -68,7 +70,10 @@ class Session:
     over: Refused | None = None
     held: dict[str, list[Held]] = field(default_factory=dict)
     stored: dict[str, tuple[Message, ...]] = field(default_factory=dict)
-    calls: Counter[str] = field(default_factory=Counter)
+    calls: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    _kept: OrderedDict[Held, None] = field(default_factory=OrderedDict)
+    _waiting: list[Held] = field(default_factory=list)
+    _uncounted: int = 0
 
     def attach(self, call: Call, again: bool) -> Held:
         """The call as it is held: a new one, or the one that the client has lost hold of and repeats. `again` says that
@@ -78,45 +83,79 @@ class Session:
         if self.models and call.role not in self.models:
             known = ", ".join(self.models)
             raise Refused(404, f"model: there is no {call.role[:80]!r}; expected {known}.", "model", "model_not_found")
-        alike = self.held.setdefault(call.content, [])
+        alike = self.held.get(call.content, [])
         lost = [held for held in alike if held.left]
         failed = [held for held in alike if held.failed]
         repeated = lost[:1] or (alike[-1:] if again and not failed else [])
         if repeated:
             return repeated[0]
-        if again and failed:
-            alike.remove(failed[0])  # it is asked again as another call, once
-        if sum(not held.answer.done() for every in self.held.values() for held in every) >= MAX_HELD:
+        if self._full():
             raise Refused(429, f"This session waits for {MAX_HELD} answers; expected fewer at once. Ask again later.")
-        held = Held(call, self.calls[call.content], asyncio.get_running_loop().create_future())
-        held.answer.add_done_callback(
-            lambda future: future.cancelled() or future.exception()
-        )  # seen, if by nobody else
-        alike.append(held)
-        self.calls[call.content] += 1
-        self._forget()
+        if again and failed:
+            self._let_go(failed[0])  # it is asked again as another call, once
+        held = self._hold(call)
+        self._forget(call.content)
         self.arrived(held)
         return held
 
-    def _forget(self) -> None:
-        """Let go of the oldest calls, where not all are kept."""
-        while self.remembered is not None and len(self.held) > self.remembered:
-            oldest = next(iter(self.held))
-            if any(not held.answer.done() for held in self.held[oldest]):
+    def _hold(self, call: Call) -> Held:
+        held = Held(call, self._counted(call.content), asyncio.get_running_loop().create_future())
+        held.answer.add_done_callback(
+            lambda future: future.cancelled() or future.exception()
+        )  # seen, if by nobody else
+        self.held.setdefault(call.content, []).append(held)
+        self._kept[held] = None
+        self._waiting.append(held)
+        return held
+
+    def _full(self) -> bool:
+        """Whether as many answers are waited for as may be. Which of them have come is looked at only then."""
+        if len(self._waiting) >= MAX_HELD:
+            self._waiting = [held for held in self._waiting if not held.answer.done()]
+        return len(self._waiting) >= MAX_HELD
+
+    def _counted(self, content: str) -> int:
+        """How often this was asked before. What may have been asked too long ago to be known counts as if it had been,
+        as often as anything that is known no more: no two calls have one name."""
+        before = self.calls.get(content, self._uncounted)
+        self.calls[content] = before + 1
+        self.calls.move_to_end(content)
+        while self.remembered is not None and len(self.calls) > COUNTED * self.remembered:
+            self._uncounted = max(self._uncounted, self.calls.popitem(last=False)[1])
+        return before
+
+    def _forget(self, content: str) -> None:
+        """Where not all are kept, let go of equal calls whose answers were delivered, as what comes again repeats the
+        latest, and of the oldest that have been answered."""
+        if self.remembered is None:
+            return
+        for held in [held for held in self.held[content] if held.delivered]:
+            self._let_go(held)
+        while len(self._kept) > self.remembered:
+            oldest = next((held for held in self._kept if held.answer.done()), None)
+            if oldest is None:
                 return
-            del self.held[oldest]
-        while self.remembered is not None and len(self.stored) > self.remembered:
+            self._let_go(oldest)
+        while len(self.stored) > self.remembered:
             del self.stored[next(iter(self.stored))]
+
+    def _let_go(self, held: Held) -> None:
+        del self._kept[held]
+        alike = self.held[held.call.content]
+        alike.remove(held)
+        if not alike:
+            del self.held[held.call.content]
 
     def end(self, why: str) -> None:
         """Refuse everything from here on, what is waited for included."""
         if self.over is not None:
             return
         self.over = refusal.ended(why)
-        for held in (held for alike in self.held.values() for held in alike):
+        for held in self._waiting:
             if not held.answer.done():
                 held.answer.set_exception(self.over)
-        self.held, self.stored = {}, {}
+        self.held, self.stored, self._waiting = {}, {}, []
+        self._kept.clear()
 
 
 class Sessions:

@@ -1,0 +1,118 @@
+"""What a session that lasts keeps of the calls that it has answered."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from cadre.programs.calls import Answer, Call
+from cadre.programs.refusal import Refused
+from cadre.programs.sessions import COUNTED, MAX_HELD, Held, Session
+from cadre.types import Message
+
+REMEMBERED = 300
+
+
+def call(text: str = "Go.") -> Call:
+    return Call("coder", (Message("user", text),))
+
+
+def said(held: Held) -> None:
+    held.answer.set_result(Answer(Message("assistant", "Said."), "stop", 3, 2))
+    held.heard = held.delivered = True
+
+
+def refused(held: Held) -> None:
+    held.answer.set_exception(Refused(503, "Busy."))
+    held.heard = True
+
+
+def kept(session: Session) -> int:
+    return sum(len(alike) for alike in session.held.values())
+
+
+def run(work: Callable[[], None]) -> None:
+    async def within() -> None:
+        work()
+
+    asyncio.run(within())
+
+
+def test_of_equal_calls_the_latest_is_kept() -> None:
+    """Mistake: every one of them is, and looked through with each that comes."""
+
+    def ask() -> None:
+        session = Session((), said, remembered=REMEMBERED)
+        names = {session.attach(call(), False).name for _ in range(1000)}
+        assert len(names) == 1000
+        assert kept(session) == 1
+        last = session.attach(call(), False)
+        assert session.attach(call(), True) is last
+        assert session.attach(call(), False) is not last
+
+    run(ask)
+
+
+@pytest.mark.parametrize("answered", [said, refused])
+def test_no_more_are_kept_than_is_said(answered: Callable[[Held], None]) -> None:
+    """Whether they were answered or not, equal or not."""
+
+    def ask() -> None:
+        session = Session((), answered, remembered=REMEMBERED)
+        for number in range(1000):
+            session.attach(call(f"Go to {number}."), False)
+            session.attach(call(), False)
+        assert kept(session) <= REMEMBERED
+
+    run(ask)
+
+
+def test_what_waits_is_kept_and_refused_at_the_end() -> None:
+    def ask() -> None:
+        session = Session((), lambda held: None, remembered=10)
+        waiting = [session.attach(call(f"Wait for {number}."), False) for number in range(MAX_HELD - 1)]
+        session.arrived = said
+        for number in range(100):
+            session.attach(call(f"Go to {number}."), False)
+        assert kept(session) == MAX_HELD
+        session.arrived = lambda held: None
+        waiting.append(session.attach(call(), False))
+        with pytest.raises(Refused, match="waits for 256 answers"):
+            session.attach(call("More."), False)
+        said(waiting.pop())
+        session.attach(call("More."), False)
+        session.end("its task is done")
+        assert all(isinstance(held.answer.exception(), Refused) for held in waiting)
+
+    run(ask)
+
+
+def test_no_two_calls_have_one_name() -> None:
+    """Mistake: what is counted no more begins at 0 again, and is answered with the same noise under the same name."""
+
+    def ask() -> None:
+        session = Session((), said, remembered=4)
+        texts = [f"Go to {number % 50}." for number in range(200)]
+        assert len({session.attach(call(text), False).name for text in texts}) == 200
+        assert len(session.calls) <= COUNTED * 4
+
+    run(ask)
+
+
+def test_a_refused_repetition_can_be_made_again() -> None:
+    """Mistake: it is given what an equal call was answered that came before."""
+
+    def ask() -> None:
+        came: list[Held] = []
+        session = Session((), came.append)
+        first, failed = session.attach(call(), False), session.attach(call(), False)
+        said(first)
+        refused(failed)
+        for number in range(MAX_HELD):
+            session.attach(call(f"Wait for {number}."), False)
+        with pytest.raises(Refused, match="waits for"):
+            session.attach(call(), True)
+        said(came[-1])
+        assert session.attach(call(), True) is came[-1] is not first
+
+    run(ask)
