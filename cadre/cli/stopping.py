@@ -50,6 +50,9 @@ def _end(number: int) -> None:
     pool = sys.modules.get("cadre.sandbox.pool")
     if pool is not None:
         pool.close_all()
+    scratch = sys.modules.get("cadre.engines.scratch")
+    if scratch is not None:
+        scratch.remove_all()
     sys.stdout.flush()
     sys.stderr.write("Stopped.\n")
     sys.stderr.flush()

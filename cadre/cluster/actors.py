@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from cadre.cluster import files
 from cadre.cluster.files import Bytes, Files
 from cadre.cluster.recipes import LearnerRecipe, SamplerRecipe
+from cadre.engines import scratch
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import PromptError
@@ -98,9 +97,9 @@ class SamplerProcess(Process):
         if not isinstance(content, dict):
             await self.sampler.load(Weights(policy, version, tensors=files.unpacked(content)))
             return
-        with TemporaryDirectory(prefix="cadre-") as folder:
-            files.write(content, Path(folder))
-            await self.sampler.load(Weights(policy, version, Path(folder)))
+        with scratch.lent("files") as folder:
+            files.write(content, folder)
+            await self.sampler.load(Weights(policy, version, folder))
 
 
 async def _next(done: asyncio.Queue[Any], drawing: asyncio.Task[Any]) -> Any:
@@ -149,10 +148,10 @@ class LearnerProcess(LearningProcess):
 
     async def load(self, *states: Files) -> None:
         """Be as the learner was whose state these are, a part of it each."""
-        with TemporaryDirectory(prefix="cadre-") as folder:
+        with scratch.lent("files") as folder:
             for state in states:
-                files.write(state, Path(folder))
-            self.learner.load(Path(folder))
+                files.write(state, folder)
+            self.learner.load(folder)
 
     async def export(self, policy: str, merge: bool) -> Files:
         return files.written_by(lambda folder: self.learner.export(policy, folder, merge))

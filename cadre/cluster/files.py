@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cadre.engines import scratch
 from cadre.errors import EngineError
 from cadre.team import Weights
 
@@ -62,6 +62,6 @@ def write(files: Files, folder: Path) -> None:
 
 def written_by(fill: Callable[[Path], object]) -> Files:
     """What `fill` writes into a folder that it is given."""
-    with tempfile.TemporaryDirectory(prefix="cadre-") as folder:
-        fill(Path(folder))
-        return read(Path(folder))
+    with scratch.lent("files") as folder:
+        fill(folder)
+        return read(folder)

@@ -16,6 +16,7 @@ from cadre.cluster.actors import LearningProcess, settle
 from cadre.cluster.connection import ray_module
 from cadre.cluster.files import Bytes, Files
 from cadre.cluster.recipes import LearnerRecipe
+from cadre.engines import scratch
 from cadre.team import Metrics
 from cadre.types import Datum
 
@@ -69,7 +70,7 @@ class RankProcess(LearningProcess):
             return weights.version, {}
         content = files.content_of(weights)
         # Actors are ended without a word, so nothing may lie here that is of no more use.
-        shutil.rmtree(weights.folder.parent.parent)
+        scratch.remove(weights.folder.parent.parent)
         return weights.version, content
 
     async def state(self) -> tuple[None, Files]:

@@ -6,10 +6,8 @@ its own and would keep the packed copy of the old ones, so heads are packed agai
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from safetensors.torch import load_file, save_file
@@ -24,7 +22,7 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from cadre.engines.vllm.published import scratch
+from cadre.engines import scratch
 
 # Bytes of one file; what crosses at once.
 PART = 1 << 30
@@ -91,15 +89,12 @@ class FilesSender(TrainerWeightTransferEngine):
 
     def send_weights(self) -> None:
         self.client.start_weight_update()
-        folder = Path(scratch())
-        try:
+        with scratch.lent("parts", scratch.in_memory()) as folder:
             for number, part in enumerate(_parts(iter(self.source))):
                 path = folder / f"{number}.safetensors"
                 save_file(part, path)
                 self.client.update_weights({"path": str(path)})
                 path.unlink()
-        finally:
-            shutil.rmtree(folder)
         self.client.finish_weight_update()
 
 

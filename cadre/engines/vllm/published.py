@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,15 +10,13 @@ from pathlib import Path
 from safetensors.torch import load_file
 from torch import Tensor
 
+from cadre.engines import scratch
 from cadre.engines.torch.base.storage import write_adapter
 from cadre.engines.vllm.adapters import Adapter
 from cadre.errors import EngineError
 from cadre.learn import tensor_files
 from cadre.settings import LoraConfig
 from cadre.team import Weights
-
-# Memory that all processes of a machine read as files; elsewhere the temporary folder.
-IN_MEMORY = Path("/dev/shm")
 
 
 def tensors_of(weights: Weights) -> Mapping[str, Tensor]:
@@ -43,19 +40,14 @@ def _folder(weights: Weights) -> Path:
     return weights.folder
 
 
-def scratch() -> str:
-    """A new folder in memory, for the caller to remove."""
-    return tempfile.mkdtemp(prefix="cadre-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None)
-
-
 class AdapterFiles:
     """The folders that vLLM reads adapters from, in memory; `source` is their base. Removed on `close`, and at the
     latest when the process ends."""
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._root = Path(scratch())
-        self._finalizer = weakref.finalize(self, shutil.rmtree, self._root, True)
+        self._root = scratch.make("adapters", scratch.in_memory())
+        self._finalizer = weakref.finalize(self, scratch.remove, self._root)
 
     def write(self, adapter: Adapter, weights: Weights, config: LoraConfig) -> Path:
         """The folder of this version: one of its own, or the one that the weights are in. Raises EngineError where

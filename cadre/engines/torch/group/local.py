@@ -6,9 +6,7 @@ import asyncio
 import atexit
 import math
 import os
-import shutil
 import signal
-import tempfile
 import threading
 import time
 import weakref
@@ -23,6 +21,7 @@ from typing import Any
 import torch
 from torch import multiprocessing
 
+from cadre.engines import scratch
 from cadre.engines.torch.base import loading
 from cadre.engines.torch.group.rank_learner import LearnerPart, RankLearner
 from cadre.errors import CadreError, EngineError
@@ -60,9 +59,9 @@ class GroupLearner:
     def __init__(self, part: LearnerPart, ranks: int) -> None:
         _check_cards(part, ranks)
         self._policies = tuple(name for name, policy in part.policies.items() if not policy.frozen)
-        self._meeting = tempfile.mkdtemp(prefix="cadre-ranks-")
+        self._meeting = scratch.make("ranks")
         # At the latest when the process ends, whoever forgets to close this.
-        self._removed = weakref.finalize(self, shutil.rmtree, self._meeting, True)
+        self._removed = weakref.finalize(self, scratch.remove, self._meeting)
         # Before multiprocessing asks its children to end by a signal that these do not hear.
         atexit.register(self.close)
         self._asking = threading.Lock()
@@ -185,12 +184,12 @@ class Place:
 
     rank: int
     ranks: int
-    folder: str
+    folder: Path
 
 
 def serve(pipe: Connection, part: LearnerPart, place: Place) -> None:
     """The life of a rank: make the calls that come through the pipe and answer each, until told to close."""
-    _belong_to_the_trainer()
+    _belong_to_the_trainer(place.folder)
     # The ranks of one machine talk to each other over its own interface, whatever its name resolves to.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(max(1, torch.get_num_threads() // place.ranks))
@@ -224,9 +223,9 @@ class Telling:
         return ours is not None
 
 
-def _belong_to_the_trainer() -> None:
-    """End with the trainer, also in the middle of a call; leave it to decide what Ctrl-C and SIGTERM mean, which
-    terminals and schedulers send to every process of a group."""
+def _belong_to_the_trainer(folder: Path) -> None:
+    """End with the trainer, also in the middle of a call, and remove the folder if it has not; leave it to decide what
+    Ctrl-C and SIGTERM mean, which terminals and schedulers send to every process of a group."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     trainer = multiprocessing.parent_process()
@@ -234,6 +233,7 @@ def _belong_to_the_trainer() -> None:
     def watch() -> None:
         if trainer is not None:
             trainer.join()
+        scratch.erase(folder)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -8,7 +8,6 @@ does it on one machine.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
+from cadre.engines import scratch
 from cadre.engines.torch.base import loading, malloc, storage
 from cadre.engines.torch.base.loading import Loaded
 from cadre.engines.torch.group import sharding
@@ -54,12 +54,12 @@ class RankLearner:
 
     `init_method` is where the ranks meet, as torch.distributed.init_process_group takes it: `file:///shared/new_file`
     or `tcp://host:port`. A process holds one of these at a time, and the policies' device is cuda, of which each rank
-    takes a card of its own, or cpu. What rank 0 hands over lies below the folder `scratch`, or where temporary files
+    takes a card of its own, or cpu. What rank 0 hands over lies in the folder `below`, or where temporary files
     do. Raises EngineError where the model cannot be trained as asked.
     """
 
     def __init__(
-        self, part: LearnerPart, rank: int, world_size: int, init_method: str, scratch: str | None = None
+        self, part: LearnerPart, rank: int, world_size: int, init_method: str, below: Path | None = None
     ) -> None:
         self._part = part
         device = _device(next(iter(part.policies.values())).device, rank)
@@ -85,7 +85,7 @@ class RankLearner:
         }
         self._trainer = Trainer(self._forward, self._optimisers, part.training, part.seed)
         self._reference: Scorer | None = None
-        self._scratch = scratch
+        self._below = below
         self._handed_over: Path | None = None  # on rank 0, once something was
 
     @property
@@ -104,7 +104,7 @@ class RankLearner:
             self.export(policy, Path())
             return Weights(policy, version)
         if self._handed_over is None or not self._handed_over.exists():
-            self._handed_over = Path(tempfile.mkdtemp(prefix="cadre-weights-", dir=self._scratch))
+            self._handed_over = scratch.make("weights", self._below)
         folder = self._handed_over / policy / f"v{version}"
         self.export(policy, folder)
         kept = sorted(folder.parent.iterdir(), key=lambda path: int(path.name[1:]))
@@ -175,7 +175,7 @@ class RankLearner:
     def close(self) -> None:
         """Leave the group. May be called more than once."""
         if self._handed_over is not None:
-            shutil.rmtree(self._handed_over, ignore_errors=True)
+            scratch.remove(self._handed_over)
         if distributed.is_initialized():
             distributed.destroy_process_group()
 

@@ -1,0 +1,146 @@
+"""Folders go with the process that made them, however it ends, and nobody else's do."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cadre.engines import scratch
+
+PROC = pytest.mark.skipif(not scratch.here(), reason="processes cannot be told apart here")
+
+
+def run(code: str) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=120)
+    return done.returncode, done.stdout.strip()
+
+
+def named(folder: Path, where: str, pid: int, since: str) -> Path:
+    made = folder / f"cadre-weights-{where}-{pid}-{since}-abcdefgh"
+    (made / "planner").mkdir(parents=True)
+    return made
+
+
+def test_a_folder_is_there_while_it_is_lent(tmp_path: Path) -> None:
+    with scratch.lent("weights", tmp_path) as folder:
+        (folder / "v0").mkdir()
+        assert folder.parent == tmp_path
+        assert folder.name.startswith("cadre-weights-")
+        scratch.sweep(tmp_path)
+        assert (folder / "v0").exists()
+    assert not folder.exists()
+
+
+@PROC
+def test_folders_of_processes_that_are_no_more_are_swept(tmp_path: Path) -> None:
+    where, pid, since = scratch.here(), os.getpid(), scratch.begun(os.getpid())
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    gone = named(tmp_path, where, dead.pid, since)
+    before = named(tmp_path, where, pid, "1")  # the number is another process's now
+    alive = named(tmp_path, where, pid, since)
+    elsewhere = named(tmp_path, "0" * 16, dead.pid, since)
+    others = [tmp_path / name for name in ("cadre-weights-abcdefgh", f"cadre-weights-{where}-{dead.pid}-x")]
+    for other in others:
+        other.mkdir()
+    link = tmp_path / f"cadre-weights-{where}-{dead.pid}-{since}-linked"
+    link.symlink_to(others[0], target_is_directory=True)
+    scratch.sweep(tmp_path)
+    assert not gone.exists()
+    assert not before.exists()
+    assert all(path.exists() for path in (alive, elsewhere, link, *others))
+
+
+@PROC
+def test_anothers_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owned = named(tmp_path, scratch.here(), os.getpid(), "1")
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    scratch.sweep(tmp_path)
+    assert owned.exists()
+
+
+def test_nothing_is_swept_where_processes_cannot_be_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = named(tmp_path, "0" * 16, 1, "1")
+    monkeypatch.setattr(scratch, "PROC", tmp_path / "none")
+    made = scratch.make("weights", tmp_path)
+    scratch.sweep(tmp_path)
+    assert old.exists()
+    assert made.exists()
+    scratch.remove(made)
+    assert not made.exists()
+
+
+@PROC
+def test_what_a_killed_process_left_goes_when_the_next_makes_one() -> None:
+    code = "from cadre.engines import scratch; print(scratch.make('weights', scratch.in_memory()), flush=True)"
+    _, left = run(f"{code}; import os; os.kill(os.getpid(), 9)")
+    assert Path(left).exists()
+    run(code)
+    assert not Path(left).exists()
+
+
+def test_a_fork_leaves_its_parents(tmp_path: Path) -> None:
+    folder = scratch.make("weights", tmp_path)
+    pid = os.fork()
+    if not pid:
+        scratch.remove_all()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert folder.exists()
+    scratch.remove(folder)
+
+
+def test_a_command_that_is_stopped_leaves_none() -> None:
+    """Ctrl-C where nobody hears it but the command line, which does not wait for the interpreter's end."""
+    code, left = run(
+        "from cadre.cli.stopping import stoppable\n"
+        "from cadre.engines.vllm.published import AdapterFiles\n"
+        "with stoppable():\n"
+        "    files = AdapterFiles('x')\n"
+        "    (files._root / 'planner-v7').mkdir()\n"
+        "    print(files._root, flush=True)\n"
+        "    raise KeyboardInterrupt\n"
+    )
+    assert code == 130
+    assert left.startswith(str(scratch.in_memory()))
+    assert not Path(left).exists()
+
+
+KILLED = """
+import os, signal, sys, time
+from multiprocessing import get_context
+from pathlib import Path
+from cadre.engines import scratch
+from cadre.engines.torch.group import local
+
+def rank(folder, ready):
+    local._belong_to_the_trainer(folder)
+    (folder / "cadre-weights-x" / "p" / "v0").mkdir(parents=True)
+    ready.send("")
+    time.sleep(60)
+
+if __name__ == "__main__":
+    folder = scratch.make("ranks")
+    mine, theirs = get_context("spawn").Pipe()
+    get_context("spawn").Process(target=rank, args=(folder, theirs), daemon=True).start()
+    mine.recv()
+    print(folder, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_ranks_remove_what_a_killed_trainer_left(tmp_path: Path) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    done = subprocess.Popen([sys.executable, str(tmp_path / "killed.py")], stdout=subprocess.PIPE, text=True)
+    assert done.stdout is not None
+    folder = Path(done.stdout.readline().strip())
+    assert done.wait() == -signal.SIGKILL
+    until = time.monotonic() + 20
+    while folder.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert folder.name.startswith("cadre-ranks-")
+    assert not folder.exists()
