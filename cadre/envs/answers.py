@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import re
 
+# Marks of Markdown that a line such as "Moves: RRD" may stand in: the prompts show it in backticks.
+MARKS = "`*_"
 Cell = tuple[int, int]  # (row, column)
 MOVES: dict[str, Cell] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
+
+
+def behind(word: str, text: str) -> str:
+    """What stands behind the last "word:" of an answer, without marks around it; all of it where it has none."""
+    return re.split(rf"{word}[{MARKS}]*\s*:", text, flags=re.IGNORECASE)[-1].strip(f"{MARKS} \t\r\n")
 
 
 def parse_moves(text: str) -> str | None:
@@ -13,7 +20,7 @@ def parse_moves(text: str) -> str | None:
 
     Strict on purpose: an answer with other words in it is not guessed at.
     """
-    answer = re.split(r"moves\s*:", text, flags=re.IGNORECASE)[-1].strip()
+    answer = behind("moves", text)
     return "".join(re.findall("[UDLR]", answer)) if re.fullmatch(r"(\d*[UDLR][\s,]*)+", answer) else None
 
 

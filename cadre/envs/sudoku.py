@@ -10,13 +10,13 @@ the cells to fill. What is written and taken back pays nothing and costs a hundr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from cadre.env import GeneratedTasks, Split
+from cadre.envs.answers import behind
 from cadre.envs.drawings import grid
 from cadre.envs.splits import SPLIT_SIZES, in_split
 from cadre.envs.sudoku_grid import Rows, generate, solutions, valid
@@ -115,7 +115,7 @@ class Sudoku(ToolPlanner):
         Strict on purpose: an answer with other words in it is not guessed at.
         """
         size = len(self.puzzle)
-        rows = re.split(r"grid\s*:", text, flags=re.IGNORECASE)[-1].split()
+        rows = behind("grid", text).split()
         if len(rows) != size:
             return None
         bare = [row.removeprefix(f"{number}:") for number, row in enumerate(rows, 1)]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cadre import random_keys
+from cadre.envs.answers import behind
 from cadre.envs.worlds import formula
 from cadre.errors import ConfigError
 
@@ -136,7 +137,7 @@ def parse_trial(text: str, law: Law) -> Inputs | None:
 
 def behind_try(text: str) -> str:
     """What stands behind the last "Try:" of an answer."""
-    return re.split(r"try\s*:", text[-2000:], flags=re.IGNORECASE)[-1].strip()[:200]
+    return behind("try", text[-2000:])[:200]
 
 
 def substances_in(text: str, law: Law) -> list[str]:
@@ -152,7 +153,7 @@ def mixed(law: Law, first: str, second: str) -> Inputs:
 def parse_theory(text: str, law: Law) -> dict[str, ast.expr] | None:
     """The equations of a theory: behind a last "Law:" an expression, or for switches a line `C = A and not B` each.
     None where anything in it cannot be read."""
-    said = re.split(r"law\s*:", text[-4000:], flags=re.IGNORECASE)[-1].strip()
+    said = behind("law", text[-4000:])
     if law.kind != "causal":
         named = re.match(rf"{law.target}\s*=(?!=)", said)
         tree = formula.parse(said[named.end() :] if named else said, law.inputs)

@@ -22,6 +22,7 @@ from cadre import random_keys
 from cadre.env import Env, GeneratedTasks, Split
 from cadre.envs import drawings
 from cadre.envs.adapters import package
+from cadre.envs.answers import behind
 from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
 from cadre.envs.worlds import relay
 from cadre.envs.worlds.plan_domains import DOMAINS, ROBOTS, DomainName, fact, pddl, problem
@@ -88,7 +89,7 @@ def grounded(domain: str, text: str) -> Grounded:
 def parse_plan(text: str) -> list[str] | None:
     """The actions of a plan: behind a last "Plan:", one a line or apart by semicolons, in brackets or not. None where
     anything in it cannot be read."""
-    said = re.split(r"plan\s*:", text, flags=re.IGNORECASE)[-1].strip().lower()
+    said = behind("plan", text).lower()
     lines = [line.strip() for line in re.split(r"[\n;]|\)\s*(?=\()", said) if line.strip()]
     found = [ACTION.fullmatch(line) for line in lines[: LONGEST + 1]]
     if not lines or len(lines) > LONGEST or None in found:
