@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from cadre.engines import hub, pictures
 from cadre.engines.chat_template import Template
+from cadre.engines.context import context_of
 from cadre.engines.model_folder import reading
 from cadre.types import Message
 
@@ -32,7 +33,7 @@ class Previewer:
             tokenizer = AutoTokenizer.from_pretrained(source)
             config = AutoConfig.from_pretrained(source)
         self.tokenizer, self.template = tokenizer, Template(tokenizer, pictures=pictures.of_model(source, tokenizer))
-        self.context: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+        self.context = context_of(config)
 
     def preview(self, messages: Sequence[Message]) -> Preview:
         """The prompt that the model would go on from. Raises EngineError where the template refuses the messages."""

@@ -18,6 +18,7 @@ from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
 from cadre.engines import chat_template
+from cadre.engines.context import context_of
 from cadre.engines.model_folder import reading
 from cadre.engines.torch.base.loading import locate, pick_device
 from cadre.errors import EngineError
@@ -62,7 +63,7 @@ class RewardModel:
         answered = self.tokenizer(answer, add_special_tokens=False).input_ids
         end = self.template.end_of_turn
         ids = (*self.template.prompt_ids(prompt, None, ()), *answered, *(() if end is None else (end,)))
-        most = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
+        most = context_of(self.model.config) or 1 << 20
         if len(ids) > most:
             raise EngineError(
                 f"The reward model's context holds {most} tokens, and a prompt with its answer has {len(ids)}; "

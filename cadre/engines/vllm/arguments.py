@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import AutoConfig, GenerationConfig
 
+from cadre.engines.context import context_of
 from cadre.engines.model_text import ModelText, stops_of
 from cadre.engines.torch.base import loading
 from cadre.engines.vllm.adapters import rank_of, slots
@@ -63,7 +64,7 @@ def text_of(source: str, policies: Mapping[str, PolicyConfig], options: Options)
     templates = loading.templates_of(tokenizer, policies)
     config = AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
     stops = stops_of(_configured_stops(source, config), tokenizer, next(iter(templates.values())))
-    longest = getattr(config.get_text_config(), "max_position_embeddings", None) or 1 << 20
+    longest = context_of(config) or 1 << 20
     return ModelText(templates, stops, min(longest, options.config.context or longest))
 
 

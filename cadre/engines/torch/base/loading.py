@@ -19,6 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from cadre.engines import chat_template, hub
 from cadre.engines import pictures as seeing
+from cadre.engines.context import context_of
 from cadre.engines.model_folder import reading
 from cadre.engines.model_text import stops_of
 from cadre.engines.pictures import Pictures
@@ -150,7 +151,7 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
         configured = getattr(model.generation_config, "eos_token_id", None)
         stops = stops_of(configured, tokenizer, next(iter(templates.values())))
     config = model.config.get_text_config()
-    context = getattr(config, "max_position_embeddings", None) or 1 << 20
+    context = context_of(config) or 1 << 20
     adapters = Adapters(model, loras, seed)
     attention = LayerAttention.of(config)
     if pictures is not None and attention.window is not None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from cadre.engines.context import steady
 from cadre.engines.torch.base import vision
 from cadre.engines.torch.base.loading import Loaded, autocast
 from cadre.engines.torch.base.lora import segments
@@ -25,6 +26,7 @@ from cadre.engines.torch.learning.lm_head import last_states, project
 from cadre.engines.torch.learning.prefix_tree_forward import packing, recomputing, tree_states
 from cadre.engines.torch.learning.ranks import Ranks
 from cadre.engines.torch.learning.token_logprobs import LogprobQuery, token_logprobs
+from cadre.errors import EngineError
 from cadre.learn.batch import Batch, collate
 from cadre.learn.deal import deal
 from cadre.learn.microbatches import MicroBatch, idle, microbatches
@@ -130,6 +132,7 @@ class Forward:
         self.root = Scorer(loaded.model, whole=ranks.size > 1)
         self._adapters, self._pictures = loaded.adapters, loaded.pictures
         self._precision = Precision(precision, any(learner.flex_attention for learner in learners))
+        self._steady = steady(self.model.config)
         self._packing = packing(self.model, learners)
         self._tokens = min((learner.tokens_per_microbatch for learner in learners), default=0)
         self._checkpointing = any(learner.gradient_checkpointing for learner in learners)
@@ -139,11 +142,13 @@ class Forward:
     def cut(self, data: Sequence[Datum]) -> list[MicroBatch]:
         """This rank's part of the sequences in micro-batches, those of a policy side by side in each.
 
-        Every rank has as many; those in which it has nothing to do are idle.
+        Every rank has as many; those in which it has nothing to do are idle. Raises EngineError where a sequence is so
+        long that it would change what others are worth.
         """
         width = self.model.config.get_text_config().hidden_size
         if not data:  # the same on every rank
             return []
+        _check_lengths(data, self._steady)
         if self.ranks.size == 1:
             return microbatches(data, self._tokens, self._packing, width)
         mine = deal(data, self.ranks.size, self._packing, width)[self.ranks.rank]
@@ -239,3 +244,12 @@ class Forward:
         for module in self.model.modules():
             if isinstance(module, GradientCheckpointingLayer):
                 module.training = on
+
+
+def _check_lengths(data: Sequence[Datum], most: int | None) -> None:
+    longest = max(data, key=lambda datum: len(datum.token_ids))
+    if most is not None and len(longest.token_ids) > most:
+        raise EngineError(
+            f"Policy {longest.policy!r}: a sequence has {len(longest.token_ids)} tokens, and beyond {most} the model's "
+            "rotary angles change for all that is run beside it; expected no longer one. Shorten or leave it out."
+        )

@@ -138,7 +138,8 @@ def _continue(
         return _continue_masked(loaded, prompts, known)
     keys = ContinuedPrompts(loaded.model.config.num_hidden_layers, known, lengths)
     rest = max(length - start for length, start in zip(lengths, starts, strict=True))
-    position = torch.tensor(starts).unsqueeze(1) + torch.arange(rest)
+    # Padding stands within the context, too.
+    position = (torch.tensor(starts).unsqueeze(1) + torch.arange(rest)).clamp(max=max(lengths) - 1)
     with keys.reading(loaded.model) as inputs:
         logits = _logits(loaded, prompts, starts, {"position_ids": position, **inputs})
     return keys.cache, logits
@@ -158,7 +159,9 @@ def _continue_masked(loaded: Loaded, prompts: Sequence[Prompt], known: Sequence[
     # A slot beyond what is known of a prompt stands as if it came after all others.
     slots = torch.cat((slots.masked_fill(slots >= starts.unsqueeze(1), 1 << 40), position), dim=1)
     mask = mask_by_type(loaded.attention, position, slots, cache.layers[0].values.dtype)
-    inputs = {"past_key_values": cache, "attention_mask": mask, "position_ids": position, "use_cache": True}
+    # Padding stands within the context, too, though nobody looks at it.
+    within = position.clamp(max=int(lengths.max()) - 1)
+    inputs = {"past_key_values": cache, "attention_mask": mask, "position_ids": within, "use_cache": True}
     logits = _logits(loaded, prompts, starts.tolist(), inputs)
     _close_gaps(cache, starts, before, int(lengths.max()))
     return cache, logits

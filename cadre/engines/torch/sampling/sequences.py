@@ -54,8 +54,8 @@ class Sequences:
         return len(self.number)
 
     def advanced(self) -> Sequences:
-        """One token further."""
-        return replace(self, position=self.position + 1)
+        """One token further; those that ended stand still, as the context may be at its end."""
+        return replace(self, position=self.position + self.running)
 
     def shifted(self, shifts: Tensor) -> Sequences:
         """With each further on by `shifts` int64 [B], as where pictures take other places than tokens."""
