@@ -138,7 +138,7 @@ class LearnerProcess(LearningProcess):
         return await self.learner.update(data)
 
     async def publish(self, policy: str) -> tuple[int, Bytes | Files]:
-        """The policy's version and its weights; two results, so that the weights need not pass through the asker."""
+        """The policy's version and its weights; two results, as the asker keeps the second and reads the first."""
         weights = await self.learner.publish(policy)
         return weights.version, files.content_of(weights)
 

@@ -24,9 +24,10 @@ def ray_module() -> ModuleType:
 
 
 def deaths() -> tuple[type[Exception], ...]:
-    """What Ray raises when whoever is asked is no more: by itself, for want of memory, or with its machine."""
+    """What Ray raises when whoever is asked is no more: by itself, for want of memory, or with its machine, which takes
+    along what was answered and not fetched."""
     exceptions = ray_module().exceptions
-    return exceptions.RayActorError, exceptions.OutOfMemoryError, exceptions.NodeDiedError
+    return exceptions.RayActorError, exceptions.OutOfMemoryError, exceptions.NodeDiedError, exceptions.ObjectLostError
 
 
 def connect(address: str | None) -> None:

@@ -58,8 +58,8 @@ class Member:
         return self._got(work(handle))
 
     def kept(self, work: Callable[[Any], Any]) -> tuple[Any, list[Any]]:
-        """The same for two references: what comes of the first, and the second of each actor as it is, for others to be
-        given."""
+        """The same for two references: what comes of the first, and the second of each actor for others to be given, as
+        long as this process lives: it is in the store of this machine."""
         seconds: list[Any] = []
 
         def first(handle: Any) -> Any:
@@ -67,7 +67,13 @@ class Member:
             seconds.append(second)
             return reference
 
-        return self.ask(first), seconds[-self.size :]
+        met = 0
+        while True:
+            handle, told = self.handle, self.ask(first)
+            try:
+                return told, [_here(second) for second in seconds[-self.size :]]
+            except deaths() as error:
+                met = self.replace(handle, error, met)
 
     def replace(self, dead: Any, error: Exception, before: int) -> int:
         """Make another in place of `dead`, unless that was done, for a question that met as many deaths `before`; how
@@ -141,8 +147,17 @@ class Member:
             return
         raise EngineError(
             f"cluster: a {self.kind.__name__} died {often}, the last time by: {_short(error)}. {why} See Ray's logs, "
-            "and whether memory is left."
+            "and whether memory is left; --resume goes on from the last checkpoint."
         )
+
+
+def _here(reference: Any) -> Any:
+    """The same in this machine's store: what is in another's is lost with that machine."""
+    from ray.experimental import get_object_locations
+
+    ray = ray_module()
+    node, places = ray.get_runtime_context().get_node_id(), get_object_locations([reference])
+    return reference if node in places[reference]["node_ids"] else ray.put(ray.get(reference))
 
 
 def give_back(options: Mapping[str, Any]) -> None:

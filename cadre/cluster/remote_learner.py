@@ -26,7 +26,7 @@ class RemoteLearner:
     def __init__(self, member: Member, policies: Sequence[str], kept: int) -> None:
         self.member, self._kept = member, kept
         self._policies = tuple(policies)
-        # What each of its processes wrote, in Ray's object store.
+        # What each of its processes wrote, in the object store of this machine.
         self._state: list[Any] = []
         self._since: list[Any] = []
         member.recover = self._recover
@@ -46,7 +46,7 @@ class RemoteLearner:
             self.busy = False
 
     async def publish(self, policy: str) -> Weights:
-        """The policy's weights in Ray's object store, where samplers fetch them."""
+        """The policy's weights in the object store of this machine, where samplers fetch them."""
         version, contents = await asyncio.to_thread(
             self.member.kept, lambda handle: handle.publish.options(num_returns=2).remote(policy)
         )
