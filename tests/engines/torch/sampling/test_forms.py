@@ -60,7 +60,7 @@ def others(tmp_path_factory):
 async def two_turns(engine):
     """Prompts of different length at once, and another turn of one of them."""
     asked = [request("go", 2, 1, max_tokens=20), request("a prompt that is longer than a window", 1, 2)]
-    first = [one for siblings in await asyncio.gather(*map(engine.sample, asked)) for one in siblings]
+    first = [one for siblings in await together(*map(engine.sample, asked)) for one in siblings]
     said = (Message("assistant", first[0].text), Message("user", "and then?"))
     previous = PreviousTurn(asked[0].messages, first[0])
     return first + await engine.sample(
