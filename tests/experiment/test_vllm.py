@@ -28,6 +28,9 @@ def team(model: Path, **policies: dict) -> dict:
     return {"policies": named, "roles": dict(zip(("left", "right"), policies, strict=True))}
 
 
+FAR = {"url": "http://x/v1", "frozen": True, "device": "auto"}
+
+
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM is installed, and every engine of it is a stand-in."""
@@ -152,3 +155,17 @@ def test_a_training_hands_every_version_over(
     assert sorted(handed) == ["a-v0", "a-v1", "a-v2", "b-v0", "b-v1", "b-v2"]
     assert sorted(backend.loras.values()) == ["a-v2", "b-v2"]
     assert [line["left/staleness"] for line in run.metrics()] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ({"dtype": "bfloat16", **FAR}, r"dtype: got 'bfloat16' .* an endpoint serves"),
+        ({"trust_remote_code": True, **FAR}, r"trust_remote_code: got True"),
+        ({"key_variable": "KEY"}, r"key_variable: got 'KEY' .* without a url"),
+        ({**FAR, "sampling": {"turns_memory": 1.0}}, r"turns_memory: got 1.0, and http"),
+    ],
+)
+@pytest.mark.usefixtures("there")
+def test_settings_of_another_place_are_refused(policy: dict, message: str, speaker: Path) -> None:
+    refused(speaker, message, sampling={}, team=team(speaker, a={}, b=policy))
