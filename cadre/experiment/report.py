@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from cadre.rewards.shares import wilson
 from cadre.rollout import grow, walk
 from cadre.rollout.walk import Path
 from cadre.types import Branch, Tree
@@ -72,7 +73,7 @@ def summarise(trees: Sequence[Tree], tasks: int, failures: int) -> Report:
     """The report of trees that hold one episode each."""
     paths = [next(walk.episodes(tree.root)) for tree in trees]
     wins = sum(path[-1][1].success for path in paths)
-    low, high = wilson(wins, tasks)
+    low, high = wilson(wins / tasks, tasks)
     return Report(
         tasks=tasks,
         failures=failures,
@@ -111,14 +112,6 @@ def mean_parts(episodes: Sequence[Sequence[Branch]]) -> dict[str, float]:
     return means
 
 
-def wilson(wins: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95% interval of a share (Wilson 1927)."""
-    share, square = wins / n, z * z
-    centre = (share + square / (2 * n)) / (1 + square / n)
-    half = z / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
 def pass_at_k(samples: int, right: int, k: int) -> float:
     """The chance that k of the samples, drawn without putting back, hold a right one: 1 - C(n - c, k) / C(n, k).
 
@@ -137,6 +130,6 @@ def over_tasks(values: Sequence[float], z: float = 1.96) -> Interval:
     if len(values) < 2:
         return mean, 0.0, 1.0
     if mean in (0.0, 1.0):
-        return mean, *wilson(round(mean * len(values)), len(values), z)
+        return mean, *wilson(mean, len(values), z)
     half = z * stdev(values) / math.sqrt(len(values))
     return mean, max(0.0, mean - half), min(1.0, mean + half)

@@ -22,6 +22,7 @@ from cadre.engines.torch.reward_model import TOKENS, RewardModel, load_scorer, p
 from cadre.errors import ConfigError, DivergedError, RunError
 from cadre.learn.optimiser import Optimiser
 from cadre.rewards.preferences import Pair
+from cadre.rewards.shares import wilson
 from cadre.settings import LearnerConfig
 
 PATIENCE = 3
@@ -57,13 +58,10 @@ class Report:
         """How far the mean over held-out prompts is above chance, at the low end of its 95% interval; pairs of one
         prompt are not independent, so prompts are what counts. Not a number below two prompts. Prompts that all have
         one share have the interval of a share (Wilson's), as a spread of 0 would claim certainty."""
-        count, z = len(self.prompts), 1.96
-        if count < 2:
+        if len(self.prompts) < 2:
             return float("nan")
         if len({*self.prompts}) == 1:
-            share = self.prompts[0]
-            apart = z * math.sqrt(share * (1 - share) / count + (z / count) ** 2 / 4)
-            return (share + z**2 / (2 * count) - apart) / (1 + z**2 / count) - 0.5
+            return wilson(self.prompts[0], len(self.prompts))[0] - 0.5
         return fmean(self.prompts) - 1.96 * stdev(self.prompts) / math.sqrt(len(self.prompts)) - 0.5
 
     def against_chance(self) -> str:
