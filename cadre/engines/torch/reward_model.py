@@ -1,13 +1,16 @@
 """Bradley-Terry reward models: a causal model with a head of one number, read after the end of an answer.
 
 The sequence that is scored: the prompt as the chat template renders it with the answer opened, the tokens of the
-answer, and the token that ends a turn where the template has one. How one is trained: `reward_training`.
+answer, and the token that ends a turn where the template has one. A score is the head's number less the mean over the
+answers that it was trained on (InstructGPT, arXiv 2203.02155, section 3.5), which the folder's configuration holds as
+`reward_mean`, 0 where it has none. How one is trained: `reward_training`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -26,6 +29,7 @@ from cadre.types import Message
 
 # Padded tokens of one forward.
 TOKENS = 4_096
+MEAN = "reward_mean"  # in the configuration of a folder
 
 
 class RewardModel:
@@ -35,6 +39,7 @@ class RewardModel:
         self.model, self.tokenizer, self.tokens = model.eval(), tokenizer, tokens
         self.template = chat_template.Template(tokenizer)
         self.pad = model.config.get_text_config().pad_token_id
+        self.mean = float(getattr(model.config, MEAN, 0.0))
 
     @classmethod
     def load(cls, folder: Path) -> RewardModel:
@@ -48,15 +53,20 @@ class RewardModel:
             )
         return cls(*load_scorer(source, seed=0))
 
+    def centre(self, prompts: Sequence[Sequence[Message]], completions: Sequence[str]) -> None:
+        """From now on score so that these answers have mean 0."""
+        self.mean += fmean(self.score(prompts, completions))
+        setattr(self.model.config, MEAN, self.mean)
+
     @torch.no_grad()
     def score(self, prompts: Sequence[Sequence[Message]], completions: Sequence[str]) -> list[float]:
-        """One number a completion, the answer to the prompt beside it."""
+        """One number a completion, the answer to the prompt beside it, less the model's mean."""
         asked = [self.encode(prompt, answer) for prompt, answer in zip(prompts, completions, strict=True)]
         order = sorted(range(len(asked)), key=lambda index: -len(asked[index]))
         scores: dict[int, float] = {}
         for part in parts_of(order, lambda index: len(asked[index]), self.tokens):
             scores |= dict(zip(part, self.forward([asked[index] for index in part]).tolist(), strict=True))
-        return [scores[index] for index in range(len(asked))]
+        return [scores[index] - self.mean for index in range(len(asked))]
 
     def encode(self, prompt: Sequence[Message], answer: str) -> tuple[int, ...]:
         """The ids of a scored sequence. Raises EngineError where it is longer than the model's context."""
@@ -72,7 +82,7 @@ class RewardModel:
         return ids
 
     def forward(self, sequences: Sequence[tuple[int, ...]]) -> Tensor:
-        """Scores float32 [B] of B sequences, padded on the right. Carries the gradient."""
+        """What the head says of B sequences, padded on the right: float32 [B]. Carries the gradient."""
         unpadded = [torch.tensor(ids) for ids in sequences]
         mask = pad_sequence([torch.ones_like(ids) for ids in unpadded], batch_first=True)
         ids = pad_sequence(unpadded, batch_first=True, padding_value=self.pad)

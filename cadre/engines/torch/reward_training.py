@@ -99,8 +99,16 @@ def train(
         by_prompt[pair.prompt].append(right)
     after = fmean(rights) if rights else float("nan")
     report = Report(tuple(losses), before, after, len(held), tuple(map(fmean, by_prompt.values())))
+    centre(scorer, learned)
     _save(scorer, out)
     return report
+
+
+def centre(scorer: RewardModel, pairs: Sequence[Pair]) -> None:
+    """Score so that the answers of the pairs, each counted once, have mean 0: only differences of scores are learned,
+    and critics begin at 0."""
+    answers = dict.fromkeys((pair.prompt, text) for pair in pairs for text in (pair.chosen, pair.rejected))
+    scorer.centre([prompt for prompt, _ in answers], [text for _, text in answers])
 
 
 def split(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], list[Pair]]:

@@ -1,5 +1,6 @@
 """Reward models: the folder is a plain one, what else is refused, and so are sequences that are too long."""
 
+import json
 import shutil
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from cadre.engines.torch.reward_model import RewardModel
-from cadre.engines.torch.reward_training import Settings
+from cadre.engines.torch.reward_training import Settings, train
 from cadre.errors import EngineError
+from cadre.rewards.preferences import Pair
 from cadre.types import Message
 from tests.engines.torch.test_reward_training import toy, trained
 
@@ -27,8 +29,25 @@ def test_the_folder_scores_the_same_in_plain_transformers(name, folders, tmp_pat
         with torch.no_grad():
             wanted.append(float(model.eval()(ids).logits[0, 0]))
     scorer = RewardModel.load(out)
-    assert scorer.score(prompts, answers) == pytest.approx(wanted, abs=1e-5)
+    mean = json.loads((out / "config.json").read_text())["reward_mean"]
+    assert scorer.score(prompts, answers) == pytest.approx([score - mean for score in wanted], abs=1e-5)
     assert len(set(wanted)) == 5
+
+
+def test_the_answers_learned_from_have_mean_0(folders, tmp_path):
+    """Each answer once, however many pairs it is in; a folder that says no mean scores as its head does."""
+    said = [Pair((Message("user", "q"),), good, bad) for good, bad in (("a", "b"), ("a", "c"), ("b", "c"))]
+    settings = Settings(steps=2, learning_rate=1e-3, validate=0.0, pairs=3)
+    train(said, str(folders["llama"]), tmp_path / "judge", settings, lambda step, loss: None)
+    prompts, answers = [pair.prompt for pair in said], ["a", "b", "c"]
+    scores = RewardModel.load(tmp_path / "judge").score(prompts, answers)
+    assert sum(scores) == pytest.approx(0.0, abs=1e-4)
+    config = json.loads((tmp_path / "judge" / "config.json").read_text())
+    mean = config.pop("reward_mean")
+    (tmp_path / "judge" / "config.json").write_text(json.dumps(config))
+    raw = RewardModel.load(tmp_path / "judge").score(prompts, answers)
+    assert sum(raw) / 3 == pytest.approx(mean, abs=1e-4)
+    assert abs(mean) > 1e-3
 
 
 def test_what_is_no_reward_model_is_refused(folders, tmp_path):
