@@ -91,10 +91,11 @@ class Env:
 
 
 class GeneratedTasks(Sequence[Task]):
-    """A split of `count` tasks made on demand by `make(index)`, so that a large split costs nothing to name."""
+    """A split of `count` tasks made on demand by `make(index)`, so that a large split costs nothing to name. Where they
+    are `read`, from files that may change, a run that goes on looks whether they are still the same."""
 
-    def __init__(self, count: int, make: Callable[[int], Mapping[str, Any]], name: str) -> None:
-        self.size, self.make, self.name = count, make, name
+    def __init__(self, count: int, make: Callable[[int], Mapping[str, Any]], name: str, read: bool = False) -> None:
+        self.size, self.make, self.name, self.read = count, make, name, read
 
     def __len__(self) -> int:
         return self.size

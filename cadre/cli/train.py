@@ -30,7 +30,7 @@ def train(
     overrides: Overrides = None,
     folder: Annotated[Path | None, typer.Option("--run", help="where to write; default runs/RECIPE-NNN")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --run")] = False,
-    force: Annotated[bool, typer.Option("--force", help="go on with --resume although settings have changed")] = False,
+    force: Annotated[bool, typer.Option("--force", help="--resume although settings or tasks have changed")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="build all but the weights; say what it takes")] = False,
 ) -> None:
     """Train a team."""
@@ -44,7 +44,7 @@ def train(
         _dry_run(recipe, changes)
     elif resume:
         here = _resumed(recipe, changes, folder, force)
-        _train(resolve(here.config), here, resume)
+        _train(resolve(here.config), here, resume, force)
     else:
         experiment = resolve(config.load(recipe, changes))
         ask_hub(experiment)
@@ -64,14 +64,14 @@ def _resumed(recipe: str, overrides: list[str], folder: Path | None, force: bool
     return reopened(folder, recipe, overrides, force)
 
 
-def _train(experiment: Experiment, here: Run, resume: bool) -> None:
+def _train(experiment: Experiment, here: Run, resume: bool, force: bool = False) -> None:
     from cadre.experiment import session
 
     policies = len(here.config.team.policies)
     team = f"{policies} policies" if policies > 1 else "1 policy"
     algorithm = f"{experiment.config.algorithm.name}, {experiment.plan.shape.name}"
     console.print(f"run {here.folder}: {experiment.config.env}, {algorithm}, {team}", markup=False, highlight=False)
-    trained, done = session.start(experiment, here, console, resume)
+    trained, done = session.start(experiment, here, console, resume, force)
     trained.close()
     _after(here, done, len(experiment.held_out.tasks("test")))
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from cadre.errors import DataError
+
+State = tuple[tuple[str, int, int], ...]
+
+
+def state_of(files: Iterable[Path]) -> State:
+    """(name, time of change, size) of the files that are there: what is kept of files is kept by it, so that one that
+    has changed is read again."""
+    told = [(str(file), file.stat()) for file in files if file.is_file()]
+    return tuple((name, about.st_mtime_ns, about.st_size) for name, about in told)
 
 
 def rows_of(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:

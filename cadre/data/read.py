@@ -13,6 +13,7 @@ from typing import Any
 
 from cadre.data import hub
 from cadre.data.files import ENDINGS, rows_in
+from cadre.data.jsonl import State, state_of
 from cadre.data.parse import TooLongError
 from cadre.data.records import Record, text_of
 from cadre.data.specs import SPECS, Spec
@@ -69,11 +70,22 @@ def load(name: str, split: str, source: str = "") -> tuple[Record, ...]:
         raise ConfigError(
             f"data: {name} has no {split} split; expected one of {', '.join(spec.splits)}. Name another data set."
         )
-    return _records(name, split, chosen_source(source))
+    return _records(name, split, chosen_source(source), state(name, split, source))
+
+
+def state(name: str, split: str, source: str = "") -> State:
+    """Of the files that a split is read from; nothing of the hub's, and nothing where there are none."""
+    chosen = named_source(source)
+    if not chosen or is_hub(chosen) or split not in spec_of(name).splits:
+        return ()
+    try:
+        return state_of(local_files(name, split, Path(chosen).expanduser()))
+    except MissingFilesError:
+        return ()
 
 
 @lru_cache(maxsize=16)
-def _records(name: str, split: str, source: str) -> tuple[Record, ...]:
+def _records(name: str, split: str, source: str, _state: State) -> tuple[Record, ...]:
     records = tuple(record for _, record in parsed(name, split, source) if record is not None)
     if not records:
         raise DataError(

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from cadre import random_keys
 from cadre.data import read
 from cadre.data.examples import EXAMPLE, EXAMPLES
+from cadre.data.jsonl import State, state_of
 from cadre.data.leaks import leaks as leaks_of
 from cadre.data.records import Kind, Program, Record, text_of
 from cadre.data.specs import SPECS
@@ -62,26 +63,35 @@ def tasks_of(choice: Choice, split: Split) -> GeneratedTasks:
 
     Raises ConfigError for settings that do not fit together, DataError for data that cannot be used.
     """
-    # By the source that is meant now, as what was read is kept by it.
-    records = _records(replace(choice, source=read.named_source(choice.source)), split)
+    # By the source that is meant now and its files as they are now, as what was read is kept by them.
+    choice = replace(choice, source=read.named_source(choice.source))
+    records = _records(choice, split, _state(choice))
     chosen = choice.test if split == "test" else choice.train
     name = Path(chosen).stem if is_user_file(chosen) else chosen
 
     def make(index: int) -> dict[str, Any]:
         return dict(vars(records[index]))
 
-    return GeneratedTasks(len(records), make, f"{split}-{name}")
+    return GeneratedTasks(len(records), make, f"{split}-{name}", read=True)
+
+
+def _state(choice: Choice) -> State:
+    """Of all files that the choice names."""
+    sets = [name for name in (choice.train, choice.test) if not is_user_file(name)]
+    own = [Path(name).expanduser() for name in (choice.train, choice.test) if is_user_file(name)]
+    public = [read.state(name, split, choice.source) for name in sets for split in read.spec_of(name).splits]
+    return sum(public, state_of(own))
 
 
 @lru_cache(maxsize=16)
-def _records(choice: Choice, split: Split) -> tuple[Record, ...]:
+def _records(choice: Choice, split: Split, state: State) -> tuple[Record, ...]:
     if choice.source == EXAMPLE:
         return (EXAMPLES[choice.kind][split == "test"],)
     _check(choice)
     if split == "test":
         own = choice.divided and choice.test == choice.train
         return _halves(choice)[1] if own else _load(choice, choice.test, "test")
-    tested = _records(choice, "test")
+    tested = _records(choice, "test", state)
     trained = _halves(choice)[0] if choice.divided else _load(choice, choice.train, "train")
     kept = _without_leaks(choice, trained, tested)
     if not kept:

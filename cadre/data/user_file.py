@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cadre.data.jsonl import rows_of
+from cadre.data.jsonl import State, rows_of, state_of
 from cadre.data.records import Article, Kind, Problem, Program, Record, text_of
 from cadre.errors import ConfigError, DataError, nearest
 
@@ -139,11 +139,11 @@ def load_user_file(path: str, kind: Kind, fields: Mapping[str, str]) -> tuple[Re
                 f"settings.fields.{field}: a {kind} has no such field; expected some of {', '.join(KNOWN[kind])}. "
                 f"Remove it.{nearest(field, KNOWN[kind])}"
             )
-    return _load(path, kind, tuple(sorted(fields.items())))
+    return _load(path, kind, tuple(sorted(fields.items())), state_of([Path(path).expanduser()]))
 
 
 @lru_cache(maxsize=16)
-def _load(path: str, kind: Kind, fields: tuple[tuple[str, str], ...]) -> tuple[Record, ...]:
+def _load(path: str, kind: Kind, fields: tuple[tuple[str, str], ...], _state: State) -> tuple[Record, ...]:
     file, names = Path(path).expanduser(), dict(fields)
     records: dict[str, Record] = {}
     lines: dict[str, int] = {}

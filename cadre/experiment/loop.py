@@ -41,6 +41,17 @@ class Training:
     notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))
 
     @cached_property
+    def tasks(self) -> Sequence[Task]:
+        """The training split, the same to the end whatever becomes of its files."""
+        return self.experiment.env_spec.tasks("train")
+
+    @cached_property
+    def held_out(self) -> Sequence[Task]:
+        """The tasks that every evaluation plays."""
+        wanted = self.experiment.config.evaluate
+        return self.experiment.held_out.tasks("test")[wanted.first : wanted.first + wanted.tasks]
+
+    @cached_property
     def failed(self) -> FailureLog:
         """Told of every episode that fails."""
         return FailureLog(self.run.folder, self.progress.say)
@@ -90,9 +101,8 @@ async def sample(training: Training, step: int) -> Sampled:
     experiment, team = training.experiment, played_by(training, step)
     goal, plan = experiment.config.train, experiment.plan
     training.failed.begin(step)
-    every_task = experiment.env_spec.tasks("train")
-    tasks = pick(every_task, goal.tasks_per_step, step, goal.seed)
-    fresh = replacement_tasks(every_task, tasks, step, goal.seed)
+    tasks = pick(training.tasks, goal.tasks_per_step, step, goal.seed)
+    fresh = replacement_tasks(training.tasks, tasks, step, goal.seed)
     return await dynamic_sampling.sample(
         tasks,
         Replacements(fresh, goal.replacements, useful(plan, team)),
@@ -137,14 +147,13 @@ async def evaluate_now(training: Training, step: int, ahead: SamplingAhead) -> N
     """`evaluate.tasks` of the test split, greedily, into the run, where it does not hold the report of `step` yet; with
     the newest weights."""
     experiment, run = training.experiment, training.run
-    settings = experiment.config.evaluate
-    if not settings.tasks or any(report["step"] == step for report in run.evaluations()):
+    if not experiment.config.evaluate.tasks or any(report["step"] == step for report in run.evaluations()):
         return
     await ahead.settle()
-    tasks = experiment.held_out.tasks("test")[settings.first : settings.first + settings.tasks]
-    ticking = training.progress.evaluating(step, len(tasks))
+    ticking = training.progress.evaluating(step, len(training.held_out))
     training.failed.begin(step)
-    report, _ = await evaluate.evaluate(experiment.evaluation(training.team, training.failed), tasks, 0, ticking)
+    rollout = experiment.evaluation(training.team, training.failed)
+    report, _ = await evaluate.evaluate(rollout, training.held_out, 0, ticking)
     run.log_evaluation(step, report.as_dict() | exact.as_field(training.team, experiment.held_out))
     training.progress.evaluated(step, report)
 

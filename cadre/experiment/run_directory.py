@@ -89,8 +89,11 @@ class Run:
         begun: dict[str, Any] = json.loads(path.read_text())
         return begun["recipe"], begun["overrides"]
 
-    def record_environment(self, sandbox: Mapping[str, Any], sampling_memory: Mapping[str, float]) -> None:
-        """What this run ran on, and the GiB that each policy may be sampled in, on which rounding depends."""
+    def record_environment(
+        self, sandbox: Mapping[str, Any], sampling_memory: Mapping[str, float], tasks: Mapping[str, str]
+    ) -> None:
+        """What this run ran on, digests of its tasks by split, and the GiB that each policy may be sampled in, on which
+        rounding depends."""
         versions = {name: _version(name) for name in PACKAGES}
         record = {
             "cadre": __version__,
@@ -99,6 +102,7 @@ class Run:
             "packages": versions,
             "machine": machine(),
             "sandbox": dict(sandbox),
+            "tasks": dict(tasks),
             "sampling_memory": dict(sampling_memory),
         }
         _write(self.folder / "environment.json", json.dumps(record, indent=1) + "\n")

@@ -22,17 +22,23 @@ from cadre.experiment.loop import Training, train
 from cadre.experiment.progress import Progress
 from cadre.experiment.resume import adopt, changed
 from cadre.experiment.run_directory import Run
+from cadre.experiment.same_tasks import digests, refuse_others
 from cadre.learn.token_notes import TokenNotes
 from cadre.team import Team, closed_on_failure
 
 
-def start(experiment: Experiment, run: Run, console: Console, resume: bool = False) -> tuple[Team, int]:
+def start(
+    experiment: Experiment, run: Run, console: Console, resume: bool = False, force: bool = False
+) -> tuple[Team, int]:
     """Train in `run`, from its latest checkpoint if it is to `resume`, with the configuration that it then makes its
     own; the team and the updates made in all. A team that could not be trained to the end is closed.
 
-    Raises RunError where another process trains in the run.
+    Raises RunError where another process trains in the run, and where the tasks of one that is to go on have changed,
+    unless forced.
     """
     with RunLock(run.folder), closing(run):
+        if resume and not force:
+            refuse_others(experiment, run)
         if resume:
             adopt(run)
         return _locked(experiment, run, console, resume)
@@ -57,7 +63,7 @@ def _locked(experiment: Experiment, run: Run, console: Console, resume: bool) ->
 def _trained(experiment: Experiment, run: Run, team: Team, watched: Watched, console: Console, resume: bool) -> int:
     """The updates made in all once the team has been trained."""
     run.words = vocabulary(experiment)
-    run.record_environment(sandbox.record(), sampling_memory(team))
+    run.record_environment(sandbox.record(), sampling_memory(team), digests(experiment))
     state = _restored(run, team) if resume else State()
     experiment = hosted(experiment)
     goal, spent, interrupt = experiment.config.train, run.total("rollout/tokens"), Interrupt()

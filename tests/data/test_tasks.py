@@ -131,3 +131,22 @@ def test_invented_items_where_there_are_no_data() -> None:
         choice = Choice(kind, "polaris", "math500", "example")  # type: ignore[arg-type]
         (train,), (test,) = (tasks_of(choice, split) for split in ("train", "test"))  # type: ignore[arg-type]
         assert train.data != test.data
+
+
+def test_files_that_have_changed_are_read_again(tmp_path: Path) -> None:
+    train, test = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    choice = Choice("problem", write(train, ["p"]), write(test, ["r"]))
+    assert asked(choice, "train") == ["p"]
+    before = tasks_of(choice, "train")
+    write(train, ["p", "q"])
+    assert asked(choice, "train") == ["p", "q"]
+    assert len(before) == 1  # who has the tasks keeps them
+    write(test, ["q", "r"])
+    assert asked(choice, "train") == ["p"]  # what is tested is not trained on
+    public = tmp_path / "math-train"
+    public.mkdir()
+    for questions in (["p", "q"], ["p", "q", "s"]):
+        rows = [{"problem": text, "solution": "\\boxed{1}", "level": "1", "type": "t"} for text in questions]
+        (public / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        divided = Choice("problem", "math-train", "math-train", str(tmp_path), held_out=1)
+        assert asked(divided, "train") == questions[1:]

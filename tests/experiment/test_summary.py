@@ -41,7 +41,7 @@ def test_commits_are_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
     clean = commit_of(Path())
     (tmp_path / "mine.yaml").write_text("changed")
     assert (len(clean), commit_of(Path())) == (12, f"{clean}+")
-    run.record_environment({}, {})
+    run.record_environment({}, {}, {})
     assert f"the folder that it was begun in at {clean}+" in "\n".join(summary.lines(run))
     monkeypatch.setenv("PATH", "")
     assert commit_of(Path()) == ""

@@ -1,7 +1,7 @@
 """Bradley-Terry reward models: a causal model with a head of one number, read after the end of an answer.
 
 The sequence that is scored: the prompt as the chat template renders it with the answer opened, the tokens of the
-answer, and the token that ends a turn where the template has one. A score is the head's number less the mean over the
+answer, and the token that ends a turn where the template has one. A score is the head's number less the mean over
 answers that it was trained on (InstructGPT, arXiv 2203.02155, section 3.5), which the folder's configuration holds as
 `reward_mean`, 0 where it has none. How one is trained: `reward_training`.
 """

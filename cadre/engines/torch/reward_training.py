@@ -26,6 +26,7 @@ from cadre.rewards.shares import wilson
 from cadre.settings import LearnerConfig
 
 PATIENCE = 3
+SCORED = 100  # answers that have mean 0 in the end
 # The ids of a pair's two scored sequences, the chosen one first.
 Encoded = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -99,16 +100,17 @@ def train(
         by_prompt[pair.prompt].append(right)
     after = fmean(rights) if rights else float("nan")
     report = Report(tuple(losses), before, after, len(held), tuple(map(fmean, by_prompt.values())))
-    centre(scorer, learned)
+    centre(scorer, learned, settings.seed)
     _save(scorer, out)
     return report
 
 
-def centre(scorer: RewardModel, pairs: Sequence[Pair]) -> None:
+def centre(scorer: RewardModel, pairs: Sequence[Pair], seed: int) -> None:
     """Score so that the answers of the pairs, each counted once, have mean 0: only differences of scores are learned,
-    and critics begin at 0."""
-    answers = dict.fromkeys((pair.prompt, text) for pair in pairs for text in (pair.chosen, pair.rejected))
-    scorer.centre([prompt for prompt, _ in answers], [text for _, text in answers])
+    and critics begin at 0. Of many answers so many are scored that the mean is known to a tenth of their spread."""
+    answers = list(dict.fromkeys((pair.prompt, text) for pair in pairs for text in (pair.chosen, pair.rejected)))
+    some = random_keys.generator(seed, "mean").sample(answers, min(len(answers), SCORED))
+    scorer.centre([prompt for prompt, _ in some], [text for _, text in some])
 
 
 def split(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], list[Pair]]:

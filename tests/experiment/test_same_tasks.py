@@ -1,0 +1,96 @@
+"""Going on with a run whose files of data have changed meanwhile, and reading a file again that has."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cadre.env import GeneratedTasks
+from cadre.errors import RunError
+from cadre.experiment import config, session
+from cadre.experiment.resolve import resolve
+from cadre.experiment.resume import reopened
+from cadre.experiment.run_directory import Run
+from cadre.experiment.same_tasks import _digest, digests
+from cadre.types import Task
+from tests.experiment.test_loop import configured
+
+
+def written(file: Path, answers: list[str], time: int) -> str:
+    """A file of problems, changed at a time of its own, as clocks are coarse."""
+    rows = [json.dumps({"id": str(n), "question": f"Which? {n}", "answer": said}) for n, said in enumerate(answers)]
+    file.write_text("\n".join(rows) + "\n")
+    os.utime(file, (time, time))
+    return str(file)
+
+
+def maths(speaker: Path, train: str, test: str, **sections) -> config.Config:
+    settings = {"train": train, "test": test}
+    trained = {"steps": 1, "tasks_per_step": 1}
+    team = {"policies": {"agent": str(speaker)}, "roles": {"agent": "agent"}}
+    algorithm = {"name": "grpo", "k": 2}
+    return config.parse(
+        {
+            "env": "maths-solo",
+            "settings": settings,
+            "team": team,
+            "algorithm": algorithm,
+            "train": trained,
+            "sampling": {"max_tokens": 2},
+            "evaluate": {"tasks": 1},
+        }
+        | sections
+    )
+
+
+def start(chosen: config.Config, folder: Path, console: Console, resume: bool = False, force: bool = False) -> None:
+    run = Run.open(folder) if resume else Run.create(folder, chosen)
+    team, _ = session.start(resolve(chosen), run, console, resume, force)
+    team.close()
+
+
+@pytest.mark.parametrize(("split", "said"), [("train", "training"), ("test", "held-out")])
+def test_other_tasks_need_force(split: str, said: str, speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    files = {name: written(tmp_path / f"{name}.jsonl", ["1", "2"], 100) for name in ("train", "test")}
+    files["test"] = str(tmp_path / "test.jsonl")
+    (tmp_path / "test.jsonl").write_text('{"question": "Which? 9", "answer": "9"}\n')
+    chosen = maths(speaker, files["train"], files["test"])
+    start(chosen, tmp_path / "run", quiet)
+    start(chosen, tmp_path / "run", quiet, resume=True)
+    before = (tmp_path / "run" / "environment.json").read_text()
+    Path(files[split]).write_text('{"question": "Which? 7", "answer": "8"}\n')
+    with pytest.raises(RunError, match=f"the {said} tasks are not those .* --force"):
+        start(chosen, tmp_path / "run", quiet, resume=True)
+    assert (tmp_path / "run" / "environment.json").read_text() == before
+    start(chosen, tmp_path / "run", quiet, resume=True, force=True)
+    start(chosen, tmp_path / "run", quiet, resume=True)  # which made them its own
+
+
+def test_held_out_tasks_that_settings_change_are_no_other_data(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    files = [written(tmp_path / f"{name}.jsonl", [name], 100) for name in ("1", "2", "3")]
+    train = written(tmp_path / "train.jsonl", ["0", "0", "0", "0"], 100)
+    (tmp_path / "1.jsonl").write_text('{"question": "Who? 1", "answer": "1"}\n')
+    (tmp_path / "2.jsonl").write_text('{"question": "Who? 2", "answer": "1"}\n')
+    start(maths(speaker, train, files[0]), tmp_path / "run", quiet)
+    other = reopened(tmp_path / "run", overrides=[f"evaluate.settings.test={files[1]}"])
+    team, _ = session.start(resolve(other.config), other, quiet, True)
+    team.close()
+
+
+def test_what_is_made_by_rule_has_no_digest(speaker: Path) -> None:
+    assert digests(resolve(configured(speaker))).keys() <= {"train", "test"}
+    chosen = config.load("plan-path")
+    assert digests(resolve(chosen)) == {}
+
+
+def test_a_digest_is_of_what_tasks_hold_and_of_their_order() -> None:
+    one, two = Task("1", {"a": [1, "x"], "b": {"y", "z"}}), Task("2", {1: b"x", "a": 2j, (1, 2): None})
+    assert _digest([one, two]) == _digest([Task("1", {"b": {"z", "y"}, "a": (1, "x")}), two])
+    others = [[two, one], [one], [Task("3", one.data), two], [Task("1", {**one.data, "a": [1, "y"]}), two]]
+    assert len({_digest(tasks) for tasks in others} | {_digest([one, two])}) == 5
+    assert _digest([Task("1", {"held": object()})]) == _digest([Task("1", {"held": object()})])
+    assert _digest(GeneratedTasks(2, lambda index: {"n": index}, "t", read=True)) == _digest(
+        [Task("t-0", {"n": 0}), Task("t-1", {"n": 1})]
+    )
