@@ -71,7 +71,7 @@ PROMPTED = {
 }
 IPPO = Row(("algorithm={name: ippo, k: 8}",))
 JUDGE = "runs/joint-reward/judge"  # what bench/joint_reward.py leaves
-JUDGED = Row((f"algorithm={{name: ippo, k: 8, reward_model: {JUDGE}}}",))
+JUDGED = Row((f"algorithm={{name: ippo, k: 8, kl: 0.05, reward_model: {JUDGE}}}", "learner.learning_rate=1.0e-4"))
 COMMON: dict[str, Measure] = {"reward": measures.reward, "tokens": measures.tokens, "well-formed": measures.whole}
 KNOWN: dict[str, Known] = {
     "writing": Known(
