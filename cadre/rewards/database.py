@@ -22,18 +22,6 @@ DUCKDB = JudgingPackage("duckdb", "worlds", "runs queries", "inside.database")
 LIMITS = Limits(cpu_s=1.0, wall_s=30.0, memory_mb=2048, output_bytes=1 << 20)
 MAX_QUERY = 4000  # letters; no reference is longer than 600
 CLOSE = 1e-6  # how far figures may be apart, as a share
-# What gives another result each time, or waits: equal queries have equal results.
-UNSTEADY = re.compile(
-    r"\b(random|uuid|uuidv4|uuidv7|gen_random_uuid|now|today|get_current_\w+|transaction_timestamp|txid_current|sleep_ms|"
-    r'nextval|currval)\b(?="?\s*\()|'
-    r"\b(current_(?:date|time|timestamp|localtime|localtimestamp|schemas?|database|catalog|setting|user|role|"
-    r"connection_id|query|query_id|transaction_id)|localtime|localtimestamp|tablesample|using\s+sample|"
-    r"pg_\w+|duckdb_\w+|pragma_\w+)\b",
-    re.IGNORECASE,
-)
-
-# Comments and texts, which name nothing.
-UNSAID = re.compile(r"--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*+'", re.DOTALL)
 # How a query that reads begins, comments before it too; what begins in another way starts no process.
 READING = re.compile(r"\s*(select|with|from|values|table|\(|--|/\*)", re.IGNORECASE)
 
@@ -79,10 +67,7 @@ def refusal(query: str) -> str:
         return "there is no query"
     if len(query) > MAX_QUERY or "\0" in query:
         return f"expected at most {MAX_QUERY} letters, and no zero byte"
-    if not READING.match(query):
-        return "expected one SELECT statement"
-    unsteady = UNSTEADY.search(UNSAID.sub(" ", query))
-    return f"{unsteady.group()[:40]} is not allowed here" if unsteady else ""
+    return "" if READING.match(query) else "expected one SELECT statement"
 
 
 def read(told: Mapping[str, Any]) -> Result:

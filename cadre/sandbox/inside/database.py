@@ -1,12 +1,15 @@
 """Runs one SQL query on several sets of rows, in a child of a warm parent that has DuckDB loaded.
 
 The query is a model's. The engine itself refuses what is no single SELECT, reaches no file, no network, no extension
-and no variable of Python, and takes no setting any more; the child's own layers stand behind that. The sets of rows are
+and no variable of Python, and takes no setting any more; the child's own layers stand behind that. What gives another
+result each time, waits, or reads what is no table of the set is found in the engine's own parse. The sets of rows are
 put in one after the other, each when the one before is gone, so that no query sees another set than its own.
 """
 
 import json
 import os
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import duckdb
@@ -37,6 +40,24 @@ def opened() -> Any:
 # Opened in the warm parent, where it has no thread, and inherited by each child: opening takes as long as ten queries.
 CONNECTION = opened()
 
+# Names without brackets that are the clock where no column is called so; functions of a table that read nothing else.
+CLOCKS = {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
+TABLE_FUNCTIONS = {"range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree"}
+
+
+def unsteady() -> set[str]:
+    """The functions that the engine says are not the same at every call, and the macros that are made of them."""
+    known = CONNECTION.execute("SELECT lower(function_name), stability, macro_definition FROM duckdb_functions()")
+    rows = known.fetchall()
+    found = {name for name, stability, _ in rows if stability not in (None, "CONSISTENT")} | CLOCKS
+    macros = {name: set(re.findall(r"\w+", definition.lower())) for name, _, definition in rows if definition}
+    while more := {name for name, words in macros.items() if name not in found and words & found}:
+        found |= more
+    return found
+
+
+UNSTEADY = unsteady()
+
 
 def answer(query: str, databases: list[dict[str, Any]], nonce: str) -> str:
     """Run the query on every set of rows and write what came of it, in a line with the nonce: for each one
@@ -53,7 +74,7 @@ def of_one(query: str, database: dict[str, Any]) -> dict[str, Any]:
     """What the query gives on one set of rows."""
     fill(database)
     try:
-        return {"rows": rows_of(query)}
+        return {"rows": rows_of(query, {table.lower() for table in database["rows"]})}
     except (duckdb.Error, RuntimeError, ValueError, OverflowError, UnicodeError) as error:
         return {"error": str(error)[:MAX_TEXT]}
     finally:
@@ -70,17 +91,62 @@ def fill(database: dict[str, Any]) -> None:
         CONNECTION.execute(f"INSERT INTO {table} VALUES {places}", [value for row in rows for value in row])
 
 
-def rows_of(query: str) -> list[list[Any]]:
-    """The rows that a single SELECT gives, in a transaction that only reads. Raises ValueError for any other."""
+def rows_of(query: str, tables: set[str]) -> list[list[Any]]:
+    """The rows that a single SELECT of these tables gives, in a transaction that only reads. Raises ValueError for any
+    other."""
     statements = CONNECTION.extract_statements(query)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise ValueError("expected one SELECT statement")
+    if refused := refusal(query, tables):
+        raise ValueError(f"{refused} is not allowed here")
     CONNECTION.execute("BEGIN TRANSACTION READ ONLY")
     try:
         rows = CONNECTION.execute(statements[0]).fetchmany(MAX_ROWS)
         return [[plain(value) for value in row] for row in rows]
     finally:
         CONNECTION.execute("ROLLBACK")
+
+
+def refusal(query: str, tables: set[str]) -> str:
+    """What in a SELECT is not the same each time, or is neither one of the tables nor made of them; empty where
+    nothing is."""
+    parsed = json.loads(CONNECTION.execute("SELECT json_serialize_sql(?)", [query]).fetchone()[0])
+    if parsed["error"]:
+        raise ValueError("expected one SELECT statement")
+    nodes = list(nodes_of(parsed))
+    named = tables | {entry["key"].lower() for node in nodes for entry in node.get("cte_map", {}).get("map", ())}
+    return next(filter(None, (refused(node, named) for node in nodes)), "")
+
+
+def refused(node: dict[str, Any], named: set[str]) -> str:
+    """What a node of a parse is, where that is refused; `named` are the tables and what the query itself names."""
+    kind = node.get("type")
+    if node.get("sample"):
+        return "a sample"
+    if kind == "BASE_TABLE":
+        known = node["table_name"].lower() in named and node["schema_name"] in ("", "main")
+        return "" if known else node["table_name"]
+    if kind == "TABLE_FUNCTION":
+        name = node["function"]["function_name"].lower()
+        return "" if name in TABLE_FUNCTIONS else name
+    if kind == "FUNCTION":
+        name = node["function_name"].lower()
+        counts = name == "age" and len(node["arguments"]) == 1  # from today
+        return name if name in UNSTEADY or counts else ""
+    if kind == "COLUMN_REF" and len(node["column_names"]) == 1 and node["column_names"][0].lower() in CLOCKS:
+        return node["column_names"][0]
+    return ""
+
+
+def nodes_of(parsed: Any) -> Iterator[dict[str, Any]]:
+    """Every object of a parse, in the order of what it says."""
+    waiting = [parsed]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield value
+        if isinstance(value, dict | list):
+            waiting += reversed(list(value.values()) if isinstance(value, dict) else value)
 
 
 def plain(value: Any) -> Any:

@@ -103,6 +103,21 @@ REFUSED = [
     "SELECT now()",
     'SELECT "now" ()',
     "SELECT /* here */ current_date",
+    'SELECT "current_date"',
+    "SELECT 1 FROM guide WHERE localtime > TIME '12:00:00'",
+    "FROM query('SELECT random()')",
+    "FROM query_table('guide')",
+    "SELECT list_transform([1], lambda a: a + random())",
+    "SELECT age(DATE '2020-01-01')",
+    "SELECT ago(INTERVAL 1 DAY)",
+    "SELECT pg_postmaster_start_time()",
+    "SELECT 1 UNION ALL SELECT txid_current()",
+    "WITH a AS (SELECT gen_random_uuid() AS b) SELECT * FROM a",
+    "SELECT * FROM guide TABLESAMPLE 1 ROWS",
+    "SELECT * FROM duckdb_tables",
+    "SELECT * FROM information_schema.tables",
+    "SELECT * FROM pg_catalog.pg_tables",
+    "FROM (PIVOT guide ON city)",
     "SELECT 1 USING SAMPLE 10%",
     "SELECT * FROM duckdb_settings()",
     "SELECT current_setting('memory_limit')",
@@ -125,7 +140,18 @@ def test_the_engine_refuses_what_is_no_reading_of_the_tables() -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["SELECT 'today' AS w -- the answer now", "/* a random sample */ SELECT 1 AS sample", "SELECT 1 AS current_price"],
+    [
+        "SELECT 'today' AS w -- the answer now",
+        "/* a random sample */ SELECT 1 AS sample",
+        "SELECT 1 AS current_price",
+        "SELECT $$now()$$, e'it\\'s random()', $a$it's$a$",
+        'SELECT random AS "now", t.today FROM (SELECT 1 AS random, 2 AS today) t',
+        "WITH duckdb_tables AS (SELECT 1) FROM duckdb_tables",
+        "WITH RECURSIVE r AS (SELECT 1 AS a UNION ALL SELECT a + 1 FROM r WHERE a < 3) SELECT * FROM r",
+        "SELECT * FROM main.GUIDE, range(3), unnest([1, 2])",
+        "SELECT age(DATE '2020-01-01', DATE '2019-01-01'), CURRENT_DATES FROM (SELECT 1 AS current_dates)",
+        "FROM guide SELECT *, row_number() OVER (ORDER BY city) QUALIFY row_number() OVER (ORDER BY city) < 3",
+    ],
 )
 def test_words_that_call_nothing_are_no_reason_to_refuse(query: str) -> None:
     """Mistake: a comment, a text or a name is taken for a function that gives another result each time."""
