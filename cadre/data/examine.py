@@ -91,9 +91,15 @@ def test_sets(name: str, source: str) -> dict[str, str]:
     """The sets with a test split of a set's kind that are at hand, its own among them, each with its source: of those
     on the hub its own and the ones that were fetched before."""
     if not read.is_hub(source):
-        return {other: source for other in tested(name) if _is_there(other, "test", source)}
+        return {other: source for other in tested(name) if _is_at_hand(other, name, source)}
     kept = [other for other in tested(name) if other == name or hub.kept(SPECS[other], "test")]
     return {other: source if other == name else read.HUB for other in kept}
+
+
+def _is_at_hand(other: str, name: str, source: str) -> bool:
+    """Whether a folder has a set's test split; files that lie in the folder itself are those of the set `name`."""
+    own = other == name or read.home_of(other, Path(source).expanduser()) is not None
+    return own and _is_there(other, "test", source)
 
 
 def tested(name: str) -> list[str]:

@@ -153,8 +153,7 @@ def local_files(name: str, split: str, folder: Path) -> list[Path]:
     whole. Raises DataError that says where they were looked for.
     """
     spec = SPECS[name]
-    homes = [folder / part for part in (name, *spec.folders)]
-    home = next((place for place in homes if place.is_dir()), folder)
+    home = home_of(name, folder) or folder
     files = sorted((path for path in home.glob("*") if path.suffix in ENDINGS), key=_preferred)
     if spec.files and (matching := [file for file in files if fnmatch(file.name, spec.files)]):
         return matching
@@ -170,6 +169,12 @@ def local_files(name: str, split: str, folder: Path) -> list[Path]:
         f"data: got no file of {name} ({split}) below {folder}; expected {folder / name / f'{split}.jsonl'}, one JSON "
         f"object a line in the shape of {spec.hub}. Put it there, or name {HUB} to fetch it."
     )
+
+
+def home_of(name: str, folder: Path) -> Path | None:
+    """The folder of a set's own below `folder`; None where it has none."""
+    homes = (folder / part for part in (name, *SPECS[name].folders))
+    return next((place for place in homes if place.is_dir()), None)
 
 
 def _series(files: Sequence[Path]) -> list[Path]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cadre import random_keys
 from cadre.advantages.plan import Plan
-from cadre.errors import RunError
+from cadre.errors import DataError, RunError
 from cadre.experiment import checkpoint, jsonl
 from cadre.experiment.bases import Watched
 from cadre.experiment.build import build_team
@@ -82,12 +82,13 @@ def start(
     """Warm the policies, from the last save on where there is one; the steps made in all.
 
     At the end the run has a checkpoint of step 0, from which `cadre train --resume` goes on. `tell` is called with
-    every step and its metrics. Raises DivergedError as training does.
+    every step and its metrics. Raises DataError for an example that is too long, before any model loads, and
+    DivergedError as training does.
     """
     with RunLock(run.folder):
+        data = encoded(experiment, examples)
         watched = Watched(run.folder / "diverged")
         team = build_team(supervised(experiment, settings), train=True, watched=watched)
-        data = encoded(experiment, examples)
         interrupt = Interrupt()
         with interrupt.on_signals():
             done = run_to_end(_steps(team, run.folder / HOME, settings, data, (interrupt, tell)), interrupt)
@@ -110,17 +111,25 @@ def supervised(experiment: Experiment, settings: WarmStart) -> Experiment:
 
 
 def encoded(experiment: Experiment, examples: Sequence[Example]) -> list[Datum]:
-    """The examples as training sequences of the policies that play their roles."""
+    """The examples as training sequences of the policies that play their roles. Raises DataError for one that is longer
+    than its model's context."""
     from cadre.engines.answers import AnswerEncoder
 
     encoders: dict[str, AnswerEncoder] = {}
     data = []
-    for example in examples:
+    for number, example in enumerate(examples, start=1):
         name = experiment.trained_roles[example.role]
         if name not in encoders:
             policy = experiment.policies[name]
             encoders[name] = AnswerEncoder(experiment.models[name], policy.enable_thinking, policy.trust_remote_code)
-        data.append(datum(name, example.role, *encoders[name].encode(example.prompt, example.answer)))
+        prompt, answer = encoders[name].encode(example.prompt, example.answer)
+        most, length = encoders[name].context, len(prompt) + len(answer)
+        if most is not None and length > most:
+            raise DataError(
+                f"warm-start: example {number}, of {example.role}, has {length} tokens, {len(prompt)} in its prompt; "
+                f"expected at most {most}, the context of {experiment.models[name]}. Shorten it or leave it out."
+            )
+        data.append(datum(name, example.role, prompt, answer))
     return data
 
 

@@ -107,3 +107,18 @@ def test_the_public_test_sets_are_whole(name: str, file: str, count: int) -> Non
     records = load(name, "test", str(FOLDER))
     assert len(records) == count
     assert len({one.id for one in records}) == count
+
+
+def test_files_beside_each_other_are_of_the_set_that_is_named_alone(tmp_path: Path) -> None:
+    """Mistake: train.jsonl and test.jsonl of one set are taken for every other set's, and all of it leaks or is of
+    another shape."""
+    for split, questions in (("train", ("One?", "Two?")), ("test", ("Three?",))):
+        lines = [json.dumps({"question": text, "answer": "It is so. #### 3"}) for text in questions]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
+    found = examine("gsm8k", str(tmp_path))
+    assert found.leaks == {"gsm8k": 0}
+    assert "math500" in found.unseen
+    (tmp_path / "math500").mkdir()
+    problem = {"problem": "One?", "answer": "3", "unique_id": "1", "subject": "s", "level": 1, "solution": ""}
+    (tmp_path / "math500" / "test.jsonl").write_text(json.dumps(problem))
+    assert examine("gsm8k", str(tmp_path)).leaks == {"gsm8k": 0, "math500": 1}

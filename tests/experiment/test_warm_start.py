@@ -61,6 +61,22 @@ def test_only_the_answer_is_learned() -> None:
     assert made.advantages == (0.0, 0.0, 0.0, 1.0, 1.0)
 
 
+def test_an_example_longer_than_the_context_is_refused_before_a_model_loads(
+    speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = AnswerEncoder(str(speaker)).context
+    assert most is not None
+    prompt = (Message("user", "1"),)
+    spare = most - sum(map(len, AnswerEncoder(str(speaker)).encode(prompt, "")))
+    experiment = resolve(configured(speaker))
+    assert len(warm_start.encoded(experiment, [Example("speaker", prompt, "2" * spare)])[0].token_ids) == most
+    monkeypatch.setattr(warm_start, "build_team", lambda *_, **__: pytest.fail("a model was loaded"))
+    run = Run.create(tmp_path / "run", experiment.config)
+    long = Example("speaker", prompt, "2" * (spare + 1))
+    with pytest.raises(DataError, match=rf"example 5, of speaker, has {most + 1} tokens, .* at most {most}"):
+        warm_start.start(experiment, run, FAST, [*digits(), long], lambda step, metrics: None)
+
+
 def test_an_epoch_sees_every_example_once() -> None:
     data = [datum("p", "speaker", (number,), (1,)) for number in range(6)]
     seen = [made.token_ids[0] for step in range(3) for made in picked(data, step, WarmStart(examples=4))]
