@@ -19,7 +19,7 @@ from cadre.envs import drawings
 from cadre.envs.account import Account
 from cadre.envs.from_data import FromData
 from cadre.rewards import tester
-from cadre.rewards.code import LIMITS, all_tests, builds, cases_of, extract_code, judge, ready
+from cadre.rewards.code import LIMITS, all_tests, builds, cases_of, extract_code, judge, loads, ready
 from cadre.rewards.inspect import likeness
 from cadre.sandbox.checkers import Verdict
 from cadre.types import Drawing, Message, Observation, Reward, Task
@@ -145,9 +145,10 @@ class Code(FromData):
 
     async def runs(self, program: str) -> bool:
         """Whether it ends without an error: on the first input of a script, or when a function's module loads."""
-        cases = () if self.program.entry else self.program.public + self.program.hidden
-        result = await sandbox.run(ready(self.program, program), cases[0][0] if cases else "", LIMITS)
-        return result.status == "ok"
+        if self.program.entry:
+            return await loads(ready(self.program, program))
+        cases = self.program.public + self.program.hidden
+        return (await sandbox.run(program, cases[0][0] if cases else "", LIMITS)).status == "ok"
 
 
 class CodeAlone(Code):

@@ -18,6 +18,12 @@ FENCE = re.compile(r"^(?P<indent>[ \t]*+)(?P<sign>`{3,}+(?=[^`\n]*+$)|~{3,}+)(?P
 FUTURE = re.compile(r"^from\s+__future__\s", re.MULTILINE)
 PYTHON = re.compile(r"\{?\.?(python|py)[\d.]*(?![\w-])")
 COMPILE = "import sys\ncompile(sys.stdin.read(), '<program>', 'exec')"
+# As an import would, so that what stands below `if __name__ == "__main__"` is left.
+LOAD = """\
+import sys, types
+module = sys.modules["solution"] = types.ModuleType("solution")
+exec(compile(sys.stdin.read(), "<program>", "exec"), vars(module))
+"""
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,11 @@ async def builds(program: str) -> bool:
     if not program.strip():
         return False
     return (await default().run(COMPILE, program, LIMITS)).status == "ok"
+
+
+async def loads(program: str) -> bool:
+    """Whether the program ends without an error when it is imported."""
+    return (await default().run(LOAD, program, LIMITS)).status == "ok"
 
 
 async def judge(program: str, tests: Tests, limits: Limits = LIMITS) -> Verdict:

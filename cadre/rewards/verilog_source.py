@@ -84,12 +84,13 @@ def wrong_token(kind: str, token: str, system: frozenset[str], design: bool) -> 
 
 def wrong_order(tokens: list[str], design: bool) -> str:
     """Why tokens next to each other are refused: names of another module's nets, attributes, delays in a design."""
+    modules = {name for word, name in pairwise(tokens) if word == "module"}
     for place, (token, after) in enumerate(pairwise(tokens), start=1):
         if after == "." and token not in ("(", ","):
             return f"a dot after {token[:40]} is not allowed: nothing inside another module can be named"
         if (token, after) == ("(", "*") and (place < 2 or tokens[place - 2] != "@"):
             return "(* attributes *) are not allowed"
-        if design and token == "#" and after != "(":
+        if design and after == "#" and token not in modules:  # what stands behind a module's name are its parameters
             return "delays are not allowed in a design"
     return ""
 

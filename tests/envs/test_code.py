@@ -204,3 +204,16 @@ def test_cheats_and_outputs_of_the_public_contests() -> None:
 
     assert len(small) >= 5
     assert not any(asyncio.run(go()))
+
+
+def test_a_function_may_have_a_script_of_its_own_below_it() -> None:
+    """Mistake: what stands below `if __name__ == "__main__"` reads what nobody gave it, and counts as an error."""
+    program = Program("p", "Add.", entry="add", hidden=(((1, 2), 3),))
+    code = "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: 'int' = 1\ndef add(a, b): return a + b\n"
+    for below, runs in (
+        ("if __name__ == '__main__':\n    print(add(*map(int, input().split())))", 0.1),
+        ("1 / 0", 0.0),
+    ):
+        (reward,) = play(env_of(program), team(code + below, ""))
+        assert reward.parts["coder/runs"] == runs
+    assert reward.parts["coder/tests"] == 0.0

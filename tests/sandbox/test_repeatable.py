@@ -26,6 +26,8 @@ DRAWS = {
     "the time": "import random, time; random.seed(time.time()); print(random.random())",
     "nanoseconds": "import random, time; random.seed(time.time_ns() ^ time.perf_counter_ns()); print(random.random())",
     "the date": "from datetime import datetime, date; print(datetime.now(), datetime.utcnow(), date.today())",
+    "the time's parts": "import time; print(time.localtime(), time.gmtime(), time.ctime(), time.strftime('%c'))",
+    "the system's time": "import time; print(time.clock_gettime_ns(time.CLOCK_REALTIME))",
     "hashes": "print(hash('a'), hash(b'a'), {'a', 'b', 'c', b'd'})",
 }
 ORDERS = {
@@ -125,6 +127,18 @@ def test_the_clocks_go_on() -> None:
         "class Timer:\n    clock = time.time\n    wait = time.sleep\nTimer().clock(); Timer().wait(0)"
     )
     assert set(outputs("confined", program, ("",))) == {"True True True\n"}
+
+
+def test_every_clock_begins_at_one_moment() -> None:
+    program = (
+        "import time\nlocal = time.localtime(time.time())[:5]\n"
+        "print(*time.gmtime()[:3], time.gmtime(0)[0], time.localtime()[:5] == local)\n"
+        "print(time.ctime()[:16] == time.asctime()[:16] == time.strftime('%a %b %e %H:%M'))\n"
+        "print(time.strftime('%Y', time.gmtime(0)))\n"
+        "print(int(time.clock_gettime(time.CLOCK_REALTIME) - time.time()))\n"
+        "print(abs(time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.monotonic_ns()) < 10**9)"
+    )
+    assert set(outputs("confined", program, ("",))) == {"2026 1 1 1970 True\nTrue\n1970\n0\nTrue\n"}
 
 
 def test_a_solution_that_draws_gets_the_same_verdict_each_time() -> None:

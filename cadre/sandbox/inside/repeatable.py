@@ -2,7 +2,8 @@
 
 `prepare` puts stand-ins in place once, in the warm parent; `seed` starts them anew in each child. They cover `random`
 (and what builds on it: numpy, tempfile), `os.urandom` (secrets, uuid) and the clocks that programs seed themselves by.
-Leaves out the monotonic clock, by which threads and asyncio wait, process ids, and the order in which threads run.
+Leaves out the monotonic clock, by which threads and asyncio wait, processor time, by which programs stop, process ids,
+and the order in which threads run.
 """
 
 import _random
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from ctypes import py_object, pythonapi
+from time import struct_time
 from typing import Any
 
 START_NS = 1_767_225_600 * 10**9  # the beginning of 2026: the moment at which every program starts
@@ -54,13 +56,41 @@ class Clock:
     def time(self) -> float:
         return self.time_ns() / 1e9
 
+    def clock_gettime_ns(self, clock: int, /) -> int:
+        """As `time.clock_gettime_ns`; all but the time of day stay as they are."""
+        return self.time_ns() if clock == time.CLOCK_REALTIME else clock_gettime_ns(clock)
+
+    def clock_gettime(self, clock: int, /) -> float:
+        return self.clock_gettime_ns(clock) / 1e9
+
+    def localtime(self, seconds: float | None = None, /) -> struct_time:
+        return localtime(self.time() if seconds is None else seconds)
+
+    def gmtime(self, seconds: float | None = None, /) -> struct_time:
+        return gmtime(self.time() if seconds is None else seconds)
+
+    def ctime(self, seconds: float | None = None, /) -> str:
+        return ctime(self.time() if seconds is None else seconds)
+
+    def asctime(self, *when: Any) -> str:
+        return asctime(*(when or (self.localtime(),)))
+
+    def strftime(self, form: str, *when: Any) -> str:
+        return strftime(form, *(when or (self.localtime(),)))
+
     def sleep(self, seconds: float, /) -> None:
         """As `time.sleep`."""
         sleep(seconds)
         self.slept += int(seconds * 1e9)
 
 
-monotonic_ns, process_time_ns, sleep = time.monotonic_ns, time.process_time_ns, time.sleep
+monotonic_ns, process_time_ns, clock_gettime_ns = time.monotonic_ns, time.process_time_ns, time.clock_gettime_ns
+sleep = time.sleep
+localtime, gmtime, ctime, asctime, strftime = time.localtime, time.gmtime, time.ctime, time.asctime, time.strftime
+STOOD_IN = (
+    "time time_ns perf_counter perf_counter_ns clock_gettime clock_gettime_ns sleep "
+    "localtime gmtime ctime asctime strftime"
+).split()
 _clock = Clock()
 
 
@@ -76,7 +106,7 @@ def prepare() -> None:
 
 
 def prepare_clocks() -> None:
-    for name in ("time", "time_ns", "perf_counter", "perf_counter_ns", "sleep"):
+    for name in STOOD_IN:
         stand_in(time, name, getattr(_clock, name))
     names = gc.get_referents(datetime.datetime.__dict__)[0]  # the type itself must stay: it is what crosses the codec
     names["now"] = classmethod(now)

@@ -1,0 +1,23 @@
+"""Which Verilog is run at all; what designs are worth is told in tests/envs/worlds/test_verilog.py."""
+
+import pytest
+
+from cadre.rewards.verilog_source import design_refusal
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("module top(input a, output b); assign #(1) b = a; endmodule", False),
+        ("module top(input a, output b); wire #(2, 3) c = a; assign b = c; endmodule", False),
+        ("module top(input a, output reg b); always @(*) b = #(1) a; endmodule", False),
+        ("module top(input a, output reg b); always @(*) begin #(1) b = a; end endmodule", False),
+        ("module top(input a, output b); and #(1) g(b, a, a); endmodule", False),
+        ("module top(input a, output b); assign #1 b = a; endmodule", False),
+        ("module top #(parameter W = 1)(input a, output b); assign b = a; endmodule", True),
+        ("module m #(parameter W = 1)(input a); endmodule module top(input a); m #(.W(2)) one(a); endmodule", True),
+    ],
+)
+def test_a_design_has_parameters_and_no_delays(text: str, wanted: bool) -> None:
+    assert (design_refusal(text) == "") is wanted
+    assert wanted or "delays" in design_refusal(text)
