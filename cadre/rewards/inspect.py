@@ -1,4 +1,4 @@
-"""Asks `cadre.rewards.source` and `cadre.rewards.codebleu` about Python that a model wrote, behind the sandbox."""
+"""Asks `cadre.rewards.source`, `heard` and `codebleu` about Python that a model wrote, behind the sandbox."""
 
 import json
 from pathlib import Path
@@ -8,12 +8,21 @@ from cadre.sandbox import Limits, default
 
 LIMITS = Limits(cpu_s=5.0, memory_mb=512, output_bytes=1 << 20)
 SOURCE = (Path(__file__).parent / "source.py").read_text(encoding="utf-8")
+HEARD = (Path(__file__).parent / "heard.py").read_text(encoding="utf-8")
 CODEBLEU = (Path(__file__).parent / "codebleu.py").read_text(encoding="utf-8")
 
 
 async def ask(question: str, **request: Any) -> Any:
     """The answer to a question of `source.QUESTIONS`; None where the source does not parse."""
     return await answer(SOURCE, {"question": question, **request})
+
+
+async def respelt(right: str, entry: str, shown: str, lines: list[str]) -> list[int]:
+    """The places of those asserts that give `entry` nothing but what calls in a text give it, found by running them on
+    a right program; none where that cannot be told."""
+    calls = await ask("calls", shown=shown, entry=entry)
+    found: list[int] | None = await answer(HEARD, {"right": right, "entry": entry, "shown": calls, "lines": lines})
+    return found or []
 
 
 async def likeness(reference: str, candidate: str) -> dict[str, float]:

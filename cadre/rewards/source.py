@@ -115,6 +115,11 @@ def asserts(request: dict[str, Any]) -> list[str]:
     return [ast.unparse(ast.Assert(test)) for test in own if looks_at_values(test, entry)]
 
 
+def shown_calls(request: dict[str, Any]) -> list[str]:
+    """The calls of `entry` on plain values in the text `shown`."""
+    return sorted(calls_in(request["shown"], request["entry"]))
+
+
 def calls_in(text: str, name: str) -> set[str]:
     """The calls of `name` on plain values that stand in a text, such as a problem's examples, as Python writes them."""
     starts = [match.start() for match in re.finditer(rf"(?<!def )(?<!\w){re.escape(name)}\s*\(", text)]
@@ -212,6 +217,7 @@ def changes(node: ast.AST) -> Iterator[Callable[[], None]]:
 QUESTIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "use": use,
     "asserts": asserts,
+    "calls": shown_calls,
     "mutants": mutants,
     "plain": plain,
 }

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from cadre import random_keys
 from cadre.data.records import Program
 from cadre.rewards.code import StdioTests, Tests, UnitTests, all_tests, extract_code, fenced, judge, ready
-from cadre.rewards.inspect import ask
+from cadre.rewards.inspect import ask, respelt
 from cadre.sandbox.checkers import Verdict
 
 MOST = 8  # tests that are run of one answer
@@ -51,6 +51,9 @@ async def written(text: str, program: Program) -> Tests | None:
         return StdioTests(tuple(pairs[:MOST])) if pairs else None
     lines = await ask("asserts", source=extract_code(text), entry=program.entry, shown=examples(program)) or []
     own = [line for line in dict.fromkeys(lines) if bare(line) not in bare(program.statement)]
+    if own and (right := await right_program(program)):
+        copied = await respelt(ready(program, right), program.entry, examples(program), own)
+        own = [line for place, line in enumerate(own) if place not in copied]
     return UnitTests("\n".join(own[:MOST]), program.setup, (program.entry,)) if own else None
 
 

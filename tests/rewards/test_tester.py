@@ -208,3 +208,35 @@ def test_texts_that_break_expressions_take_no_longer_than_others(part: str) -> N
     assert len(extract_code(text)) <= len(text)
     spaces = "```" + " " * 2**20 + "x"
     assert extract_code(spaces) == spaces
+
+
+@pytest.mark.parametrize(
+    ("test", "own"),
+    [
+        ("root(n=9) == 3", False),
+        ("root(3 * 3) == 3.0", False),
+        ("root(*[9]) == 3", False),
+        ("root(9, 2) == 3", False),  # the default, written out
+        ("all(root(n) == 3 for n in [9, 9])", False),
+        ("(lambda f: f(9))(root) == 3", False),
+        ("root(root(81)) == 3", True),
+        ("root(9, power=1) == 9", True),
+        ("all(root(n * n) == n for n in range(5))", True),
+        ("root('nine') == 3", True),  # an error of its own
+        ("root(9, 2, 3, 4) == 3", True),
+    ],
+)
+def test_an_example_that_is_spelt_otherwise_is_no_test_of_ones_own(test: str, own: bool) -> None:
+    """By what the function is given, where a right program is known."""
+    right = "def root(n, power=2):\n    return n if power == 1 else round(n ** (1 / power))"
+    cases = (((4,), 2), ((27, 3), 3))
+    problem = Program("r", "The root: root(9) is 3.", "root", hidden=cases, reference=right)
+    assert (asyncio.run(tester.written(f"assert {test}", problem)) is not None) is own
+
+
+def test_tests_stay_where_they_cannot_be_run_on_the_right_program() -> None:
+    """One without end, and arguments that are equal to nothing."""
+    problem = Program("e", "Same: e(1) is 1.", "e", hidden=(((2,), 2),), reference="def e(n):\n    return n")
+    for test in ("e(sum(range(10 ** 12))) == 1", "e(1) == e(2)", "e(float('nan')) != 1"):
+        found = asyncio.run(tester.written(f"assert {test}", problem))
+        assert (found is not None) is (test != "e(1) == e(2)")
