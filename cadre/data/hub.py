@@ -44,14 +44,14 @@ class HubFile:
 def files_of(spec: Spec, split: str, revision: str = "") -> list[Path]:
     """The files of a split, fetched where they are not kept yet.
 
-    revision   a commit, tag or branch; "" for the main branch as it was when the set was first fetched
+    revision   a commit, tag or branch; "" for the main branch as it was when the first split of the set was fetched
     Raises DataError without the hub, the set or the split there, and where a file is not what the hub says it is.
     """
     home, note = _places(spec, split, revision)
     if (before := kept(spec, split, revision)) is not None:
         return before
     reach(spec)
-    commit, files = _listed(spec, split, revision or USUAL)
+    commit, files = _listed(spec, split, [*commits_of(home, note), revision or USUAL])
     where = home / commit
     size = sum(file.size for file in files) / 1e6
     sys.stderr.write(f"data: fetching {len(files)} files, {size:,.1f} MB, of {spec.hub} at {commit} into {where}\n")
@@ -121,17 +121,22 @@ def by_hand(spec: Spec) -> str:
     )
 
 
-def _listed(spec: Spec, split: str, revision: str) -> tuple[str, list[HubFile]]:
-    """(commit, files) of a split: those of the revision, or of the hub's own conversion where that has none."""
-    for branch in (revision, CONVERTED):
+def commits_of(home: Path, note: Path) -> list[str]:
+    """The commits that other splits of the same revision were fetched at, so that all of a set are of one."""
+    others = (other for other in home.glob(f"*@{note.name.partition('@')[2]}") if other != note)
+    return [path[0].relative_to(home).parts[0] for other in others if (path := _kept(home, other))]
+
+
+def _listed(spec: Spec, split: str, revisions: Sequence[str]) -> tuple[str, list[HubFile]]:
+    """(commit, files) of a split: of the first revision that has some, the last of which is the one that was asked for,
+    or of the hub's own conversion where none has."""
+    for branch in (*revisions, *([CONVERTED] if revisions[-1] == USUAL else [])):
         info = _asked(spec, branch)
         siblings = {sibling.rfilename: sibling for sibling in info.siblings or ()}
         if names := chosen_files(list(siblings), spec, split):
             return str(info.sha), [_file(siblings[name]) for name in names]
-        if revision != USUAL:
-            break
     raise DataError(
-        f"data: {spec.hub} has no JSONL, JSON or Parquet file of its split {spec.splits[split][0]} at {revision}; "
+        f"data: {spec.hub} has no JSONL, JSON or Parquet file of its split {spec.splits[split][0]} at {revisions[-1]}; "
         f"expected some. {by_hand(spec)}"
     )
 

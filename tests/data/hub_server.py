@@ -18,6 +18,7 @@ class Hub:
     """What it serves: files by branch and path. `broken` paths are sent by half once; `wrong` ones with other bytes.
 
     asked   every request, as (method, path, range)
+    commit  of the main branch; what others held is among the files by their commit
     """
 
     url: str = ""
@@ -25,16 +26,19 @@ class Hub:
     broken: set[str] = field(default_factory=set)
     wrong: set[str] = field(default_factory=set)
     asked: list[tuple[str, str, str]] = field(default_factory=list)
+    commit: str = COMMIT
 
     def told(self, branch: str) -> dict[str, object]:
         siblings = [
             {"rfilename": name, "size": len(data), "blobId": blob(data)} | large(name, data)
-            for name, data in self.files.get(branch, {}).items()
+            for name, data in self.files[branch].items()
         ]
-        return {"id": "some/set", "sha": COMMIT, "siblings": siblings}
+        return {"id": "some/set", "sha": branch if len(branch) == 40 else self.commit, "siblings": siblings}
 
-    def bytes_of(self, name: str) -> bytes | None:
-        return next((files[name] for files in self.files.values() if name in files), None)
+    def bytes_of(self, revision: str, name: str) -> bytes | None:
+        """Of a commit that has it, otherwise of any branch."""
+        own = self.files.get(revision, {})
+        return next((files[name] for files in (own, *reversed(self.files.values())) if name in files), None)
 
 
 def blob(data: bytes) -> str:
@@ -61,20 +65,22 @@ class Handler(BaseHTTPRequestHandler):
         self.hub.asked.append((self.command, self.path, self.headers.get("Range", "")))
         if self.path.startswith("/api/datasets/"):
             branch = self.path.partition("?")[0].rpartition("/revision/")[2].replace("%2F", "/")
+            branch = "main" if branch == self.hub.commit else branch
             known = branch in self.hub.files
             self.send(200 if known else 404, json.dumps(self.hub.told(branch) if known else {"error": "none"}).encode())
         elif "/resolve/" in self.path:
-            self.file(self.path.partition("/resolve/")[2].partition("/")[2], body)
+            revision, _, name = self.path.partition("/resolve/")[2].partition("/")
+            self.file(revision, name, body)
         else:
             self.send(200, b"")
 
-    def file(self, name: str, body: bool) -> None:
-        data = self.hub.bytes_of(name)
+    def file(self, revision: str, name: str, body: bool) -> None:
+        data = self.hub.bytes_of(revision, name)
         if data is None:
             self.send(404, b"")
             return
         begin = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
-        more = {"ETag": f'"{blob(data)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        more = {"ETag": f'"{blob(data)}"', "X-Repo-Commit": revision, "Accept-Ranges": "bytes"}
         if begin:
             more["Content-Range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
         part = data[begin:].replace(b"hens", b"cows") if name in self.hub.wrong else data[begin:]

@@ -51,6 +51,19 @@ def test_what_was_fetched_is_kept_and_nobody_is_asked_again(place: Hub, monkeypa
         hub.files_of(SPECS["apps"], "train")
 
 
+def test_the_splits_of_a_set_are_of_one_commit(place: Hub) -> None:
+    """Mistake: what was fetched later is of a later commit, in which an item may have changed its split."""
+    hub.files_of(SPECS["apps"], "train")
+    place.files[COMMIT], place.commit = place.files["main"], "d" * 40
+    place.files["main"] = {"test.jsonl": b'{"other": 1}\n'}
+    (file,) = hub.files_of(SPECS["apps"], "test")
+    assert file.parent.name == COMMIT
+    place.files[COMMIT] = {"train.jsonl": b"-"}  # that has no such split
+    file.unlink()
+    (file,) = hub.files_of(SPECS["apps"], "test")
+    assert file.parent.name == place.commit
+
+
 def test_a_note_that_was_cut_off_is_no_note(place: Hub) -> None:
     files = hub.files_of(SPECS["apps"], "train")
     (note,) = files[0].parents[1].glob("*.json")
