@@ -80,7 +80,7 @@ METRICS = {
     "POLICY/correction_share": "share of the tokens that loss.correction changed",
     "POLICY/kl_to_sampler": "divergence from the policy that sampled, a token, estimator k3, nats",
     "POLICY/kl_to_sampler_k1": "the same by estimator k1",
-    "POLICY/kl_to_reference": "divergence from the reference, a token, nats; from the sampler where there is none",
+    "POLICY/kl_to_reference": "divergence from the reference, a token, nats; where loss.kl has one",
     "POLICY/logprob_gap_max": "largest difference between the learner's and the sampler's log-probability of a token",
     "ROLE/mismatch": "|learner's - sampler's log-probability| of a token of the role before the update, mean",
     "POLICY/learning_rate": "rate of the step's last update",

@@ -136,8 +136,11 @@ class Trainer:
         return optimiser.applied, optimiser.skipped
 
     def _means(self, metrics: UpdateMetrics, data: Sequence[Datum]) -> Metrics:
-        """The means over the tokens of all ranks."""
-        return metrics.over(self._forward.ranks, sorted({datum.role for datum in data})).means()
+        """The means over the tokens of all ranks; of the reference nothing where the data knows none."""
+        means = metrics.over(self._forward.ranks, sorted({datum.role for datum in data})).means()
+        if not any(datum.reference for datum in data):
+            means.pop("kl_to_reference", None)
+        return means
 
     def _report(self, policy: str, data: Sequence[Datum], before: tuple[int, int], seconds: float) -> Metrics:
         """What the update did, beside the means over its tokens."""

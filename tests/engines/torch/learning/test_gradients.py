@@ -143,6 +143,15 @@ def test_a_kl_penalty_pulls_back_to_the_reference(folders):
     assert apart[1.0] < 0.5 * apart[0.0]
 
 
+def test_without_a_reference_nothing_is_said_of_one(folders):
+    """Mistake: the divergence from the sampler under the name of that from the reference."""
+    mine = build(folders["llama"], LossConfig(), heads=())
+    (drawn,) = sample(mine, request("go", 2))
+    metrics = update(mine, [datum(one, float(k)) for k, one in enumerate(drawn)])["p"]
+    assert "kl_to_reference" not in metrics
+    assert "kl_to_sampler" in metrics
+
+
 def test_a_correction_measures_the_mismatch_of_the_sampler(folders):
     loss = LossConfig(correction="truncate", correction_high=1.5)
     mine = build(folders["llama"], loss, heads=(), minibatches=2)
