@@ -7,8 +7,8 @@ lies in runs/real and is not done again, so the command goes on where it stopped
 row of a task and seed samples as many tokens as the team's own training, but `further`, which is that training gone on
 with (`cadre fork` saves its beginning); `before` is that team prompted, two answers
 put together as they are, and `alone-before` one agent prompted; `judged` trains on the reward model that
-`bench/joint_reward.py` leaves. Every line is played with longer answers too and, where a task is solved or not, the
-team's own five times at a temperature, for pass@k.
+`bench/joint_reward.py` leaves. Every line is played with longer answers too, those of code on HumanEval too, which
+nothing is trained on, and, where a task is solved or not, the team's own five times at a temperature, for pass@k.
 
 Appends `real.TASK.LINE.MEASURE` to results/real.jsonl as soon as a row is there, and in short
 `real.TASK.MEASURE.before` and `.after`, `real.TASK.gain` and `real.TASK.BASELINE`. Values by seed and task go to
@@ -91,6 +91,8 @@ class Work:
             target, changes = str(self.train(name, line.row, seed)), []
         if line.longer:
             changes = [*changes, f"sampling.max_tokens={known.longer}"]
+        if line.elsewhere:
+            changes = [*changes, f"settings.data={known.elsewhere}"]
         if line.sampled:
             changes = [*changes, "--samples", str(SAMPLES), "--temperature", str(known.temperature)]
         folder, each = self.runs / name / "played" / line.title(seed), AT_ONCE // (SAMPLES if line.sampled else 1)

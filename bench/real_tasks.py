@@ -27,26 +27,27 @@ class Row:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of what is reported: a row, played as trained or as its models are, perhaps with longer answers, or
-    several times a task at a temperature in place of once greedily."""
+    """A line of what is reported: a row, played as trained or as its models are, perhaps with longer answers, on a set
+    that nothing is trained on, or several times a task at a temperature in place of once greedily."""
 
     row: str
     trained: bool = True
     longer: bool = False
     sampled: bool = False
+    elsewhere: bool = False
 
     def title(self, seed: int | None) -> str:
         """What its episodes are called."""
         trained = self.row if seed is None else f"{self.row}-{seed}"
-        return trained + "-longer" * self.longer + "-sampled" * self.sampled
+        return trained + "-longer" * self.longer + "-sampled" * self.sampled + "-elsewhere" * self.elsewhere
 
 
 @dataclass(frozen=True)
 class Known:
     """A task: its recipe and changes, the model's folder, the roles, the measures with the headline first, the best
     reward there is (for the normalised return), its rows with the team's own training first, how many tokens an answer
-    may have where the team is played once more, not cut off for the time it takes, and the temperature at which it is
-    sampled for pass@k, 0 where nothing passes."""
+    may have where the team is played once more, not cut off for the time it takes, the temperature at which it is
+    sampled for pass@k, 0 where nothing passes, and another set that its lines are played on, if any."""
 
     recipe: str
     model: str
@@ -58,6 +59,7 @@ class Known:
     headline: str
     longer: int
     temperature: float = 0.0
+    elsewhere: str = ""
 
     @property
     def own(self) -> str:
@@ -117,6 +119,7 @@ KNOWN: dict[str, Known] = {
         "pass",
         512,
         0.8,
+        "humaneval",
     ),
     "maths": Known(
         "maths-qwen2.5-coder-0.5b-L1",
@@ -145,7 +148,8 @@ KNOWN: dict[str, Known] = {
 
 
 def lines_of(known: Known) -> dict[str, Line]:
-    """The lines of a task's tables by name: each as it is and with longer answers, the team's own sampled too."""
+    """The lines of a task's tables by name: each as it is, with longer answers and on another set, the team's own
+    sampled too."""
     plain = {
         "before": Line(known.own, trained=False),
         **{name: Line(name, row.trained) for name, row in known.rows.items()},
@@ -154,13 +158,17 @@ def lines_of(known: Known) -> dict[str, Line]:
     longer = {title: replace(line, longer=True) for title, line in plain.items()}
     tried = ["before", known.own, *(name for name, row in known.rows.items() if row.further)]
     sampled = {title: replace(plain[title], sampled=True) for title in tried if known.temperature}
-    return {title + ending(known, line): line for part in (plain, longer, sampled) for title, line in part.items()}
+    others = {title: replace(line, elsewhere=True) for title, line in plain.items() if known.elsewhere}
+    parts = (plain, longer, others, sampled)
+    return {title + ending(known, line): line for part in parts for title, line in part.items()}
 
 
 def ending(known: Known, line: Line) -> str:
     """What the names of lines that are played like this one end with."""
     if line.sampled:
         return "-sampled"
+    if line.elsewhere:
+        return f"-{known.elsewhere}"
     return f"-{known.longer}" if line.longer else ""
 
 
