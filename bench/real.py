@@ -92,7 +92,7 @@ class Work:
         if line.longer:
             changes = [*changes, f"sampling.max_tokens={known.longer}"]
         if line.elsewhere:
-            changes = [*changes, f"settings.data={known.elsewhere}"]
+            changes = [*changes, f"settings.test={known.elsewhere}"]
         if line.sampled:
             changes = [*changes, "--samples", str(SAMPLES), "--temperature", str(known.temperature)]
         folder, each = self.runs / name / "played" / line.title(seed), AT_ONCE // (SAMPLES if line.sampled else 1)
