@@ -216,7 +216,8 @@ class Node:
 
     `turn` counts, from 0, how often the acting roles had acted before on this path. `privileged` is what the
     environment shows to critics only. `share` is what the decision counts beside those that its shape played side by
-    side: 1/n where it is one of n. `drawing` shows the state in which they act.
+    side: 1/n where it is one of n. `drawing` shows the state in which they act. `round` counts, from 0, the turns of
+    the episode: one begins where a role acts that has acted since the last began.
     """
 
     turn: int
@@ -226,6 +227,7 @@ class Node:
     privileged: str = ""
     share: float = 1.0
     drawing: Drawing = None
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)

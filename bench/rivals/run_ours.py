@@ -65,7 +65,7 @@ def node(agent: str, messages: tuple[Message, ...], turn: int, samples: Sequence
         Branch({agent: index}, Reward(team=reward(sample.text)), over=True, success=False)
         for index, sample in enumerate(samples)
     )
-    return Node(turn, {agent: Observation(agent, messages)}, {agent: tuple(samples)}, branches)
+    return Node(turn, {agent: Observation(agent, messages)}, {agent: tuple(samples)}, branches, round=turn)
 
 
 def learn(learner: TorchLearner, nodes: Sequence[Node]) -> int:

@@ -46,7 +46,7 @@ def build_batch(
     samples, charges = charged(samples_of(trees), plan, team)
     learn = _by_preference if plan.preference is not None else _by_critic if plan.critic is not None else _by_group
     batch = learn(samples, plan, team, {} if baseline_state is None else baseline_state)
-    mass = gradient_mass.by_role(batch.data, plan.loss)
+    mass = gradient_mass.by_role([datum for datum in batch.data if team.trains(datum.policy)], plan.loss)
     return replace(batch, metrics=metrics | charges | batch.metrics | mass)
 
 
@@ -130,7 +130,8 @@ def useful(plan: Plan, team: Team) -> Callable[[Tree], bool]:
         if plan.reward_model is not None:
             (tree,), _ = scored_by_model([tree], team, plan.joint_reward)
         samples, _ = charged(samples_of([tree]), replace(plan, kl=0.0), team)
-        kept = filters.selected(compare(samples, plan.credit), plan.selection)
-        return any(scored.advantages[0] != 0.0 and team.trains(scored.sample.policy) for scored in kept)
+        kept = filters.weighed_by_role(filters.selected(compare(samples, plan.credit), plan.selection), plan.selection)
+        trained = (scored for scored in kept if team.trains(scored.sample.policy))
+        return any(scored.advantages[0] * scored.weight != 0.0 for scored in trained)
 
     return teaches

@@ -77,7 +77,7 @@ def _preferences(
     node: Node, at: tuple[int, tuple[int, ...]], distances: Mapping[Place, float], credit: Credit
 ) -> Iterator[Preference]:
     """All pairs of branches that earned differently."""
-    worth = [(value(branch, node.turn, credit), branch) for branch in node.branches]
+    worth = [(value(branch, node.round, credit), branch) for branch in node.branches]
     for (first, left), (second, right) in itertools.combinations(worth, 2):
         if abs(first - second) < NO_STD:
             continue

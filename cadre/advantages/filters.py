@@ -56,7 +56,7 @@ def weighed_by_tree(samples: Sequence[ScoredSample], rule: TreeWeight, loss: Los
     for scored, part in zip(samples, parts_of_loss(samples, loss), strict=True):
         blocks[block(scored)] += share(scored) * part
         wholes[scored.sample.policy] += part
-    counts = Counter(policy for policy, _ in blocks)
+    counts = Counter(policy for (policy, _), weight in blocks.items() if weight)  # of a tree that is cut off nothing
     each = {key: wholes[key[0]] / counts[key[0]] / weight if weight else 0.0 for key, weight in blocks.items()}
     return [replace(scored, weight=share(scored) * each[block(scored)]) for scored in samples]
 

@@ -93,7 +93,7 @@ def span(node: Node, path: tuple[int, ...], number: int, role: str, credit: Cred
     reward, child, below = role_reward(branch, role, credit.alpha), branch.child, (*path, number)
     if child is None:
         return reward, []
-    discount = credit.gamma if child.turn > node.turn else 1.0
+    discount = credit.gamma if child.round > node.round else 1.0
     if role in child.samples:
         return reward, [Later(discount, below, child)]
     spans = [span(child, below, after, role, credit) for after in range(len(child.branches))]

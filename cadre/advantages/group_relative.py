@@ -7,7 +7,7 @@ are one function each, in the tables here and in `baselines`, or in a file of th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -17,6 +17,7 @@ from cadre.advantages.returns import RETURNS, part_of_episodes
 from cadre.advantages.samples import ScoredSample
 from cadre.rollout.walk import Decision
 from cadre.settings.user_code import load_function
+from cadre.types import Message
 
 Key = tuple[str | int, ...]
 # Exponential means of returns by role, or by role and turn; kept in the checkpoint.
@@ -35,6 +36,12 @@ class AdvantageGroup:
     def differs(self) -> bool:
         """Whether its returns have a standard deviation."""
         return self.std >= NO_STD
+
+    @property
+    def silent(self) -> bool:
+        """Whether it says nothing of what was done: its returns do not differ, and no advantage comes of them, as it
+        does of a baseline that is not made of the group. What a distance from the reference costs is not asked for."""
+        return not self.differs and not any(scored.advantages[0] for scored in self.samples if not scored.penalties)
 
 
 def valued(samples: Sequence[ScoredSample], credit: Credit) -> list[ScoredSample]:
@@ -151,17 +158,32 @@ GROUPINGS: dict[str, Callable[[Decision], Key]] = {
     "task_role": lambda decision: (decision.tree, decision.role),
     "role_turn_task": lambda decision: (decision.tree, decision.role, decision.node.turn),
     "role": lambda decision: (decision.role,),
-    "subtree": lambda decision: (decision.tree, decision.role, (decision.path or (decision.index,))[0]),
+    "subtree": lambda decision: (decision.tree, decision.role, _first(decision)),
     "observation": lambda decision: (decision.tree, decision.role, *_seen(decision)),
 }
+
+
+def _first(decision: Decision) -> int:
+    """The role's own answer at the root, which the sample is or lies below; the branch there, where it did not act."""
+    if not decision.above:
+        return decision.index
+    _, branch = decision.above[0]
+    return branch.choice.get(decision.role, decision.path[0])
 
 
 def _seen(decision: Decision) -> Key:
     """What the role was shown: samples of one task that answer the same are compared (GiGPO, arXiv 2505.10978)."""
     messages = decision.node.observations[decision.role].messages
-    return tuple(
-        part for message in messages for part in (message.content, *(image.digest for image in message.images))
-    )
+    made = {call.id: place for place, call in enumerate(call for message in messages for call in message.tool_calls)}
+    return tuple(part for message in messages for part in _said(message, made))
+
+
+def _said(message: Message, made: Mapping[str, int]) -> Key:
+    """All of a message but what calls are named: who speaks, its words and pictures, the calls of functions in it, and
+    the place of the one that it answers among those `made`."""
+    calls = (part for call in message.tool_calls for part in (call.name, call.arguments))
+    answered = made.get(message.tool_call_id, -1)
+    return (message.role, message.content, *calls, answered, *(image.digest for image in message.images))
 
 
 # What the difference is divided by.
@@ -198,18 +220,22 @@ def moved(state: Mapping[str, float], groups: Sequence[AdvantageGroup], credit: 
 # How much the comparisons say.
 
 
-def share_without_std(groups: Sequence[AdvantageGroup]) -> float:
-    """The share of groups whose returns have no standard deviation."""
-    return fmean(not group.differs for group in groups) if groups else 0.0
+def of_roles(groups: Sequence[AdvantageGroup], roles: Container[str]) -> list[AdvantageGroup]:
+    """The groups with their samples of these roles alone, those without any left out."""
+    kept = (
+        replace(group, samples=tuple(scored for scored in group.samples if scored.sample.role in roles))
+        for group in groups
+    )
+    return [group for group in kept if group.samples]
 
 
 def without_std_by_decision(groups: Sequence[AdvantageGroup]) -> dict[tuple[str, int], float]:
-    """By role and number of the decision in its episode: the share of groups without a standard deviation.
+    """By role and number of the decision in its episode: the share of groups that are silent.
 
     A number of 1.0 says that nothing was learned from that decision; step after step, that nothing ever will be.
     """
     silent: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for group in groups:
         for place in dict.fromkeys((scored.sample.role, len(scored.decision.path)) for scored in group.samples):
-            silent[place].append(not group.differs)
+            silent[place].append(group.silent)
     return {place: fmean(flags) for place, flags in sorted(silent.items())}

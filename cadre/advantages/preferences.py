@@ -44,7 +44,7 @@ def joint_pairs_of(trees: Sequence[Tree], credit: Credit) -> list[Pair]:
 
 def _joint_pairs(node: Node, credit: Credit) -> Iterator[Pair]:
     prompt = joint_prompt(node.observations)
-    worth = [(value(branch, node.turn, credit), said_together(node, branch)) for branch in node.branches]
+    worth = [(value(branch, node.round, credit), said_together(node, branch)) for branch in node.branches]
     for (first, left), (second, right) in itertools.combinations(worth, 2):
         if abs(first - second) >= NO_STD and left != right:
             yield Pair(prompt, *((left, right) if first > second else (right, left)))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean
 
-from cadre.advantages.credit import Credit
+from cadre.advantages.credit import NO_STD, Credit
 from cadre.rollout.conversations import words
 from cadre.rollout.grow import pays
 from cadre.rollout.walk import Decision
@@ -67,10 +67,9 @@ def _ahead(node: Node | None, role: str, alpha: float) -> float:
     if node is None:
         return 0.0
     last = is_paid(node, role, alpha)
+    taken = [branch for branch in node.branches if branch.carried] or node.branches  # all, where the shape ends there
     return fmean(
-        role_reward(branch, role, alpha) + (0.0 if last else _ahead(branch.child, role, alpha))
-        for branch in node.branches
-        if branch.carried
+        role_reward(branch, role, alpha) + (0.0 if last else _ahead(branch.child, role, alpha)) for branch in taken
     )
 
 
@@ -89,7 +88,7 @@ def _to_go(decision: Decision, credit: Credit, of_children: OfChildren) -> float
     def paid(branch: Branch) -> float:
         return role_reward(branch, decision.role, credit.alpha)
 
-    turn = decision.node.turn
+    turn = decision.node.round
     return fmean(played_out(branch, turn, credit.gamma, paid, of_children) for branch in decision.branches)
 
 
@@ -101,8 +100,8 @@ def played_out(
     child = branch.child
     if child is None:
         return paid(branch)
-    discount = gamma if child.turn > turn else 1.0
-    below = (played_out(after, child.turn, gamma, paid, of_children) for after in child.branches)
+    discount = gamma if child.round > turn else 1.0
+    below = (played_out(after, child.round, gamma, paid, of_children) for after in child.branches)
     return paid(branch) + discount * of_children(below)
 
 
@@ -146,7 +145,7 @@ def passed(decision: Decision, credit: Credit) -> float:
     as Sirius, arXiv 2502.04780, keeps what it trains on)."""
     before = sum(role_reward(branch, decision.role, credit.alpha) for _, branch in decision.above)
     paid = _leaf_rewards(decision.branches, decision.role, credit.alpha)
-    return fmean(before + pay >= credit.threshold for pay in paid)
+    return fmean(before + pay >= credit.threshold - NO_STD for pay in paid)  # sums of one episode differ by rounding
 
 
 RETURNS: dict[str, Callable[[Decision, Credit], float]] = {

@@ -78,6 +78,11 @@ class Custom(Algorithm):
             credit = replace(credit, second=second, second_weight=self.second.weight)
         return Plan(shape, credit, tree_weight=TREE_WEIGHTS.get(self.shape, "alike"))
 
+    @property
+    def asks_what_follows(self) -> bool:
+        """Whether a comparison takes what the decisions after one pay."""
+        return "first_paid" in (self.returns, self.second.returns if self.second else "")
+
     def chosen_shape(self) -> Shape:
         """The shape with the options that are set."""
         make = load_function("algorithm.shape", self.shape, SHAPES)
@@ -87,7 +92,7 @@ class Custom(Algorithm):
             options["where"] = load_function("algorithm.where", self.where, WHERE)
         if self.carry is not None:
             options["carry"] = load_function("algorithm.carry", self.carry, CARRIES)
-        if self.returns == "first_paid" and "lookahead" in parameters(make):
+        if self.asks_what_follows and "lookahead" in parameters(make):
             options = {"lookahead": 2, **options}
         shape: object = make(self.k, **options)
         if not isinstance(shape, Shape):
@@ -109,7 +114,7 @@ class Custom(Algorithm):
 
     def check_lookahead(self) -> None:
         """Refuse to look ahead for a return that does not ask what follows."""
-        if self.lookahead and self.returns != "first_paid":
+        if self.lookahead and not self.asks_what_follows:
             raise ConfigError(
                 f"algorithm.lookahead: got {self.lookahead} with returns {self.returns}, which ignores it; expected it "
                 "unset. Remove it or set algorithm.returns=first_paid."

@@ -23,7 +23,6 @@ from cadre.env import Env
 from cadre.errors import ConfigError
 from cadre.experiment.experiment import Experiment
 from cadre.rollout import walk
-from cadre.rollout.conversations import with_turns
 from cadre.rollout.episodes import Failure, check_share, grow_many, tried
 from cadre.rollout.grow import Past, Rollout, grow
 from cadre.rollout.rounds import together
@@ -228,10 +227,5 @@ def past_of(path: Path) -> Past:
     past = Past()
     for node, branch in path:
         chosen = {role: node.samples[role][index] for role, index in branch.choice.items()}
-        turns = {role: past.turns.get(role, 0) + 1 for role in chosen}
-        past = Past(
-            path=(*past.path, 0),
-            previous=with_turns(past.previous, node.observations, chosen),
-            turns={**past.turns, **turns},
-        )
+        past = past.below(node.observations, chosen, 0, 1.0)
     return past

@@ -128,7 +128,8 @@ async def learn(
     staleness = metrics.of_staleness(sampled.trees, ahead.versions)
     await ahead.hand_over()
     seconds = waited | {"time/sample_s": step_sample.seconds, "time/learn_s": time.monotonic() - began}
-    step_metrics = metrics.of_step(sampled, batch, updates, plan.credit.alpha) | staleness | seconds
+    of_step = metrics.of_step(sampled, batch, updates, plan.credit.alpha, training.experiment.trained_roles)
+    step_metrics = of_step | staleness | seconds
     log(training, state.step, step_metrics, StepRecord(sampled, batch, training.notes.drain()))
     return step_metrics
 

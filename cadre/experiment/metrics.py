@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from statistics import fmean
 
 from cadre.advantages.batch import TrainingBatch
-from cadre.advantages.group_relative import AdvantageGroup, without_std_by_decision
+from cadre.advantages.group_relative import AdvantageGroup, of_roles, without_std_by_decision
 from cadre.advantages.returns import role_reward
 from cadre.experiment.report import mean_parts
 from cadre.rollout import walk
@@ -17,13 +17,15 @@ from cadre.team import Metrics
 from cadre.types import Sample, Tree
 
 
-def of_step(sampled: Sampled, batch: TrainingBatch, updates: Mapping[str, Metrics], alpha: float) -> Metrics:
-    """All that a step is logged with but how long it took."""
+def of_step(
+    sampled: Sampled, batch: TrainingBatch, updates: Mapping[str, Metrics], alpha: float, trained: Container[str]
+) -> Metrics:
+    """All that a step is logged with but how long it took; `trained` are the roles whose policies learn."""
     return (
         of_trees(sampled.trees, alpha)
         | of_failures(sampled)
         | {"rollout/replaced": sampled.replaced}
-        | of_groups(batch.groups)
+        | of_groups(of_roles(batch.groups, trained))
         | batch.metrics
         | of_updates(updates)
     )
@@ -70,14 +72,18 @@ def _of_histories(trees: Sequence[Tree]) -> Metrics:
 
 def _by_role(trees: Sequence[Tree], alpha: float) -> Metrics:
     rewards: dict[str, list[float]] = defaultdict(list)
+    while_absent: dict[str, float] = defaultdict(float)
     samples: dict[str, list[Sample]] = defaultdict(list)
     for node in (node for tree in trees for node in walk.nodes(tree.root)):
         for role, siblings in node.samples.items():
             samples[role] += siblings
             rewards[role] += [role_reward(branch, role, alpha) for branch in node.branches]
+        for branch in node.branches:
+            for role in branch.reward.local.keys() - node.samples.keys():
+                while_absent[role] += branch.reward.local[role]
     metrics: Metrics = {}
     for role, drawn in samples.items():
-        metrics[f"{role}/reward"] = fmean(rewards[role])
+        metrics[f"{role}/reward"] = (sum(rewards[role]) + while_absent[role]) / len(rewards[role])
         metrics[f"{role}/tokens"] = fmean(len(sample.token_ids) for sample in drawn)
         metrics[f"{role}/tokens_max"] = max(len(sample.token_ids) for sample in drawn)
         metrics[f"{role}/truncated"] = fmean(sample.finish == "length" for sample in drawn)
@@ -85,15 +91,15 @@ def _by_role(trees: Sequence[Tree], alpha: float) -> Metrics:
 
 
 def of_groups(groups: Sequence[AdvantageGroup]) -> Metrics:
-    """The share of groups in which all samples were worth the same: of all, of those that hold a role's samples, and of
-    those by the number of the role's decision in its episode.
+    """The share of groups that teach nothing as all their samples were worth the same: of all, of those that hold a
+    role's samples, and of those by the number of the role's decision in its episode.
 
     Empty where nothing is compared, as under a critic.
     """
     flat: dict[str, list[bool]] = defaultdict(list)
     for group in groups:
         for name in {"rollout", *(scored.sample.role for scored in group.samples)}:
-            flat[name].append(not group.differs)
+            flat[name].append(group.silent)
     by_decision = without_std_by_decision(groups).items()
     return {
         **{f"{name}/groups_without_std": fmean(shares) for name, shares in sorted(flat.items())},

@@ -90,7 +90,7 @@ def token_metrics(tokens: Tokens, clipped: Tensor, corrected: Tensor) -> dict[st
     """SUMS over the masked tokens; `gap_max` is a maximum.
 
     `clipped` tokens whose gradient the clip removed or changed, `corrected` ones whose weight the correction changed,
-    `ratio`, `kl1` and `kl3` (the estimators k1 and k3 of KL(sampler || policy) of
+    `ratio` to the sampler, `kl1` and `kl3` (the estimators k1 and k3 of KL(sampler || policy) of
     http://joschu.net/blog/kl-approx.html), `kl_reference` (k1 of KL(policy || reference)), `entropy`, `gap_max` the
     largest |logprobs - rollout_logprobs|. `tokens` are 0 outside the mask.
     """
@@ -98,7 +98,7 @@ def token_metrics(tokens: Tokens, clipped: Tensor, corrected: Tensor) -> dict[st
     return {
         "clipped": (clipped & tokens.mask).sum(),
         "corrected": (corrected & tokens.mask).sum(),
-        "ratio": (tokens.log_ratio.exp() * tokens.mask).sum(),
+        "ratio": (gap.exp() * tokens.mask).sum(),
         "kl1": -gap.sum(),
         "kl3": (gap.exp() - 1.0 - gap).sum(),
         "kl_reference": (tokens.logprobs - tokens.reference).sum(),

@@ -4,7 +4,7 @@ trees grow at once, `cadre.rollout.episodes` says."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -49,6 +49,7 @@ class Past:
     path        the branch taken at each decision
     previous    what each role saw and said last in each of its conversations
     turns       how often each role acted
+    round       the number of the turn that is being played, and in `acted` who has acted in it
     share       what the decision counts beside those that are played side by side
     unpaid      the roles that acted and have not been paid since, while the shape looks ahead for them
     looked      how many decisions in a row fanned out to look ahead
@@ -58,10 +59,34 @@ class Past:
     path: tuple[int, ...] = ()
     previous: Previous = field(default_factory=dict)
     turns: Mapping[str, int] = field(default_factory=dict)
+    round: int = 0
+    acted: frozenset[str] = frozenset()
     share: float = 1.0
     unpaid: frozenset[str] = frozenset()
     looked: int = 0
     resumed: float = 1.0
+
+    def turn_with(self, roles: Iterable[str]) -> tuple[int, frozenset[str]]:
+        """The number of the turn in which these roles act next, and who has acted in it then: a new one where one of
+        them has acted in this one."""
+        acting = frozenset(roles)
+        return (self.round + 1, acting) if acting & self.acted else (self.round, acting | self.acted)
+
+    def below(
+        self, observations: Mapping[str, Observation], chosen: Mapping[str, Sample], index: int, share: float
+    ) -> Past:
+        """The past of the decision that branch `index` leads to, by which those who acted said what is `chosen`, when
+        the shape does not look ahead."""
+        number, acted = self.turn_with(chosen)
+        return Past(
+            path=(*self.path, index),
+            previous=with_turns(self.previous, observations, chosen),
+            turns={**self.turns, **{role: self.turns.get(role, 0) + 1 for role in chosen}},
+            round=number,
+            acted=acted,
+            share=share,
+            resumed=share,
+        )
 
 
 @dataclass(frozen=True)
@@ -87,14 +112,7 @@ class Tried:
     def below(self, index: int, share: float) -> Past:
         """The past of the decision that branch `index` leads to, when the shape does not look ahead."""
         chosen = {role: self.samples[role][sibling] for role, sibling in self.choices[index].items()}
-        turns = {role: self.past.turns.get(role, 0) + 1 for role in chosen}
-        return Past(
-            path=(*self.past.path, index),
-            previous=with_turns(self.past.previous, self.observations, chosen),
-            turns={**self.past.turns, **turns},
-            share=share,
-            resumed=share,
-        )
+        return self.past.below(self.observations, chosen, index, share)
 
 
 def score(reward: Reward, alpha: float) -> float:
@@ -190,7 +208,8 @@ def as_node(tried: Tried, grown: Mapping[int, Node | None]) -> Node:
     )
     turn, share = max(tried.past.turns.get(role, 0) for role in tried.observations), tried.past.share
     privileged, drawing = tried.env.privileged(), tried.drawings[0]
-    return Node(turn, tried.observations, tried.samples, branches, privileged, share, drawing)
+    number, _ = tried.past.turn_with(tried.observations)
+    return Node(turn, tried.observations, tried.samples, branches, privileged, share, drawing, number)
 
 
 async def choose(tried: Tried, rollout: Rollout, key: int) -> Tried:

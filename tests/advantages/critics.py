@@ -58,7 +58,7 @@ def node(turn: int, siblings: Mapping[str, int], branches: list[Branch], tag: st
 
     samples = {role: tuple(draw(role, index) for index in range(count)) for role, count in siblings.items()}
     seen = {role: Observation(role, (Message("user", f"{tag} {role}"),)) for role in siblings}
-    return Node(turn, seen, samples, tuple(branches), **shown)
+    return Node(turn, seen, samples, tuple(branches), **shown, round=turn)
 
 
 def team_of(*learners: Learner, roles: str = "abc", **assignment: str) -> Team:

@@ -7,7 +7,7 @@ import pytest
 
 from cadre.advantages import filters, penalties
 from cadre.advantages.credit import Credit
-from cadre.advantages.group_relative import AdvantageGroup, compare, share_without_std
+from cadre.advantages.group_relative import AdvantageGroup, compare
 from cadre.advantages.samples import samples_of
 from cadre.advantages.sequences import sequences
 from cadre.learn.aggregation import Denominators, sequence_sum
@@ -82,7 +82,7 @@ def test_groups_without_std_leave_the_denominators_when_they_are_dropped() -> No
         drawn = data_of(groups, chosen)
         assert len(drawn) == count
         assert sequence_sum(1, Denominators.of(drawn)) == 1 / count
-    assert share_without_std(groups) == 0.5
+    assert sum(not group.differs for group in groups) / len(groups) == 0.5
 
 
 def test_a_role_weighs_in_the_loss_what_it_is_given() -> None:
@@ -165,3 +165,13 @@ def test_where_the_loss_averages_over_tokens_trees_have_equal_shares_of_them() -
     assert weights([short, long], "alike", "sequence_mean")["a"] == pytest.approx([1.0, 1.0])
     # Mistake: tokens counted where the loss adds them up, which would bring length normalisation into MAGRPO.
     assert weights([short, long], "alike", "sequence_sum")["a"] == pytest.approx([1.0, 1.0])
+
+
+def test_a_tree_of_which_nothing_is_learned_takes_no_weight_of_the_others() -> None:
+    """Under a critic what was cut off stays for the critic: one of two trees, and the other weighs 1 as alone."""
+    trees = [Tree(Task(str(number), {}), graded("a", 1.0, 0.0)) for number in range(2)]
+    samples = [
+        dataclasses.replace(scored, trains=scored.decision.tree == 1, advantages=(1.0,)) for scored in samples_of(trees)
+    ]
+    weighed = filters.weighed_by_tree(samples, "alike", LossConfig())
+    assert [scored.weight for scored in weighed if scored.trains] == [1.0, 1.0]

@@ -10,10 +10,10 @@ from cadre.advantages.baselines import BASELINES, of_the_group
 from cadre.advantages.credit import Credit
 from cadre.advantages.group_relative import (
     moved,
-    share_without_std,
+    of_roles,
     without_std_by_decision,
 )
-from cadre.types import Branch, Message, Reward, Sample, Task, ToolCall, Tree
+from cadre.types import Branch, Message, Observation, Reward, Sample, Task, ToolCall, Tree
 from tests.advantages.trees import advantages, assign, chain, inner, leaf, node, sequential, two_turns
 
 
@@ -182,7 +182,7 @@ def test_the_groups_that_say_nothing_by_role_and_decision() -> None:
     trees = [Tree(Task(str(i), {}), root) for i, root in enumerate((root, other))]
     groups = assign(trees, Credit("step", "node", "mean", "std"))
     assert without_std_by_decision(groups) == {("a", 0): 0.5, ("b", 1): 1.0}
-    assert share_without_std(groups) == pytest.approx(2 / 3)
+    assert sum(not group.differs for group in groups) / len(groups) == pytest.approx(2 / 3)
     assert without_std_by_decision([]) == {}
 
 
@@ -214,3 +214,46 @@ def test_equal_texts_that_call_different_tools_lead_to_different_states() -> Non
     root = replace(root, branches=tuple(unpaid))
     assert worth(replace(second, message=called))[0] == 0.0
     assert worth(second)[0] == worth(second)[1]
+
+
+def test_what_was_called_is_part_of_what_was_seen() -> None:
+    """Mistake: turns that are calls have no words, so that one who deleted and one who read stand in one state."""
+
+    def after(call: ToolCall, said: str = "ok") -> tuple[Message, ...]:
+        asked = Message("assistant", "", (call,))
+        return Message("user", "go"), asked, Message("tool", said, tool_call_id=call.id)
+
+    def groups(*histories: tuple[Message, ...]) -> int:
+        bare = node(1, {"a": 1}, [leaf({"a": 0})])
+        seen = [replace(bare, observations={"a": Observation("a", told)}) for told in histories]
+        root = node(0, {"a": len(seen)}, [inner({"a": index}, below) for index, below in enumerate(seen)])
+        return len(assign([Tree(Task("t", {}), root)], Credit("step", "observation", "mean", "none"))) - 1
+
+    read, delete = ToolCall("1", "read", '{"x": 1}'), ToolCall("1", "delete", '{"x": 1}')
+    assert groups(after(read), after(delete)) == 2
+    assert groups(after(read), after(ToolCall("1", "read", '{"x": 2}'))) == 2
+    assert groups(after(read), after(ToolCall("another", "read", '{"x": 1}'))) == 1  # what calls are named says nothing
+    assert groups((Message("user", "a"),), (Message("system", "a"),)) == 2
+
+
+def test_a_subtree_is_below_one_answer_where_answers_are_tried_together() -> None:
+    """Two answers each, crossed: of the four branches two hold a0, and what is below them is compared with it."""
+    choices = [{"a": i, "b": j} for i in range(2) for j in range(2)]
+    below = [node(1, {"a": 1}, [leaf({"a": 0})], tag=f"{one['a']}{one['b']}-") for one in choices]
+    root = node(0, {"a": 2, "b": 2}, [inner(one, child) for one, child in zip(choices, below, strict=True)])
+    groups = assign([Tree(Task("t", {}), root)], Credit("step", "subtree", "mean", "none"))
+    texts = sorted(sorted(scored.sample.text for scored in group.samples) for group in groups)
+    assert texts == [["00-a0", "01-a0", "a0"], ["10-a0", "11-a0", "a1"], ["b0"], ["b1"]]
+
+
+def test_a_group_is_silent_only_where_nothing_comes_of_it() -> None:
+    root = node(0, {"a": 2}, [leaf({"a": 0}, 1.0), leaf({"a": 1}, 1.0)])
+    for baseline, silent in (("mean", True), ("none", False), ("running", False)):
+        (group,) = assign([Tree(Task("t", {}), root)], Credit("step", "node", baseline, "none"))
+        assert (group.differs, group.silent) == (False, silent)
+    (still,) = assign([Tree(Task("t", {}), root)], Credit("step", "node", "running", "none"), {"a/0": 1.0})
+    assert still.silent
+    (group,) = assign([Tree(Task("t", {}), root)], Credit("step", "node", "none", "none"))
+    (kept,) = of_roles([group, replace(group, samples=())], {"a"})
+    assert kept == group
+    assert of_roles([group], {"b"}) == []

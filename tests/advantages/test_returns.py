@@ -1,5 +1,7 @@
 """What a sample is worth, every number worked out by hand; the trees are small enough to draw."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.advantages.trees import advantages, inner, leaf, node, sequential, two_turns
@@ -46,3 +48,19 @@ def test_what_the_team_earned_before_a_role_first_acts_is_of_its_episode() -> No
     root = node(0, {"a": 1}, [inner({"a": 0}, middle, 10.0, a=2.0)])
     got = advantages(root, "episode", "node", "none", "none")
     assert got == pytest.approx({"a0": 13.0, "b0": 11.5, "c0": 11.0})
+
+
+def test_what_an_episode_paid_does_not_hang_on_where_it_is_summed_from() -> None:
+    """0.7 + 0.2 + 0.1 is 1 from one end and a little less from the other."""
+    last = node(2, {"a": 1}, [leaf({"a": 0}, 0.1)], tag="late-")
+    middle = node(1, {"a": 1}, [inner({"a": 0}, last, 0.2)], tag="then-")
+    root = node(0, {"a": 1}, [inner({"a": 0}, middle, 0.7)])
+    assert (0.7 + 0.2) + 0.1 != 0.7 + (0.2 + 0.1)
+    assert set(advantages(root, "passed", "node", "none", "none", threshold=1.0).values()) == {1.0}
+
+
+def test_the_first_that_pays_where_the_shape_ended_the_tree() -> None:
+    """Nothing was carried on from the second decision, which paid nobody: all that was tried there is 0 so far."""
+    left = [replace(leaf({"a": index}), over=False, carried=False) for index in range(2)]
+    root = node(0, {"a": 1}, [inner({"a": 0}, node(1, {"a": 2}, left, tag="late-"))])
+    assert advantages(root, "first_paid", "node", "none", "none")["a0"] == 0.0

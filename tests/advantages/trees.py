@@ -14,7 +14,7 @@ def sample(role: str, text: str) -> Sample:
 
 def node(turn: int, siblings: dict[str, int], branches: list[Branch], tag: str = "") -> Node:
     samples = {role: tuple(sample(role, f"{tag}{role}{i}") for i in range(k)) for role, k in siblings.items()}
-    return Node(turn, {role: Observation(role, ()) for role in siblings}, samples, tuple(branches))
+    return Node(turn, {role: Observation(role, ()) for role in siblings}, samples, tuple(branches), round=turn)
 
 
 def leaf(choice: dict[str, int], team: float = 0.0, **local: float) -> Branch:

@@ -53,9 +53,17 @@ def test_without_looking_ahead_it_does_not(speaker: Path, tmp_path: Path, quiet:
     assert run.evaluations()[-1]["reward"] < 1.0
 
 
+SECOND = {"returns": "first_paid", "group": "node", "baseline": "mean", "scale": "none"}
+
+
 @pytest.mark.parametrize(
     ("options", "lookahead"),
-    [({"returns": "first_paid"}, 2), ({"returns": "first_paid", "lookahead": 1}, 1), ({"returns": "step"}, 0)],
+    [
+        ({"returns": "first_paid"}, 2),
+        ({"returns": "first_paid", "lookahead": 1}, 1),
+        ({"returns": "step"}, 0),
+        ({"returns": "step", "second": SECOND}, 2),
+    ],
 )
 def test_custom_looks_ahead_where_its_return_asks_for_it(options: dict, lookahead: int) -> None:
     axes = {"name": "custom", "shape": "greedy", "group": "node", "baseline": "mean", "scale": "std"}

@@ -177,6 +177,16 @@ BAD = {
         ["algorithm.kl: got 0.1", "Set loss.kl"],
     ),
     "a distance that pairs ignore": (["algorithm={name: ma_dpo, kl: 5}"], ["algorithm.kl: got 5", "learns from pairs"]),
+    "stale pairs": (
+        ["algorithm=ma_dpo", "train.max_staleness=1", "loss.correction=truncate"],
+        ["train.max_staleness: got 1"],
+    ),
+    "pairs with a ratio": (["algorithm=ma_dpo", "loss.ratio=token"], ["loss.ratio: got token", "expected none"]),
+    "pairs with a correction": (["algorithm=ma_dpo", "loss.correction=truncate"], ["loss.correction: got truncate"]),
+    "a length that what passed ignores": (
+        ["algorithm=sirius", "credit.overlong_buffer=1"],
+        ["credit.overlong_buffer: got 1", "passed alone"],
+    ),
     "a length that pairs ignore": (
         ["algorithm=ma_dpo", "credit.overlong_buffer=1"],
         ["credit.overlong_buffer: got 1", "learns from pairs"],

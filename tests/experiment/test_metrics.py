@@ -58,3 +58,11 @@ def test_divergence_is_a_share_of_the_trees_begun() -> None:
     counted = metrics.of_failures(Sampled([tree], [dropped], retried=1, diverged=2))
     assert counted["rollout/divergence_rate"] == pytest.approx(2 / 3)
     assert counted["rollout/failed/diverged"] == 0.5
+
+
+def test_a_role_is_paid_while_others_act_too() -> None:
+    """A game for two, one move each: the second move pays both, 1 and -1; each made one sample."""
+    last = node(0, {"b": 1}, [leaf({"b": 0}, a=1.0, b=-1.0)])
+    root = node(0, {"a": 1}, [inner({"a": 0}, last)])
+    counted = metrics.of_trees([Tree(Task("t", {}), root)], 1.0)
+    assert (counted["a/reward"], counted["b/reward"]) == (1.0, -1.0)

@@ -87,6 +87,17 @@ def preference(experiment: Experiment) -> None:
                 f"{option}: got {got} with {experiment.config.algorithm.name}, which learns from pairs and would "
                 f"ignore it; expected {expected}. Remove it."
             )
+    stale: dict[str, tuple[object, object]] = {
+        "train.max_staleness": (experiment.config.train.max_staleness, 0),
+        "loss.ratio": (plan.loss.ratio, "none"),
+        "loss.correction": (plan.loss.correction, "none"),
+    }
+    for option, (given, wanted) in stale.items():
+        if given != wanted:
+            raise ConfigError(
+                f"{option}: got {given} with {experiment.config.algorithm.name}, whose margins are of the policies "
+                f"that sampled, and whose gradient is that of its loss at these alone; expected {wanted}. Remove it."
+            )
 
 
 def only_positive(experiment: Experiment) -> None:
@@ -95,6 +106,11 @@ def only_positive(experiment: Experiment) -> None:
         raise ConfigError(
             f"algorithm.kl: got {experiment.plan.kl:g} with {experiment.config.algorithm.name}, which learns from what "
             "passed alone, and a penalty would change what that is; expected 0. Set loss.kl in its place."
+        )
+    if experiment.plan.only_positive and (buffer := experiment.plan.selection.overlong_buffer):
+        raise ConfigError(
+            f"credit.overlong_buffer: got {buffer} with {experiment.config.algorithm.name}, which learns from what "
+            "passed alone, and a penalty would change what that is; expected 0. Remove it."
         )
 
 

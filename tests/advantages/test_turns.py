@@ -1,0 +1,58 @@
+"""Turns of an episode in which roles are absent, by hand; the numbers come from growing a tree, not from a test's."""
+
+import pytest
+
+from cadre.advantages.credit import Credit
+from cadre.advantages.gae import span
+from cadre.advantages.returns import RETURNS
+from cadre.rollout import walk
+from cadre.rollout.grow import Past
+from cadre.types import Branch, Node, Observation, Reward, Sample, Task, Tree
+
+CREDIT = Credit("reward_to_go", "node", "none", "none", gamma=0.5)
+
+
+def grown(acting: list[str]) -> Node:
+    """An episode in which these act, letter by letter, one sibling each; 1 is paid at its end."""
+    past, made = Past(), []
+    for letters in acting:
+        samples = {role: (Sample(role, "p", role, (1,), (2,), (-1.0,), "stop", 0),) for role in letters}
+        seen = {role: Observation(role, ()) for role in letters}
+        turn, _ = past.turn_with(letters)
+        made.append((turn, seen, samples))
+        past = past.below(seen, {role: one for role, (one,) in samples.items()}, 0, 1.0)
+    below: Node | None = None
+    for turn, seen, samples in reversed(made):
+        paid = Reward(1.0 if below is None else 0.0)
+        branch = Branch(dict.fromkeys(samples, 0), paid, below is None, False, True, below)
+        below = Node(0, seen, samples, (branch,), round=turn)
+    assert below is not None
+    return below
+
+
+def returns(acting: list[str]) -> list[float]:
+    tree = Tree(Task("t", {}), grown(acting))
+    return [RETURNS["reward_to_go"](decision, CREDIT) for decision in walk.decisions([tree])]
+
+
+@pytest.mark.parametrize(
+    ("acting", "expected"),
+    [
+        (["xy", "xy", "xy"], [0.25, 0.25, 0.5, 0.5, 1.0, 1.0]),  # at once
+        (["x", "y", "x", "y"], [0.5, 0.5, 1.0, 1.0]),  # one after the other: nothing between them
+        (["xy", "x", "xy"], [0.25, 0.25, 0.5, 1.0, 1.0]),  # y left out once
+        # y acts, then x alone, then both in the other order: y's second turn is x's second, x's third one more
+        (["y", "x", "x", "y", "x"], [0.25, 0.25, 0.5, 0.5, 1.0]),
+        (["y", "x", "x", "x", "y"], [0.25, 0.25, 0.5, 1.0, 1.0]),
+        (["a", "b", "c", "a", "c", "b", "a"], [0.25] * 3 + [0.5] * 3 + [1.0]),
+    ],
+)
+def test_a_discount_is_taken_where_somebody_acts_again(acting: list[str], expected: list[float]) -> None:
+    assert returns(acting) == pytest.approx(expected)
+
+
+def test_critics_discount_as_returns_do() -> None:
+    """y acts in the first turn and in the last: two turns begin on the way."""
+    root = grown(["y", "x", "x", "x", "y"])
+    paid, (later,) = span(root, (), 0, "y", CREDIT)
+    assert (paid, later.weight) == (0.0, 0.25)
