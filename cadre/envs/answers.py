@@ -6,13 +6,21 @@ import re
 
 # Marks of Markdown that a line such as "Moves: RRD" may stand in: the prompts show it in backticks.
 MARKS = "`*_"
+# A block right behind a word and its colon, and a fence that ends what stands there otherwise.
+BLOCK = re.compile(rf"[{MARKS}\s]*?^[ \t]*```[^\n`]*\n(?P<inside>.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
 Cell = tuple[int, int]  # (row, column)
 MOVES: dict[str, Cell] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
 
 def behind(word: str, text: str) -> str:
-    """What stands behind the last "word:" of an answer, without marks around it; all of it where it has none."""
-    return re.split(rf"{word}[{MARKS}]*\s*:", text, flags=re.IGNORECASE)[-1].strip(f"{MARKS} \t\r\n")
+    """What stands behind the last "word:" of an answer, without marks around it; all of it where it has none. Where a
+    block begins there it is what is in that, otherwise what stands before the next one."""
+    *before, said = re.split(rf"{word}[{MARKS}]*\s*:", text, flags=re.IGNORECASE)
+    if before:
+        block = BLOCK.match(said)
+        said = block["inside"] if block else FENCE.split(said, maxsplit=1)[0]
+    return said.strip(f"{MARKS} \t\r\n")
 
 
 def parse_moves(text: str) -> str | None:

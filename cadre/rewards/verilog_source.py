@@ -90,9 +90,15 @@ def wrong_order(tokens: list[str], design: bool) -> str:
             return f"a dot after {token[:40]} is not allowed: nothing inside another module can be named"
         if (token, after) == ("(", "*") and (place < 2 or tokens[place - 2] != "@"):
             return "(* attributes *) are not allowed"
-        if design and after == "#" and token not in modules:  # what stands behind a module's name are its parameters
+        if design and after == "#" and not (token in modules and opens(tokens, place)):
             return "delays are not allowed in a design"
     return ""
+
+
+def opens(tokens: list[str], place: int) -> bool:
+    """Whether the sign at a place, behind a module's name, begins parameters: no delay, and no label of a block before
+    it."""
+    return tokens[place + 1 : place + 2] == ["("] and (place < 2 or tokens[place - 2] != ":")
 
 
 def wrong_modules(tokens: list[str], module: str, design: bool) -> str:

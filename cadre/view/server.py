@@ -110,8 +110,8 @@ class Guard:
             return "another site"
         if scope["method"] not in ("GET", "HEAD"):
             return "expected GET"
-        first = scope["path"].split("/")[1]
-        if not hmac.compare_digest(first.encode(), self._token.encode()):
+        first = "".join(scope["path"].split("/")[1:2])
+        if not hmac.compare_digest(first.encode(errors="replace"), self._token.encode()):
             return "the address lacks the token that the command printed"
         return None
 

@@ -4,6 +4,12 @@ import pytest
 
 from cadre.rewards.verilog_source import design_refusal
 
+# A block that is called as a module is, with a delay behind its name.
+LABELLED = """
+module m(input a); endmodule
+module top(input a, output reg b); always @(*) begin : m {} b = a; end endmodule
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "wanted"),
@@ -14,6 +20,8 @@ from cadre.rewards.verilog_source import design_refusal
         ("module top(input a, output reg b); always @(*) begin #(1) b = a; end endmodule", False),
         ("module top(input a, output b); and #(1) g(b, a, a); endmodule", False),
         ("module top(input a, output b); assign #1 b = a; endmodule", False),
+        (LABELLED.format("#3"), False),
+        (LABELLED.format("#(3)"), False),
         ("module top #(parameter W = 1)(input a, output b); assign b = a; endmodule", True),
         ("module m #(parameter W = 1)(input a); endmodule module top(input a); m #(.W(2)) one(a); endmodule", True),
     ],

@@ -1,20 +1,32 @@
-"""The generators of reasoning-gym as a team of solver and verifier: one answers, the other reads it and answers too."""
+"""The generators of reasoning-gym as a team of solver and verifier: one answers, the other reads it and answers too.
+
+Answers are scored in a child of the sandbox (`cadre.sandbox.inside.reasoning`), as some generators evaluate them.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from cadre import random_keys
 from cadre.env import Env, GeneratedTasks, Split
 from cadre.envs.adapters import package
-from cadre.errors import ConfigError, nearest
+from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.errors import ConfigError, SandboxError, nearest
+from cadre.rewards.judging_package import JudgingPackage
+from cadre.sandbox import Limits
+from cadre.sandbox.inside import codec
 from cadre.types import Message, Observation, Reward, Task
 
 ASKED = "Put your final answer between <answer> and </answer>."
 CHECKED = "Somebody answered:\n{said}\nCheck it. If it is right, repeat its final answer, else give the right one. "
+GYM = JudgingPackage("reasoning_gym", "reasoning-gym", "scores answers", "inside.reasoning")
+LIMITS = Limits(cpu_s=5.0, wall_s=60.0, memory_mb=2048)
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
@@ -22,8 +34,9 @@ class ReasoningGym(Env):
     """One problem of the generator `dataset`, scored from 0 to 1 by the package; solved is a score of 1. `options` are
     the generator's own, such as `{max_terms: 3}` of chain_sum.
 
-    The solver is paid the score of its own answer, the team that of the verifier's. The same problem is never drawn for
-    both splits: they have seeds of their own.
+    The solver is paid the score of its own answer, the team that of the verifier's. The question decides the split, so
+    no problem is in both. Some generators draw by the order of Python's sets: for them equal seeds give equal problems
+    under one PYTHONHASHSEED.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("solver", "verifier")
@@ -32,14 +45,15 @@ class ReasoningGym(Env):
         self, task: Task, dataset: str = "basic_arithmetic", options: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
         super().__init__(task)
-        self.problems = _problems(dataset, options, task.data["seed"])
+        self.dataset, self.options = dataset, dict(options)
+        self.problem = _problem(dataset, options, task.data["seed"])
         self.said: list[str] = []
         self.score = 0.0
 
     def observe(self) -> dict[str, Observation]:
         if len(self.said) == len(self.roles):
             return {}
-        question = f"{self.problems[0]['question']}\n"
+        question = f"{self.problem['question']}\n"
         more = CHECKED.format(said=self.said[0]) if self.said else ""
         role = self.roles[len(self.said)]
         return {role: Observation(role, (Message("user", f"{question}{more}{ASKED}"),))}
@@ -48,25 +62,61 @@ class ReasoningGym(Env):
         ((role, text),) = actions.items()
         found = ANSWER.findall(text)
         answer = found[-1].strip() if found else text.strip()
-        self.score = float(self.problems.score_answer(answer=answer, entry=self.problems[0]))
+        self.score = await self.worth(answer)
         self.said.append(text)
         parts = {f"{role}/score": self.score, f"{role}/tagged": float(bool(found))}
         if role == "solver":
             return Reward(local={role: self.score}, parts=parts)
         return Reward(team=self.score, parts=parts)
 
+    async def worth(self, answer: str) -> float:
+        """What the package gives for an answer, 0 to 1; 0 where that takes more than LIMITS."""
+        nonce = secrets.token_hex(16)
+        arguments = {"dataset": self.dataset, "options": self.options, "said": answer, "nonce": nonce}
+        arguments["problem"] = self.encoded()
+        job = {"kind": "external", "function": "inside.reasoning:score", "arguments": arguments, "nonce": nonce}
+        ending = (await GYM.sandbox.submit([job], "", LIMITS))[0]
+        if not ending.layers:
+            raise SandboxError(f"answers cannot be scored: {ending.error}")
+        told = (line.partition(f"{nonce} ") for line in ending.stdout.decode("ascii", "replace").splitlines())
+        return next((float(json.loads(said)) for before, found, said in told if found and not before), 0.0)
+
+    def encoded(self) -> Any:
+        """The problem as it goes into the sandbox."""
+        try:
+            return codec.encode(self.problem)
+        except codec.CodecError as error:
+            raise ConfigError(
+                f"settings.dataset: got {self.dataset}, whose problems cannot be taken into the sandbox, where answers "
+                f"are scored: {error}; expected a generator of plain values. Take another."
+            ) from None
+
     @property
     def success(self) -> bool:
         return len(self.said) == len(self.roles) and self.score == 1.0
 
     @classmethod
-    def tasks(cls, split: Split, **settings: Any) -> Sequence[Task]:
-        return GeneratedTasks(10_000, lambda index: {"seed": 2 * index + (split == "test")}, split)
+    def tasks(
+        cls,
+        split: Split,
+        dataset: str = "basic_arithmetic",
+        options: Mapping[str, Any] = MappingProxyType({}),
+        **settings: Any,
+    ) -> Sequence[Task]:
+        def make(index: int) -> dict[str, Any]:
+            def draw(attempt: int) -> dict[str, Any] | None:
+                seed = random_keys.key("reasoning-gym", split, index, attempt) % (1 << 32)
+                question = _problem(dataset, options, seed)["question"]
+                return {"seed": seed, "question": question} if in_split(split, question) else None
+
+            return drawn(split, draw, {"dataset": dataset, "options": dict(options)})
+
+        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{dataset}")
 
 
-def _problems(dataset: str, options: Mapping[str, Any], seed: int) -> Any:
-    """The generator's data set of one problem. Raises ConfigError for a generator or an option that there is not, and
-    for options that the generator refuses."""
+def _problem(dataset: str, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """A problem of the generator, with its `question` and its `answer`. Raises ConfigError for a generator or an option
+    that there is not, and for options that the generator refuses."""
     gym, known = package("reasoning_gym", "reasoning-gym"), package("reasoning_gym.factory", "reasoning-gym").DATASETS
     if dataset not in known:
         raise ConfigError(
@@ -81,9 +131,10 @@ def _problems(dataset: str, options: Mapping[str, Any], seed: int) -> Any:
                 f"Fix the name.{nearest(name, names)}"
             )
     try:
-        return gym.create_dataset(dataset, seed=seed, size=1, **options)
+        problem: dict[str, Any] = gym.create_dataset(dataset, seed=seed, size=1, **options)[0]
     except (AssertionError, TypeError, ValueError) as error:
         raise ConfigError(
             f"settings.options: got {dict(options)}; expected what {dataset} takes, which says: {error}. "
             "Change the options, or take another generator."
         ) from error
+    return problem

@@ -95,7 +95,7 @@ class Lab(Inquiry):
     async def step(self, actions: dict[str, str]) -> Reward:
         ((role, text),) = actions.items()
         if not self.inquiring:
-            return self.judged(role, answer_in(text, ""))
+            return self.judged(role, answer_in(text, "", "law"))
         tried = parse_trial(text, self.law)
         if tried is None:
             self.results = (*self.results, ("unreadable", "nothing"))

@@ -127,6 +127,7 @@ class Plan(Relay):
 
     roles: ClassVar[tuple[str, ...]] = ("planner", "critic")
     titles: ClassVar[tuple[str, str]] = ("plan draft", "plan")
+    word: ClassVar[str] = "plan"
     # What the full prompt for a draft says of who decides after it.
     after: ClassVar[str] = "A team mate sees it, and how far it can be executed, and decides."
 
@@ -259,7 +260,7 @@ class PlanJoint(Env):
 
     def chosen(self, role: str, text: str) -> str | None:
         """The action that a robot says, "(wait)", or None for what is neither or cannot be executed."""
-        plan = parse_plan(answer_in(text, ""))
+        plan = parse_plan(answer_in(text, "", "plan"))
         if plan == ["(wait)"]:
             return "(wait)"
         name = plan[0] if plan and len(plan) == 1 else ""

@@ -9,6 +9,7 @@ does both.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -16,6 +17,7 @@ from pydantic import Field
 
 from cadre.envs import drawings
 from cadre.envs.account import Account
+from cadre.envs.answers import MARKS, behind
 from cadre.envs.turn_based import OneAgent, TurnBased
 from cadre.rewards.code import fenced
 from cadre.types import Drawing, Message, Reward, Task
@@ -46,6 +48,7 @@ class Relay(TurnBased):
 
     roles: ClassVar[tuple[str, ...]]
     language: ClassVar[str] = ""  # the mark of a fenced block that holds the answer
+    word: ClassVar[str] = ""  # that stands with a colon before it
     titles: ClassVar[tuple[str, str]]  # first lines of the compact prompts for a draft and for a decision
 
     def __init__(self, task: Task, turns: Turns, prompts: Prompts, reward: Rewards, /) -> None:
@@ -118,7 +121,7 @@ class Relay(TurnBased):
 
     async def step(self, actions: dict[str, str]) -> Reward:
         ((role, text),) = actions.items()
-        judged = await self.judge(answer_in(text, self.language))
+        judged = await self.judge(answer_in(text, self.language, self.word))
         return self.drafted(role, text, judged) if self.drafting else self.decided(role, judged)
 
     def drafted(self, role: str, text: str, judged: Judged) -> Reward:
@@ -170,10 +173,13 @@ class Solo(OneAgent, Relay):
         return sum(self.earned) / 2
 
 
-def answer_in(text: str, language: str) -> str:
-    """The last closed block that is marked as the language, or where there is none the last that is marked as nothing,
-    which beside an answer is what comes of it; the text as it is where there is neither."""
+def answer_in(text: str, language: str, word: str = "") -> str:
+    """What stands behind the last "word:", where answers end with one. Otherwise the last closed block that is marked
+    as the language, or where there is none the last that is marked as nothing, which beside an answer is what comes of
+    it; the text as it is where there is neither."""
     text = text[:LONGEST]
+    if word and re.search(rf"{word}[{MARKS}]*\s*:", text, re.IGNORECASE):
+        return behind(word, text)
     found = fenced(text)
     blocks = [block.text for block in found if block.mark == language]
     blocks = blocks or [block.text for block in found if not block.mark]

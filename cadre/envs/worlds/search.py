@@ -19,6 +19,7 @@ from cadre import random_keys
 from cadre.env import GeneratedTasks, Split
 from cadre.envs import drawings
 from cadre.envs.adapters import package
+from cadre.envs.answers import MARKS
 from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
 from cadre.envs.worlds.inquiry import Inquiry, Single
 from cadre.envs.worlds.library import Library, library, question
@@ -27,8 +28,10 @@ from cadre.types import Drawing, Reward, Task
 
 LISTED = 5  # passages that a search lists
 WORDS = 30  # of a search that are looked for
-COMMAND = re.compile(r"(search|open)\s*:\s*([^\n]{1,300})", re.IGNORECASE)
-ANSWER = re.compile(r"answer\s*:\s*([a-z ]{1,60}?)\s*\[([\d, ]{0,60})\]", re.IGNORECASE)
+COMMAND = re.compile(rf"(search|open)[{MARKS}]*\s*:([^\n]{{1,300}})", re.IGNORECASE)
+ANSWER = re.compile(
+    rf"answer[{MARKS}]*\s*:[{MARKS}\s]*([a-z ]{{1,60}}?)[{MARKS}.,\s]*\[([\d, ]{{0,60}})\]", re.IGNORECASE
+)
 
 
 @lru_cache(maxsize=256)
@@ -143,7 +146,7 @@ class Search(Inquiry):
             listed = found(self.task.data["seed"], self.task.data["people"], tokens(what))
             lines = (f"[{number}] {self.made.passages[number - 1].title}" for number in listed)
             return f"Search {' '.join(tokens(what)[:WORDS])}: {'; '.join(lines) or 'nothing'}"
-        digits = re.match(r"\[?(\d{1,4})\b", what.strip())
+        digits = re.match(r"\[?(\d{1,4})\b", what.strip(f"{MARKS} \t"))
         number = int(digits[1]) if digits else -1
         if number == 0:
             self.taken = self.steps
