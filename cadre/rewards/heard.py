@@ -1,4 +1,4 @@
-"""Which asserts give a function nothing but what shown calls give it, however they spell it.
+"""Which asserts give a function what shown calls give it, however they spell it.
 
 A program of the standard library alone that runs in the sandbox: it evaluates the asserts on a right program and
 remembers by parameter what the function is given. `cadre.rewards.inspect` asks it.
@@ -8,6 +8,7 @@ import copy
 import inspect
 import json
 import math
+import os
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+HOLDING = (list, tuple, set, frozenset, dict, range, deque)
 # What an assert on values may name (`cadre.rewards.source`), beside what is built in.
 NAMES = {kind.__name__: kind for kind in (Counter, OrderedDict, defaultdict, deque, Decimal, Fraction)} | {"math": math}
 
@@ -43,22 +45,29 @@ class Heard:
 
 
 def respelt(right: str, entry: str, shown: list[str], lines: list[str]) -> list[int]:
-    """The places of those `lines` that give `entry` nothing but what the calls `shown` give it."""
+    """The places of those `lines` that give `entry` anything that the calls `shown` give it."""
     scope: dict[str, Any] = {"__name__": "solution"}
     exec(compile(right, "<right>", "exec"), scope)  # noqa: S102 - behind the sandbox's layers
     heard = Heard(scope[entry])
     known = [given for call in shown for given in heard.in_(call, entry)]
     told = [heard.in_(line, entry) for line in lines]
-    return [place for place, given in enumerate(told) if given and all(among(one, known) for one in given)]
+    return [place for place, given in enumerate(told) if any(same(one, other) for one in given for other in known)]
 
 
-def among(one: object, others: list[dict[str, Any]]) -> bool:
-    """Whether it is equal to one of the others, where that can be told."""
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, or hold the same one after the other, in whatever kind of container."""
     try:
-        return any(bool(one == other) for other in others)
+        if bool(one == other):
+            return True
     except Exception:  # noqa: BLE001 - values of a program compare as they like
         return False
+    held = isinstance(one, HOLDING) and isinstance(other, HOLDING) and len(one) == len(other)
+    if not held or (isinstance(one, dict) and isinstance(other, dict)):
+        return held and one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return all(same(mine, theirs) for mine, theirs in zip(one, other, strict=True))
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(respelt(**json.loads(sys.stdin.read()))))
+    asked, out = json.loads(sys.stdin.read()), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what programs print is no answer
+    os.write(out, json.dumps(respelt(**asked)).encode())

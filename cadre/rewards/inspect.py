@@ -19,10 +19,10 @@ async def ask(question: str, **request: Any) -> Any:
 
 async def respelt(right: str, entry: str, shown: str, lines: list[str]) -> list[int]:
     """The places of those asserts that give `entry` nothing but what calls in a text give it, found by running them on
-    a right program; none where that cannot be told."""
+    a right program; all where that cannot be told, as of one that takes longer than tests may."""
     calls = await ask("calls", shown=shown, entry=entry)
     found: list[int] | None = await answer(HEARD, {"right": right, "entry": entry, "shown": calls, "lines": lines})
-    return found or []
+    return list(range(len(lines))) if found is None else found
 
 
 async def likeness(reference: str, candidate: str) -> dict[str, float]:
@@ -33,6 +33,9 @@ async def likeness(reference: str, candidate: str) -> dict[str, float]:
 
 
 async def answer(program: str, request: dict[str, Any]) -> Any:
-    """What a program of ours says to a request; None where it fails. Raises SandboxUnavailable."""
+    """What a program of ours says to a request; None where it fails or says no JSON. Raises SandboxUnavailable."""
     result = await default().run(program, json.dumps(request), LIMITS)
-    return json.loads(result.stdout) if result.status == "ok" else None
+    try:
+        return json.loads(result.stdout) if result.status == "ok" else None
+    except ValueError:
+        return None

@@ -86,6 +86,15 @@ def test_calls_with_expected_values() -> None:
             2,
         ),
         ("def check(candidate):\n    for i in range(3):\n        assert candidate(i) == i * i", 1, 1),
+        ("def check(f):\n    assert f(2) == 4\n    assert f(3) == 9\n\ncheck(square)", 2, 2),
+        ("def check(f):\n    assert f(2) == 4\n\ndef test_check():\n    check(square)", 2, 2),
+        ("def check(f):\n    assert f(2) == 5\n\ndef test_check():\n    check(square)", 0, 2),
+        (
+            "import unittest\nclass T(unittest.TestCase):\n    def test_a(self): self.assertEqual(square(2), 4)\n"
+            "unittest.main()",
+            1,
+            1,
+        ),
         ("def check(f):\n    if f(1) != 1: return\n    assert f(2) == 4", 1, 1),
         ("def test_a():\n    assert square(1) == 1\ndef test_b():\n    assert square(1) == 2", 1, 2),
         (

@@ -84,7 +84,7 @@ class ReasoningGym(Env):
     def encoded(self) -> Any:
         """The problem as it goes into the sandbox."""
         try:
-            return codec.encode(self.problem)
+            return codec.encode(self.problem, plain_alone)
         except codec.CodecError as error:
             raise ConfigError(
                 f"settings.dataset: got {self.dataset}, whose problems cannot be taken into the sandbox, where answers "
@@ -112,6 +112,11 @@ class ReasoningGym(Env):
             return drawn(split, draw, {"dataset": dataset, "options": dict(options)})
 
         return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{dataset}")
+
+
+def plain_alone(value: Any) -> int:
+    """What stands for an object that is a plain value too, such as a text of numpy's. Raises CodecError for others."""
+    return 0 if isinstance(value, str | int | float | tuple) else codec.no_reference(value)
 
 
 def _problem(dataset: str, options: Mapping[str, Any], seed: int) -> dict[str, Any]:

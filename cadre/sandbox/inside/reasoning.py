@@ -51,12 +51,21 @@ for name, module in list(sys.modules.items()):
         vars(module).setdefault("eval", plain_eval)
 
 
+def nothing(place: Any) -> None:
+    """What stands for an object that is a plain value too, of which only that is wanted."""
+
+
+def plain(_: None, value: Any) -> Any:
+    """The plain value that an object is, such as a text of numpy's."""
+    return value
+
+
 def score(dataset: str, options: dict[str, Any], problem: Any, said: str, nonce: str) -> str:
     """Write what the answer to a problem is worth, 0 to 1, in a line with the nonce; 0 where the generator cannot read
     it. The problem is given as the codec has it: some generators draw otherwise in another process."""
     problems = reasoning_gym.create_dataset(dataset, seed=0, size=1, **options)
     try:
-        worth = float(problems.score_answer(answer=said, entry=codec.decode(problem)))
+        worth = float(problems.score_answer(answer=said, entry=codec.decode(problem, nothing, shadow=plain)))
     except Exception:  # noqa: BLE001 - generators raise what they like over an answer that they cannot read
         worth = 0.0
     os.write(1, f"{nonce} {json.dumps(worth)}\n".encode("ascii"))

@@ -63,7 +63,7 @@ def units_of(statements: list[ast.stmt], namespace: dict[str, Any], candidate: o
     tests: list[Unit] = []
     pending: list[ast.stmt] = []  # plain statements, waiting for the assert that needs them
     for statement in statements:
-        if is_main_guard(statement) or is_trivial(statement):
+        if is_main_guard(statement) or is_trivial(statement) or calls_check(statement, namespace):
             continue
         if isinstance(statement, FUNCTIONS) and statement.name == "check" and len(statement.args.args) == 1:
             tests += units_of_check(statement, namespace, candidate)
@@ -96,6 +96,7 @@ def units_of_check(function: Function, namespace: dict[str, Any], candidate: obj
         run_statements([function], namespace)
         check = namespace[function.name]
         return [("check(candidate)", lambda: completed(check(candidate)))]
+    run_statements([function], namespace)  # for tests that call it
     namespace[function.args.args[0].arg] = candidate
     return units_of(function.body, namespace, candidate)
 
@@ -176,4 +177,14 @@ def is_trivial(statement: ast.stmt) -> bool:
 
 
 def is_main_guard(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
+    """What runs a file as a script: below `if __name__ ...`, or unittest's own."""
+    if isinstance(statement, ast.If):
+        return "__name__" in ast.unparse(statement.test)
+    return isinstance(statement, ast.Expr) and ast.unparse(statement).startswith("unittest.main(")
+
+
+def calls_check(statement: ast.stmt, namespace: dict[str, Any]) -> bool:
+    """A bare call of HumanEval's `check`, whose asserts are units of their own."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    named = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "check"
+    return named and "check" in namespace
