@@ -19,7 +19,7 @@ def fork(
     into: Annotated[Path | None, typer.Option("--run", help="where to write; default runs/NAME-NNN")] = None,
 ) -> None:
     """Begin a new run where another one stood, with other settings if you like. The old run is only read."""
-    run = fork_run(folder, step, into or new_folder(folder.name), overrides or [])
+    run = fork_run(folder, step, into or new_folder(folder.resolve().name), overrides or [])
     console.print(
         f"{run.folder} begins after step {step} of {folder}. Go on with:\n  {goes_on(run.folder)}",
         markup=False,

@@ -58,7 +58,9 @@ def _conditions(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     temperature = report["temperature"]
     rows = [("played", f"{f'at temperature {temperature:g}' if temperature else 'greedily'}; most tokens: {budget}")]
     if report["failures"]:
-        rows.append(("failed", f"{report['failures'] / report['tasks']:.1%} of the tasks; they count as not solved"))
+        played = report["tasks"] * report.get("samples", 1)
+        of = "episodes" if "samples" in report else "tasks"
+        rows.append(("failed", f"{report['failures'] / played:.1%} of the {of}; they count as not solved"))
     return rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -35,6 +35,8 @@ def train(
 ) -> None:
     """Train a team."""
     changes = overrides or []
+    if resume and "=" in recipe:  # the run knows its recipe
+        recipe, changes = "", [recipe, *changes]
     if not recipe and not resume:
         raise ConfigError("train: got no recipe; expected a bundled one or a YAML file, such as plan-path.")
     if not resume:
@@ -73,28 +75,35 @@ def _train(experiment: Experiment, here: Run, resume: bool, force: bool = False)
     console.print(f"run {here.folder}: {experiment.config.env}, {algorithm}, {team}", markup=False, highlight=False)
     trained, done = session.start(experiment, here, console, resume, force)
     trained.close()
-    _after(here, done, len(experiment.held_out.tasks("test")))
+    _after(here, done, len(experiment.held_out.tasks("test")) if here.config.evaluate.tasks else 0)
+
+
+def _stopped(here: Run, where: str) -> NoReturn:
+    """Say that the run was stopped, and how it goes on."""
+    console.print(f"Stopped {where}; saved. Go on with:\n  {goes_on(here.folder)}", markup=False, highlight=False)
+    raise typer.Exit(STOPPED)
 
 
 def _after(here: Run, done: int, held_out: int) -> None:
     """What came of it, and what to try next, with so many held-out tasks."""
     goal, folder = here.config.train, shlex.quote(str(here.folder))
     if done < goal.steps and not 0 < goal.max_tokens <= here.total("rollout/tokens"):
-        again = goes_on(here.folder, recipe=here.command()[0])
-        told = f"Stopped after {done} of {goal.steps} steps; saved. Go on with:\n  {again}"
-        console.print(told, markup=False, highlight=False)
-        raise typer.Exit(STOPPED)
+        _stopped(here, f"after {done} of {goal.steps} steps")
     reports = here.evaluations()
+    if here.config.evaluate.tasks and (not reports or reports[-1]["step"] < done):
+        _stopped(here, f"in the evaluation after {done} steps")
     if len(reports) > 1:
         first, last = reports[0], reports[-1]
+        when = f"after {first['step']} steps" if first["step"] else "before"
         console.print(
-            f"success on {last['tasks']} held-out tasks: {first['success']:.1%} before, {last['success']:.1%} after",
+            f"success on {last['tasks']} held-out tasks: {first['success']:.1%} {when}, {last['success']:.1%} after",
             highlight=False,
         )
+    more = f"  cadre eval {folder} --tasks {min(500, held_out):<3}  more held-out tasks\n" if held_out else ""
     console.print(
         f"The run is in {here.folder}. Next:\n"
         f"  cadre play {folder}              one episode, to read\n"
-        f"  cadre eval {folder} --tasks {min(500, held_out):<3}  more held-out tasks\n"
+        f"{more}"
         f"  tensorboard --logdir {folder}    the curves",
         markup=False,
         highlight=False,

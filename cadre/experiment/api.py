@@ -89,7 +89,7 @@ def train(
         raw = _raw(recipe, sections)
         experiment = resolve(parse(raw, env), env)
         ask_hub(experiment)
-        here = Run.create(Path(run) if run else new_folder(_name(recipe, raw)), experiment.config)
+        here = Run.create(Path(run).expanduser() if run else new_folder(_name(recipe, raw)), experiment.config)
     team, _ = session.start(experiment, here, Console(soft_wrap=True, emoji=False, quiet=quiet), resume)
     return LoadedTeam(experiment, team, here)
 
@@ -195,4 +195,4 @@ def _resumed(recipe: str | Path | Section | None, run: str | Path | None, sectio
     changes = _changes(sections)
     changes.pop("env", None)
     wanted = find(str(run), changes=changes, env=_class_of(sections)).config
-    return going_on(Run.open(Path(run)), wanted)
+    return going_on(Run.open(Path(run).expanduser()), wanted)

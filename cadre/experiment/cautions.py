@@ -50,7 +50,7 @@ def _same_tasks(experiment: Experiment) -> list[str]:
     """Held-out tasks that are trained on, by their data: of those that an evaluation plays, and the first that training
     draws from. Sets of data are checked for leaks where they are read, and what is bundled divides its problems."""
     spec, wanted = experiment.env_spec, experiment.config.evaluate
-    if issubclass(spec.declared, FromData) or spec.declared.__module__.startswith("cadre."):
+    if not wanted.tasks or issubclass(spec.declared, FromData) or spec.declared.__module__.startswith("cadre."):
         return []
     held_out = _some(experiment.held_out, "test", wanted.first, min(wanted.tasks, LOOKED_AT))
     shared = shared_tasks(_some(spec, "train", 0, LOOKED_AT), held_out)

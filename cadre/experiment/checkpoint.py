@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -82,7 +83,8 @@ def _take_weights(saved: Path, policy: Path) -> None:
 
 def steps(folder: Path) -> list[int]:
     """The steps that have a checkpoint, whole or damaged, in order."""
-    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
+    named = (re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob("step-*"))
+    return sorted(int(name[1]) for name in named if name)
 
 
 def latest(folder: Path, at_most: int | None = None) -> Path:

@@ -96,6 +96,8 @@ def _load(experiment: Experiment, name: str, asked: Sequence[Sequence[Request]])
     """What the policy does in a step. One that only a critic is reads what everybody sampled."""
     tasks, plays = experiment.config.train.tasks_per_step, experiment.config.team.roles
     played = [[request for request in requests if plays[request.role] == name] for requests in asked]
+    if name in plays.values() and not any(played):  # it acts now and then, and not in the task that was tried
+        played = [list(requests) for requests in asked]
     read = [request for requests in (played if name in plays.values() else asked) for request in requests]
     longest = {role: experiment.sampling[role].max_tokens for role in plays}
     return Load(

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-from cadre.errors import RunError
+from cadre.errors import ConfigError, RunError
 from cadre.experiment import checkpoint, jsonl, warm_start
 from cadre.experiment.config import Config, flat, load
 from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run, goes_on
+from cadre.experiment.to_disk import writing
 from cadre.experiment.trees import keep
 
 # Settings that say how long to train, what to keep and where to run, not how what was made so far came about.
@@ -20,7 +21,7 @@ FREE = (
     "train.max_tokens",
     "train.checkpoint_",
     "train.checkpoints_",
-    "train.trees_kept",
+    "train.trees_",
     "episodes.",
     "evaluate.",
     "trackers.",
@@ -49,6 +50,7 @@ def going_on(run: Run, wanted: Config, force: bool = False) -> Run:
             f"--resume: the warm start of {run.folder} is not complete; expected its end, which training begins from. "
             f"Go on with it: {goes_on(run.folder, 'warm-start')}."
         )
+    refuse_other_policies("--resume", run.config, wanted)
     changes = changed(run.config, wanted)
     if changes and not force:
         raise RunError(
@@ -123,13 +125,41 @@ def fork(folder: Path, step: int, into: Path, overrides: Sequence[str] = ()) -> 
     if whole.name != checkpoint.name_of(step):
         raise RunError(f"fork: the checkpoint of step {step} in {folder} is damaged; expected a whole one.")
     config = load(str(folder / "config.yaml"), overrides)
+    refuse_other_policies("fork", source.config, config)
     resolve(config)
-    run = Run.create(into, config, *source.command())
-    shutil.copytree(whole, into / "checkpoints" / whole.name)
-    alike = judged_alike(source.config, config)
-    for name in ("metrics.jsonl", "evaluations.jsonl") if alike else ("metrics.jsonl",):
-        for record in jsonl.records(folder / name):
-            if record["step"] < step or (name == "evaluations.jsonl" and record["step"] == step):
-                jsonl.append(into / name, record)
-    keep.copy(folder, into, step)
+    recipe, before = source.command()
+    run = Run.create(into, config, recipe, [*before, *overrides])
+    try:
+        with writing(into):
+            _copy(source, run, whole, step)
+    except BaseException:
+        shutil.rmtree(into, ignore_errors=True)  # half of a run would go on from its beginning
+        raise
     return run
+
+
+def _copy(source: Run, run: Run, whole: Path, step: int) -> None:
+    """What a run was up to a step, its checkpoint last."""
+    alike = judged_alike(source.config, run.config)
+    for name in ("metrics.jsonl", "evaluations.jsonl") if alike else ("metrics.jsonl",):
+        for record in jsonl.records(source.folder / name):
+            if record["step"] < step or (name == "evaluations.jsonl" and record["step"] == step):
+                jsonl.append(run.folder / name, record)
+    keep.copy(source.folder, run.folder, step)
+    shutil.copytree(whole, run.folder / "checkpoints" / whole.name)
+
+
+def refuse_other_policies(where: str, before: Config, after: Config) -> None:
+    """Raises ConfigError where a policy that was trained would not be gone on with: it is frozen or left out, or has
+    another model or adapter, which its weights do not fit."""
+    for name, policy in before.team.policies.items():
+        if policy.frozen or policy.url:
+            continue
+        now = after.team.policies.get(name)
+        if now is None or now.frozen or (now.model, now.lora) != (policy.model, policy.lora):
+            got = "none of that name" if now is None else "it frozen" if now.frozen else "another model or adapter"
+            raise ConfigError(
+                f"{where}: got {got} for team.policies.{name}, which this run has trained, and whose weights would be "
+                "left out; expected it as it was. Undo the change. To train only others from here on, set "
+                "credit.role_weights of its roles to 0."
+            )

@@ -204,14 +204,14 @@ def must_be_free(folder: Path) -> None:
         )
 
 
-def goes_on(folder: Path, command: str = "train", recipe: str = "") -> str:
-    """What a shell is told to go on with a run."""
-    return shlex.join(["cadre", command, *filter(None, [recipe]), "--run", str(folder), "--resume"])
+def goes_on(folder: Path, command: str = "train") -> str:
+    """What a shell is told to go on with a run, as it is configured."""
+    return shlex.join(["cadre", command, "--run", str(folder), "--resume"])
 
 
 def new_folder(recipe: str, parent: Path = Path("runs")) -> Path:
     """`runs/RECIPE-001` or the next number that is free."""
-    stem = Path(recipe).stem
+    stem = Path(recipe).name.removesuffix(".yaml").removesuffix(".yml")
     number = 1
     while (parent / f"{stem}-{number:03d}").exists():
         number += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,23 @@ def find(
     overridden(raw, overrides)
     if "env" not in raw:
         raise ConfigError(f"{name} is a model; expected the environment that it is to play beside it, as in env=maths.")
-    return Target(parse(raw, env), env, folder if is_run else None)
+    config = parse(raw, env)
+    for policy in _frozen_since(folder, config) if is_run else ():
+        raise ConfigError(
+            f"team.policies.{policy}.frozen: got true for a policy that {name} has trained, which would play as it was "
+            f"before; expected it as it was trained. Undo the change, or play that with --untrained."
+        )
+    return Target(config, env, folder if is_run else None)
+
+
+def _frozen_since(run: Path, config: Config) -> Iterator[str]:
+    """The policies that a run has trained, and that are frozen in another configuration of it."""
+    team = read(run / "config.yaml").get("team")
+    before = team.get("policies") if isinstance(team, dict) else None
+    for name, policy in before.items() if isinstance(before, dict) else ():
+        was = isinstance(policy, dict) and policy.get("frozen", False)
+        if not was and name in config.team.policies and config.team.policies[name].frozen:
+            yield name
 
 
 def _chosen_here(raw: Raw, chosen: Sequence[str]) -> None:
@@ -55,10 +71,18 @@ def _chosen_here(raw: Raw, chosen: Sequence[str]) -> None:
         return  # nothing is changed, or `parse` says what is wrong with it
     for pair in chosen:
         key, _, value = pair.partition("=")
-        whole = yaml.safe_load(value) if key == "settings" else None
+        whole = _whole(value) if key == "settings" else None
         names = list(whole) if isinstance(whole, dict) else [key.removeprefix("settings.")]
         for name in [*names, *(OF_DATA if "data" in names else ())]:
             changed.pop(name, None)
+
+
+def _whole(value: str) -> object:
+    """All settings as one; nothing where they are no YAML, which is refused where they are set."""
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError:
+        return None
 
 
 def _is_model(name: str, folder: Path) -> bool:

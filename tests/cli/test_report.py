@@ -50,5 +50,5 @@ def test_a_sampled_report() -> None:
         "parts      part-a 0.50, part-b 0.50, part-c 0.50, part-d 0.50, part-e 0.50,",
         "           part-f 0.50, part-g 0.50, part-h 0.50",
         "played     at temperature 0.6; most tokens: solver 512",
-        "failed     6.7% of the tasks; they count as not solved",
+        "failed     0.4% of the episodes; they count as not solved",
     ]

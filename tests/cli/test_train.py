@@ -3,10 +3,11 @@
 import json
 import tempfile
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
-from cadre.experiment import session
+from cadre.experiment import loop, session
 from cadre.team import Team
 from tests.cli.bad_calls import plain_recipe
 from tests.cli.calling import call
@@ -42,7 +43,7 @@ def test_ranks_leave_nothing_among_the_temporary_files(
     assert not list((tmp_path / "temporary").glob("cadre-*"))
 
 
-def test_a_run_that_was_stopped_says_how_to_go_on_and_with_which_recipe(
+def test_a_run_that_was_stopped_says_how_to_go_on(
     speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "start", lambda *arguments: (Team({}, {}, {}), 0))
@@ -51,8 +52,46 @@ def test_a_run_that_was_stopped_says_how_to_go_on_and_with_which_recipe(
     assert done.code == 130
     assert done.out.splitlines()[-2:] == [
         "Stopped after 0 of 1 steps; saved. Go on with:",
-        f"  cadre train {plain} --run {run} --resume",
+        f"  cadre train --run {run} --resume",
     ]
+
+
+def test_what_was_changed_when_a_run_went_on_stays_so(speaker: Path, tmp_path: Path) -> None:
+    """Mistake: the command that is printed takes the recipe, and with it what the run was begun with."""
+    run = tmp_path / "run"
+    assert call("train", recipe(tmp_path, speaker), "evaluate.tasks=2", "--run", str(run)).code == 0
+    assert call("train", "--run", str(run), "--resume", "train.steps=2").code == 0
+    assert call("train", "train.steps=3", "--run", str(run), "--resume").code == 0
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_one_that_was_stopped_in_its_last_evaluation_is_not_done(
+    speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    with monkeypatch.context() as stopped:
+        stopped.setattr(loop, "evaluate_now", AsyncMock())
+        done = call("train", recipe(tmp_path, speaker), "evaluate.tasks=2", "--run", str(run))
+    assert done.code == 130
+    assert "Stopped in the evaluation after 1 steps; saved. Go on with:" in done.out
+    done = call("train", "--run", str(run), "--resume")
+    assert done.code == 0, done.err
+    assert "held-out tasks:" not in done.out  # there is one report
+    more = call("train", "--run", str(run), "--resume", "train.steps=2")
+    assert "after 1 steps, " in more.out.splitlines()[-5]
+
+
+def test_nothing_is_asked_of_held_out_tasks_that_are_not_played(speaker: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from tests.games import Digit\n\n\nclass Mine(Digit):\n    @classmethod\n    def tasks(cls, split):\n"
+        "        if split == 'test':\n            raise FileNotFoundError('no held-out tasks')\n"
+        "        return Digit.tasks(split)\n"
+    )
+    chosen = [f"env={file}:Mine", "team.roles={speaker: shared}", "evaluate.tasks=0"]
+    done = call("train", recipe(tmp_path, speaker), *chosen, "--run", str(tmp_path / "run"))
+    assert done.code == 0, done.err
+    assert "cadre eval" not in done.out
 
 
 def test_a_dry_run_writes_nothing(speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """A dry run of every recipe with a model of real size, by numbers worked out by hand, without weights or network."""
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -127,3 +129,22 @@ def test_a_critic_of_its_own_is_counted_and_samples_nothing() -> None:
     assert (critic.load.sequences, critic.sampling) == ((), 0.0)
     assert critic.load.learned == shared.load.learned > 0
     assert outlook.total(found) == 2 * shared.sizes.parameters * 16
+
+
+def test_a_policy_that_is_not_asked_in_the_task_that_was_tried(tmp_path: Path) -> None:
+    """It is taken to do what the others do there."""
+    file = tmp_path / "seldom.py"
+    file.write_text(
+        "from cadre import Env, Message, Observation, Reward, Task\n\n\nclass Seldom(Env):\n"
+        "    roles = ('solver', 'helper')\n    over = False\n\n"
+        "    @classmethod\n    def tasks(cls, split):\n"
+        "        return [Task(f'{split}-{n}', {'n': n}) for n in range(3)]\n\n"
+        "    def observe(self):\n"
+        "        return {} if self.over else {'solver': Observation('solver', (Message('user', 'Go.'),))}\n\n"
+        "    async def step(self, actions):\n        self.over = True\n        return Reward(team=1.0)\n\n"
+        "    @property\n    def success(self):\n        return True\n"
+    )
+    team = {"policies": {"s": "seed", "h": "seed"}, "roles": {"solver": "s", "helper": "h"}}
+    raw = {"env": f"{file}:Seldom", "team": team, "algorithm": "grpo", "train": {"steps": 1}, "evaluate": {"tasks": 1}}
+    looked = dry_run.look(config.parse(raw))
+    assert looked.policies["h"].memory == looked.policies["s"].memory

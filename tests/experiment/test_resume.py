@@ -1,14 +1,16 @@
 """Going on with a run: what may change, what is refused, and that nothing is lost or made twice."""
 
 import json
+import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
 
 from cadre.engines.torch import TorchEngine
-from cadre.errors import RunError
-from cadre.experiment import checkpoint, jsonl, session
+from cadre.errors import ConfigError, RunError
+from cadre.experiment import checkpoint, jsonl, resume, session
 from cadre.experiment.config import Config
 from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.lock import RunLock
@@ -16,6 +18,7 @@ from cadre.experiment.loop import Training
 from cadre.experiment.resolve import resolve
 from cadre.experiment.resume import adopt, differences, fork, reopened
 from cadre.experiment.run_directory import Run
+from cadre.experiment.target import find
 from tests.experiment.test_loop import configured, weights
 
 
@@ -225,3 +228,48 @@ def test_being_asked_to_stop_saves_the_step_before(speaker: Path, tmp_path: Path
         done = run_to_end(loop.train(Training(experiment, run, team, progress), State(), asked))
     assert done == 0
     assert json.loads((run.folder / "checkpoints" / "step-000000" / "state.json").read_text())["step"] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("team.policies.shared.frozen=true", "got it frozen"),
+        ("team.policies.shared.lora={rank: 4}", "got another model or adapter"),
+        ("team.policies.shared.model=games", "got another model or adapter"),
+        ("team={policies: {other: seed}, roles: {speaker: other}}", "got none of that name"),
+    ],
+)
+def test_what_a_run_has_trained_is_gone_on_with(
+    change: str, told: str, speaker: Path, tmp_path: Path, quiet: Console
+) -> None:
+    """Mistake: a policy that is frozen from there on falls back to its untrained model, and is in no checkpoint."""
+    run = trained(configured(speaker, train={"steps": 1, "tasks_per_step": 2}), tmp_path / "run", quiet)
+    with pytest.raises(ConfigError, match=told):
+        fork(run.folder, 1, tmp_path / "fork", [change])
+    with pytest.raises(ConfigError, match=told):
+        reopened(run.folder, overrides=[change], force=True)
+    assert not (tmp_path / "fork").exists()
+    if "frozen" in change:
+        with pytest.raises(ConfigError, match="play as it was before"):
+            find(str(run.folder), [change])
+
+
+def test_a_fork_is_whole_or_not_there(
+    speaker: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained(configured(speaker, train={"steps": 1, "tasks_per_step": 2}), tmp_path / "run", quiet)
+    with monkeypatch.context() as full:
+        full.setattr(resume.shutil, "copytree", Mock(side_effect=OSError(28, "No space left on device")))
+        with pytest.raises(RunError, match="No space left"):
+            fork(run.folder, 1, tmp_path / "fork")
+    assert not (tmp_path / "fork").exists()
+    forked = fork(run.folder, 1, tmp_path / "fork", ["train.steps=3"])
+    assert forked.command()[1] == ["train.steps=3"]  # so that the recipe, named again, is what the fork is
+
+
+def test_a_copy_beside_the_checkpoints_is_none(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    run = trained(configured(speaker, train={"steps": 1, "tasks_per_step": 2}), tmp_path / "run", quiet)
+    saved = checkpoint.latest(run.folder / "checkpoints")
+    shutil.copytree(saved, saved.with_name(f"{saved.name}.bak"))
+    assert checkpoint.latest(run.folder / "checkpoints") == saved
+    assert checkpoint.steps(run.folder / "checkpoints") == [0, 1]

@@ -28,6 +28,15 @@ def test_the_data_that_is_named_counts_above_that_of_the_experiment(chosen: list
     assert find(str(tmp_path / "mine.yaml"), chosen).config.evaluate.settings == {"held_out": 3}
 
 
+@pytest.mark.parametrize("broken", ["settings={a", "settings=]", "settings=*x", "settings=!foo 3"])
+def test_settings_that_are_no_yaml_are_told_in_a_paragraph(broken: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "env: maths\nteam: seed\nalgorithm: grpo\nevaluate: {settings: {test: b.jsonl}}\n"
+    )
+    with pytest.raises(ConfigError, match="settings"):
+        find(str(tmp_path / "mine.yaml"), [broken])
+
+
 def test_a_model_plays_every_role_of_an_environment(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     for name in (str(tmp_path), "Qwen/Qwen3-1.7B"):
