@@ -12,6 +12,7 @@ import typer
 
 from cadre.cli.report import lines
 from cadre.cli.terminal import Overrides, Target, console, must_be_new, refuse_beside
+from cadre.errors import ConfigError
 from cadre.experiment import target as targets
 from cadre.experiment.evaluate import Repeats
 
@@ -42,6 +43,12 @@ def evaluate(
         refuse_beside(context, "--base", ["untrained"])
     if temperature == 0.0:
         refuse_beside(context, "temperature 0", ["ks"])
+    for pair in overrides or []:
+        if (key := pair.partition("=")[0]) in ("evaluate.tasks", "evaluate.first"):
+            option = f"--{key.rpartition('.')[2]}"
+            raise ConfigError(
+                f"{key}: got it for an evaluation of its own, which would ignore it; expected {option}. Set that."
+            )
     found = targets.find(target, overrides or [])
     repeats = Repeats(samples, temperature, tuple(ks or ()), seed)
     if episodes is not None:

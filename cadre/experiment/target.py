@@ -43,7 +43,10 @@ def find(
     _chosen_here(raw, [*(changes or {}).get("settings", {}), *overrides])
     overridden(raw, overrides)
     if "env" not in raw:
-        raise ConfigError(f"{name} is a model; expected the environment that it is to play beside it, as in env=maths.")
+        raise ConfigError(
+            f"{name} is taken for a model, as there is no run or recipe of that name; expected the environment that a "
+            "model is to play beside it, as in env=maths. Fix the name, or add that."
+        )
     config = parse(raw, env)
     for policy in _frozen_since(folder, config) if is_run else ():
         raise ConfigError(

@@ -204,6 +204,8 @@ train plan-path team.policies.shared=/nowhere/at/all
 train plan-path team.policies.shared=a/b/c
 train plan-path team.policies.shared=some/model
 eval plan-path team.policies.shared=some/model
+eval plan-path evaluate.tasks=2
+eval plan-path evaluate.first=2
 check plan-path --model some/model
 reward-model pairs-good.jsonl --model some/model --out judge
 train plan-path team.policies.shared=''
