@@ -131,7 +131,7 @@ def test_errors_are_a_paragraph_before_a_model_loads() -> None:
     ):
         with pytest.raises(ConfigError, match=wanted):
             cadre.train(**wrong)
-    with pytest.raises(ConfigError, match="is taken for a model.*expected the environment"):
+    with pytest.raises(ConfigError, match=r"is taken for a model.*expected the environment"):
         cadre.evaluate("Qwen/Qwen3-1.7B")
     with pytest.raises(CadreError, match="neither a bundled recipe nor a file"):
         cadre.load("runs/nothing/here")

@@ -44,7 +44,7 @@ def test_a_model_plays_every_role_of_an_environment(tmp_path: Path) -> None:
         (policy,) = target.config.team.policies.values()
         assert (policy.model, policy.dtype) == (name, "bfloat16")
         assert (target.run, list(target.config.team.roles)) == (None, ["tool", "planner"])
-        with pytest.raises(ConfigError, match="is taken for a model.*expected the environment"):
+        with pytest.raises(ConfigError, match=r"is taken for a model.*expected the environment"):
             find(name)
 
 
