@@ -27,7 +27,8 @@ DRAWS = {
     "nanoseconds": "import random, time; random.seed(time.time_ns() ^ time.perf_counter_ns()); print(random.random())",
     "the date": "from datetime import datetime, date; print(datetime.now(), datetime.utcnow(), date.today())",
     "the time's parts": "import time; print(time.localtime(), time.gmtime(), time.ctime(), time.strftime('%c'))",
-    "the system's time": "import time; print(time.clock_gettime_ns(time.CLOCK_REALTIME))",
+    "the system's time": "import time; print(*map(time.clock_gettime_ns, (time.CLOCK_REALTIME, 5, time.CLOCK_TAI)))",
+    "the time since it began": "import os; print(os.times().elapsed)",
     "hashes": "print(hash('a'), hash(b'a'), {'a', 'b', 'c', b'd'})",
 }
 ORDERS = {

@@ -57,11 +57,16 @@ class Clock:
         return self.time_ns() / 1e9
 
     def clock_gettime_ns(self, clock: int, /) -> int:
-        """As `time.clock_gettime_ns`; all but the time of day stay as they are."""
-        return self.time_ns() if clock == time.CLOCK_REALTIME else clock_gettime_ns(clock)
+        """As `time.clock_gettime_ns`; all but the times of day stay as they are."""
+        return self.time_ns() if clock in TIMES_OF_DAY else clock_gettime_ns(clock)
 
     def clock_gettime(self, clock: int, /) -> float:
         return self.clock_gettime_ns(clock) / 1e9
+
+    def times(self) -> Any:
+        """As `os.times`."""
+        told = times()
+        return type(told)((*told[:4], self.perf_counter()))
 
     def localtime(self, seconds: float | None = None, /) -> struct_time:
         return localtime(self.time() if seconds is None else seconds)
@@ -85,7 +90,8 @@ class Clock:
 
 
 monotonic_ns, process_time_ns, clock_gettime_ns = time.monotonic_ns, time.process_time_ns, time.clock_gettime_ns
-sleep = time.sleep
+sleep, times = time.sleep, os.times
+TIMES_OF_DAY = {time.CLOCK_REALTIME, time.CLOCK_TAI, 5}  # and CLOCK_REALTIME_COARSE, which has no name in Python
 localtime, gmtime, ctime, asctime, strftime = time.localtime, time.gmtime, time.ctime, time.asctime, time.strftime
 STOOD_IN = (
     "time time_ns perf_counter perf_counter_ns clock_gettime clock_gettime_ns sleep "
@@ -108,6 +114,7 @@ def prepare() -> None:
 def prepare_clocks() -> None:
     for name in STOOD_IN:
         stand_in(time, name, getattr(_clock, name))
+    stand_in(os, "times", _clock.times)
     names = gc.get_referents(datetime.datetime.__dict__)[0]  # the type itself must stay: it is what crosses the codec
     names["now"] = classmethod(now)
     names["utcnow"] = classmethod(lambda kind: now(kind, datetime.UTC).replace(tzinfo=None))
