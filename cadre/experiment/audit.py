@@ -79,8 +79,9 @@ class Audited:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What was sampled to be audited, and the tokens that playing it out will take, about."""
+    """What was sampled to be audited, from so many trees, and the tokens that playing it out will take, about."""
 
+    trees: int
     spots: tuple[Spot, ...]
     advantages: Mapping[tuple, float]
     sampled_tokens: int
@@ -106,7 +107,7 @@ async def sampled(experiment: Experiment, team: Team, wanted: Wanted) -> Sampled
     chosen = drawn_alike(found, wanted.decisions, random_keys.generator(key, "decisions"))
     ahead = sum(tokens_of_a_play(spot) * len(spot.node.branches) * wanted.plays for spot in chosen)
     spent = sum(len(sample.token_ids) for tree in trees for sample in walk.samples(tree.root))
-    return Sampled(tuple(chosen), advantages, spent, round(ahead))
+    return Sampled(len(trees), tuple(chosen), advantages, spent, round(ahead))
 
 
 def check(experiment: Experiment) -> None:

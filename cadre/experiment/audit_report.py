@@ -17,6 +17,7 @@ from cadre.experiment.audit import Audited
 from cadre.experiment.report import Interval
 
 RESAMPLES = 1000
+LEAST = (-1.0, 0.0, 0.0, 0.0)  # that each of the figures can be; the most is 1
 SHUFFLES = 200
 # Below this a difference between equal plays is rounding.
 NOTHING = 1e-9
@@ -101,13 +102,15 @@ def sums(one: Audited, matters: bool) -> Sums:
 
 def agreement(part: Sequence[Audited], matters: Mapping[int, bool], generator: random.Random) -> Agreement:
     """The figures of some decisions, each with the 2.5th and the 97.5th percentile over resampled tasks; those of one
-    stay together."""
+    stay together. One task says nothing about others: the intervals are all that there could be."""
     by_tree: dict[int, list[Sums]] = defaultdict(list)
     for one in part:
         by_tree[one.tree].append(sums(one, matters[id(one)]))
     trees = [reduce(add, of_tree) for of_tree in by_tree.values()]
-    drawn = [reduce(add, generator.choices(trees, k=len(trees))).figures for _ in range(RESAMPLES)]
     values = reduce(add, trees).figures
+    if len(trees) < 2:
+        return Agreement(len(part), *((value, low, 1.0) for value, low in zip(values, LEAST, strict=True)))
+    drawn = [reduce(add, generator.choices(trees, k=len(trees))).figures for _ in range(RESAMPLES)]
     return Agreement(len(part), *map(interval, values, zip(*drawn, strict=True)))
 
 

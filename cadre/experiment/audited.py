@@ -22,7 +22,7 @@ def audited(
         found = run_to_end(sampled(experiment, loaded.team, wanted))
         siblings = sum(len(spot.node.branches) for spot in found.spots)
         tell(
-            f"{len(found.spots)} decisions of {wanted.tasks} trees ({found.sampled_tokens:,} tokens); playing out "
+            f"{len(found.spots)} decisions of {found.trees} trees ({found.sampled_tokens:,} tokens); playing out "
             f"{siblings:,} branches {wanted.plays} times each samples about {found.tokens_ahead:,} tokens more\n"
         )
         return report(run_to_end(executed(experiment, loaded.team, found, wanted)), wanted.seed)

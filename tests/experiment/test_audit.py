@@ -157,6 +157,12 @@ def test_a_report_by_role_and_depth_with_intervals_over_tasks() -> None:
     assert report(audited) == found
 
 
+def test_one_task_says_nothing_about_others() -> None:
+    """Its own figure, within all that there could be; resampled it would have an interval without width."""
+    found = report([one_decision((-1.0, 1.0), (0.0,) * 8, (1.0,) * 8, tree=0, depth=0)])["all"]
+    assert (found.correlation, found.matter) == ((pytest.approx(1.0), -1.0, 1.0), (1.0, 0.0, 1.0))
+
+
 def test_what_has_no_siblings_or_no_comparison_is_refused() -> None:
     with pytest.raises(ConfigError, match="come from a critic"):
         check(relay({"name": "ippo", "k": 2}))
