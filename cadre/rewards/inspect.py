@@ -1,4 +1,4 @@
-"""Asks `cadre.rewards.source`, `heard` and `codebleu` about Python that a model wrote, behind the sandbox."""
+"""Asks `cadre.rewards.source`, `codebleu` and `inside.heard` about Python that a model wrote, behind the sandbox."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from cadre.sandbox import Limits, default
 
 LIMITS = Limits(cpu_s=5.0, memory_mb=512, output_bytes=1 << 20)
 SOURCE = (Path(__file__).parent / "source.py").read_text(encoding="utf-8")
-HEARD = (Path(__file__).parent / "heard.py").read_text(encoding="utf-8")
+HEARD = (Path(__file__).parents[1] / "sandbox" / "inside" / "heard.py").read_text(encoding="utf-8")
 CODEBLEU = (Path(__file__).parent / "codebleu.py").read_text(encoding="utf-8")
 
 

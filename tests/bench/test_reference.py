@@ -15,7 +15,7 @@ ROLES = {"scout": "one", "runner": "two"}
 ELSEWHERE = {"reward_model/score"}
 EXPERIMENTS = {
     "groups": {"algorithm": {"name": "grpo", "k": 4, "kl": 0.1}, "credit": {"overlong_buffer": 2}},
-    "critics": {"algorithm": {"name": "ippo", "k": 2}},
+    "critics": {"algorithm": {"name": "ippo", "k": 2}, "loss": {"kl": 0.1}},
     "preferences": {"algorithm": {"name": "ma_dpo", "k": 2}},
 }
 

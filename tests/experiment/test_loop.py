@@ -149,7 +149,7 @@ def test_interrupting_saves_and_says_how_to_go_on(speaker: Path, tmp_path: Path)
     process.send_signal(signal.SIGINT)
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 130, printed
-    assert "cadre train digit.yaml --run out --resume" in printed
+    assert "cadre train --run out --resume" in printed
     assert "Traceback" not in printed
     saved = checkpoint.latest(tmp_path / "out" / "checkpoints")
     done = json.loads((saved / "state.json").read_text())["step"]

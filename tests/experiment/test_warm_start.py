@@ -176,4 +176,4 @@ def test_examples_are_from_one_place(tmp_path: Path) -> None:
 
 def test_a_printed_command_holds_for_a_shell() -> None:
     assert goes_on(Path("my runs/a"), "warm-start") == "cadre warm-start --run 'my runs/a' --resume"
-    assert goes_on(Path("a"), recipe="plan path.yaml") == "cadre train 'plan path.yaml' --run a --resume"
+    assert goes_on(Path("a")) == "cadre train --run a --resume"
