@@ -13,10 +13,15 @@ Cell = tuple[int, int]  # (row, column)
 MOVES: dict[str, Cell] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
 
+def label(word: str) -> re.Pattern[str]:
+    """A word with its colon, in any case and in bold."""
+    return re.compile(rf"{word}[{MARKS}]*\s*:", re.IGNORECASE)
+
+
 def behind(word: str, text: str) -> str:
     """What stands behind the last "word:" of an answer, without marks around it; all of it where it has none. Where a
     block begins there it is what is in that, otherwise what stands before the next one."""
-    *before, said = re.split(rf"{word}[{MARKS}]*\s*:", text, flags=re.IGNORECASE)
+    *before, said = label(word).split(text)
     if before:
         block = BLOCK.match(said)
         said = block["inside"] if block else FENCE.split(said, maxsplit=1)[0]

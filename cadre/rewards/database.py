@@ -6,15 +6,12 @@ memory. The engine's settings refuse the first (`cadre.sandbox.inside.database`)
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cadre.errors import SandboxError
 from cadre.rewards.judging_package import JudgingPackage
 from cadre.sandbox import Limits
 
@@ -48,17 +45,11 @@ async def run(query: str, databases: Sequence[Database]) -> list[Result]:
     refused = refusal(query)
     if refused:
         return [Result(error=refused)] * len(databases)
-    nonce = secrets.token_hex(16)
     asked = [{"ddl": list(it.ddl), "rows": {name: list(rows) for name, rows in it.rows.items()}} for it in databases]
-    arguments = {"query": query, "databases": asked, "nonce": nonce}
-    job = {"kind": "external", "function": "inside.database:answer", "arguments": arguments, "nonce": nonce}
-    ending = (await DUCKDB.sandbox.submit([job], "", LIMITS))[0]
-    if not ending.layers:
-        raise SandboxError(f"queries cannot be run: {ending.error}")
-    for line in ending.stdout.decode("ascii", "replace").splitlines():
-        if line.startswith(f"{nonce} ["):
-            return [read(told) for told in json.loads(line.removeprefix(nonce))]
-    return [Result(error="the query took more time or memory than it may")] * len(databases)
+    told = await DUCKDB.told("answer", {"query": query, "databases": asked}, LIMITS)
+    if told is None:
+        return [Result(error="the query took more time or memory than it may")] * len(databases)
+    return [read(one) for one in told]
 
 
 def refusal(query: str) -> str:

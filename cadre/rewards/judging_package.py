@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from cadre.errors import ConfigError
-from cadre.sandbox import Sandbox, default
+from cadre.errors import ConfigError, SandboxError
+from cadre.sandbox import Limits, Sandbox, default
 
 
 @dataclass(frozen=True)
@@ -35,3 +39,16 @@ class JudgingPackage:
         """At the level of the process's own sandbox."""
         packages = (os.path.dirname(os.path.dirname(self.file())),)
         return Sandbox(default().level, packages=packages, preload=(self.module,), cgroup=default().cgroup)
+
+    async def told(self, function: str, arguments: Mapping[str, Any], limits: Limits) -> Any:
+        """What a function of `module` writes as JSON in a line behind the `nonce` that it is given; None where it comes
+        to no such line. Raises ConfigError without the package, SandboxError where its process cannot be started."""
+        nonce = secrets.token_hex(16)
+        asked = {**arguments, "nonce": nonce}
+        job = {"kind": "external", "function": f"{self.module}:{function}", "arguments": asked, "nonce": nonce}
+        ending = (await self.sandbox.submit([job], "", limits))[0]
+        if not ending.layers:
+            raise SandboxError(f"the package {self.name} cannot be asked: {ending.error}")
+        lines = ending.stdout.decode("ascii", "replace").splitlines()
+        said = next((line for line in lines if line.startswith(f"{nonce} ")), None)
+        return None if said is None else json.loads(said.removeprefix(nonce))

@@ -5,9 +5,7 @@ Answers are scored in a child of the sandbox (`cadre.sandbox.inside.reasoning`),
 
 from __future__ import annotations
 
-import json
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from types import MappingProxyType
@@ -17,7 +15,7 @@ from cadre import random_keys
 from cadre.env import Env, GeneratedTasks, Split
 from cadre.envs.adapters import package
 from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
-from cadre.errors import ConfigError, SandboxError, nearest
+from cadre.errors import ConfigError, nearest
 from cadre.rewards.judging_package import JudgingPackage
 from cadre.sandbox import Limits
 from cadre.sandbox.inside import codec
@@ -71,15 +69,9 @@ class ReasoningGym(Env):
 
     async def worth(self, answer: str) -> float:
         """What the package gives for an answer, 0 to 1; 0 where that takes more than LIMITS."""
-        nonce = secrets.token_hex(16)
-        arguments = {"dataset": self.dataset, "options": self.options, "said": answer, "nonce": nonce}
-        arguments["problem"] = self.encoded()
-        job = {"kind": "external", "function": "inside.reasoning:score", "arguments": arguments, "nonce": nonce}
-        ending = (await GYM.sandbox.submit([job], "", LIMITS))[0]
-        if not ending.layers:
-            raise SandboxError(f"answers cannot be scored: {ending.error}")
-        told = (line.partition(f"{nonce} ") for line in ending.stdout.decode("ascii", "replace").splitlines())
-        return next((float(json.loads(said)) for before, found, said in told if found and not before), 0.0)
+        asked = {"dataset": self.dataset, "options": self.options, "problem": self.encoded(), "said": answer}
+        told = await GYM.told("score", asked, LIMITS)
+        return 0.0 if told is None else float(told)
 
     def encoded(self) -> Any:
         """The problem as it goes into the sandbox."""

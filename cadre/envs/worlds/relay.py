@@ -9,7 +9,6 @@ does both.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -17,7 +16,7 @@ from pydantic import Field
 
 from cadre.envs import drawings
 from cadre.envs.account import Account
-from cadre.envs.answers import MARKS, behind
+from cadre.envs.answers import behind, label
 from cadre.envs.turn_based import OneAgent, TurnBased
 from cadre.rewards.code import fenced
 from cadre.types import Drawing, Message, Reward, Task
@@ -178,7 +177,7 @@ def answer_in(text: str, language: str, word: str = "") -> str:
     as the language, or where there is none the last that is marked as nothing, which beside an answer is what comes of
     it; the text as it is where there is neither."""
     text = text[:LONGEST]
-    if word and re.search(rf"{word}[{MARKS}]*\s*:", text, re.IGNORECASE):
+    if word and label(word).search(text):
         return behind(word, text)
     found = fenced(text)
     blocks = [block.text for block in found if block.mark == language]

@@ -76,28 +76,20 @@ def preference(experiment: Experiment) -> None:
     plan = experiment.plan
     if plan.preference is None:
         return
-    ignored = {
-        "algorithm.kl": (plan.kl, 0.0),
-        "credit.overlong_buffer": (plan.selection.overlong_buffer, 0),
-        "credit.without_std": (plan.selection.without_std, "keep"),
+    ignored = "which learns from pairs and would ignore it"
+    stale = "whose margins are of the policies that sampled, and whose gradient is that of its loss at these alone"
+    options: dict[str, tuple[object, object, str]] = {
+        "algorithm.kl": (plan.kl, 0.0, ignored),
+        "credit.overlong_buffer": (plan.selection.overlong_buffer, 0, ignored),
+        "credit.without_std": (plan.selection.without_std, "keep", ignored),
+        "train.max_staleness": (experiment.config.train.max_staleness, 0, stale),
+        "loss.ratio": (plan.loss.ratio, "none", stale),
+        "loss.correction": (plan.loss.correction, "none", stale),
     }
-    for option, (got, expected) in ignored.items():
+    for option, (got, expected, why) in options.items():
         if got != expected:
-            raise ConfigError(
-                f"{option}: got {got} with {experiment.config.algorithm.name}, which learns from pairs and would "
-                f"ignore it; expected {expected}. Remove it."
-            )
-    stale: dict[str, tuple[object, object]] = {
-        "train.max_staleness": (experiment.config.train.max_staleness, 0),
-        "loss.ratio": (plan.loss.ratio, "none"),
-        "loss.correction": (plan.loss.correction, "none"),
-    }
-    for option, (given, wanted) in stale.items():
-        if given != wanted:
-            raise ConfigError(
-                f"{option}: got {given} with {experiment.config.algorithm.name}, whose margins are of the policies "
-                f"that sampled, and whose gradient is that of its loss at these alone; expected {wanted}. Remove it."
-            )
+            name = experiment.config.algorithm.name
+            raise ConfigError(f"{option}: got {got} with {name}, {why}; expected {expected}. Remove it.")
 
 
 def only_positive(experiment: Experiment) -> None:
