@@ -40,6 +40,12 @@ def success(tree: Mapping[str, Any]) -> float:
     return float(list(steps(tree))[-1][1]["success"])
 
 
+def repaired(tree: Mapping[str, Any]) -> float:
+    """Whether what the first step did not solve is solved in the end."""
+    solved = [branch["success"] for _, branch in steps(tree)]
+    return float(solved[-1] and not solved[0])
+
+
 def passes(k: int) -> Callable[[Mapping[str, Any]], float]:
     """pass@k of a task that was played k times or more, from its root on."""
 
