@@ -1,14 +1,16 @@
 """Real models, known tasks, the baselines of the papers: writing, code twice, mathematics, before and after training.
 
-    python bench/real.py [writing code tested maths] --models DIR [--data DIR] [--rows ROW ...] [--seeds 0 1 2] [--minutes 10]
+    python bench/real.py [writing code tested maths] --models DIR [--data DIR] [--rows ROW ...] [--seeds 0 1 2]
+        [--held-out 300] [--minutes 10]
 
 DIR holds the folders `smollm2` (SmolLM2-135M-Instruct) and `qwen-coder` (Qwen2.5-Coder-0.5B-Instruct). What is done
 lies in runs/real and is not done again, so the command goes on where it stopped, or where `--minutes` ended it. Every
 row of a task and seed samples as many tokens as the team's own training, but `further`, which is that training gone on
 with (`cadre fork` saves its beginning); `before` is that team prompted, two answers
 put together as they are, and `alone-before` one agent prompted; `judged` trains on the reward model that
-`bench/joint_reward.py` leaves. Every line is played with longer answers too, those of code (`code` are pairs, `tested` a
-coder and a tester) on HumanEval too, which nothing is trained on, and, where a task is solved or not, the team's own five times at a temperature, for pass@k.
+`bench/joint_reward.py` leaves. Every line is played with longer answers too, those of code (`code` are pairs, `tested`
+a coder and a tester) on HumanEval too, which nothing is trained on, and, where a task is solved or not, the team's own
+five times at a temperature, for pass@k.
 
 Appends `real.TASK.LINE.MEASURE` to results/real.jsonl as soon as a row is there, and in short
 `real.TASK.MEASURE.before` and `.after`, `real.TASK.gain` and `real.TASK.BASELINE`. Values by seed and task go to
