@@ -177,8 +177,8 @@ KNOWN: dict[str, Known] = {
 
 
 def lines_of(known: Known) -> dict[str, Line]:
-    """The lines of a task's tables by name: each as it is, with longer answers and on another set, the team's own
-    sampled too."""
+    """The lines of a task's tables by name: each as it is, with longer answers, on another set and both, the team's
+    own sampled too."""
     plain = {
         "before": Line(known.own, trained=False),
         **{name: Line(name, row.trained) for name, row in known.rows.items()},
@@ -188,7 +188,8 @@ def lines_of(known: Known) -> dict[str, Line]:
     tried = ["before", known.own, *(name for name, row in known.rows.items() if row.further)]
     sampled = {title: replace(plain[title], sampled=True) for title in tried if known.temperature}
     others = {title: replace(line, elsewhere=True) for title, line in plain.items() if known.elsewhere}
-    parts = (plain, longer, others, sampled)
+    longer_others = {title: replace(line, longer=True) for title, line in others.items()}
+    parts = (plain, longer, others, longer_others, sampled)
     return {title + ending(known, line): line for part in parts for title, line in part.items()}
 
 
@@ -196,9 +197,7 @@ def ending(known: Known, line: Line) -> str:
     """What the names of lines that are played like this one end with."""
     if line.sampled:
         return "-sampled"
-    if line.elsewhere:
-        return f"-{known.elsewhere}"
-    return f"-{known.longer}" if line.longer else ""
+    return f"-{known.elsewhere}" * line.elsewhere + f"-{known.longer}" * line.longer
 
 
 def in_short(known: Known, line: str) -> tuple[str, str]:

@@ -69,6 +69,8 @@ def test_lines_are_played_as_they_say(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (asked[3][0][-4:], asked[3][1]) == (warm, "magrpo-sampled")
     work.play("code", lines["ippo-humaneval"], 0)
     assert asked[4][:2] == (["settings.test=humaneval"], "ippo-0-elsewhere")
+    work.play("code", lines["ippo-humaneval-512"], 0)
+    assert asked[5][:2] == (["sampling.max_tokens=512", "settings.test=humaneval"], "ippo-0-longer-elsewhere")
     assert not any(line.sampled for line in lines_of(KNOWN["writing"]).values())
 
 
