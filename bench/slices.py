@@ -84,13 +84,15 @@ class Played:
 
 
 def evaluate(target: str, changes: Sequence[str], folder: Path, tasks: range, clock: Clock, each: int = 20) -> Played:
-    """Play tasks greedily, `each` at a time, kept in `folder`.
+    """Play tasks, `each` at a time, kept in `folder`; greedily, whatever temperature `changes` train at, unless they say
+    `--temperature`.
 
     Raises OutOfTimeError before one that is not begun, and RuntimeError where an episode failed: it is in no file, so
     that the tasks behind it would be compared with others.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files, seconds = [], 0.0
+    changes = [change for change in changes if not change.startswith("sampling.temperature=")]
     for first in range(tasks.start, tasks.stop, each):
         count = min(each, tasks.stop - first)
         file, note = folder / f"{first}-{count}.jsonl", folder / f"{first}-{count}.json"

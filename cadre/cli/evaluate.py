@@ -16,6 +16,9 @@ from cadre.errors import ConfigError
 from cadre.experiment import target as targets
 from cadre.experiment.evaluate import Repeats
 
+OPTIONS = {"evaluate.tasks": "--tasks", "evaluate.first": "--first", "sampling.temperature": "--temperature"}
+OF_SAMPLES = ("sampling.top_p", "sampling.top_k")
+
 
 def evaluate(
     context: typer.Context,
@@ -43,11 +46,15 @@ def evaluate(
         refuse_beside(context, "--base", ["untrained"])
     if temperature == 0.0:
         refuse_beside(context, "temperature 0", ["ks"])
-    for pair in overrides or []:
-        if (key := pair.partition("=")[0]) in ("evaluate.tasks", "evaluate.first"):
-            option = f"--{key.rpartition('.')[2]}"
+    for key in (pair.partition("=")[0] for pair in overrides or []):
+        if key in OPTIONS:
             raise ConfigError(
-                f"{key}: got it for an evaluation of its own, which would ignore it; expected {option}. Set that."
+                f"{key}: got it for an evaluation of its own, which would ignore it; expected {OPTIONS[key]}. Set that."
+            )
+        if key in OF_SAMPLES and temperature == 0.0:
+            raise ConfigError(
+                f"{key}: got it at temperature 0, where it would be ignored; expected it beside --temperature above 0. "
+                "Set that, or remove it."
             )
     found = targets.find(target, overrides or [])
     repeats = Repeats(samples, temperature, tuple(ks or ()), seed)

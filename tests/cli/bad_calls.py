@@ -206,6 +206,9 @@ train plan-path team.policies.shared=some/model
 eval plan-path team.policies.shared=some/model
 eval plan-path evaluate.tasks=2
 eval plan-path evaluate.first=2
+eval plan-path sampling.temperature=0.6
+eval plan-path sampling.top_p=0.9
+eval plan-path sampling.top_k=20
 check plan-path --model some/model
 reward-model pairs-good.jsonl --model some/model --out judge
 train plan-path team.policies.shared=''
