@@ -39,7 +39,13 @@ def reopened(folder: Path, recipe: str = "", overrides: Sequence[str] = (), forc
     """
     run = Run.open(folder)
     begun_with, changes = run.command()
-    return going_on(run, _wanted(run, recipe, changes if recipe == begun_with else [], overrides), force)
+    return going_on(run, _wanted(run, recipe, changes if _alike(recipe, begun_with) else [], overrides), force)
+
+
+def _alike(recipe: str, begun_with: str) -> bool:
+    """Whether two names are of one recipe: the same name, or the same file."""
+    file = Path(recipe).expanduser()
+    return recipe == begun_with or (file.is_file() and file.resolve() == Path(begun_with).expanduser().resolve())
 
 
 def going_on(run: Run, wanted: Config, force: bool = False) -> Run:

@@ -62,6 +62,7 @@ def test_a_recipe_goes_on_with_the_changes_that_it_was_begun_with(speaker: Path,
     changes = ["algorithm.k=4"]
     Run.create(tmp_path / "run", config.load(str(recipe), changes), str(recipe), changes)
     assert reopened(tmp_path / "run", str(recipe)).config.algorithm.k == 4
+    assert reopened(tmp_path / "run", f"{tmp_path}/run/../digit.yaml").config.algorithm.k == 4
     recipe.write_text(recipe.read_text().replace("max_tokens: 2", "max_tokens: 3"))
     with pytest.raises(RunError, match=r"sampling\.max_tokens: 2 -> 3"):
         reopened(tmp_path / "run", str(recipe))
