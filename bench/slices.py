@@ -84,8 +84,8 @@ class Played:
 
 
 def evaluate(target: str, changes: Sequence[str], folder: Path, tasks: range, clock: Clock, each: int = 20) -> Played:
-    """Play tasks, `each` at a time, kept in `folder`; greedily, whatever temperature `changes` train at, unless they say
-    `--temperature`.
+    """Play tasks, `each` at a time, kept in `folder`; greedily, whatever temperature `changes` train at, unless
+    they say `--temperature`.
 
     Raises OutOfTimeError before one that is not begun, and RuntimeError where an episode failed: it is in no file, so
     that the tasks behind it would be compared with others.

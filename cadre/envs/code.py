@@ -140,7 +140,8 @@ class Code(FromData):
         if not await builds(program):
             self.verdict = NONE
             return {"builds": 0.0, "runs": 0.0, "tests": 0.0}
-        ran, self.verdict = await asyncio.gather(self.runs(program), judge(program, self.decisive))
+        whole = ready(self.program, program) if self.program.tests else program
+        ran, self.verdict = await asyncio.gather(self.runs(program), judge(whole, self.decisive))
         return {"builds": BUILDS, "runs": RUNS * ran, "tests": TESTS * self.verdict.share}
 
     async def runs(self, program: str) -> bool:

@@ -3,9 +3,11 @@
 Nothing of a model is parsed or run in this process: a program is compiled, run and judged behind the sandbox.
 """
 
+import ast
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from cadre.data.records import Program
@@ -15,8 +17,13 @@ from cadre.sandbox.checkers import Verdict, check_calls, check_stdio, check_test
 LIMITS = Limits(cpu_s=10.0, memory_mb=512)
 # As CommonMark has it, and at any depth, as in a list; what has the sign again behind it is code within a line.
 FENCE = re.compile(r"^(?P<indent>[ \t]*+)(?P<sign>`{3,}+(?=[^`\n]*+$)|~{3,}+)(?P<info>.*)", re.MULTILINE)
+FUTURE_LINE = re.compile(r"^from[ \t]+__future__[ \t]+import[^\n(]*$", re.MULTILINE)
 FUTURE = re.compile(r"^from\s+__future__\s", re.MULTILINE)
 PYTHON = re.compile(r"\{?\.?(python|py)[\d.]*(?![\w-])")
+WORD = re.compile(r"\{?\.?[A-Za-z][\w+#.-]*\}?")
+WITHIN = re.compile(
+    r"`{3}(?:python|py)[\d.]*[ \t]*\n(.*?)`{3}", re.DOTALL
+)  # fences that share their lines with other text
 COMPILE = "import sys\ncompile(sys.stdin.read(), '<program>', 'exec')"
 # As an import would, so that what stands below `if __name__ == "__main__"` is left.
 LOAD = """\
@@ -70,9 +77,10 @@ def fenced(completion: str) -> list[Block]:
     first = line = seen = 0
     for fence in FENCE.finditer(completion):
         line, seen = line + completion.count("\n", seen, fence.start()), fence.start()
-        if opened is None:
+        ends = opened is not None and closes(fence, opened)
+        if opened is None or (ends and WORD.fullmatch(fence["info"].strip())):  # what says what follows it begins anew
             opened, first = fence, line
-        elif closes(fence, opened):
+        elif ends:
             mark = next(iter(opened["info"].lower().split()), "")
             text = completion[opened.end() + 1 : fence.start()]
             depth = len(opened["indent"])
@@ -92,9 +100,10 @@ def closes(fence: re.Match[str], opened: re.Match[str]) -> bool:
 
 def extract_code(completion: str) -> str:
     """The last fenced block of a completion that is marked as Python, or where there is none the last unmarked one,
-    which beside a program is what it prints; the whole completion when it has neither."""
+    which beside a program is what it prints; the whole completion when it has neither. Fences that stand within lines
+    count where there are no others."""
     blocks = fenced(completion)
-    chosen = [block.text for block in blocks if PYTHON.match(block.mark)]
+    chosen = [block.text for block in blocks if PYTHON.match(block.mark)] or WITHIN.findall(completion)
     chosen = chosen or [block.text for block in blocks if not block.mark]
     return chosen[-1] if chosen else completion
 
@@ -138,8 +147,32 @@ def callable_by(name: str, program: str) -> str:
 
 
 def ready(problem: Program, program: str) -> str:
-    """The program as the test code of a problem with call cases needs it."""
+    """The program as the test code of a problem needs it: with call cases as a function, otherwise behind what the
+    problem's starter defines, which is not the function itself."""
+    if problem.tests and problem.starter:
+        return hoisted(f"{opening(problem.starter)}\n\n{UNDEFINED.format(name=problem.entry)}", program)
     return callable_by(problem.entry, program) if problem.entry and not problem.tests else program
+
+
+@lru_cache(maxsize=256)
+def opening(starter: str) -> str:
+    """The lines of a starter that stand by themselves: imports and whole functions, not a signature without a body."""
+    lines = starter.splitlines(keepends=True)
+    return next(("".join(lines[:end]) for end in range(len(lines), 0, -1) if _parses("".join(lines[:end]))), "")
+
+
+def _parses(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def hoisted(before: str, program: str) -> str:
+    """A program behind other code; what it imports from `__future__` goes first, as Python wants it."""
+    first = "".join(f"{line}\n" for line in FUTURE_LINE.findall(program))
+    return f"{first}{before}\n\n{FUTURE_LINE.sub('', program)}"
 
 
 async def builds(program: str) -> bool:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+GIVING = (ast.Return, ast.Yield, ast.YieldFrom)
 LONGEST = 2000  # letters of a call that is looked for in a text
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -28,16 +29,41 @@ def function_of(tree: ast.Module, name: str) -> ast.FunctionDef | None:
 
 
 def returns_something(function: ast.FunctionDef | None) -> bool:
-    """Whether the function is there and has a `return` with a value."""
-    return function is not None and any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(function))
+    """Whether the function is there and has a `return` or `yield` with a value."""
+    given = (node for node in ast.walk(function) if isinstance(node, GIVING)) if function is not None else ()
+    return any(node.value is not None for node in given)
 
 
 def is_call(node: ast.AST | None, name: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
 
+def reached(tree: ast.Module, name: str) -> list[ast.FunctionDef]:
+    """The function of that name and those at the top level that it names, or that these name, and so on."""
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    found, waiting = dict[str, ast.FunctionDef](), [name]
+    while waiting:
+        if (called := waiting.pop()) in functions and called not in found:
+            found[called] = functions[called]
+            waiting += [node.id for node in ast.walk(functions[called]) if isinstance(node, ast.Name)]
+    return list(found.values())
+
+
 def calls(function: ast.FunctionDef, name: str) -> bool:
-    return any(is_call(node, name) for node in ast.walk(function))
+    """Whether it calls `name`, or hands it to others or to another name, as in `map(name, items)`. Whether anything
+    hangs on that is found by running it (`cadre.rewards.pairs`)."""
+    return any(is_call(node, name) or any(map(is_name(name), handed_on(node))) for node in ast.walk(function))
+
+
+def handed_on(node: ast.AST) -> list[ast.expr]:
+    """What a call is given, or an assignment gives a name."""
+    if isinstance(node, ast.Call):
+        return [*node.args, *(keyword.value for keyword in node.keywords)]
+    return [node.value] if isinstance(node, ast.Assign) else []
+
+
+def is_name(name: str) -> Callable[[ast.expr], bool]:
+    return lambda node: isinstance(node, ast.Name) and node.id == name
 
 
 def wraps(function: ast.FunctionDef, name: str) -> bool:
@@ -62,19 +88,6 @@ def is_idle(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Pass) or isinstance(value, ast.Constant)
 
 
-def ignores(function: ast.FunctionDef, name: str) -> bool:
-    """Whether a call's result is dropped: the call stands alone, or nobody reads the name that it is given."""
-    read = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-    for node in ast.walk(function):
-        if isinstance(node, ast.Expr) and is_call(node.value, name):
-            return True
-        if isinstance(node, ast.Assign) and is_call(node.value, name):
-            named = [target.id for target in node.targets if isinstance(target, ast.Name)]
-            if len(named) == len(node.targets) and not read & set(named):
-                return True
-    return False
-
-
 def binds(node: ast.AST, name: str) -> bool:
     """Whether a node gives the name another meaning."""
     match node:
@@ -94,13 +107,13 @@ def use(request: dict[str, Any]) -> dict[str, bool]:
     theirs, ours = ast.parse(request["helping"]), ast.parse(request["main"])
     helper, main = function_of(theirs, request["helper"]), function_of(ours, request["entry"])
     own = any(binds(node, request["helper"]) for node in ast.walk(ours))  # its own one, in place of the other's
-    called = main is not None and not own and calls(main, request["helper"])
+    called = not own and any(calls(function, request["helper"]) for function in reached(ours, request["entry"]))
     return {
         "helps": returns_something(helper),
         "defined": returns_something(main),
+        "bound": any(binds(node, request["entry"]) for node in ast.walk(ours)),
         "called": called,
         "wrapper": called and main is not None and wraps(main, request["helper"]),
-        "ignored": called and main is not None and ignores(main, request["helper"]),
     }
 
 

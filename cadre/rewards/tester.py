@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import re
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cadre import random_keys
 from cadre.data.records import Program
@@ -21,7 +22,7 @@ from cadre.sandbox.checkers import Verdict
 
 MOST = 8  # tests that are run of one answer
 MARKS = ("input", "output")
-NUMBER = re.compile(r"[+-]?\d{1,15}(\.\d{1,15})?")
+TITLE = re.compile(r"\W{0,6}(?:(?:expected )?output)?\W{0,6}", re.IGNORECASE)
 REPEATS = 2  # runs of each program
 
 
@@ -49,13 +50,22 @@ async def written(text: str, program: Program) -> Tests | None:
     """The tests of an answer, those left out that the statement shows. None where there is none."""
     if not program.entry:
         pairs = [(given, expected) for given, expected in paired(text) if not shows(program, given, expected)]
-        return StdioTests(tuple(pairs[:MOST])) if pairs else None
+        return StdioTests(tuple(drawn(pairs, program))) if pairs else None
     lines = await ask("asserts", source=extract_code(text), entry=program.entry, shown=examples(program)) or []
     own = [line for line in dict.fromkeys(lines) if bare(line) not in bare(program.statement)]
     if own and (right := await right_program(program)):
         copied = await respelt(ready(program, right), program.entry, examples(program), own)
         own = [line for place, line in enumerate(own) if place not in copied]
-    return UnitTests("\n".join(own[:MOST]), program.setup, (program.entry,)) if own else None
+    return UnitTests("\n".join(drawn(own, program)), program.setup, (program.entry,)) if own else None
+
+
+T = TypeVar("T")
+
+
+def drawn(tests: list[T], program: Program) -> list[T]:
+    """`MOST` of the tests at most, in order, by a lot that hangs on all of them, so that none is sure to be left."""
+    lot = random_keys.generator("drawn tests", program.id, repr(tests))
+    return [tests[place] for place in sorted(lot.sample(range(len(tests)), min(MOST, len(tests))))]
 
 
 def examples(program: Program) -> str:
@@ -65,13 +75,13 @@ def examples(program: Program) -> str:
 
 
 def paired(text: str) -> list[tuple[str, str]]:
-    """The blocks marked input with the block marked output that follows each, nothing but space between them."""
+    """The blocks marked input with the block marked output that follows each, no more than a title between them."""
     blocks, lines = fenced(text), text.split("\n")
     following = [(one, other) for one, other in itertools.pairwise(blocks) if (one.mark, other.mark) == MARKS]
     return [
         (given.text, expected.text)
         for given, expected in following
-        if not "".join(lines[given.last + 1 : expected.first]).strip()
+        if TITLE.fullmatch("".join(lines[given.last + 1 : expected.first]).strip())
     ]
 
 
@@ -85,7 +95,15 @@ def shows(program: Program, given: str, expected: str) -> bool:
 
 def figures(text: str) -> list[float | str]:
     """The words of a text, those that are numbers as numbers."""
-    return [float(word) if NUMBER.fullmatch(word) else word for word in text.split()]
+    return [_figure(word) for word in text.split()]
+
+
+def _figure(word: str) -> float | str:
+    """A word that Python reads as a number, as that: with signs, zeros, underscores, in any script's digits."""
+    try:
+        return float(word) if any(map(str.isdigit, word)) else word
+    except ValueError:
+        return word
 
 
 def bare(text: str) -> str:

@@ -19,6 +19,7 @@ from cadre.sandbox.worker import Ending
 
 SIGKILL = 9
 MAX_SHOWN = 200
+MOST_SLOW = 3  # cases that may each use up a program's time before the rest counts as failed
 LONG = 100_000  # characters that are compared in some milliseconds
 VERDICT_BYTES = 2 << 20  # a line each for the most tests that are run, and room for what failed
 
@@ -99,19 +100,39 @@ async def check_calls(
 ) -> Verdict:
     """Call the program's function with each case's arguments, and compare the answer with its expected value.
 
+    A case at which the program ends, or runs out of time that earlier ones have used, costs the others nothing: they
+    go on in a new process. Only a program that `MOST_SLOW` cases have kept for all its time is not called again.
+
     Raises cadre.sandbox.inside.codec.CodecError when a case holds other than plain values.
     """
     calls = [codec.encode([list(arguments), expected]) for arguments, expected in cases]
-    return await judge(sandbox, program, {"tests": "", "setup": "", "names": [name], "calls": calls}, limits)
+    asked: dict[str, Any] = {"tests": "", "setup": "", "names": [name]}
+    verdicts, first, slow = [], 0, 0
+    while first < len(calls) and slow < MOST_SLOW:
+        verdict, gone = await judged(sandbox, program, {**asked, "calls": calls[first:]}, limits)
+        count = len(calls) - first if gone is None else max(1, gone)
+        slow += gone == 0 and verdict.status in ("timeout", "wall")
+        verdicts.append(replace(verdict, failures=verdict.failures[: count - verdict.passed]))
+        first += count
+        if not verdict.total:  # no call could be made
+            break
+    passed, failures = sum(one.passed for one in verdicts), sum((one.failures for one in verdicts), ())
+    status: Status = next((one.status for one in verdicts if one.status != "ok" and one.failures), "ok")
+    return Verdict(passed, len(calls) if verdicts and verdicts[0].total else 0, failures, status)
 
 
 async def judge(sandbox: Sandbox, program: str, tests: dict[str, Any], limits: Limits) -> Verdict:
     """Run a tester and a solution side by side; what the tester wrote with its nonce."""
+    return (await judged(sandbox, program, tests, limits))[0]
+
+
+async def judged(sandbox: Sandbox, program: str, tests: dict[str, Any], limits: Limits) -> tuple[Verdict, int | None]:
+    """The verdict, and the number of the test at which the program was lost, if it was."""
     nonce = secrets.token_hex(16)
     jobs = [{"kind": "tester", "nonce": nonce, **tests}, {"kind": "solution", "program": program}]
     roomy = replace(limits, output_bytes=max(limits.output_bytes, VERDICT_BYTES))
     tester, solution = await sandbox.submit(jobs, "", roomy)
-    return verdict_of(tester, nonce, solution_status(tester, solution, limits))
+    return verdict_of(tester, nonce, solution_status(tester, solution, limits)), lost_at(tester, nonce)
 
 
 def solution_status(tester: Ending, solution: Ending, limits: Limits) -> Status:
@@ -134,6 +155,14 @@ def verdict_of(tester: Ending, nonce: str, status: Status) -> Verdict:
         elif words[0] in ("fail", "broken"):
             failures.append(words[-1])
     return Verdict(min(passed, total), total, tuple(failures), status)
+
+
+def lost_at(tester: Ending, nonce: str) -> int | None:
+    """The number of the test at which the solution had ended, or both were stopped; None where all were run."""
+    words = told(tester, nonce)
+    if gone := [int(line[1]) for line in words if line[0] == "gone"]:
+        return gone[0]
+    return sum(line[0] in ("pass", "fail") for line in words) if tester.killed else None
 
 
 def told(tester: Ending, nonce: str) -> list[list[str]]:

@@ -109,6 +109,14 @@ def test_programs_with_test_code(home: str) -> None:
     assert rice.statement.endswith("assert add_rice([]) == ['rice']")
 
 
+def test_what_is_asked_for_is_a_function_that_the_tests_call() -> None:
+    """Classes that it is given stand before it in the reference."""
+    reference = "class Pair:\n    pass\n\ndef other(): pass\n\ndef chain(pairs): pass"
+    row = {"task_id": 601, "text": "T", "code": reference, "test_list": ["assert chain([Pair()]) == 3"]}
+    found = parse.mbpp(row, 0)
+    assert (found.entry, found.names) == ("chain", ("chain", "Pair"))
+
+
 def test_programs_with_cases(home: str) -> None:
     script = program(home, "apps", "train")
     assert (script.public, script.hidden) == ((("1 2\n", "3\n"),), (("4 4\n", "8\n"), ("-1 1\n", "0\n")))

@@ -95,6 +95,31 @@ def test_a_starter_without_a_body_breaks_nothing(opening: str) -> None:
     assert asyncio.run(grade(problem, AUX, main)).parts == pytest.approx(FULL)
 
 
+@pytest.mark.parametrize("main", ["twice = lambda n: n + n", "class Twice:\n    pass\ntwice = lambda n: 2 * n"])
+def test_a_function_bound_otherwise_may_solve_the_task_and_is_not_paid(main: str) -> None:
+    found = asyncio.run(grade(PROBLEM, AUX, main))
+    assert (found.parts, found.verdict.ok) == ({"aux": 0.4, "main": 0.0}, True)
+    assert asyncio.run(grade(PROBLEM, "def aux(n): return n\ndef twice(n): return n + n", "x = 1")).verdict.total == 0
+
+
+@pytest.mark.parametrize(
+    ("aux", "main"),
+    [
+        (AUX, "from __future__ import annotations\ndef twice(n: Any) -> Any:\n    return aux(n) + n"),
+        (AUX, "def twice(n):\n    a, b = map(aux, [n, n])\n    return a + b"),
+        (AUX, "def twice(n):\n    same = aux\n    return same(n) + n"),
+        (AUX, "def half(n):\n    return aux(n)\n\ndef twice(n):\n    return half(n) + n"),
+        ("def aux(n):\n    yield n\n    yield n", "def twice(n):\n    a, b = aux(n)\n    return a + b"),
+        (
+            "def aux(xs):\n    xs.append(xs[0])\n    return xs",
+            "def twice(n):\n    xs = [n]\n    aux(xs)\n    return xs[0] + xs[1]",
+        ),
+    ],
+)
+def test_ways_to_use_aux(aux: str, main: str) -> None:
+    assert graded(aux, main) == pytest.approx(FULL)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_graded_reward_by_hand(case: str) -> None:
     aux, main, expected = CASES[case]

@@ -97,6 +97,20 @@ def test_what_a_verifier_is_paid(texts: tuple[str, ...], worth: tuple[float, flo
     assert refined(*texts) == pytest.approx(worth)
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        (r"Verdict: \boxed{right}", "right"), ('Verdict: "wrong"', "wrong"), ("Verdict: (right)", "right"),
+        (r"Verdict: $\text{right}$", "right"), (r"Verdict: $\boxed{\text{wrong}}$", "wrong"),
+        ("Verdict : right", "right"),
+        ("Verdict\uff1a wrong", "wrong"), ("Verdict: correct", "right"), ("Verdict: incorrect.", "wrong"),
+        ("Verdict: rightly so", None), ("Verdict: right or wrong?", None), ("Verdict:\nright", "right"),
+    ],
+)  # fmt: skip
+def test_a_verdict_is_read_as_people_would(text: str, meant: str | None) -> None:
+    assert verdict(text) == meant
+
+
 def test_a_verdict_is_the_last_one() -> None:
     assert verdict("Verdict: right ... no. VERDICT:  wrong.") == "wrong"
     assert verdict("right") is None
@@ -144,6 +158,20 @@ def test_a_job_stands_on_the_line_of_its_number() -> None:
     env = Lead(TASK)
     play(env, "1.\n2. Multiply.\n 3) Check. ")
     assert env.jobs == ("Multiply.", "Check.")
+
+
+@pytest.mark.parametrize(
+    ("line", "job"),
+    [
+        ("**1.** Add.", "Add."), ("(1) Add.", "Add."), ("1: Add.", "Add."), ("Worker 1: Add.", "Add."),
+        ("**1**. Add.", "Add."),
+        ("2.5 is the answer", None), ("12:30 is the answer", None), ("1 of them", None),
+    ],
+)  # fmt: skip
+def test_a_job_is_numbered_in_the_usual_ways(line: str, job: str | None) -> None:
+    env = Lead(TASK)
+    play(env, line)
+    assert env.jobs == ((job,) if job else ())
 
 
 def test_a_leader_without_a_plan_answers_alone() -> None:

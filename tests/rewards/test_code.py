@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from cadre.data.parse import humaneval
+from cadre.data.records import Program
 from cadre.errors import SandboxUnavailable
 from cadre.rewards.code import (
     Block,
@@ -17,6 +18,7 @@ from cadre.rewards.code import (
     extract_code,
     fenced,
     judge,
+    ready,
 )
 from cadre.sandbox.worker import Ending, Worker, WorkerDied
 from tests.sandbox.data import rows
@@ -43,6 +45,12 @@ ADD = "def add(a, b):\n    return a + b"
         ("```python\ndef f():\n    # so:\n    ```\n    f()\n```", "def f():\n    # so:\n    ```\n    f()\n"),
         ("Say ```x``` so:\n```x = 1```\n```python\nx = 2\n```", "x = 2\n"),
         ("x = 1", "x = 1"),
+        ("```markdown\nhi\n```python\nx = 1\n```\n```", "x = 1\n"),
+        ("<think>\n```python\nx = 0\n</think>\n```python\nx = 1\n```", "x = 1\n"),
+        ("````python\nx = 1  # in:\n```python\n# y\n````", "x = 1  # in:\n```python\n# y\n"),
+        ("```python\nx = 1\n``` That is all.", "x = 1\n"),
+        ("Answer: ```python\nx = 1```", "x = 1"),
+        ("So ```python\nx = 0\n``` or, better, ```py\nx = 1\n```.", "x = 1\n"),
     ],
 )
 def test_extract_code(completion: str, program: str) -> None:
@@ -88,6 +96,25 @@ def test_each_kind_of_tests(tests: Tests) -> None:
 def test_only_what_a_program_defines_is_called(name: str, program: str, right: bool) -> None:
     """Mistake: what graders have in scope solves the task, or hides the method that does."""
     assert asyncio.run(judge(program, CallTests(name, (((12, 18), 6), ((7, 5), 1))))).ok is right
+
+
+def test_a_program_stands_behind_what_its_starter_defines() -> None:
+    """Imports and helpers of the starter are in scope, its function without a body is not; what is imported from
+    `__future__` goes first."""
+    starter = "from typing import List\n\ndef helper(x): return x + 1\n\ndef f(x: List) -> int:\n    'Add.'\n"
+    problem = Program("p", "", "f", starter, tests="assert f(1) == 2", names=("f",))
+    program = "from __future__ import annotations\ndef f(x: List) -> int: return helper(x)"
+    assert asyncio.run(judge(ready(problem, program), all_tests(problem))).ok
+    missing = asyncio.run(judge(ready(problem, "g = 1"), UnitTests("assert f(1) is None", names=("f",))))
+    assert missing.passed == 0
+
+
+def test_solutions_of_humaneval_need_not_say_the_imports_again() -> None:
+    written = [humaneval(row, 0) for row in rows("humaneval/HumanEval.jsonl")[::4]]
+    cut = [one.reference[one.reference.index(f"def {one.entry}(") :] for one in written]
+    judged = [asyncio.run(judge(ready(one, part), all_tests(one))) for one, part in zip(written, cut, strict=True)]
+    assert all(verdict.ok for verdict in judged)
+    assert not all(asyncio.run(judge(part, all_tests(one))).ok for one, part in zip(written, cut, strict=True))
 
 
 def test_an_unavailable_sandbox_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:

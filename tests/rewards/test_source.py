@@ -25,29 +25,41 @@ def used(main: str, helping: str = AUX) -> dict[str, bool]:
     return source.use({"helping": helping, "main": main, "helper": "aux", "entry": "f"})
 
 
-def facts(called: bool, wrapper: bool, ignored: bool) -> dict[str, bool]:
-    return {"helps": True, "defined": True, "called": called, "wrapper": wrapper, "ignored": ignored}
+def facts(called: bool, wrapper: bool) -> dict[str, bool]:
+    return {"helps": True, "defined": True, "bound": True, "called": called, "wrapper": wrapper}
 
 
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("return aux(x)", facts(True, True, False)),
-        ("'Text.'\n    y = 1\n    z = aux(x)\n    pass\n    return z", facts(True, True, False)),
-        ("return aux(x) * 2", facts(True, False, False)),
-        ("z = aux(x)\n    return z + x", facts(True, False, False)),
-        ("if x:\n        return aux(x)\n    return 0", facts(True, False, False)),
-        ("aux(x)\n    return x", facts(True, False, True)),
-        ("z = aux(x)\n    return x", facts(True, False, True)),
-        ("return x", facts(False, False, False)),
-        ("return auxiliary(x)", facts(False, False, False)),
+        ("return aux(x)", facts(True, True)),
+        ("'Text.'\n    y = 1\n    z = aux(x)\n    pass\n    return z", facts(True, True)),
+        ("return aux(x) * 2", facts(True, False)),
+        ("z = aux(x)\n    return z + x", facts(True, False)),
+        ("if x:\n        return aux(x)\n    return 0", facts(True, False)),
+        ("aux(x)\n    return x", facts(True, False)),
+        ("z = aux(x)\n    return x", facts(True, False)),
+        ("return x", facts(False, False)),
+        ("return auxiliary(x)", facts(False, False)),
+        ("return sum(map(aux, x))", facts(True, False)),
+        ("return sorted(x, key=aux)", facts(True, False)),
+        ("g = aux\n    return g(x)", facts(True, False)),
+        ("aux\n    return x", facts(False, False)),
     ],
 )
 def test_how_main_uses_aux(body: str, expected: dict[str, bool]) -> None:
     assert used(f"def f(x):\n    {body}") == expected
 
 
+def test_functions_between_main_and_aux_are_looked_into() -> None:
+    between = "def one(x): return aux(x)\ndef two(x): return one(x)\ndef f(x): return x + two(x)"
+    assert used(between)["called"] is True
+    assert used("def one(x): return aux(x)\ndef f(x): return x")["called"] is False
+    assert used("def f(x): return sum(aux(x))", "def aux(x):\n    yield x")["helps"] is True
+
+
 def test_what_is_defined() -> None:
+    assert (used("f = lambda x: x")["defined"], used("f = lambda x: x")["bound"]) == (False, True)
     assert used("def g(x): return aux(x)")["defined"] is False
     assert used("def f(x): aux(x)")["defined"] is False  # it returns nothing
     assert used("def f(x): return aux(x)", "aux = 3")["helps"] is False

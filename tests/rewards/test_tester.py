@@ -100,6 +100,31 @@ def test_an_input_that_differs_in_its_spaces_is_another_one() -> None:
     assert asyncio.run(tester.written(answer.format("1  2 "), problem)) is None
 
 
+@pytest.mark.parametrize("word", ["0_1", "+1", "01", "1.0", "1e0", "\uff11"])
+def test_a_number_that_is_spelt_otherwise_is_the_shown_one(word: str) -> None:
+    problem = Program("s", "Sum.", "", "", public=(("1 2\n", "3\n"),), hidden=(("3 4", "7"),))
+    answer = f"```input\n{word} 2\n```\n```output\n3\n```"
+    assert asyncio.run(tester.written(answer, problem)) is None
+    assert asyncio.run(tester.written(answer.replace(word, "nan"), problem)) is not None
+
+
+@pytest.mark.parametrize(("between", "paired"), [("**Output**", 1), ("Expected output:", 1), ("Then", 0)])
+def test_a_title_may_stand_between_input_and_output(between: str, paired: int) -> None:
+    assert len(tester.paired(f"```input\n4 4\n```\n{between}\n```output\n8\n```")) == paired
+
+
+def test_any_of_many_tests_may_be_run() -> None:
+    """Eight of nine, by a lot that hangs on all of them: a wrong one at the end is as likely to be run as any other."""
+    left = set()
+    for seed in range(100):
+        tests = [f"{seed}-{place}" for place in range(9)]
+        drawn = tester.drawn(tests, SHOWN)
+        assert (len(drawn), drawn) == (8, sorted(drawn))
+        left |= {test[-1] for test in set(tests) - set(drawn)}
+    assert left == set("012345678")
+    assert tester.drawn(["a", "b"], SHOWN) == ["a", "b"]
+
+
 def test_a_signature_shows_no_call() -> None:
     problem = Program("word", "A word.", "word", starter="def word():\n", names=("word",))
     assert asyncio.run(tester.written("assert word() == 'a'", problem)) is not None
@@ -247,7 +272,15 @@ def test_a_test_that_cannot_be_run_on_the_right_program_is_none() -> None:
 def test_containers_that_hold_the_same_are_one_argument() -> None:
     right = "def tot(n):\n    return sum(n)"
     problem = Program("t", "tot([1, 2]) is 3.", "tot", hidden=((([4],), 4),), reference=right)
-    for given in ("(1, 2)", "{1, 2}", "range(1, 3)", "{1: 0, 2: 0}", "deque([1, 2])"):
+    for given in (
+        "(1, 2)",
+        "{1, 2}",
+        "range(1, 3)",
+        "{1: 0, 2: 0}",
+        "deque([1, 2])",
+        "bytes([1, 2])",
+        "bytearray([1, 2])",
+    ):
         assert asyncio.run(tester.written(f"assert tot({given}) == 3", problem)) is None
     assert asyncio.run(tester.written("assert tot([2, 1]) == 3", problem)) is not None
 

@@ -56,6 +56,42 @@ def test_values_that_are_refused(gold: str, answer: str) -> None:
     assert not same_answer(gold, answer)
 
 
+NO_VALUE = (
+    "0/0", "1/0", r"\frac{0}{0}", r"\infty-\infty", "x/0", r"0\cdot\infty", r"\sin^2 1+\cos^2 1-1", r"\infty", "0",
+    "x-x",
+)  # fmt: skip
+WRAPPED = (
+    "{0}", "{0}:{0}", "{0}:{0}:{0}", "{0} to {0}", "({0},{0})", "{0},{0}", "{0}={0}", r"x\in {0}", r"{0} \cup {0}",
+    r"{0} \pm {0}", "|{0}|", "{0}+x", "[{0},{0}]",
+)  # fmt: skip
+GOLDS = (
+    "7", "-3", "1/2", r"2\sqrt3", "x^2", "3:4", "y=2x", "x=5", "12 cm", "C", "(1,2)", "2:3:4", "x<3", r"[0,1]\cup[2,3]",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", WRAPPED)
+def test_what_has_no_value_is_no_answer_and_no_error(form: str) -> None:
+    """Nor is a ratio of terms that are all 0, by which every product is 0."""
+    for text in map(form.format, NO_VALUE):
+        assert [gold for gold in GOLDS if same_answer(gold, text)] == [], text
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "wrong"),
+    [
+        ("1+2i", "(1+2j)", "(1+3j)"), ("3i", "3j", "4j"), (r"\sqrt{3}i", "sqrt(3)*I", "sqrt(2)*I"),
+        ("3i+2j", "3i + 2j", "5i"), ("21", "twenty-one", "twenty-two"), ("100", "one hundred", "one"),
+        (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "[[1, 2], [3, 4]]", "[1, 2, 3, 4]"),
+        (r"[1,2]\cup[3,4]", "[1,2] U [3,4]", "[1,2] U [3,5]"),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\[4pt]2\end{pmatrix}", "[1, 2, 3]"),
+        ("5", "`5`", "`6`"), ("0:1", "0 : 1", "1:0"),
+    ],
+)  # fmt: skip
+def test_what_programs_print_is_read(gold: str, answer: str, wrong: str) -> None:
+    assert same_answer(gold, answer)
+    assert not same_answer(gold, wrong)
+
+
 def test_nothing_is_taken_for_a_number_where_sympy_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a library cannot import what it imports late: such an exception ends the child, which is no verdict."""
 

@@ -76,6 +76,25 @@ def test_calls_with_expected_values() -> None:
     assert true.passed == 0
 
 
+@pytest.mark.parametrize("place", [0, 4, 9])
+@pytest.mark.parametrize("end", ["import os; os._exit(0)", "return 'x' * 10**8", "return f(x)", "while True: pass"])
+def test_a_case_at_which_a_program_ends_costs_the_others_nothing(place: int, end: str) -> None:
+    program = f"def f(x):\n    if x == {place}:\n        {end}\n    return x\n"
+    verdict = asyncio.run(check_calls(default(), program, "f", [([x], x) for x in range(10)], QUICK))
+    assert (verdict.passed, verdict.total, len(verdict.failures)) == (9, 10, 1)
+
+
+def test_calls_have_their_time_each() -> None:
+    """Together they take three times what a program has; a program that never ends is called three times at most."""
+    clock = "    from time import process_time as now\n    end = now() + 0.4\n"
+    work = f"def f(x):\n{clock}    while now() < end: pass\n    return x\n"
+    limits, cases = Limits(cpu_s=1.0), [([x], x) for x in range(8)]
+    verdict = asyncio.run(check_calls(default(), work, "f", cases, limits))
+    assert (verdict.passed, verdict.total, verdict.status) == (8, 8, "ok")
+    endless = asyncio.run(check_calls(default(), "def f(x):\n    while True: pass\n", "f", cases, limits))
+    assert (endless.passed, endless.total, endless.status, len(endless.failures)) == (0, 8, "timeout", 3)
+
+
 @pytest.mark.parametrize(
     ("tests", "passed", "total"),
     [

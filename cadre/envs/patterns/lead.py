@@ -13,7 +13,11 @@ from typing import Any
 from cadre.envs.patterns.question import TEAM, Count, Question, asked, listed, numbered
 from cadre.types import Observation, Reward, Task
 
-JOB = re.compile(r"^[ \t]{0,8}\d{1,3}[.)][ \t]*(\S.*)$", re.MULTILINE)
+# Also `**1.** ...`, `(1) ...` and `Worker 1: ...`; not a number with a point in it, which begins an answer.
+JOB = re.compile(
+    r"^[ \t]{0,8}[*_]{0,3}\(?(?:worker |job |task )?\d{1,3}(?:[.):]+[*_]{0,3}(?!\d)|[*_]{1,3}[.):])[ \t]*(\S.*)$",
+    re.MULTILINE | re.IGNORECASE,
+)
 
 
 class Lead(Question):

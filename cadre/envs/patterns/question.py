@@ -89,7 +89,20 @@ def listed(title: str, texts: Sequence[str], limit: int = 1500) -> str:
     return "\n\n".join(f"{title} {place}:\n{text[-limit:]}" for place, text in enumerate(texts, 1))
 
 
+SAYS = re.compile(
+    r"verdict[*_`]{0,3} ?[:\uff1a][^a-z0-9]{0,9}(?:boxed\W{1,2}|text\W{1,2}){0,2}[^a-z0-9]{0,6}"
+    r"(right|wrong|correct|incorrect)(?![a-z0-9])(?!\W{0,6}or\b)"
+)
+MEANS: dict[str, Literal["right", "wrong"]] = {
+    "correct": "right",
+    "incorrect": "wrong",
+    "right": "right",
+    "wrong": "wrong",
+}
+
+
 def verdict(text: str) -> Literal["right", "wrong"] | None:
-    """The last verdict of a judge, with marks of emphasis or without; None where there is none."""
-    verdicts = re.findall(r"verdict[*_`]{0,3}:[\s*_`]{0,6}(right|wrong)", text.lower())
-    return verdicts[-1] if verdicts else None
+    """The last verdict of a judge, in a box, quotes, brackets or marks of emphasis or in none; None where there is
+    none, or both words are offered."""
+    verdicts = SAYS.findall(text.lower())
+    return MEANS[verdicts[-1]] if verdicts else None

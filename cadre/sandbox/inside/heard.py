@@ -16,7 +16,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-HOLDING = (list, tuple, set, frozenset, dict, range, deque)
+HOLDING = (list, tuple, set, frozenset, dict, range, deque, bytes, bytearray)
 # What an assert on values may name (`cadre.rewards.source`), beside what is built in.
 NAMES = {kind.__name__: kind for kind in (Counter, OrderedDict, defaultdict, deque, Decimal, Fraction)} | {"math": math}
 

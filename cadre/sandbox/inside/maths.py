@@ -35,6 +35,7 @@ def same_answer(gold: str, answer: str, tolerance: float = 0.0) -> bool:
     tolerance   how far numbers may be apart, absolutely
     """
     golds, answers = tokenised(gold), tokenised(answer)
+    answers += tokenised(plain) if (plain := spelling.from_python(answer)) != answer else []
     if {tokens.canonical(one) for one in golds} & {tokens.canonical(one) for one in answers} - {""}:
         return True
     comparison = Comparison(verified, tolerance)

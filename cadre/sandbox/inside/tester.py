@@ -50,10 +50,13 @@ def test(job: dict[str, Any], peer: socket.socket | None) -> None:
         report.write("broken", 0, prepared.described)
         return
     report.write("total", len(prepared.value))
-    failed = 0
+    failed, gone = 0, False
     for number, (text, run) in enumerate(prepared.value):
         outcome = attempt(run)
         failed += isinstance(outcome, Raised)
+        if not gone and isinstance(outcome, Raised) and isinstance(outcome.error, SolutionGone):
+            gone = True
+            report.write("gone", number)
         if isinstance(outcome, Returned):
             report.write("pass", number)
         elif failed <= MAX_TOLD:

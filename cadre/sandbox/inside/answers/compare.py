@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sympy
 from sympy import Expr
 
 from .distance import DIGITS, distance
 from .measures import measured
-from .shapes import Based, Equation, Inequality, Items, Matrix, Ratio, Region, Shape, Value, Words, region_of
+from .shapes import VALUELESS, Based, Equation, Inequality, Items, Matrix, Ratio, Region, Shape, Value, Words, region_of
 
 PERCENT, DEGREES, RADIANS = measured("%"), measured("°"), measured("radian")
 DEGREES_A_RADIAN = 180 / sympy.pi
-ONE, HUNDREDTH = sympy.Integer(1), sympy.Rational(1, 100)
+ZERO, ONE, HUNDREDTH = sympy.Integer(0), sympy.Integer(1), sympy.Rational(1, 100)
 Verify = Callable[[Expr, Expr], bool]
 SAME, NEAR = 1e-40, 1e-9
+INFINITE = (*VALUELESS, sympy.oo, -sympy.oo)
 FLOAT_DIGITS, NOISE = 12, 1e-12
 ENOUGH_DIGITS = 6  # of a decimal fraction that stands for a number without an end
 
@@ -32,6 +34,8 @@ class Comparison:
         """Whether the answer means what the gold answer means."""
         if isinstance(gold, Equation) or isinstance(answer, Equation):
             return self.same_equation(gold, answer)
+        if isinstance(gold, Matrix) and (rows := listed_rows(answer)):
+            return self.same_matrix(gold, Matrix(rows))
         if isinstance(gold, Region) or isinstance(answer, Region):
             return self.same_region(gold, answer)
         if isinstance(gold, Items) or isinstance(answer, Items):
@@ -155,8 +159,10 @@ class Comparison:
         second = (
             [plain(term) for term in answer.terms] if isinstance(answer, Ratio) else [plain(answer), sympy.Integer(1)]
         )
-        if len(first) != len(second) or first[0] == 0 or second[0] == 0:
-            return first == second
+        if len(first) != len(second) or not all(map(finite, first + second)):
+            return False
+        if self.equal(first[0], ZERO) or self.equal(second[0], ZERO):  # products with it are 0, whatever the others are
+            return all(map(self.equal, first, second))
         return all(self.equal(first[0] * other, one * second[0]) for one, other in zip(first, second, strict=True))
 
     # --- values ---
@@ -171,7 +177,10 @@ class Comparison:
         return False
 
     def equal(self, first: Expr, second: Expr) -> bool:
-        """Whether two expressions are the same, by math-verify and by numbers put in for their letters."""
+        """Whether two expressions are the same, by math-verify and by numbers put in for their letters. What has no
+        value, such as 0/0, is the same as nothing, itself included."""
+        if first.has(*VALUELESS) or second.has(*VALUELESS):
+            return False
         if first == second:
             return True
         if first.is_Rational and second.is_Rational:
@@ -225,6 +234,11 @@ def is_quantity(shape: Shape) -> bool:
     return isinstance(shape, Items | Region | Matrix)
 
 
+def finite(term: Expr) -> bool:
+    """Whether a term of a ratio has a value, by which others can be multiplied."""
+    return not term.has(*INFINITE)
+
+
 def plain(shape: Shape) -> Expr:
     """The expression of a value; not a number for anything else."""
     return shape.readings[0] if isinstance(shape, Value) else sympy.nan
@@ -239,6 +253,13 @@ def as_items(shape: Shape) -> Items:
     return Items((shape,))
 
 
+def listed_rows(shape: Shape) -> tuple[tuple[Shape, ...], ...]:
+    """The rows of a list of lists, as Python prints a matrix; none for any other shape."""
+    rows = shape.items if isinstance(shape, Items) and shape.brackets == "[]" else ()
+    listed = tuple(row.items for row in rows if isinstance(row, Items) and row.brackets == "[]")
+    return listed if len(listed) == len(rows) else ()
+
+
 def may_stand_for(gold: str, answer: str, count: int) -> bool:
     """Whether one kind of brackets may be written for another: any for a list, none that could be another interval."""
     if gold == answer or (gold == "" and (answer == "{}" or count != 2)):
@@ -249,10 +270,17 @@ def may_stand_for(gold: str, answer: str, count: int) -> bool:
 
 
 def pieces(points: sympy.Set) -> list[sympy.Set]:
-    """The intervals and lone points that make a set, from below; none where something else is in it."""
+    """The intervals and lone points that make a set, from below; none where something else is in it, or what has no
+    value."""
     parts = points.args if isinstance(points, sympy.Union) else (points,)
-    known = all(isinstance(part, sympy.Interval | sympy.FiniteSet) for part in parts)
-    return sorted(parts, key=lambda part: sympy.default_sort_key(part.inf.evalf())) if known else []
+    known = all(isinstance(part, sympy.Interval | sympy.FiniteSet) and not part.has(*VALUELESS) for part in parts)
+    return sorted(parts, key=lowest) if known else []
+
+
+def lowest(part: sympy.Set) -> tuple[Any, ...]:
+    """Where a piece begins, to sort by; `inf` fails where it cannot tell a number from 0."""
+    ends = part.args if isinstance(part, sympy.FiniteSet) else (part.start,)
+    return min(sympy.default_sort_key(end.evalf()) for end in ends)
 
 
 def names_of(items: Items) -> list[str]:

@@ -9,6 +9,8 @@ from sympy import Expr
 
 from .measures import NONE, Measure
 
+VALUELESS = (sympy.nan, sympy.zoo)  # what 0/0 and 1/0 come to
+
 
 @dataclass(frozen=True)
 class Value:
@@ -105,7 +107,7 @@ def region_of(shape: Shape) -> Region | None:
         return shape
     items = shape if isinstance(shape, Items) else Items((shape,))
     ends = [item.readings[0] for item in items.items if isinstance(item, Value)]
-    if len(ends) != len(items.items) or any(end.is_extended_real is False for end in ends):
+    if len(ends) != len(items.items) or any(end.is_extended_real is False or end.has(*VALUELESS) for end in ends):
         return None
     if items.brackets in ("", "{}"):
         return Region(sympy.FiniteSet(*ends))

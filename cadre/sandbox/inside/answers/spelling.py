@@ -15,12 +15,17 @@ DECIMAL_COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
 COMMAS = re.compile(rf"(?<![\d.,])\d{{1,3}}(?:,{THIN}?\d{{3}})+(?![\d,])")
 EULER_OR_TEN = re.compile(r"(?<![\w.\\}])(\d+)e(-\d)(?![\d.])")
 
+UNIT = re.compile(r"(?<=[\d.])j|\bI\b")
+PYTHON_COMPLEX = re.compile(r"[\s()+\-*/\d.]*(?:(?:sqrt\(\d+\)|\d\.?j|\bI\b)[\s()+\-*/\d.]*)+")
 
 ORDINAL = "st|nd|rd|th"
 REWRITTEN = (
     (re.compile(r"(?<!\\)\\[()\[\]]"), " "),  # what sets mathematics apart from text
     (re.compile(r"^\s*\*\*([^*]+)\*\*\s*$"), r"\1"),  # bold
+    (re.compile(r"^\s*(`{1,3})([^`]+)\1\s*$"), r"\2"),  # code
     (re.compile(r"\*\*"), "^"),
+    (re.compile(r"(\\\\)\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm)\s*\]"), r"\1"),  # a row's end with room below it
+    (re.compile(r"(?<=[\])])\s*U\s*(?=[\[(])"), r"\\cup "),
     (re.compile(r">=|=>"), r"\\ge "),
     (re.compile(r"<=|=<"), r"\\le "),
     (re.compile(r"(?<=\s)!=|(?<!\w)!=(?=\s)"), r"\\ne "),
@@ -46,6 +51,11 @@ def spelled(text: str) -> str:
         text = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", text)  # escaped once too often
         text = GROUPS.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     return DECIMAL_COMMA.sub(".", text)
+
+
+def from_python(text: str) -> str:
+    """A complex number as Python or sympy prints it, with `i` for the unit; any other text as it is."""
+    return UNIT.sub("i", text) if PYTHON_COMPLEX.fullmatch(text) else text
 
 
 def vulgar(found: re.Match[str]) -> str:

@@ -80,4 +80,9 @@ FOREIGN = frozenset(
     r"\equiv \sim \cong \subset \subseteq \supset \supseteq \notin \to \rightarrow \Rightarrow \implies \iff \neg "
     r"\lnot \not \forall \exists \propto \perp \parallel \cap".split()
 )
-NUMERALS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+_UNITS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+).split()
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+NUMERALS = [*_UNITS, *(f"{ten}{unit}" for ten in _TENS for unit in ("", *_UNITS[1:10])), "onehundred"]

@@ -29,8 +29,8 @@ def worded(tokens: Tokens) -> Shape | None:
         return Words(text)
     if tokens[0].kind == "number" or not is_spoken(tokens):
         return None
-    if text in NUMERALS:
-        return Value((sympy.Integer(NUMERALS.index(text)),))
+    if (number := text.replace("-", "")) in NUMERALS:
+        return Value((sympy.Integer(NUMERALS.index(number)),))
     if text in SPOKEN_SETS:
         return Region(SPOKEN_SETS[text])
     letters = len(tokens) == 1 and tokens[0].kind == "word" and re.fullmatch("[a-z]{2,3}", tokens[0].text)
