@@ -19,13 +19,15 @@ def prompted(env_class: type[Env], prompts: Mapping[str, str]) -> type[Env]:
 
     def observe(self: Any) -> dict[str, Observation]:
         asked = env_class.observe(self)
-        return {role: _told(observation, prompts.get(role, "")) for role, observation in asked.items()}
+        return {role: told(observation, prompts) for role, observation in asked.items()}
 
     names = {"observe": observe, "__module__": env_class.__module__, "__doc__": env_class.__doc__}
     return type(env_class.__name__, (env_class,), names)
 
 
-def _told(observation: Observation, prompt: str) -> Observation:
+def told(observation: Observation, prompts: Mapping[str, str]) -> Observation:
+    """An observation with the system message of its role, where there is one."""
+    prompt = prompts.get(observation.role, "")
     if not prompt:
         return observation
     first, *others = observation.messages

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +17,7 @@ import pydantic
 from cadre.env import Env, Split
 from cadre.envs import ENVS
 from cadre.envs.joint_policy import centralised
-from cadre.envs.role_prompts import prompted
+from cadre.envs.role_prompts import prompted, told
 from cadre.envs.user_errors import called
 from cadre.errors import ConfigError, nearest
 from cadre.settings.user_code import load_file
@@ -85,6 +86,7 @@ class EnvSpec:
         self.declared = env_class(env) if isinstance(env, str) else env
         played = centralised(self.declared) if central else self.declared
         self.env_class = prompted(played, prompts) if prompts else played
+        self.central, self.prompts = central, prompts
         declared = declared_settings(self.declared)
         self.settings = _checked(self.declared, declared, settings)
         defaults = {name: p.default for name, p in declared.items() if p.default is not p.empty}
@@ -110,8 +112,11 @@ class EnvSpec:
         """Give back what all episodes share, where they share something."""
 
     def choices(self) -> Sequence[Choice]:
-        """Every decision of a game that can list them."""
-        return self.declared.choices(**self._taken_by(self.declared.choices))
+        """Every decision of a game that can list them, as the team sees it; none where one role writes what all say."""
+        if self.central:
+            return ()
+        listed = self.declared.choices(**self._taken_by(self.declared.choices))
+        return [replace(one, observation=told(one.observation, self.prompts)) for one in listed]
 
     def figures(self, probabilities: Sequence[Sequence[float]]) -> dict[str, float]:
         """What policies with these probabilities of the answers of `choices` are worth, exactly."""

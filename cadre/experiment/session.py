@@ -8,6 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from cadre import sandbox
+from cadre.errors import RunError
 from cadre.experiment import checkpoint
 from cadre.experiment.bases import Watched
 from cadre.experiment.build import build_team, hosted, sampling_memory, vocabulary
@@ -78,9 +79,17 @@ def _trained(experiment: Experiment, run: Run, team: Team, watched: Watched, con
 
 def _restored(run: Run, team: Team) -> State:
     """The state of the latest checkpoint, or the first where none was written yet; what the run logged after it is
-    forgotten. Steps that were sampled under other settings than the run's are sampled anew."""
+    forgotten. Steps that were sampled under other settings than the run's are sampled anew.
+
+    Raises RunError where there are steps and no checkpoint: one is written before the first, so they are lost.
+    """
     folder = run.folder / "checkpoints"
     if not checkpoint.steps(folder):
+        if done := len(run.metrics()):
+            raise RunError(
+                f"--resume: {run.folder} has logged {done} steps and holds no checkpoint; expected those in {folder}, "
+                "which may have been left where the run was copied from. Restore them, or train anew in another folder."
+            )
         run.rewind(0)
         return State()
     latest = checkpoint.latest(folder)

@@ -30,6 +30,17 @@ def test_the_model_of_games_plays_at_random(recipe: str, figure: str, low: float
     loaded.close()
 
 
+def test_the_figures_are_those_of_the_prompts_that_the_roles_see() -> None:
+    said = [f"team.prompts.player_{number}=Answer the second action." for number in range(2)]
+    plain, prompted = (resolve(config.load("tiny-hanabi", changes)).env_spec.choices() for changes in ([], said))
+    assert [one.observation.messages[-1] for one in prompted] == [one.observation.messages[-1] for one in plain]
+    assert {one.observation.messages[0].content for one in prompted} == {"Answer the second action."}
+    assert (
+        resolve(config.load("tiny-hanabi", ["algorithm={name: magrpo_central, k: 2}", "team=games"])).env_spec.choices()
+        == ()
+    )
+
+
 def test_eval_prints_them(tmp_path: Path) -> None:
     done = call("eval", "kuhn-poker", "--tasks", "2", "--json")
     assert done.code == 0

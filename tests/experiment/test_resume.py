@@ -95,6 +95,16 @@ def test_a_resume_that_is_refused_changes_no_file_of_the_run_that_trains(
     assert not list(run.folder.glob("*-1.*"))
 
 
+def test_a_run_whose_checkpoints_are_lost_keeps_its_record(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    chosen = configured(speaker, train={"steps": 2, "tasks_per_step": 4})
+    run = trained(chosen, tmp_path / "run", quiet)
+    shutil.rmtree(run.folder / "checkpoints")
+    before = (run.folder / "metrics.jsonl").read_bytes()
+    with pytest.raises(RunError, match="2 steps and holds no checkpoint"):
+        trained(chosen, run.folder, quiet, resume=True)
+    assert (run.folder / "metrics.jsonl").read_bytes() == before
+
+
 @pytest.mark.parametrize("dies_at", ["sample", "evaluate", "log"])
 def test_an_error_loses_no_step_before_it(
     speaker: Path, tmp_path: Path, quiet: Console, dies_at: str, monkeypatch: pytest.MonkeyPatch
