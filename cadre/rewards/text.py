@@ -113,6 +113,7 @@ def jaccard(first: str, second: str) -> float:
 
 ENOUGH = 0.6  # of a text's content words in the source; people's summaries of abstracts have 0.73 on average
 COPY = (8, 24)  # words in a row as in the source: so many are free, from so many on nothing is left
+COPY_OF_SENSE = (8, 18)  # likewise, of those words alone that carry meaning: others put in between hide no copy
 REPEATS = (0.25, 0.5)  # distinct words of all words, on the first 100: below is nothing, above is all
 CONNECTED = (0.1, 0.25)  # function words of all words, likewise: a list of key words has none
 
@@ -134,7 +135,14 @@ def faithful(source: str, text: str) -> float:
 
 def uncopied(source: str, text: str) -> float:
     """1 for a text in words of its own, down to 0 for one that has many words in a row as the source has them."""
-    return 1.0 - rise(longest_run(words_of(source), words_of(text)), COPY)
+    copied = rise(longest_run(words_of(source), words_of(text)), COPY)
+    sense = longest_run(_meaning(source), _meaning(text))
+    return 1.0 - max(copied, rise(sense, COPY_OF_SENSE))
+
+
+def _meaning(text: str) -> list[str]:
+    """The words of a text in order, without function words and transitions."""
+    return [word for word in words_of(text) if word not in FUNCTION_WORDS and word not in KINDS]
 
 
 EMPTY = (0.7, 0.9)  # function words of all words: so many are prose, from so many on nothing is left

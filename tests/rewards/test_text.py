@@ -20,6 +20,7 @@ from cadre.rewards.text import (
     prose,
     ramp,
     rouge_l,
+    uncopied,
 )
 from tests.sandbox.data import FOLDER, rows
 
@@ -119,6 +120,12 @@ UNFAITHFUL = {
     "a list of key words": "rivers sand sea dams beaches mouths samples forty years dammed shrink carry measure",
     "function words only": "and so it is that they were there with us and then some more of it was here for you too",
     "copied with a tail": SOURCE + " That is what we found.",
+    **{
+        f"copied, a filler after every {count} words": " ".join(
+            word + (", however," if place % count == count - 1 else "") for place, word in enumerate(SOURCE.split())
+        )
+        for count in (2, 4, 7)
+    },
 }
 
 
@@ -133,6 +140,13 @@ def test_faithfulness_by_hand() -> None:
     assert faithful("It measured sand in the rivers.", "They measures the sand on a moon of Mars.") == pytest.approx(
         5 / 6
     )
+
+
+def test_fillers_hide_no_copy_by_hand() -> None:
+    """13 words in a row of those that carry meaning, by every other word: 1 - (13 - 8) / (18 - 8)."""
+    words = [f"w{number}" for number in range(13)]
+    assert uncopied(" ".join(words), " however ".join(words)) == pytest.approx(0.5)
+    assert uncopied(" ".join(words[:8]), " however ".join(words[:8])) == 1.0
 
 
 def test_longest_run_by_hand() -> None:
