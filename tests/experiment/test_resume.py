@@ -6,11 +6,12 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import yaml
 from rich.console import Console
 
 from cadre.engines.torch import TorchEngine
 from cadre.errors import ConfigError, RunError
-from cadre.experiment import checkpoint, jsonl, resume, session
+from cadre.experiment import checkpoint, config, jsonl, resume, session
 from cadre.experiment.config import Config
 from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.lock import RunLock
@@ -170,6 +171,25 @@ def test_tensorboard_shows_every_step_once_after_a_resume(speaker: Path, tmp_pat
     events.Reload()
     assert [event.step for event in events.Scalars("speaker/reward")] == [0, 1, 2, 3]
     assert [event.step for event in events.Scalars("evaluate/success")] == [0, 1, 2, 3, 4]
+
+
+def test_a_run_goes_on_from_any_folder(speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it names by relative paths is found again: the file of its environment, its models, its data."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("from tests.games import Digit\n\n\nclass Mine(Digit):\n    pass\n")
+    (tmp_path / "models").mkdir()
+    shutil.copytree(speaker, tmp_path / "models" / "speaker")
+    raw = yaml.safe_load(config.dump(configured(speaker)))
+    raw["team"]["policies"]["shared"]["model"] = "models/speaker"
+    raw["env"] = "mine.py:Mine"
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw))
+    run = Run.create(tmp_path / "run", config.load("mine.yaml"), "mine.yaml")
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    again = find(str(run.folder)).config
+    assert resolve(again).config == run.config
+    assert again.env == f"{tmp_path}/mine.py:Mine"
+    assert again.team.policies["shared"].model == f"{tmp_path}/models/speaker"
 
 
 def test_a_run_may_be_moved(speaker: Path, tmp_path: Path, quiet: Console) -> None:
