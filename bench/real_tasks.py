@@ -130,7 +130,7 @@ KNOWN: dict[str, Known] = {
             "algorithm={name: at_grpo, k: 4}",
             "sampling={max_tokens: 256, temperature: 0.8}",
             "learner={learning_rate: 1.0e-4, minibatches: 2}",
-            "train={steps: 30, tasks_per_step: 4}",
+            "train={steps: 20, tasks_per_step: 4}",
             "evaluate.every=0",
         ),
         {
