@@ -204,7 +204,8 @@ def text_case(case: Row) -> tuple[str, str]:
 
 
 def call_case(case: Row) -> tuple[tuple[Any, ...], Any]:
-    return tuple(loaded(line) for line in case["input"].split("\n") if line), loaded(case["output"])
+    arguments = tuple(numbered(loaded(line)) for line in case["input"].split("\n") if line)
+    return arguments, numbered(loaded(case["output"]))
 
 
 def private_cases(text: str) -> list[Row]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cadre.data.jsonl import State, rows_of, state_of
+from cadre.data.parse import numbered
 from cadre.data.records import Article, Kind, Problem, Program, Record, text_of
 from cadre.errors import ConfigError, DataError, nearest
 
@@ -69,14 +70,17 @@ class Row:
         return float(value)
 
     def cases(self, field: str, called: bool) -> tuple[tuple[Any, Any], ...]:
-        """Pairs: of texts for a script, of a list of arguments and a value for a function."""
+        """Pairs: of texts for a script, of a list of arguments and a value for a function, tables of numbers having
+        these as keys."""
         value = self.values.get(field) or []
         first: type = list if called else str
         pairs = isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value)
         if not pairs or not all(isinstance(given, first) and (called or isinstance(out, str)) for given, out in value):
             form = "[[arguments, ...], value]" if called else "[stdin, stdout]"
             self.refuse(field, value, f"a list of pairs {form}")
-        return tuple((tuple(given) if called else given, out) for given, out in value)
+        if not called:
+            return tuple((given, out) for given, out in value)
+        return tuple((tuple(map(numbered, given)), numbered(out)) for given, out in value)
 
     def texts(self, field: str) -> tuple[str, ...]:
         """One text or a list of them."""

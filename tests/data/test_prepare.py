@@ -29,6 +29,22 @@ def test_every_set_reads_back_as_it_was(name: str, home: str, tmp_path: Path) ->
     assert [replace(record, id="") for record in again] == [replace(record, id="") for record in known]
 
 
+def test_tables_of_numbers_read_back_as_they_were(tmp_path: Path) -> None:
+    """Mistake: JSON makes texts of their keys, and right programs fail."""
+    tests = {"fn_name": "f", "inputs": [[{"1": "a"}], [{"b": {"2": 3}}]], "outputs": [[{"1": 2}], [{"-2": 5}]]}
+    row = {"id": 1, "question": "Count.", "starter_code": "", "solutions": "", "input_output": json.dumps(tests)}
+    case = {"input": '{"1": 2}', "output": '{"3": 4}'}
+    code = {"question_id": "1", "question_content": "Count.", "starter_code": "", "metadata": '{"func_name": "f"}'}
+    cases = {"public_test_cases": "[]", "private_test_cases": json.dumps([case])}
+    for name, one in (("apps", row), ("livecodebench", code | cases)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "test.jsonl").write_text(json.dumps(one))
+        prepare(name, "test", str(tmp_path), tmp_path / f"{name}.jsonl")
+        records = load(name, "test", str(tmp_path))
+        assert load_user_file(str(tmp_path / f"{name}.jsonl"), "program", {}) == records
+    assert records[0].hidden == ((({1: 2},), {3: 4}),)
+
+
 def test_what_repeats_leaks_or_cannot_be_judged_is_left_out_and_counted(home: str, tmp_path: Path) -> None:
     (tmp_path / "gsm8k").mkdir()
     rows = [json.loads(line) for line in (Path(home) / "gsm8k" / "train.jsonl").read_text().splitlines()]
