@@ -148,16 +148,17 @@ def is_hub(source: str) -> bool:
 def local_files(name: str, split: str, folder: Path) -> list[Path]:
     """The files of a split, JSONL, JSON or Parquet: in FOLDER/NAME or in FOLDER.
 
-    They match the set's own pattern, or are named by our split or the hub's, or there is one only:
-    `train_first5000.jsonl` is a file of `train`, and so is the series `train-00000-of-00003.parquet`, which has to be
-    whole. Raises DataError that says where they were looked for.
+    They match the set's own pattern, or are named by our split or, in a folder of the set's own, the hub's, or there
+    is one only: `train_first5000.jsonl` is a file of `train`, and so is the series `train-00000-of-00003.parquet`,
+    which has to be whole. Raises DataError that says where they were looked for.
     """
     spec = SPECS[name]
     home = home_of(name, folder) or folder
     files = sorted((path for path in home.glob("*") if path.suffix in ENDINGS), key=_preferred)
     if spec.files and (matching := [file for file in files if fnmatch(file.name, spec.files)]):
         return matching
-    for wanted in (split, spec.splits[split][0]):
+    own = home != folder or folder.name in (name, *spec.folders)
+    for wanted in (split, spec.splits[split][0]) if own else (split,):
         named = [file for file in files if file.stem.startswith((f"{wanted}_", f"{wanted}-"))]
         if exact := [file for file in files if file.stem == wanted]:
             return exact[:1]
