@@ -22,6 +22,7 @@ from cadre.errors import ConfigError, DataError, nearest
 HUB = "hub"
 VARIABLE = "CADRE_DATA"
 PART = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)(-[0-9a-f]+)?$")  # of a series, as the hub numbers them
+NUMBERED = re.compile(rf"[-_]\d+$|{PART.pattern}")
 
 
 class MissingFilesError(DataError):
@@ -150,7 +151,7 @@ def local_files(name: str, split: str, folder: Path) -> list[Path]:
 
     They match the set's own pattern, or are named by our split or, in a folder of the set's own, the hub's, or there
     is one only: `train_first5000.jsonl` is a file of `train`, and so is the series `train-00000-of-00003.parquet`,
-    which has to be whole. Raises DataError that says where they were looked for.
+    which has to be whole. Raises DataError that says where they were looked for, or which of several it could be.
     """
     spec = SPECS[name]
     home = home_of(name, folder) or folder
@@ -160,10 +161,9 @@ def local_files(name: str, split: str, folder: Path) -> list[Path]:
     own = home != folder or folder.name in (name, *spec.folders)
     for wanted in (split, spec.splits[split][0]) if own else (split,):
         named = [file for file in files if file.stem.startswith((f"{wanted}_", f"{wanted}-"))]
-        if exact := [file for file in files if file.stem == wanted]:
-            return exact[:1]
-        if named:
-            return _series(named)
+        exact = [file for file in files if file.stem == wanted]
+        if exact or named:
+            return _of_split(exact, named)
     if len(files) == 1 and home != folder and (len(spec.splits) == 1 or name == files[0].stem):
         return files
     raise MissingFilesError(
@@ -178,21 +178,40 @@ def home_of(name: str, folder: Path) -> Path | None:
     return next((place for place in homes if place.is_dir()), None)
 
 
-def _series(files: Sequence[Path]) -> list[Path]:
-    """The first of the files, or all of the series that it is one of. Raises DataError where one is missing."""
-    if PART.search(files[0].stem) is None:
-        return [files[0]]
-    series: dict[tuple[str, str, str], dict[int, Path]] = defaultdict(dict)
-    for file in files:
-        if part := PART.search(file.stem):
-            series[file.stem[: part.start()], part["count"], file.suffix].setdefault(int(part["number"]), file)
-    (before, count, ending), found = next(iter(series.items()))
+def _of_split(exact: Sequence[Path], named: Sequence[Path]) -> list[Path]:
+    """The file that has the split's name, else the only file or series of those whose names begin with it; the same in
+    another form counts once. Raises DataError where there are several, or a part of a series is missing."""
+    found: dict[tuple[str, str], list[Path]] = defaultdict(list)
+    for file in (*exact, *(file for file in named if not exact or NUMBERED.search(file.stem))):
+        part = PART.search(file.stem)
+        alike = found[(file.stem[: part.start()], part["count"]) if part else (file.stem, "")]
+        if not alike or alike[0].suffix == file.suffix:
+            alike.append(file)
+    (before, count), files = next(iter(found.items()))
+    if len(found) > 1 or len({_number(file) for file in files}) < len(files):
+        names = ", ".join(file.name for several in found.values() for file in several)
+        raise DataError(
+            f"data: {files[0].parent} has several files of one split: {names}; expected one, or a whole series such as "
+            "train-00000-of-00002 and train-00001-of-00002. Keep one, or a whole series."
+        )
+    return _series(files, before, count) if count else files
+
+
+def _series(files: Sequence[Path], before: str, count: str) -> list[Path]:
+    """The files of a series in their order. Raises DataError where one is missing."""
+    found = {_number(file): file for file in files}
     if missing := sorted(set(range(int(count))) - set(found)):
         raise DataError(
             f"data: {files[0].parent} has {int(count) - len(missing)} of {int(count)} files of {before}; expected all, "
-            f"and {before}-{missing[0]:0{len(count)}}-of-{count}{ending} is missing. Put it there."
+            f"and {before}-{missing[0]:0{len(count)}}-of-{count}{files[0].suffix} is missing. Put it there."
         )
     return [found[number] for number in range(int(count))]
+
+
+def _number(file: Path) -> int:
+    """A file's place in its series, 0 where it is of none."""
+    part = PART.search(file.stem)
+    return int(part["number"]) if part else 0
 
 
 def _preferred(path: Path) -> tuple[int, str]:

@@ -7,6 +7,7 @@ import pytest
 
 from cadre.data import load
 from cadre.data.read import MissingFilesError
+from cadre.errors import DataError
 
 
 def written(path: Path, *numbers: int) -> None:
@@ -25,3 +26,30 @@ def test_the_hub_s_name_of_a_split_is_one_only_in_the_set_s_own_folder(tmp_path:
     (tmp_path / "aime24" / "train.jsonl").rename(tmp_path / "test.jsonl")
     (tmp_path / "aime24").rmdir()
     assert [one.id for one in load("aime24", "test", str(tmp_path))] == ["3"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train-1", "train-2"),
+        ("train_a", "train_b"),
+        ("train-00000-of-00001", "train-00000-of-00002", "train-00001-of-00002"),
+        ("train-00000-of-00001-a1", "train-00000-of-00001-b2"),
+        ("train", "train-00000-of-00001"),
+        ("train", "train_2"),
+    ],
+)
+def test_several_files_of_one_split_are_named(names: tuple[str, ...], tmp_path: Path) -> None:
+    """Mistake: the first of them is read and nothing is said of the others."""
+    for number, name in enumerate(names):
+        written(tmp_path / "polaris" / f"{name}.jsonl", number)
+    told = ", ".join(f"{name}.jsonl" for name in names)
+    with pytest.raises(DataError, match=rf"several files of one split: {told}; .* Keep one, or a whole series"):
+        load("polaris", "train", str(tmp_path))
+
+
+@pytest.mark.parametrize("other", ["train_first2.jsonl", "train_notes.jsonl", "train.parquet", "training.jsonl"])
+def test_a_file_of_the_split_s_own_name_stands_beside_other_things(other: str, tmp_path: Path) -> None:
+    written(tmp_path / "polaris" / "train.jsonl", 1)
+    written(tmp_path / "polaris" / other, 2)
+    assert [one.id for one in load("polaris", "train", str(tmp_path))] == ["1"]
