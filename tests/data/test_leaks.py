@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cadre.cli.app import app
-from cadre.data import Problem, leaks, load
+from cadre.data import Leak, Problem, leaks, load
 from cadre.data.examine import examine
 from cadre.data.leaks import words_of
 from cadre.data.tasks import Choice, tasks_of
@@ -38,6 +38,14 @@ def found(train: str, test: str) -> list[float]:
         (" ".join(f"w{i}" for i in range(17)) + " x", " ".join(f"w{i}" for i in range(18)), [10 / 11]),
         (" ".join(f"w{i}" for i in range(15)) + " x", " ".join(f"w{i}" for i in range(16)), []),  # 8 of 9
         ("", "", [1.0]),
+        (f"{TEN} eleven twelve", f"Answer this: {TEN} eleven twelve. Be brief, and say why it is so.", [1.0]),
+        (f"{TEN} eleven", f"Answer this: {TEN} eleven. Be brief, and say why it is so.", []),  # too short
+        (f"{TEN} eleven twelve x", f"Answer this: {TEN} eleven twelve. Be brief, and say why it is so.", []),
+        ("小明有五个苹果又买了三个", "请回答：小明有五个苹果又买了三个。一共有几个？", [1.0]),
+        ("答：太郎はりんごを五つ持っています", "太郎はりんごを五つ持っています", [1.0]),
+        ("สมชายมีแอปเปิ้ลห้าผล", "ตอบ: สมชายมีแอปเปิ้ลห้าผล", [1.0]),
+        ("철수는 사과를 다섯개 가지고 있습니다", "철수는사과를다섯개가지고있습니다", [1.0]),
+        ("Ｆｉｎｄ ｘ² ﬁrst", "find x^2 first", [1.0]),
     ],
 )
 def test_leaks_by_hand(train: str, test: str, shares: list[float]) -> None:
@@ -52,6 +60,26 @@ def test_items_that_differ_in_signs_and_answers_are_no_leak() -> None:
         assert leaks([Problem("0", text.format("2 - 2"), "0")], test) == []
         assert [leak.test for leak in leaks([Problem("0", text.format("3 \u2212 1"), "two")], test)] == [1]  # its sign
         assert [leak.test for leak in leaks([Problem("0", text.format("$3 1$"), "2")], test)] == [1]  # its answer
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Compute (1+2)*3.", "Compute 1+(2*3)."),
+        ("1.5 + 2", "1 + 5.2"),
+        ("A∪B", "A∩B"),
+        ("x² ≤ 9", "x² ≥ 9"),
+        ("3 - |5|", "|3 - 5|"),
+        ("|3| 5", "3 |5|"),
+        ("√2 + 1", "2 + 1"),
+        ("10²", "102"),
+    ],
+)
+def test_problems_of_the_same_words_and_other_signs_are_no_copies(one: str, other: str) -> None:
+    train, test = Problem("0", one, "1"), Problem("1", other, "2")
+    assert leaks([train], [test]) == []
+    assert leaks([train], [replace(test, answer="1")]) == ([] if other == "102" else [Leak(0, 0, 1.0)])
+    assert leaks([train], [Problem("1", f"  ${one.upper()}$.", "2")]) == [Leak(0, 0, 1.0)]
 
 
 def test_the_words_that_texts_are_compared_by() -> None:
