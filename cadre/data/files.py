@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cadre.data.jsonl import rows_of
+from cadre.data.jsonl import refuse_halves, rows_of
 from cadre.errors import DataError, first_line
 
 ENDINGS = (".jsonl", ".parquet", ".json")
@@ -47,4 +47,6 @@ def _listed(file: Path) -> list[Mapping[str, Any]]:
         raise DataError(f"data: {file} cannot be read as JSON ({error}). Fix the file.") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"data: {file} holds no list of objects; expected one, or JSON lines. Fix the file.")
+    for index, row in enumerate(rows):
+        refuse_halves(row, f"data: {file}, item {index}:")
     return rows

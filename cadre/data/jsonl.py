@@ -39,13 +39,19 @@ def rows_of(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 def _row(line: bytes, where: str) -> Mapping[str, Any]:
     try:
         row = json.loads(line.decode())
-        json.dumps(row, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise DataError(f"{where} got the byte {line[error.start]:#x}; expected UTF-8. Convert the file.") from None
-    except UnicodeEncodeError:
-        raise DataError(f"{where} got half of a character (a lone surrogate); expected whole ones. Fix it.") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where} got no JSON ({error}); expected one object. Fix or remove the line.") from None
     if not isinstance(row, dict):
         raise DataError(f"{where} got {type(row).__name__}; expected one JSON object. Fix or remove the line.")
+    refuse_halves(row, where)
     return row
+
+
+def refuse_halves(row: Mapping[str, Any], where: str) -> None:
+    """Raise DataError for a row that holds half a character, which JSON can spell."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{where} got half of a character (a lone surrogate); expected whole ones. Fix it.") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import base64
 import json
+import math
 import pickletools
 import re
 import zlib
@@ -36,6 +37,13 @@ def loaded(text: str) -> Any:
         raise TooLongError from None
 
 
+def listed(value: Any) -> list[Any]:
+    """A list. Raises ValueError for anything else: of a text every letter would be taken for an item."""
+    if not isinstance(value, list):
+        raise ValueError(f"a list was expected; got {repr(value)[:80]}")
+    return value
+
+
 def asked(name: str, question: str, *answers: Any, tolerance: float = 0.0) -> Problem | None:
     """A problem with these right answers, each a text, a number or a list of one; None where one is missing. Raises
     ValueError for anything else."""
@@ -44,6 +52,8 @@ def asked(name: str, question: str, *answers: Any, tolerance: float = 0.0) -> Pr
         return None
     if unlike := [answer for answer in said if isinstance(answer, bool) or not isinstance(answer, str | int | float)]:
         raise ValueError(f"an answer that is a text or a number was expected; got {str(unlike[0])[:80]!r}")
+    if any(isinstance(answer, float) and not math.isfinite(answer) for answer in said):
+        raise ValueError(f"an answer that is a finite number was expected; got {said}")
     return Problem(name, question, ", ".join(map(str, said)), tolerance)
 
 
@@ -93,7 +103,7 @@ def humaneval(row: Row, index: int) -> Program:
 
 def mbpp(row: Row, index: int) -> Program:
     """MBPP: the first test is shown, as only the tests say what the function is called."""
-    setup, tests = row.get("test_setup_code", ""), row["test_list"]
+    setup, tests = row.get("test_setup_code", ""), listed(row["test_list"])
     names = names_tested(row["code"], f"{setup}\n" + "\n".join(tests))
     statement = f"{row['text']}\nIt must pass this test: {tests[0]}"
     return Program(
@@ -130,11 +140,11 @@ def apps(row: Row, index: int) -> Program | None:
 
 def called(tests: Row) -> tuple[tuple[Any, Any], ...]:
     """Calls as APPS writes them: a list of arguments each, and the value in a list of one."""
-    outputs = tests["outputs"]
+    outputs = listed(tests["outputs"])
     wrapped = all(isinstance(value, list) and len(value) == 1 for value in outputs)
     values = [value[0] for value in outputs] if wrapped else outputs
-    cases = zip(tests["inputs"], values, strict=True)
-    return tuple((tuple(map(numbered, arguments)), numbered(value)) for arguments, value in cases)
+    cases = zip(listed(tests["inputs"]), values, strict=True)
+    return tuple((tuple(map(numbered, listed(arguments))), numbered(value)) for arguments, value in cases)
 
 
 def numbered(value: Any) -> Any:
@@ -146,11 +156,11 @@ def numbered(value: Any) -> Any:
 
 def piped(tests: Row) -> tuple[tuple[str, str], ...]:
     """(stdin, stdout) pairs; some rows of APPS have lists of lines."""
-    return tuple(zip(map(joined, tests["inputs"]), map(joined, tests["outputs"]), strict=True))
+    return tuple(zip(map(joined, listed(tests["inputs"])), map(joined, listed(tests["outputs"])), strict=True))
 
 
 def joined(text: str | list[Any]) -> str:
-    return text if isinstance(text, str) else "\n".join(map(str, text))
+    return text if isinstance(text, str) else "\n".join(map(str, listed(text)))
 
 
 def split_shown(cases: Iterable[tuple[str, str]], statement: str) -> tuple[tuple[tuple[str, str], ...], ...]:
@@ -169,7 +179,7 @@ def code_contests(row: Row, index: int) -> Program | None:
         public, hidden = split_shown(piped(row["tests"]), row["problem"])
         return Program(row["id"], row["problem"], "", "", public, hidden) if hidden else None
     public, private, generated = (
-        tuple(zip(row[key]["input"], row[key]["output"], strict=True))
+        tuple(zip(listed(row[key]["input"]), listed(row[key]["output"]), strict=True))
         for key in ("public_tests", "private_tests", "generated_tests")
     )
     if not private + generated:
@@ -230,8 +240,8 @@ def pickled_text(data: bytes) -> str:
 def scitldr(row: Row, index: int) -> Article:
     """SciTLDR: sentences in `source` and `target` on the hub, whole texts in the authors' own files."""
     if "abstract" in row:
-        return Article(row["paper_id"], row["title"], row["abstract"], tuple(row["tldrs"]))
-    return Article(row["paper_id"], "", " ".join(row["source"]), tuple(row["target"]))
+        return Article(row["paper_id"], row["title"], row["abstract"], tuple(listed(row["tldrs"])))
+    return Article(row["paper_id"], "", " ".join(listed(row["source"])), tuple(listed(row["target"])))
 
 
 def tldr(row: Row, index: int) -> Article:

@@ -15,7 +15,7 @@ from cadre.data import hub
 from cadre.data.files import ENDINGS, rows_in
 from cadre.data.jsonl import State, state_of
 from cadre.data.parse import TooLongError
-from cadre.data.records import Record, text_of
+from cadre.data.records import Record, refuse_misfit, text_of
 from cadre.data.specs import SPECS, Spec
 from cadre.errors import ConfigError, DataError, nearest
 
@@ -118,6 +118,8 @@ def _parse(spec: Spec, row: Mapping[str, Any], index: int, where: str) -> Record
     """The record of a row; None for one that cannot be judged, or that asks nothing."""
     try:
         record = spec.parse(row, index)
+        if record is not None:
+            refuse_misfit(record)
         return record if record is not None and text_of(record).strip() else None
     except TooLongError:
         return None

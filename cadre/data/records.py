@@ -1,6 +1,8 @@
 """The records that the loaders make, one a kind of task. All hold plain values, so `dataclasses.asdict` is a task."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 Kind = Literal["problem", "program", "article"]
@@ -81,3 +83,38 @@ def decided_by(record: Record) -> tuple[Any, ...]:
             return repr(record.public), repr(record.hidden), record.tests
         case Article():
             return ()
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(text, str) for text in value)
+
+
+def _cases(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(case, tuple) and len(case) == 2 for case in value)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf
+
+
+# By the type that a field declares: what it is called, and whether a value is one.
+FITS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    str: ("a text", lambda value: isinstance(value, str)),
+    float: ("a number from 0 on", _number),
+    tuple[str, ...]: ("a list of texts", _texts),
+    tuple[tuple[Any, Any], ...]: ("a list of pairs", _cases),
+}
+
+
+def refuse_misfit(record: Record) -> None:
+    """Raise ValueError for a field that is not of the type that its record declares."""
+    for field in fields(record):
+        value, (expected, fits) = getattr(record, field.name), FITS[field.type]
+        if not fits(value):
+            raise ValueError(f"{field.name}: {expected} was expected; got {repr(value)[:80]}")
+    if isinstance(record, Program):
+        first = tuple if record.entry else str
+        for given, out in record.public + record.hidden:
+            if not isinstance(given, first) or not (record.entry or isinstance(out, str)):
+                form = "arguments and a value" if record.entry else "two texts"
+                raise ValueError(f"a case of {form} was expected; got {repr((given, out))[:80]}")
