@@ -6,21 +6,25 @@ A record's fields are found under their own names, or under those that `settings
 
 from __future__ import annotations
 
+import ast
+import keyword
 import logging
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from cadre.data.jsonl import State, rows_of, state_of
 from cadre.data.parse import numbered
 from cadre.data.records import Article, Kind, Problem, Program, Record, text_of
-from cadre.errors import ConfigError, DataError, nearest
+from cadre.errors import ConfigError, DataError, first_line, nearest
 
 log = logging.getLogger("cadre.data")
 ENDING = ".jsonl"
+USES = (ast.Name, ast.Attribute)
 # What a record of each kind must have; `tests` or `hidden` decides about a program.
 NEEDED: dict[Kind, tuple[str, ...]] = {
     "problem": ("question", "answer"),
@@ -90,7 +94,7 @@ class Row:
             self.refuse(field, value, "a text or a list of texts")
         return tuple(listed)
 
-    def refuse(self, field: str, value: Any, expected: str) -> None:
+    def refuse(self, field: str, value: Any, expected: str) -> NoReturn:
         raise DataError(f"{self.where} {field}: got {repr(value)[:80]}; expected {expected}. Fix or remove the line.")
 
 
@@ -110,6 +114,11 @@ def _program(row: Row, name: str) -> Program:
         row.refuse("hidden", list(hidden), "none beside `tests`, as one of the two decides; write all in one of them")
     if tests and not entry:
         row.refuse("entry", entry, "the name of the function that `tests` tests")
+    if entry and (not entry.isidentifier() or keyword.iskeyword(entry)):
+        row.refuse("entry", entry, "the name of a function alone, such as 'add'")
+    names = row.texts("names") or ((entry,) if tests else ())
+    if tests:
+        _refuse_idle(row, tests, {entry, *names})
     return Program(
         name,
         row.text("statement") if starter else row.needed("statement"),
@@ -119,9 +128,22 @@ def _program(row: Row, name: str) -> Program:
         hidden,
         tests,
         row.text("setup"),
-        row.texts("names") or ((entry,) if tests else ()),
+        names,
         row.text("reference"),
     )
+
+
+def _refuse_idle(row: Row, tests: str, names: set[str]) -> None:
+    """Refuse test code that no program can pass, or that tests none: what is no Python, or uses none of the names."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            nodes = list(ast.walk(ast.parse(tests)))
+    except (SyntaxError, ValueError, RecursionError) as error:
+        row.refuse("tests", tests, f"Python, which this is not ({first_line(error)})")
+    used = {node.id if isinstance(node, ast.Name) else node.attr for node in nodes if isinstance(node, USES)}
+    checks = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in nodes)
+    if not checks and not used & names:
+        row.refuse("tests", tests, f"asserts that use {' or '.join(sorted(names))}, or a `check(candidate)`")
 
 
 def _article(row: Row, name: str) -> Article:

@@ -88,6 +88,28 @@ PROGRAMS = {
         {"statement": "Add.", "entry": "f", "hidden": [[[1], 1]], "tests": "assert f(2) == 2"},
         r"none beside `tests`",
     ),
+    "tests that are no Python": (
+        {"statement": "Add.", "entry": "f", "tests": "assert f(1 =="},
+        r"line 1: tests: got 'assert f\(1 =='; expected Python, which this is not \('\(' was never closed",
+    ),
+    "blank tests": (
+        {"statement": "Add.", "entry": "f", "tests": " \n"},
+        r"tests: got ' \\n'; expected asserts that use f",
+    ),
+    "a comment": ({"statement": "Add.", "entry": "f", "tests": "# f(1)"}, r"tests: got '# f\(1\)'; expected asserts"),
+    "tests of another": (
+        {"statement": "Add.", "entry": "f", "tests": "assert g(1)"},
+        r"expected asserts that use f, or",
+    ),
+    "a name with a space": (
+        {"statement": "Add.", "entry": "f g", "tests": "assert f(1)"},
+        r"entry: got 'f g'; expected",
+    ),
+    "a call for a name": ({"statement": "Add.", "entry": "f()", "hidden": [[[1], 1]]}, r"entry: got 'f\(\)'; expected"),
+    "a word of Python's": (
+        {"statement": "Add.", "entry": "pass", "hidden": [[[1], 1]]},
+        r"entry: got 'pass'; expected",
+    ),
     "cases of another form": ({"statement": "Add.", "hidden": [["1"]]}, r"expected a list of pairs \[stdin, stdout\]"),
     "calls without a list": (
         {"statement": "Add.", "entry": "add", "hidden": [["1", 2]]},
@@ -101,6 +123,19 @@ def test_programs_that_nothing_can_judge(case: str, tmp_path: Path) -> None:
     row, message = PROGRAMS[case]
     with pytest.raises(DataError, match=message):
         load_user_file(write(tmp_path, row), "program", {})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"tests": "def check(candidate):\n    assert candidate(1)"},
+        {"tests": "assert Pair().g", "names": ["f", "Pair"]},
+        {"tests": "def test_it():\n    assert f('\\d')"},
+    ],
+)
+def test_programs_that_test_code_can_judge(more: dict[str, Any], tmp_path: Path) -> None:
+    file = write(tmp_path, {"statement": "Add.", "entry": "f", **more})
+    assert len(load_user_file(file, "program", {})) == 1
 
 
 def test_a_missing_field_under_its_other_name(tmp_path: Path) -> None:
