@@ -14,6 +14,7 @@ from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run, goes_on
 from cadre.experiment.to_disk import writing
 from cadre.experiment.trees import keep
+from cadre.settings.section import merged
 
 # Settings that say how long to train, what to keep and where to run, not how what was made so far came about.
 FREE = (
@@ -91,11 +92,23 @@ def _wanted(run: Run, recipe: str, changes: Sequence[str], overrides: Sequence[s
 
 def judged_alike(before: Config, after: Config) -> bool:
     """Whether two configurations play the same held-out tasks in the same way, so that their reports can be compared: a
-    run's beginning and its best checkpoint are not judged by those of other tasks."""
-    played = [
-        (config.env, config.settings, config.evaluate.model_copy(update={"every": 0})) for config in (before, after)
-    ]
-    return played[0] == played[1]
+    run's beginning and its best checkpoint are not judged by those of other tasks or of another way to play them."""
+    return _judged(before) == _judged(after)
+
+
+def _judged(config: Config) -> list[object]:
+    """The tasks that are held out, and how they are played at temperature 0, role by role."""
+    tasks = config.evaluate.model_copy(update={"every": 0})
+    players = {role: _player(config, name) for role, name in config.team.roles.items()}
+    return [config.env, config.settings, tasks, config.algorithm.central, config.team.prompts, players]
+
+
+def _player(config: Config, name: str) -> list[object]:
+    """What of a policy shows in what it says at temperature 0, but for its weights."""
+    policy = config.team.policies[name]
+    sampling = merged(config.sampling, policy.sampling)
+    asked = [policy.model, policy.url, policy.dtype, policy.enable_thinking]
+    return [name, *asked, sampling.max_tokens, sampling.stop]
 
 
 def _beside(path: Path) -> Path:

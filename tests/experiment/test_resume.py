@@ -12,14 +12,15 @@ from rich.console import Console
 from cadre.engines.torch import TorchEngine
 from cadre.errors import ConfigError, RunError
 from cadre.experiment import checkpoint, config, jsonl, resume, session
-from cadre.experiment.config import Config
+from cadre.experiment.config import Config, parse
 from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.lock import RunLock
 from cadre.experiment.loop import Training
 from cadre.experiment.resolve import resolve
-from cadre.experiment.resume import adopt, differences, fork, reopened
+from cadre.experiment.resume import adopt, differences, fork, judged_alike, reopened
 from cadre.experiment.run_directory import Run
 from cadre.experiment.target import find
+from cadre.settings.yaml_file import overridden
 from tests.experiment.test_loop import configured, weights
 
 
@@ -212,6 +213,27 @@ def test_reports_of_other_tasks_are_set_aside(speaker: Path, tmp_path: Path, qui
     judged = [(line["step"], line["tasks"]) for line in run.evaluations()]
     assert judged == [(2, 2), (3, 2)]
     assert [line["tasks"] for line in lines(run.folder, "evaluations-1.jsonl")] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "alike"),
+    [
+        ("team.prompts={speaker: Be brief.}", False),
+        ("sampling.max_tokens=9", False),
+        ("team.policies.shared.sampling={stop: [x]}", False),
+        ("team.policies.shared.dtype=bfloat16", False),
+        ("team.policies.shared.enable_thinking=true", False),
+        ("settings={more: 1}", False),
+        ("sampling.temperature=0.5", True),
+        ("algorithm={name: ippo, k: 2}", True),
+        ("evaluate.every=7", True),
+    ],
+)
+def test_reports_are_kept_of_the_same_way_to_play_alone(change: str, alike: bool, speaker: Path) -> None:
+    """Mistake: reports of another prompt or another budget of tokens stand as the beginning of a fork."""
+    chosen = configured(speaker, sampling={"max_tokens": 4})
+    changed = parse(overridden(chosen.model_dump(mode="json"), [change]))
+    assert judged_alike(chosen, changed) == alike
 
 
 def test_a_fork_goes_on_from_the_middle_and_leaves_the_run_as_it_was(
