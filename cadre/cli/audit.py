@@ -29,10 +29,10 @@ def audit(
     """How well a run's credit agrees with executed counterfactuals: siblings played out with fresh noise."""
     from cadre.experiment.audit import Wanted, check
     from cadre.experiment.audited import audited
-    from cadre.experiment.resolve import resolve
+    from cadre.experiment.resolve import resolve_for_trees
 
     found = targets.find(target, overrides or [])
-    experiment = resolve(found.config, found.env)
+    experiment = resolve_for_trees(found.config, found.env)
     check(experiment)
     tell = sys.stderr.write if as_json else lambda line: console.print(line.rstrip(), markup=False, highlight=False)
     report = audited(experiment, found.run, Wanted(tasks, decisions, plays, seed), base, tell)

@@ -9,7 +9,7 @@ import typer
 
 from cadre.cli.terminal import Overrides, RunFolder, console, must_be_new
 from cadre.experiment import config, run_directory
-from cadre.experiment.resolve import resolve
+from cadre.experiment.resolve import resolve_for_trees
 
 
 def export(
@@ -37,7 +37,7 @@ def preference_pairs(
     joint: Annotated[bool, typer.Option("--joint", help="pairs of all that is said at once, for a team")] = False,
 ) -> None:
     """Sample siblings of the untrained team and write them as pairs, the better paid first; ties are left out."""
-    experiment = resolve(config.load(recipe, overrides or []))
+    experiment = resolve_for_trees(config.load(recipe, overrides or []))
     must_be_new(out, "preference-pairs --out")
     from cadre.experiment.preference_pairs import write_pairs
 

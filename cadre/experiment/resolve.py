@@ -17,6 +17,7 @@ from cadre.errors import ConfigError
 from cadre.experiment.config import Config
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.refusals import EVALUATION, TRAINING
+from cadre.experiment.refusals.team import somebody_is_trained
 from cadre.settings import LearnerConfig, PolicyConfig, SamplingConfig
 from cadre.settings.loss import chosen_loss
 from cadre.settings.policy import EMBEDDED
@@ -29,6 +30,13 @@ def resolve(config: Config, env: type[Env] | None = None) -> Experiment:
 
     `env` is the class that the configuration names, where it need not be looked for.
     """
+    experiment = resolve_for_trees(config, env)
+    somebody_is_trained(experiment)
+    return experiment
+
+
+def resolve_for_trees(config: Config, env: type[Env] | None = None) -> Experiment:
+    """All that growing the trees of a training needs to know, by a team of which nobody need be trained."""
     experiment = _with_critics(_players(config, env))
     for refuse in TRAINING:
         refuse(experiment)

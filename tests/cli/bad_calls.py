@@ -153,6 +153,10 @@ train plan-path credit.overlong_factor=0
 train plan-path credit.overlong_factor=1
 train plan-path credit.role_weights={nobody: 1}
 train plan-path credit.role_weights={tool: -1}
+train plan-path credit.role_weights={tool: 0, planner: 0}
+train plan-path team.policies.shared.frozen=true
+train plan-path --dry-run team.policies.shared.frozen=true
+warm-start plan-path --on examples.jsonl team.policies.shared.frozen=true
 train plan-path sandbox.level=open
 train plan-path sandbox.cgroup=maybe
 

@@ -7,7 +7,7 @@ import pytest
 
 from cadre.errors import ConfigError
 from cadre.experiment import config, loop
-from cadre.experiment.resolve import resolve
+from cadre.experiment.resolve import resolve, resolve_for_trees
 from tests.games import Pair, scripted_team
 
 GAMES = f"{Path(__file__).parents[1]}/games.py"
@@ -90,3 +90,14 @@ def test_policies_exchange_their_roles_every_so_many_steps() -> None:
     assert played == ["one", "one", "two", "two", "one", "one"]
     assert loop.played_by(training, 3).assignment == {"left": "two", "right": "one"}
     assert loop.played_by(Stub(resolved(TWO), team), 3).assignment == {"left": "one", "right": "two"}
+
+
+def test_a_team_of_which_nobody_is_trained_has_trees_and_no_training() -> None:
+    team = {"policies": {"two": FROZEN["policies"]["two"]}, "roles": {"left": "two", "right": "two"}}
+    still = config.parse({"env": f"{GAMES}:Pair", "team": team, "algorithm": "grpo"})
+    assert resolve_for_trees(still).trained_roles == {}
+    with pytest.raises(ConfigError, match=r"got two frozen, so that nobody is trained.* cadre eval"):
+        resolve(still)
+    with pytest.raises(ConfigError, match=r"credit.role_weights: got 0 for left, right"):
+        resolved(TWO, credit={"role_weights": {"left": 0, "right": 0}})
+    resolved(TWO, credit={"role_weights": {"left": 0}})

@@ -51,5 +51,20 @@ def team_exchange_every(experiment: Experiment) -> None:
             )
 
 
+def somebody_is_trained(experiment: Experiment) -> None:
+    """A training changes some weights."""
+    trained, weights = experiment.trained_roles, experiment.config.credit.role_weights
+    if not trained:
+        raise ConfigError(
+            f"team.policies: got {', '.join(experiment.policies)} frozen, so that nobody is trained; expected one "
+            "policy at least that learns. Remove its frozen: true, or use cadre eval, which plays the team as it is."
+        )
+    if all(weights.get(role) == 0.0 for role in trained):
+        raise ConfigError(
+            f"credit.role_weights: got 0 for {', '.join(trained)}, so that nobody is trained; expected a weight above "
+            "0 for one role at least. Raise one, or use cadre eval, which plays the team as it is."
+        )
+
+
 def _shown(trained: dict[str, str]) -> str:
     return ", ".join(f"{role}: {policy}" for role, policy in trained.items()) or "none that is trained"
