@@ -20,6 +20,7 @@ from cadre.envs.joint_policy import centralised
 from cadre.envs.role_prompts import prompted, told
 from cadre.envs.user_errors import called
 from cadre.errors import ConfigError, nearest
+from cadre.settings.section import NUMBER, truth_for_number
 from cadre.settings.user_code import load_file
 from cadre.types import Choice, Task
 
@@ -170,6 +171,8 @@ def _checked(env: type[Env], declared: Mapping[str, inspect.Parameter], settings
             raise ConfigError(
                 f"settings.{key}: unknown to {env.__name__}; expected one of {known}.{nearest(key, declared)}"
             )
+        if truth_for_number(declared[key].annotation, value):
+            raise ConfigError(f"settings.{key}: got {value!r}; expected {NUMBER}. Write a number.")
         try:
             checked[key] = pydantic.TypeAdapter(declared[key].annotation).validate_python(value)
         except pydantic.ValidationError as error:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, model_validator
 from pydantic_core import PydanticCustomError
 
 Positive = Annotated[int, Field(ge=1)]
+NUMBER = "a number, which true, false, yes, no, on and off are not in YAML"
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
@@ -16,8 +19,34 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_are_numbers(cls, given: Any) -> Any:
+        for name, value in given.items() if isinstance(given, Mapping) else ():
+            if name in cls.model_fields and truth_for_number(cls.model_fields[name].annotation, value):
+                raise refused(name, f"got {value!r}; expected {NUMBER}. Write a number.")
+        return given
+
 
 SectionT = TypeVar("SectionT", bound=Section)
+
+
+def truth_for_number(annotation: Any, value: object) -> bool:
+    """Whether a truth value stands where the type asks for numbers alone; pydantic would take it for 0 or 1."""
+    kinds = set(_kinds(annotation))
+    return bool(kinds & {int, float}) and bool not in kinds and any(isinstance(part, bool) for part in _parts(value))
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """The plain types in an annotation such as `dict[str, int] | None`."""
+    inner = get_args(annotation)
+    yield from chain.from_iterable(map(_kinds, inner)) if inner else (annotation,)
+
+
+def _parts(value: object) -> Iterator[object]:
+    """What a value holds, however deep."""
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else None
+    yield from chain.from_iterable(map(_parts, inner)) if inner is not None else (value,)
 
 
 def as_written(section: Section) -> dict[str, Any]:

@@ -94,6 +94,14 @@ train plan-path train.steps=
 train plan-path train.steps=null
 train plan-path train.steps=[1]
 train plan-path train.steps={a: 1}
+train plan-path train.steps=true
+train plan-path train.seed=yes
+train plan-path learner.learning_rate=on
+train plan-path learner.betas=[true, 0.9]
+train plan-path credit.role_weights={tool: true}
+train plan-path algorithm.alpha=true
+train plan-path settings.turns=true
+train plan-path team.policies.shared.learner.epochs=true
 train plan-path train.steps=1e400
 train plan-path train.steps=.inf
 train plan-path train.steps=.nan
@@ -420,6 +428,7 @@ check missing.py:Fails
 check plan-path turns
 check plan-path turn=2
 check plan-path turns=x
+check plan-path turns=yes
 check plan-path turns=0
 check plan-path size=0
 check plan-path size=-1

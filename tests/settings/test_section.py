@@ -1,0 +1,30 @@
+"""What all sections refuse: truth values where numbers are asked for, which pydantic would take for 0 and 1."""
+
+import pytest
+from pydantic import JsonValue, ValidationError
+
+from cadre.settings.section import Section, truth_for_number
+
+
+class Mixed(Section):
+    number: float = 0.0
+    numbers: dict[str, int | tuple[int, ...]] = {}
+    either: bool | int = 0
+    anything: dict[str, JsonValue] = {}
+    switch: bool = False
+
+
+@pytest.mark.parametrize("wrong", [{"number": True}, {"numbers": {"a": False}}, {"numbers": {"a": [1, True]}}])
+def test_a_truth_value_is_no_number(wrong: dict) -> None:
+    with pytest.raises(ValidationError, match="expected a number, which true, false"):
+        Mixed.model_validate(wrong)
+
+
+@pytest.mark.parametrize("right", [{"either": True}, {"anything": {"a": [True]}}, {"switch": True}, {"number": 1}])
+def test_a_truth_value_is_taken_where_one_may_stand(right: dict) -> None:
+    assert Mixed.model_validate(right).model_dump(mode="json", exclude_unset=True) == right
+
+
+def test_a_setting_that_may_be_anything_takes_all() -> None:
+    assert not truth_for_number(JsonValue, True)
+    assert truth_for_number(int | None, True)
