@@ -43,10 +43,14 @@ def _kinds(annotation: Any) -> Iterator[Any]:
     yield from chain.from_iterable(map(_kinds, inner)) if inner else (annotation,)
 
 
-def _parts(value: object) -> Iterator[object]:
-    """What a value holds, however deep."""
+def _parts(value: object, depth: int = 4) -> Iterator[object]:
+    """What a value holds, as deep as numbers are asked for; a YAML can hold itself."""
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else None
-    yield from chain.from_iterable(map(_parts, inner)) if inner is not None else (value,)
+    if inner is None or depth == 0:
+        yield value
+        return
+    for part in inner:
+        yield from _parts(part, depth - 1)
 
 
 def as_written(section: Section) -> dict[str, Any]:

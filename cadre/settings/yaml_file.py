@@ -72,18 +72,39 @@ def settings_of(pairs: Sequence[str]) -> Raw:
 def override(raw: Raw, pair: str) -> None:
     """Set one dotted key in place; `*` stands for every name there is: `team.policies.*.dtype=bfloat16`.
 
-    A short form on the way (`algorithm: at_grpo`) is written out first.
+    The value is YAML, but for a role's prompt, which is taken as it is: `team.prompts.tool=You: be nice`. A short form
+    on the way (`algorithm: at_grpo`) is written out first.
     """
     key, equals, text = pair.partition("=")
     if not equals or not key:
         raise ConfigError(f"override: got {pair!r}; expected key=value, such as train.steps=20.")
+    keys = key.split(".")
+    _set(raw, (), keys, text if keys[:-1] == ["team", "prompts"] else _value(pair, text))
+
+
+def _value(pair: str, text: str) -> Any:
     try:
-        value = parse_yaml(text)
+        value, left_out = parse_yaml(text), _comment(text)
     except ValueError as error:
         raise ConfigError(
             f"override: got {pair!r}, whose value is not valid YAML ({error}). Quote or fix it."
         ) from None
-    _set(raw, (), key.split("."), value)
+    if left_out:
+        raise ConfigError(
+            f"override: got {pair!r}, of which YAML takes {left_out!r} for a comment; expected a value that counts "
+            "whole. Put quotes around the text within the value, or remove that."
+        )
+    return value
+
+
+def _comment(text: str) -> str:
+    """The comment in a YAML, which is what begins with # outside of all that counts; empty where there is none."""
+    outside = list(text)
+    for token in yaml.scan(text):
+        length = token.end_mark.index - token.start_mark.index
+        outside[token.start_mark.index : token.end_mark.index] = " " * length
+    place = "".join(outside).find("#")
+    return text[place:] if place >= 0 else ""
 
 
 def _set(section: Raw, above: tuple[str, ...], keys: Sequence[str], value: Any) -> None:

@@ -84,6 +84,9 @@ train plan-path 'train.steps=!!python/object:os.system'
 train plan-path 'train.steps=*alias'
 train plan-path 'train.steps=&a [*a]'
 train plan-path 'nobody.*.x=3'
+train plan-path 'train.steps=3 # steps'
+train plan-path 'train.steps=#3'
+train plan-path team.prompts.tool=
 
 # train: values of the wrong kind or size.
 train plan-path train.steps=many
