@@ -10,14 +10,19 @@ from typing import Annotated
 
 import typer
 
+from cadre.cli.ignored import refuse_ignored
 from cadre.cli.report import lines
 from cadre.cli.terminal import Overrides, Target, console, must_be_new, refuse_beside
-from cadre.errors import ConfigError
 from cadre.experiment import target as targets
 from cadre.experiment.evaluate import Repeats
 
-OPTIONS = {"evaluate.tasks": "--tasks", "evaluate.first": "--first", "sampling.temperature": "--temperature"}
-OF_SAMPLES = ("sampling.top_p", "sampling.top_k")
+OPTIONS = {
+    "evaluate.tasks": "--tasks",
+    "evaluate.first": "--first",
+    "sampling.temperature": "--temperature",
+    "train.seed": "--seed",
+}
+OF_SAMPLES = dict.fromkeys(("sampling.top_p", "sampling.top_k"), "it beside --temperature above 0")
 
 
 def evaluate(
@@ -46,16 +51,8 @@ def evaluate(
         refuse_beside(context, "--base", ["untrained"])
     if temperature == 0.0:
         refuse_beside(context, "temperature 0", ["ks"])
-    for key in (pair.partition("=")[0] for pair in overrides or []):
-        if key in OPTIONS:
-            raise ConfigError(
-                f"{key}: got it for an evaluation of its own, which would ignore it; expected {OPTIONS[key]}. Set that."
-            )
-        if key in OF_SAMPLES and temperature == 0.0:
-            raise ConfigError(
-                f"{key}: got it at temperature 0, where it would be ignored; expected it beside --temperature above 0. "
-                "Set that, or remove it."
-            )
+        refuse_ignored(overrides or [], "an evaluation at temperature 0", OF_SAMPLES)
+    refuse_ignored(overrides or [], "an evaluation of its own", OPTIONS)
     found = targets.find(target, overrides or [])
     repeats = Repeats(samples, temperature, tuple(ks or ()), seed)
     if episodes is not None:

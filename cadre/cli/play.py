@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from cadre.cli.ignored import refuse_ignored
 from cadre.cli.terminal import Overrides, Target, console, refuse_beside, refuse_without, visible
 from cadre.cli.tree import lines as tree_lines
 from cadre.errors import RunError
@@ -17,6 +18,14 @@ from cadre.experiment import kept_trees
 from cadre.experiment import target as targets
 from cadre.rollout import walk
 from cadre.types import Tree
+
+OPTIONS = {
+    **dict.fromkeys(("evaluate.tasks", "evaluate.first"), "--task"),
+    **dict.fromkeys(
+        ("sampling.temperature", "sampling.top_p", "sampling.top_k", "train.seed"),
+        "cadre eval, with --temperature and --seed, and --episodes to read what was said",
+    ),
+}
 
 
 def play(
@@ -32,6 +41,7 @@ def play(
     """Play one held-out episode and print what everybody saw and said; or walk through a tree of the training."""
     if step is not None:
         refuse_beside(context, "--step", ["overrides", "assign", "base"])
+    refuse_ignored(overrides or [], "one episode at temperature 0", OPTIONS)
     found = targets.find(target, overrides or [])
     if step is not None:
         _show_kept(found.run, target, (step, task), plain)

@@ -224,6 +224,17 @@ eval plan-path evaluate.first=2
 eval plan-path sampling.temperature=0.6
 eval plan-path sampling.top_p=0.9
 eval plan-path sampling.top_k=20
+eval plan-path train.seed=4
+eval plan-path train={seed: 4}
+eval plan-path evaluate={tasks: 2}
+eval plan-path evaluate={every: 0, first: 2}
+eval plan-path team.policies.shared.sampling.temperature=0.6
+eval plan-path team.policies.*.sampling.top_p=0.9
+play plan-path sampling.temperature=5
+play plan-path team.policies.shared.sampling.top_k=5
+play plan-path evaluate.first=9
+play plan-path evaluate={tasks: 9}
+play plan-path train.seed=4
 check plan-path --model some/model
 reward-model pairs-good.jsonl --model some/model --out judge
 train plan-path team.policies.shared=''

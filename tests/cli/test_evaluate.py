@@ -112,3 +112,15 @@ def test_a_run_is_played_on_other_data_and_as_before_training(speaker: Path, tmp
 def test_only_a_run_has_kept_trees(recipe: str) -> None:
     done = call("play", recipe, "--step", "1")
     assert (done.code, "which is no run" in done.err) == (2, True)
+
+
+def test_changes_of_a_training_are_taken_along(recipe: str) -> None:
+    pasted = (
+        "train.steps=9",
+        "train={tasks_per_step: 2}",
+        "evaluate.every=0",
+        "learner.learning_rate=1",
+        "loss.kl=0.1",
+    )
+    done = call("eval", recipe, *pasted, "sampling={max_tokens: 2, temperature: 0.7}", "--tasks", "1")
+    assert (done.code, "most tokens: speaker 2" in done.out) == (0, True), done.err
