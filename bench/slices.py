@@ -19,6 +19,7 @@ from common import ROOT, commit
 from trainings import CADRE
 
 STOPPED = 130
+OF_TRAINING = ("sampling.temperature=", "evaluate.tasks=", "train.seed=")  # what an evaluation has options for
 LAST_WORDS_S = 60.0  # for a checkpoint after Ctrl-C
 
 
@@ -92,7 +93,6 @@ def evaluate(target: str, changes: Sequence[str], folder: Path, tasks: range, cl
     """
     folder.mkdir(parents=True, exist_ok=True)
     files, seconds = [], 0.0
-    changes = [change for change in changes if not change.startswith("sampling.temperature=")]
     for first in range(tasks.start, tasks.stop, each):
         count = min(each, tasks.stop - first)
         file, note = folder / f"{first}-{count}.jsonl", folder / f"{first}-{count}.json"
@@ -115,7 +115,7 @@ def _play(arguments: Sequence[str], file: Path, note: Path) -> None:
 
 def _evaluated(arguments: Sequence[str]) -> dict[str, Any]:
     """The report of an evaluation; what it says besides goes where this process writes."""
-    command = [*CADRE, "eval", *arguments, "--json"]
+    command = [*CADRE, "eval", *(one for one in arguments if not one.startswith(OF_TRAINING)), "--json"]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return report

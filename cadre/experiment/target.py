@@ -13,7 +13,7 @@ from cadre.env import Env
 from cadre.errors import ConfigError
 from cadre.experiment.config import Config, parse
 from cadre.experiment.recipes import read_recipe
-from cadre.settings.yaml_file import Raw, merge, overridden, read
+from cadre.settings.yaml_file import Raw, merge, overridden, override, read
 
 OF_DATA = ("train", "test")  # which are `data` where that is set
 
@@ -40,7 +40,7 @@ def find(
     is_run = (folder / "config.yaml").is_file()
     raw = read(folder / "config.yaml") if is_run else _model(name) if _is_model(name, folder) else read_recipe(name)
     merge(raw, changes or {})
-    _chosen_here(raw, [*(changes or {}).get("settings", {}), *overrides])
+    _chosen_here(raw, [*(f"settings.{name}" for name in (changes or {}).get("settings", {})), *overrides])
     overridden(raw, overrides)
     if "env" not in raw:
         raise ConfigError(
@@ -67,15 +67,20 @@ def _frozen_since(run: Path, config: Config) -> Iterator[str]:
 
 
 def _chosen_here(raw: Raw, chosen: Sequence[str]) -> None:
-    """A setting that is chosen for this evaluation counts above what the experiment changes on held-out tasks."""
+    """A setting that is chosen for this evaluation counts above what the experiment changes on held-out tasks: it is
+    left out of those changes, or set in them where it is a part of one."""
     evaluated = raw.get("evaluate")
     changed = evaluated.get("settings") if isinstance(evaluated, dict) else None
     if not isinstance(changed, dict):
         return  # nothing is changed, or `parse` says what is wrong with it
     for pair in chosen:
         key, _, value = pair.partition("=")
+        section, *path = key.split(".")
         whole = _whole(value) if key == "settings" else None
-        names = list(whole) if isinstance(whole, dict) else [key.removeprefix("settings.")]
+        names = list(whole) if isinstance(whole, dict) else path[:1] if section == "settings" else []
+        if len(path) > 1 and names and names[0] in changed:
+            override(raw, f"evaluate.{pair}")
+            continue
         for name in [*names, *(OF_DATA if "data" in names else ())]:
             changed.pop(name, None)
 

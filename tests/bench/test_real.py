@@ -278,6 +278,16 @@ def test_held_out_tasks_are_played_once_in_slices(tmp_path: Path, monkeypatch: p
     assert [tree["n"] for tree in measures.trees_of(played.files)] == [1, 2, 3]
 
 
+def test_what_a_training_alone_is_told_is_left_out_of_its_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "eval.py").write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
+    monkeypatch.setattr(slices, "CADRE", [sys.executable, str(tmp_path / "eval.py")])
+    changes = ["sampling.temperature=0.7", *gpu_real.SHORT, "train.seed=3", "sampling.max_tokens=9"]
+    taken = ["train.steps=100", "train.checkpoint_minutes=2", "sampling.max_tokens=9"]
+    assert slices._evaluated(["r", *changes, "--tasks", "2"]) == ["eval", "r", *taken, "--tasks", "2", "--json"]
+
+
 def test_an_episode_that_failed_is_no_row_of_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

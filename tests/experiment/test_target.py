@@ -28,6 +28,17 @@ def test_the_data_that_is_named_counts_above_that_of_the_experiment(chosen: list
     assert find(str(tmp_path / "mine.yaml"), chosen).config.evaluate.settings == {"held_out": 3}
 
 
+def test_a_part_of_a_setting_counts_above_that_of_the_experiment(tmp_path: Path) -> None:
+    held_out = "evaluate: {settings: {options: {a: 1, b: 2}, env: 3}}"
+    (tmp_path / "mine.yaml").write_text(f"env: plan-path\nteam: seed\nalgorithm: grpo\n{held_out}\n")
+    with_roles = "team={policies: {shared: seed}, roles: {tool: shared, planner: shared}}"
+    chosen = find(str(tmp_path / "mine.yaml"), [with_roles, "env=sokoban", "settings.options.a=5"]).config
+    assert chosen.evaluate.settings == {"options": {"a": 5, "b": 2}, "env": 3}
+    assert chosen.settings == {"options": {"a": 5}}
+    whole = find(str(tmp_path / "mine.yaml"), [with_roles, "settings.options={}", "settings.options.a=5"]).config
+    assert (whole.evaluate.settings, whole.settings) == ({"env": 3}, {"options": {"a": 5}})
+
+
 @pytest.mark.parametrize("broken", ["settings={a", "settings=]", "settings=*x", "settings=!foo 3"])
 def test_settings_that_are_no_yaml_are_told_in_a_paragraph(broken: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
