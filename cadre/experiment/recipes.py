@@ -10,8 +10,10 @@ comes first.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -145,5 +147,12 @@ def read_recipe(recipe: str) -> dict[str, Any]:
     what = "a folder" if is_folder else "neither a bundled recipe nor a file"
     raise ConfigError(
         f"recipe: got {recipe!r}, which is {what}; expected one of {', '.join(known)}, one of TASK-MODEL "
-        f"(cadre list), or the path of a YAML file.{nearest(recipe, known)}"
+        f"(cadre list), or the path of a YAML file.{nearest(recipe, [*known, *_compositions(recipe)])}"
     )
+
+
+def _compositions(name: str) -> Iterator[str]:
+    """The names that can be composed of the tasks and forms that a name begins with."""
+    begun = [form for task in real_tasks() for form in forms(task) if name.startswith(f"{form}-")]
+    for form, model in product(begun, KNOWN_MODELS):
+        yield from (f"{form}-{model}", *(f"{form}-{model}-{level}" for level in LEVELS))

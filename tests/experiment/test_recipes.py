@@ -14,7 +14,7 @@ from cadre.envs import ENVS
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.experiment import config, dry_run, outlook
-from cadre.experiment.recipes import LEVELS, RealRecipe, composed, forms, real_tasks, recipes
+from cadre.experiment.recipes import LEVELS, RealRecipe, composed, forms, read_recipe, real_tasks, recipes
 from cadre.experiment.resolve import resolve
 from cadre.settings import PolicyConfig
 from cadre.settings.known_models import KNOWN_MODELS
@@ -139,6 +139,20 @@ def test_every_form_is_an_environment() -> None:
     played = {name for name in ENVS if name.startswith("plan-path")}
     assert set(forms("plan-path").values()) == played - {"plan-path-picture"}  # which a model of text cannot see
     assert forms("pairs-mbpp")["pairs-mbpp"] == "pairs"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("plan-path-qwen3-9b", "plan-path-qwen3-8b"),
+        ("plan-path-qwen3-8b-L3", r"plan-path-qwen3-8b-L\d"),
+        ("plan-path-solo-qwen3-1.6b-L1", "plan-path-solo-qwen3-1.7b-L1"),
+        ("plan-path-mappoo", "plan-path-mappo"),
+    ],
+)
+def test_a_name_that_is_nearly_a_composition_is_refused_with_the_nearest(wrong: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"Did you mean {meant}\?"):
+        read_recipe(wrong)
 
 
 def test_a_task_that_there_is_not_is_refused_with_the_nearest() -> None:
