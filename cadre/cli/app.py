@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from typing import Annotated, cast
 
@@ -78,7 +79,7 @@ def main() -> None:
     """Run the command line; what is the user's to fix is printed as one paragraph, exit code 2."""
     settle_threads()
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(list(map(_at_home, sys.argv[1:])), standalone_mode=False))
     except CadreError as error:
         print_error(str(error))
     except UsageError as error:
@@ -93,6 +94,12 @@ def main() -> None:
         what = error.filename or "this machine"
         print_error(f"{what}: {error.strerror}; expected what can be used so. Name another path, or make room.")
     sys.exit(2)
+
+
+def _at_home(argument: str) -> str:
+    """An argument with its `~` expanded, which shells leave as it is in `--run=~/mine`."""
+    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    return f"{option}{equals}{os.path.expanduser(value)}"
 
 
 def _usage(error: typer.BadParameter) -> str:

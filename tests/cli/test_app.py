@@ -1,5 +1,7 @@
 """The command line as a whole: version, help, and wrong calls in one paragraph."""
 
+from pathlib import Path
+
 import pytest
 
 import cadre
@@ -28,3 +30,12 @@ def test_without_a_command_it_helps() -> None:
 def test_a_wrong_call_is_one_paragraph(arguments: list[str], wanted: str) -> None:
     done = call(*arguments)
     assert (done.code, done.err) == (2, wanted)
+
+
+def test_a_home_folder_is_found_behind_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell expands `--out ~/mine`, and leaves `--out=~/mine` to the program."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "there").write_text("a file")
+    for arguments in (["train", "plan-path", "--run=~/there"], ["train", "plan-path", "--run", "~/there"]):
+        assert f"{tmp_path}/there" in call(*arguments).err
+    assert f"{tmp_path}/none" in call("eval", "~/none").err
