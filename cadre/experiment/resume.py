@@ -81,8 +81,19 @@ def adopt(run: Run) -> None:
 
 
 def changed(before: Config, after: Config) -> list[str]:
-    """What differs between two configurations of one run and is not `FREE`."""
-    return [line for line in differences(before, after) if not line.startswith(FREE)]
+    """What differs between two configurations of one run and is not `FREE`. Nor is the number of steps where something
+    falls over them: the steps so far would have been made by another rate."""
+    lines = differences(before, after)
+    falling = ", ".join(_schedules(before))
+    steps = [f"{line} ({falling} falls over them)" for line in lines if line.startswith("train.steps") and falling]
+    return [*steps, *(line for line in lines if not line.startswith(FREE))]
+
+
+def _schedules(config: Config) -> list[str]:
+    """`learner.schedule=cosine` for every schedule that goes by the number of steps."""
+    said = flat(config.model_dump(mode="json"))
+    ends = ("learner.schedule", "loss.schedule")
+    return [f"{name}={value}" for name, value in said if name.endswith(ends) and value != "constant"]
 
 
 def _wanted(run: Run, recipe: str, changes: Sequence[str], overrides: Sequence[str]) -> Config:

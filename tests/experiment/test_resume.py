@@ -56,6 +56,25 @@ def test_how_long_and_what_is_kept_may_change(speaker: Path, tmp_path: Path) -> 
     assert not (run.folder / "config-1.yaml").exists()
 
 
+@pytest.mark.parametrize(
+    ("sections", "falls"),
+    [
+        ({"learner": {"schedule": "cosine"}}, "learner.schedule=cosine"),
+        ({"loss": {"kl": 0.1, "schedule": "linear"}}, "loss.schedule=linear"),
+    ],
+)
+def test_the_number_of_steps_needs_force_where_something_falls_over_them(
+    sections: dict, falls: str, speaker: Path, tmp_path: Path
+) -> None:
+    """Mistake: a rate that had fallen to nearly nothing jumps up as the run goes on."""
+    run = Run.create(tmp_path / "run", configured(speaker, **sections))
+    with pytest.raises(RunError, match=rf"train\.steps: \d+ -> 90 \({falls} falls over them\)\. .* --force"):
+        reopened(run.folder, overrides=["train.steps=90"])
+    adopt(reopened(run.folder, overrides=["train.steps=90"], force=True))
+    assert (run.folder / "config-1.yaml").exists()
+    adopt(reopened(run.folder, overrides=["train.checkpoint_every=2"]))
+
+
 def test_a_recipe_goes_on_with_the_changes_that_it_was_begun_with(speaker: Path, tmp_path: Path) -> None:
     from cadre.experiment import config
 
