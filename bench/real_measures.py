@@ -40,6 +40,11 @@ def success(tree: Mapping[str, Any]) -> float:
     return float(list(steps(tree))[-1][1]["success"])
 
 
+def at_first(tree: Mapping[str, Any]) -> float:
+    """Whether the first step solves it, whatever becomes of that."""
+    return float(next(steps(tree))[1]["success"])
+
+
 def repaired(tree: Mapping[str, Any]) -> float:
     """Whether what the first step did not solve is solved in the end."""
     solved = [branch["success"] for _, branch in steps(tree)]

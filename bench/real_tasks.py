@@ -135,6 +135,7 @@ KNOWN: dict[str, Known] = {
         ),
         {
             "pass": measures.success,
+            "at-first": measures.at_first,
             "repaired": measures.repaired,
             "valid": measures.part("tester/valid"),
             "agrees": measures.part("tester/agrees"),

@@ -39,8 +39,9 @@ def test_measures_by_hand() -> None:
     assert (measures.tokens(tree), measures.whole(tree)) == (6.0, 0.5)
     assert measures.helps({"root": step(2.0, {"calls": 0.5, "ignored": -0.5})}) == 0.0
     assert measures.part("codebleu")(tree) == 0.0
-    assert measures.repaired(tree) == 1.0
-    assert measures.repaired({"root": step(2.0, {}, step(0.0, {}), over=True)}) == 0.0  # solved at first, then lost
+    lost = {"root": step(2.0, {}, step(0.0, {}), over=True)}
+    assert (measures.at_first(tree), measures.repaired(tree)) == (0.0, 1.0)
+    assert (measures.at_first(lost), measures.repaired(lost), measures.success(lost)) == (1.0, 0.0, 0.0)
     assert measures.repaired({"root": step(2.0, {}, over=True)}) == measures.repaired({"root": step(2.0, {})}) == 0.0
 
 
