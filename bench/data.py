@@ -1,7 +1,7 @@
 """Counts and leaks of every public data set that a folder holds: `python bench/data.py --from DIR`.
 
-Appends `data.SET.SPLIT.rows`, `.judged` and `.repeated`, and `data.SET.leaks.TEST`, to results/data.jsonl. Sets that
-are not in the folder are named and left out.
+Appends `data.SET.SPLIT.rows`, `.judged`, `.contradictory` and `.repeated`, and `data.SET.leaks.TEST`, to
+results/data.jsonl. Sets that are not in the folder are named and left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
             console.print(f"{name}: left out: {error}", highlight=False, markup=False)
             continue
         for split in looked.splits:
-            for what in ("rows", "judged", "repeated"):
+            for what in ("rows", "judged", "contradictory", "repeated"):
                 record(
                     "data", f"data.{name}.{split.split}.{what}", [getattr(split, what)], "items", COMMAND, split.rows
                 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cadre.data import hub, read
-from cadre.data.leaks import leaks, once
+from cadre.data.leaks import consistent, leaks, once
 from cadre.data.records import Article, Problem, Program, Record, text_of
 from cadre.data.specs import SPECS
 
@@ -18,11 +18,13 @@ WIDTH = 400
 
 @dataclass(frozen=True)
 class SplitReport:
-    """One split. `judged` rows became records, the others cannot be judged; `published` are known sizes."""
+    """One split. `judged` rows became records, the others cannot be judged; `contradictory` ones ask what another asks
+    and have another answer; `published` are known sizes."""
 
     split: str
     rows: int
     judged: int
+    contradictory: int
     repeated: int
     published: tuple[int, ...]
 
@@ -77,7 +79,9 @@ def examine(name: str, source: str = "") -> Examination:
 def _report(name: str, split: str, source: str) -> SplitReport:
     pairs = read.parsed(name, split, source)
     judged = [record for _, record in pairs if record is not None]
-    return SplitReport(split, len(pairs), len(judged), len(judged) - len(once(judged)), SPECS[name].splits[split][1])
+    agreed = consistent(judged)
+    unlike, repeated = len(judged) - len(agreed), len(agreed) - len(once(agreed))
+    return SplitReport(split, len(pairs), len(judged), unlike, repeated, SPECS[name].splits[split][1])
 
 
 def _leaks(name: str, source: str) -> Iterator[tuple[str, int]]:
@@ -126,7 +130,8 @@ def lines(examination: Examination) -> Iterator[str]:
         published = " or ".join(f"{size:,}" for size in split.published) or "unknown"
         yield (
             f"{examination.name} {split.split}: {split.rows:,} rows ({split.verdict}; published {published}), "
-            f"{split.judged:,} can be judged, {split.repeated:,} repeat another"
+            f"{split.judged:,} can be judged, {split.contradictory:,} contradict another, "
+            f"{split.repeated:,} repeat another"
         )
     for test, count in examination.leaks.items():
         refused = "; left out of training, or refused with leaks=refuse" if count else ""

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cadre.data.records import Record, decided_by, text_of
+from cadre.data.records import Problem, Record, decided_by, text_of
 
 RUN = 8
 LEAST = 12  # words of a training item that is looked for in longer test items
@@ -102,17 +102,20 @@ def worst(
     return (share, place) if share >= SHARE else None
 
 
-def once(records: Iterable[Record]) -> list[Record]:
-    """The records without those that repeat one before: the same text, or the same words decided by the same. Words
-    leave signs out, so `sin 60` and `sin (-60)` are told apart by what is right."""
-    texts: set[str] = set()
-    items: set[tuple[Any, ...]] = set()
-    kept = []
+def consistent(records: Sequence[Record]) -> list[Record]:
+    """The records without the problems that ask the same and have several answers, all of which are left out: which is
+    right is not known. Programs may be tested in several ways, and texts have several references."""
+    answers: dict[str, set[tuple[str, float]]] = defaultdict(set)
     for record in records:
-        text = text_of(record)
-        item = (words_of(text), *decided_by(record))
-        if text not in texts and item not in items:
-            kept.append(record)
-        texts.add(text)
-        items.add(item)
-    return kept
+        if isinstance(record, Problem):
+            answers[said(record.question)].add((said(record.answer), record.tolerance))
+    return [each for each in records if not isinstance(each, Problem) or len(answers[said(each.question)]) == 1]
+
+
+def once(records: Iterable[Record]) -> list[Record]:
+    """The records without those that repeat one before: the same words decided by the same. Words leave signs out, so
+    `sin 60` and `sin (-60)` are told apart by what is right."""
+    kept: dict[tuple[Any, ...], Record] = {}
+    for record in records:
+        kept.setdefault((words_of(text_of(record)), *decided_by(record)), record)
+    return list(kept.values())

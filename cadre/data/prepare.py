@@ -1,7 +1,7 @@
 """Clean JSON lines of a data set: what `cadre data NAME --out FILE.jsonl` writes, and `settings.data` reads again.
 
-Left out are rows that cannot be judged, items that repeat another, and, of a training split, items that are test items
-of any set of their kind that is at hand.
+Left out are rows that cannot be judged, problems of one question and several answers, items that repeat another, and,
+of a training split, items that are test items of any set of their kind that is at hand.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Any
 
 from cadre.data import read
 from cadre.data.examine import not_compared, test_sets, tested
-from cadre.data.leaks import leaks, once
+from cadre.data.leaks import consistent, leaks, once
 from cadre.data.records import Program, Record
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What was written, and what was left out of how many rows: those that cannot be judged, repeat, or leak by test
-    set; and the test sets that they were not compared with, as these are not here."""
+    """What was written, and what was left out of how many rows: those that cannot be judged, contradict, repeat, or
+    leak by test set; and the test sets that they were not compared with, as these are not here."""
 
     rows: int
     written: int
     unjudged: int
+    contradictory: int
     repeated: int
     leaks: dict[str, int]
     unseen: tuple[str, ...]
@@ -35,7 +36,8 @@ class Prepared:
         told = f"; {not_compared(self.unseen)}" if self.unseen else ""
         return (
             f"wrote {self.written:,} of {self.rows:,} items to {out}; left out {self.unjudged:,} that cannot be "
-            f"judged, {self.repeated:,} that repeat another{leaked}{told}"
+            f"judged, {self.contradictory:,} that contradict another, {self.repeated:,} that repeat another"
+            f"{leaked}{told}"
         )
 
 
@@ -45,8 +47,9 @@ def prepare(name: str, split: str, source: str, out: Path) -> Prepared:
     read.load(name, split, where)
     records = [record for _, record in read.parsed(name, split, where)]
     judged = [record for record in records if record is not None]
-    kept = once(judged)
-    repeated = len(judged) - len(kept)
+    agreed = consistent(judged)
+    kept = once(agreed)
+    contradictory, repeated = len(judged) - len(agreed), len(agreed) - len(kept)
     leaking: dict[str, int] = {}
     sets = test_sets(name, where) if split == "train" else {}
     for other, there in sets.items():
@@ -55,7 +58,7 @@ def prepare(name: str, split: str, source: str, out: Path) -> Prepared:
         kept = [record for place, record in enumerate(kept) if place not in leaked]
     _write(kept, out)
     unseen = tuple(other for other in tested(name) if split == "train" and other not in sets)
-    return Prepared(len(records), len(kept), len(records) - len(judged), repeated, leaking, unseen)
+    return Prepared(len(records), len(kept), len(records) - len(judged), contradictory, repeated, leaking, unseen)
 
 
 def _write(records: Sequence[Record], out: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from cadre.data.jsonl import State, rows_of, state_of
 from cadre.data.parse import numbered
-from cadre.data.records import Article, Kind, Problem, Program, Record, text_of
+from cadre.data.records import Article, Kind, Problem, Program, Record, decided_by, text_of
 from cadre.errors import ConfigError, DataError, first_line, nearest
 
 log = logging.getLogger("cadre.data")
@@ -154,7 +154,7 @@ MAKE: dict[Kind, Callable[[Row, str], Record]] = {"problem": _problem, "program"
 
 
 def load_user_file(path: str, kind: Kind, fields: Mapping[str, str]) -> tuple[Record, ...]:
-    """The records of a file, in its order; repeated ones count once.
+    """The records of a file, in its order; repeated ones count once. Programs of one statement may have other tests.
 
     fields   a record's field: the file's field, where that has another name
     Raises ConfigError for fields that such records do not have, DataError for a file or a line that cannot be used.
@@ -171,18 +171,18 @@ def load_user_file(path: str, kind: Kind, fields: Mapping[str, str]) -> tuple[Re
 @lru_cache(maxsize=16)
 def _load(path: str, kind: Kind, fields: tuple[tuple[str, str], ...], _state: State) -> tuple[Record, ...]:
     file, names = Path(path).expanduser(), dict(fields)
-    records: dict[str, Record] = {}
-    lines: dict[str, int] = {}
+    records: dict[tuple[Any, ...], Record] = {}
+    lines: dict[tuple[Any, ...], int] = {}
     repeated = 0
     for number, values in rows_of(file):
         record = _record(values, kind, names, f"data: {file}, line {number}:", f"{file.stem}-{number}")
-        text = text_of(record)
-        if text not in records:
-            records[text], lines[text] = record, number
+        item = (text_of(record), *(decided_by(record) if isinstance(record, Program) else ()))
+        if item not in records:
+            records[item], lines[item] = record, number
             continue
-        if _content(records[text]) != _content(record):
+        if _content(records[item]) != _content(record):
             raise DataError(
-                f"data: {file}, line {number}: asks what line {lines[text]} asks, with another answer; expected one "
+                f"data: {file}, line {number}: asks what line {lines[item]} asks, with another answer; expected one "
                 "answer a question. Remove one of the two lines."
             )
         repeated += 1

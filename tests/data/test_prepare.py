@@ -55,21 +55,36 @@ def test_what_repeats_leaks_or_cannot_be_judged_is_left_out_and_counted(home: st
     done = call("data", "gsm8k", "--from", str(tmp_path), "--out", str(tmp_path / "clean.jsonl"))
     assert done.code == 0
     assert "wrote 2 of 4 items" in done.out
-    assert "0 that cannot be judged, 1 that repeat another, 1 that are in gsm8k" in " ".join(done.out.split())
+    assert "0 that cannot be judged, 0 that contradict another, 1 that repeat another, 1 that are in gsm8k" in " ".join(
+        done.out.split()
+    )
     assert (tmp_path / "clean.jsonl").read_text().count("\n") == 2
 
 
 def test_equal_words_with_another_answer_are_no_repetition(tmp_path: Path) -> None:
-    """Words leave signs out. The same text with two answers would be refused when it is read back: the first counts."""
-    rows = [("sin 60?", "1"), ("sin(-60)?", "-1"), ("Sin 60 ?", "1"), ("sin 60?", "2")]
+    """Words leave signs out. Of one question with two answers nothing is kept, as one of them is wrong."""
+    rows = [("sin 60?", "1"), ("sin(-60)?", "-1"), ("Sin(-60) ?", "-1"), ("tan 5?", "1"), ("Tan 5 ?", "2")]
     (tmp_path / "gsm8k").mkdir()
     lines = [json.dumps({"question": question, "answer": f"#### {answer}"}) for question, answer in rows]
     (tmp_path / "gsm8k" / "train.jsonl").write_text("\n".join(lines))
     prepared = prepare("gsm8k", "train", str(tmp_path), tmp_path / "clean.jsonl")
-    assert (prepared.written, prepared.repeated) == (2, 2)
+    assert (prepared.written, prepared.contradictory, prepared.repeated) == (2, 2, 1)
     again = load_user_file(str(tmp_path / "clean.jsonl"), "problem", {})
     assert [record.answer for record in again] == ["1", "-1"]
-    assert "2 repeat another" in call("data", "gsm8k", "--from", str(tmp_path)).out
+    assert "2 contradict another, 1 repeat another" in call("data", "gsm8k", "--from", str(tmp_path)).out
+    assert "2 that contradict another, 1 that repeat another" in prepared.line(tmp_path)
+
+
+def test_programs_of_one_statement_may_have_other_tests(tmp_path: Path) -> None:
+    """As 76 and 347 of MBPP have; equal tests are a repetition."""
+    row = {"task_id": 11, "text": "Count.", "code": "def f(n): ...", "test_list": ["assert f(1)", "assert f(2)"]}
+    rows = [row, {**row, "task_id": 12, "test_list": ["assert f(1)", "assert f(3)"]}, {**row, "task_id": 13}]
+    (tmp_path / "mbpp").mkdir()
+    (tmp_path / "mbpp" / "mbpp.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    prepared = prepare("mbpp", "test", str(tmp_path), tmp_path / "clean.jsonl")
+    assert (prepared.written, prepared.contradictory, prepared.repeated) == (2, 0, 1)
+    again = load_user_file(str(tmp_path / "clean.jsonl"), "program", {})
+    assert [record.id for record in again] == ["mbpp-11", "mbpp-12"]
 
 
 def test_a_training_split_alone_is_enough(home: str, tmp_path: Path) -> None:
