@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run, goes_on, must_be_free, new_folder
 from cadre.experiment.warm_start import WarmStart
 from cadre.team import Metrics
+from cadre.types import Datum
 
 BEGUN_WITH = ("recipe", "overrides", "on", "own", "steps", "per_step", "learning_rate", "seed")
 
@@ -41,16 +43,19 @@ def command(
         refuse_beside(context, "--resume", BEGUN_WITH)
         run = Run.open(folder)
         settings, experiment = warm_start.reopened(run), resolve(run.config)
+        given = examples.read_examples(run.folder / warm_start.HOME / warm_start.EXAMPLES, [*experiment.trained_roles])
+        data = warm_start.encoded(experiment, given)
     else:
         experiment = resolve(config.load(recipe, overrides or []))
         ask_hub(experiment)
         if folder is not None:
             must_be_free(folder)
         given = _examples(experiment, on, own)
+        data = warm_start.encoded(experiment, given)
         settings = WarmStart(steps, per_step, learning_rate, seed)
         run = Run.create(folder or new_folder(recipe), experiment.config, recipe, overrides or [])
         warm_start.prepare(run, settings, given)
-    _train(experiment, run, settings)
+    _train(experiment, run, settings, data)
 
 
 def _examples(experiment: Experiment, on: Path | None, own: int) -> list[examples.Example]:
@@ -64,8 +69,7 @@ def _examples(experiment: Experiment, on: Path | None, own: int) -> list[example
     return found
 
 
-def _train(experiment: Experiment, run: Run, settings: WarmStart) -> None:
-    given = examples.read_examples(run.folder / warm_start.HOME / warm_start.EXAMPLES, list(experiment.trained_roles))
+def _train(experiment: Experiment, run: Run, settings: WarmStart, data: Sequence[Datum]) -> None:
     every = max(1, settings.steps // 10)
 
     def tell(step: int, metrics: Metrics) -> None:
@@ -73,7 +77,7 @@ def _train(experiment: Experiment, run: Run, settings: WarmStart) -> None:
             losses = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name.endswith("/loss"))
             console.print(f"step {step + 1}/{settings.steps}  {losses}", highlight=False)
 
-    done = warm_start.start(experiment, run, settings, given, tell)
+    done = warm_start.start(experiment, run, settings, data, tell)
     again = "warm-start" if done < settings.steps else "train"
     told = f"Stopped after {done} of {settings.steps} steps; saved" if done < settings.steps else "Warm"
     console.print(f"{told}. Go on with:\n  {goes_on(run.folder, again)}", markup=False, highlight=False)

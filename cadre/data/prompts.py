@@ -12,14 +12,17 @@ FIELDS = {"role", "content"}
 
 
 def prompt_of(raw: Any, where: str) -> tuple[Message, ...]:
-    """`"2 + 2?"` or `[{"role": "user", "content": "2 + 2?"}]` as messages. Raises DataError for anything else."""
+    """`"2 + 2?"` or `[{"role": "user", "content": "2 + 2?"}]` as messages. Raises DataError for anything else, and
+    for one that says nothing."""
     if isinstance(raw, str):
-        return (Message("user", raw),)
+        raw = [{"role": "user", "content": raw}]
     if not isinstance(raw, list) or not raw or not all(map(_is_message, raw)):
         raise DataError(
             f"{where}: got the prompt {str(raw)[:80]!r}; expected a text, or a list of messages "
             f'{{"role": one of {", ".join(SPEAKERS)}, "content": text}}. Fix the line.'
         )
+    if not any(message["content"].strip() for message in raw):
+        raise DataError(f"{where}: got a blank prompt; expected one that says something. Fix or remove the line.")
     return tuple(Message(message["role"], message["content"]) for message in raw)
 
 

@@ -6,8 +6,9 @@ An example is a line of JSON: `{"role": "tool", "prompt": text or messages, "ans
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +23,34 @@ from cadre.rollout import tree_shape, walk
 from cadre.rollout.episodes import grow_many
 from cadre.types import Message, Tree
 
+log = logging.getLogger("cadre.experiment")
 FIELDS = ("role", "prompt", "answer")
 FORM = 'expected {"role": name, "prompt": text or messages, "answer": text}'
 
 
 @dataclass(frozen=True)
 class Example:
-    """What a role saw, and what it should have said: `Example("tool", (Message("user", "2 + 2?"),), "4")`."""
+    """What a role saw, and what it should have said: `Example("tool", (Message("user", "2 + 2?"),), "4")`; `where` is
+    the file and line that it was read from."""
 
     role: str
     prompt: tuple[Message, ...]
     answer: str
+    where: str = field(default="", compare=False)
 
 
 def read_examples(path: Path, roles: Sequence[str]) -> list[Example]:
-    """The examples of a file, all of them checked. Raises DataError that names the first bad line."""
+    """The examples of a file, all of them checked; repeated ones count once. Raises DataError that names the first bad
+    line."""
     if not path.is_file():
         raise DataError(f"examples: there is no file {path}; expected one JSON object a line. Fix the path.")
     found = [_example(raw, f"examples: {path}, line {number}", roles) for number, raw in rows_of(path)]
     if not found:
         raise DataError(f"examples: {path} is empty; {FORM} a line. Name another file.")
-    return found
+    kept = list(dict.fromkeys(found))
+    if len(kept) < len(found):
+        log.warning("examples: %s repeats %d of its examples; each counts once.", path, len(found) - len(kept))
+    return kept
 
 
 def _example(raw: Mapping[str, Any], where: str, roles: Sequence[str]) -> Example:
@@ -53,12 +61,12 @@ def _example(raw: Mapping[str, Any], where: str, roles: Sequence[str]) -> Exampl
             f"{where}: got the role {raw['role']!r}; expected one that is trained, {', '.join(roles)}. Fix or remove "
             f"the line.{nearest(str(raw['role']), roles)}"
         )
-    for field in ("prompt", "answer"):
-        if not raw[field]:
-            raise DataError(f"{where}: got the {field} {raw[field]!r}; {FORM}. Fix or remove the line.")
-    if not isinstance(raw["answer"], str):
+    for name in ("prompt", "answer"):
+        if not raw[name]:
+            raise DataError(f"{where}: got the {name} {raw[name]!r}; {FORM}. Fix or remove the line.")
+    if not isinstance(raw["answer"], str) or not raw["answer"].strip():
         raise DataError(f"{where}: got the answer {raw['answer']!r}; {FORM}. Fix or remove the line.")
-    return Example(raw["role"], prompt_of(raw["prompt"], where), raw["answer"])
+    return Example(raw["role"], prompt_of(raw["prompt"], where), raw["answer"], where)
 
 
 def line_of(example: Example) -> str:

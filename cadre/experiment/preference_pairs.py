@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from cadre import random_keys, sandbox
@@ -12,13 +13,15 @@ from cadre.experiment.build import build_team
 from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.experiment import Experiment
 from cadre.rewards import preferences
+from cadre.rewards.preferences import Pair
 from cadre.rollout import walk
 from cadre.rollout.episodes import grow_many
 
 
 def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = False) -> tuple[int, int]:
     """Sample `tasks` of the training split with the untrained team and write the pairs, the better paid first; ties are
-    left out; `joint` pairs are of all that is said at once. Returns how many pairs, of how many tasks.
+    left out, and so is what `clear` leaves out; `joint` pairs are of all that is said at once. Returns how many pairs,
+    of how many tasks.
 
     Raises ConfigError where `joint` is asked for and branches are left behind.
     """
@@ -37,7 +40,7 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
         for node in walk.nodes(tree.root):
             for seen in node.observations.values():
                 refuse_more_than_text(seen, "preference-pairs")
-    pairs = (joint_pairs_of if joint else pairs_of)(trees, plan.credit)
+    pairs = clear((joint_pairs_of if joint else pairs_of)(trees, plan.credit))
     if not pairs:
         raise RunError(
             f"preference-pairs: in none of {len(trees)} tasks did siblings earn differently; expected some that did. "
@@ -46,3 +49,14 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("".join(preferences.line_of(pair) + "\n" for pair in pairs), encoding="utf-8")
     return len(pairs), len(trees)
+
+
+def clear(pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs, each once, without those of which the opposite was seen too, as chance pays, and without those that
+    prefer to say nothing."""
+    seen = set(pairs)
+    return [
+        pair
+        for pair in dict.fromkeys(pairs)
+        if pair.chosen.strip() and Pair(pair.prompt, pair.rejected, pair.chosen) not in seen
+    ]

@@ -76,17 +76,15 @@ def start(
     experiment: Experiment,
     run: Run,
     settings: WarmStart,
-    examples: Sequence[Example],
+    data: Sequence[Datum],
     tell: Callable[[int, Metrics], None],
 ) -> int:
-    """Warm the policies, from the last save on where there is one; the steps made in all.
+    """Warm the policies on encoded examples, from the last save on where there is one; the steps made in all.
 
     At the end the run has a checkpoint of step 0, from which `cadre train --resume` goes on. `tell` is called with
-    every step and its metrics. Raises DataError for an example that is too long, before any model loads, and
-    DivergedError as training does.
+    every step and its metrics. Raises DivergedError as training does.
     """
     with RunLock(run.folder):
-        data = encoded(experiment, examples)
         watched = Watched(run.folder / "diverged")
         team = build_team(supervised(experiment, settings), train=True, watched=watched)
         interrupt = Interrupt()
@@ -112,7 +110,7 @@ def supervised(experiment: Experiment, settings: WarmStart) -> Experiment:
 
 def encoded(experiment: Experiment, examples: Sequence[Example]) -> list[Datum]:
     """The examples as training sequences of the policies that play their roles. Raises DataError for one that is longer
-    than its model's context."""
+    than its model's context; no model is loaded."""
     from cadre.engines.answers import AnswerEncoder
 
     encoders: dict[str, AnswerEncoder] = {}
@@ -126,8 +124,9 @@ def encoded(experiment: Experiment, examples: Sequence[Example]) -> list[Datum]:
         most, length = encoders[name].context, len(prompt) + len(answer)
         if most is not None and length > most:
             raise DataError(
-                f"warm-start: example {number}, of {example.role}, has {length} tokens, {len(prompt)} in its prompt; "
-                f"expected at most {most}, the context of {experiment.models[name]}. Shorten it or leave it out."
+                f"{example.where or f'warm-start: example {number}'}, of {example.role}, has {length} tokens, "
+                f"{len(prompt)} in its prompt; expected at most {most}, the context of {experiment.models[name]}. "
+                "Shorten it or leave it out."
             )
         data.append(datum(name, example.role, prompt, answer))
     return data

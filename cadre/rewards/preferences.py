@@ -8,6 +8,7 @@ of chat messages. Pairs are made of trees in `cadre.advantages.preferences`; the
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from cadre.data.prompts import prompt_of
 from cadre.errors import DataError, nearest
 from cadre.types import Message
 
+log = logging.getLogger("cadre.rewards")
 FIELDS = ("prompt", "chosen", "rejected")
 
 
@@ -31,13 +33,26 @@ class Pair:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of a file, all of them checked. Raises DataError that names the first bad line."""
+    """The pairs of a file, all of them checked; repeated ones count once. Raises DataError that names the first bad
+    line, or two lines that prefer the opposite."""
     if not path.is_file():
         raise DataError(f"pairs: there is no file {path}; expected one JSON object a line. Fix the path.")
-    pairs = [_pair(raw, f"pairs: {path}, line {number}") for number, raw in rows_of(path)]
-    if not pairs:
+    lines: dict[Pair, int] = {}
+    repeated = 0
+    for number, raw in rows_of(path):
+        pair = _pair(raw, f"pairs: {path}, line {number}")
+        if before := lines.get(Pair(pair.prompt, pair.rejected, pair.chosen)):
+            raise DataError(
+                f"pairs: {path}, line {number}: prefers the answer that line {before} rejects to the one that it "
+                "chooses, of one prompt; expected one order. Remove one of the two lines."
+            )
+        repeated += pair in lines
+        lines.setdefault(pair, number)
+    if not lines:
         raise DataError(f"pairs: {path} is empty; expected one JSON object a line.")
-    return pairs
+    if repeated:
+        log.warning("pairs: %s repeats %d of its pairs; each counts once.", path, repeated)
+    return list(lines)
 
 
 def _pair(raw: Mapping[str, Any], where: str) -> Pair:
@@ -53,6 +68,8 @@ def _pair(raw: Mapping[str, Any], where: str) -> Pair:
             raise DataError(f"{where}: {key} is {type(raw[key]).__name__}; expected a text. Fix the line.")
     if raw["chosen"] == raw["rejected"]:
         raise DataError(f"{where}: chosen and rejected are equal; expected two answers. Remove the line.")
+    if not raw["chosen"].strip():
+        raise DataError(f"{where}: chosen is blank; expected an answer. Fix or remove the line.")
     return Pair(prompt_of(raw["prompt"], where), raw["chosen"], raw["rejected"])
 
 

@@ -16,7 +16,7 @@ from cadre.experiment.loaded_team import open_team
 from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run, goes_on
 from cadre.experiment.target import find
-from cadre.experiment.warm_start import WarmStart, datum, picked
+from cadre.experiment.warm_start import WarmStart, datum, encoded, picked
 from cadre.types import Message
 from tests.cli.calling import call
 from tests.experiment.test_loop import configured
@@ -31,7 +31,8 @@ def digits() -> list[Example]:
 def warmed(chosen: config.Config, folder: Path, settings: WarmStart = FAST) -> Run:
     experiment, run = resolve(chosen), Run.create(folder, chosen)
     warm_start.prepare(run, settings, digits())
-    assert warm_start.start(experiment, run, settings, digits(), lambda step, metrics: None) == settings.steps
+    data = encoded(experiment, digits())
+    assert warm_start.start(experiment, run, settings, data, lambda step, metrics: None) == settings.steps
     return run
 
 
@@ -61,20 +62,23 @@ def test_only_the_answer_is_learned() -> None:
     assert made.advantages == (0.0, 0.0, 0.0, 1.0, 1.0)
 
 
-def test_an_example_longer_than_the_context_is_refused_before_a_model_loads(
-    speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_example_longer_than_the_context_is_refused_before_there_is_a_run(speaker: Path, tmp_path: Path) -> None:
     most = AnswerEncoder(str(speaker)).context
     assert most is not None
     prompt = (Message("user", "1"),)
     spare = most - sum(map(len, AnswerEncoder(str(speaker)).encode(prompt, "")))
-    experiment = resolve(configured(speaker))
-    assert len(warm_start.encoded(experiment, [Example("speaker", prompt, "2" * spare)])[0].token_ids) == most
-    monkeypatch.setattr(warm_start, "build_team", lambda *_, **__: pytest.fail("a model was loaded"))
-    run = Run.create(tmp_path / "run", experiment.config)
+    chosen = configured(speaker)
+    assert len(encoded(resolve(chosen), [Example("speaker", prompt, "2" * spare)])[0].token_ids) == most
+    path = tmp_path / "examples.jsonl"
     long = Example("speaker", prompt, "2" * (spare + 1))
-    with pytest.raises(DataError, match=rf"example 5, of speaker, has {most + 1} tokens, .* at most {most}"):
-        warm_start.start(experiment, run, FAST, [*digits(), long], lambda step, metrics: None)
+    path.write_text("".join(f"{line_of(example)}\n" for example in [*digits(), long]))
+    (tmp_path / "digit.yaml").write_text(config.dump(chosen))
+    done = call("warm-start", str(tmp_path / "digit.yaml"), "--on", str(path), "--run", str(tmp_path / "run"))
+    told = " ".join(done.err.split())
+    assert f"line 5, of speaker, has {most + 1} tokens" in told
+    assert str(path) in told.replace(" ", "")
+    assert f"at most {most}" in told
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_epoch_sees_every_example_once() -> None:
@@ -110,7 +114,7 @@ def test_one_that_was_stopped_goes_on_as_if_nothing_had_happened(speaker: Path, 
     original, warm_start.SAVE_EVERY = warm_start.SAVE_EVERY, 2
     try:
         with pytest.raises(Cut):
-            warm_start.start(experiment, run, FAST, digits(), stop)
+            warm_start.start(experiment, run, FAST, encoded(experiment, digits()), stop)
         done = call("warm-start", "--run", str(run.folder), "--resume")
     finally:
         warm_start.SAVE_EVERY = original
@@ -155,6 +159,8 @@ BAD = {
     "another key": ('{"role": "speaker", "prompt": "1", "text": "2"}', "line 1: got"),
     "a role that nobody trains": ('{"role": "speker", "prompt": "1", "answer": "2"}', "Did you mean speaker"),
     "no answer": ('{"role": "speaker", "prompt": "1", "answer": ""}', "got the answer ''"),
+    "a blank answer": ('{"role": "speaker", "prompt": "1", "answer": " \\n"}', r"line 1: got the answer ' \\n'"),
+    "a blank prompt": ('{"role": "speaker", "prompt": " ", "answer": "2"}', "line 1: got a blank prompt"),
     "a prompt of numbers": ('{"role": "speaker", "prompt": [1], "answer": "2"}', "got the prompt"),
     "nothing": ("", "is empty"),
 }
@@ -166,6 +172,14 @@ def test_bad_examples_are_named(case: str, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DataError, match=message):
         read_examples(tmp_path / "bad.jsonl", ["speaker"])
+
+
+def test_repeated_examples_count_once_and_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "examples.jsonl"
+    path.write_text("".join(f"{line_of(example)}\n" for example in digits() + digits()[:2]))
+    with caplog.at_level("WARNING"):
+        assert read_examples(path, ["speaker"]) == digits()
+    assert "repeats 2 of its examples; each counts once" in caplog.text
 
 
 def test_examples_are_from_one_place(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from cadre.algorithms import plan_of
 from cadre.cli.app import app
 from cadre.errors import DataError, RunError
 from cadre.experiment import config
+from cadre.experiment.preference_pairs import clear
 from cadre.rewards.preferences import Pair, line_of, read_pairs
 from cadre.rollout import walk
 from cadre.types import Message, Task, Tree
@@ -32,10 +33,10 @@ def written(folder: Path, *lines: str) -> Path:
 
 def test_a_prompt_is_a_text_or_a_conversation(tmp_path: Path) -> None:
     said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "é"}]
-    path = written(tmp_path, GOOD, "", json.dumps({"prompt": said, "chosen": "", "rejected": "no"}))
+    path = written(tmp_path, GOOD, "", json.dumps({"prompt": said, "chosen": "no", "rejected": ""}))
     first, second = read_pairs(path)
     assert first == Pair((Message("user", "2 + 2?"),), "4", "5")
-    assert second == Pair((Message("system", "Be brief."), Message("user", "é")), "", "no")
+    assert second == Pair((Message("system", "Be brief."), Message("user", "é")), "no", "")
     assert read_pairs(written(tmp_path, line_of(first), line_of(second))) == [first, second]
 
 
@@ -46,6 +47,16 @@ BAD = {
     "a missing key": ('{"prompt": "a", "chosen": "b"}', "line 2: 'rejected' is missing"),
     "no text": ('{"prompt": "a", "chosen": 1, "rejected": "c"}', "line 2: chosen is int"),
     "no preference": ('{"prompt": "a", "chosen": "b", "rejected": "b"}', "line 2: chosen and rejected are equal"),
+    "a blank answer": ('{"prompt": "a", "chosen": " ", "rejected": "c"}', "line 2: chosen is blank"),
+    "a blank prompt": ('{"prompt": " ", "chosen": "b", "rejected": "c"}', "line 2: got a blank prompt"),
+    "blank messages": (
+        '{"prompt": [{"role": "user", "content": ""}], "chosen": "b", "rejected": "c"}',
+        "line 2: got a blank prompt",
+    ),
+    "the opposite": (
+        '{"prompt": "2 + 2?", "chosen": "5", "rejected": "4"}',
+        "line 2: prefers the answer that line 1 rejects",
+    ),
     "no messages": ('{"prompt": [], "chosen": "b", "rejected": "c"}', "line 2: got the prompt"),
     "a stranger": (
         '{"prompt": [{"role": "boss", "content": "x"}], "chosen": "b", "rejected": "c"}',
@@ -65,6 +76,19 @@ def test_a_bad_line_is_named_before_a_model_loads(case: str, tmp_path: Path) -> 
     assert wanted in str(caught.value)
     done = CliRunner().invoke(app, ["reward-model", str(path), "--model", "no/such", "--out", str(tmp_path / "out")])
     assert wanted in str(done.exception)
+
+
+def test_repeated_pairs_count_once_and_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING"):
+        assert len(read_pairs(written(tmp_path, GOOD, GOOD, GOOD))) == 1
+    assert "repeats 2 of its pairs; each counts once" in caplog.text
+
+
+def test_of_sampled_pairs_only_clear_ones_are_written() -> None:
+    """Mistake: what one command writes, the next refuses to read."""
+    prompt = (Message("user", "2 + 2?"),)
+    kept, order, silent = Pair(prompt, "4", ""), Pair(prompt, "4", "5"), Pair(prompt, " ", "5")
+    assert clear([kept, order, silent, kept, Pair(prompt, "5", "4")]) == [kept]
 
 
 def test_no_file_an_empty_one_and_no_text(tmp_path: Path) -> None:
