@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,7 @@ from cadre.cli.report import lines
 from cadre.cli.terminal import Overrides, Target, console, must_be_new, refuse_beside
 from cadre.experiment import target as targets
 from cadre.experiment.evaluate import Repeats
+from cadre.types import Tree
 
 OPTIONS = {
     "evaluate.tasks": "--tasks",
@@ -60,11 +62,16 @@ def evaluate(
     wanted = HeldOut(None if whole else tasks, first, assign, untrained, base)
     report, trees = evaluated(found, wanted, repeats)
     if episodes is not None:
-        episodes.parent.mkdir(parents=True, exist_ok=True)
-        told = (json.dumps(asdict(tree), default=lambda png: None) for tree in trees)  # its digest stands beside it
-        episodes.write_text("".join(f"{line}\n" for line in told), encoding="utf-8")
+        _keep(trees, episodes)
     if as_json:
         sys.stdout.write(json.dumps(report) + "\n")
         return
     for line in lines(report):
         console.print(line, markup=False, highlight=False)
+
+
+def _keep(trees: Sequence[Tree], file: Path) -> None:
+    """Trees as JSON lines, pictures left out, whose digests they have."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    told = (json.dumps(asdict(tree), default=lambda png: None) for tree in trees)
+    file.write_text("".join(f"{line}\n" for line in told), encoding="utf-8")

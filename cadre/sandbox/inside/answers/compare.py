@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sympy
 from sympy import Expr
 
 from .distance import DIGITS, distance
 from .measures import measured
-from .shapes import VALUELESS, Based, Equation, Inequality, Items, Matrix, Ratio, Region, Shape, Value, Words, region_of
+from .shapes import (
+    VALUELESS,
+    Based,
+    Equation,
+    Inequality,
+    Items,
+    Matrix,
+    Ratio,
+    Region,
+    Shape,
+    Value,
+    Words,
+    listed_rows,
+    pieces,
+    region_of,
+)
 
 PERCENT, DEGREES, RADIANS = measured("%"), measured("°"), measured("radian")
 DEGREES_A_RADIAN = 180 / sympy.pi
 ZERO, ONE, HUNDREDTH = sympy.Integer(0), sympy.Integer(1), sympy.Rational(1, 100)
 Verify = Callable[[Expr, Expr], bool]
 SAME, NEAR = 1e-40, 1e-9
-INFINITE = (*VALUELESS, sympy.oo, -sympy.oo)
 FLOAT_DIGITS, NOISE = 12, 1e-12
 ENOUGH_DIGITS = 6  # of a decimal fraction that stands for a number without an end
 
@@ -234,11 +247,6 @@ def is_quantity(shape: Shape) -> bool:
     return isinstance(shape, Items | Region | Matrix)
 
 
-def finite(term: Expr) -> bool:
-    """Whether a term of a ratio has a value, by which others can be multiplied."""
-    return not term.has(*INFINITE)
-
-
 def plain(shape: Shape) -> Expr:
     """The expression of a value; not a number for anything else."""
     return shape.readings[0] if isinstance(shape, Value) else sympy.nan
@@ -253,13 +261,6 @@ def as_items(shape: Shape) -> Items:
     return Items((shape,))
 
 
-def listed_rows(shape: Shape) -> tuple[tuple[Shape, ...], ...]:
-    """The rows of a list of lists, as Python prints a matrix; none for any other shape."""
-    rows = shape.items if isinstance(shape, Items) and shape.brackets == "[]" else ()
-    listed = tuple(row.items for row in rows if isinstance(row, Items) and row.brackets == "[]")
-    return listed if len(listed) == len(rows) else ()
-
-
 def may_stand_for(gold: str, answer: str, count: int) -> bool:
     """Whether one kind of brackets may be written for another: any for a list, none that could be another interval."""
     if gold == answer or (gold == "" and (answer == "{}" or count != 2)):
@@ -267,20 +268,6 @@ def may_stand_for(gold: str, answer: str, count: int) -> bool:
     if gold == "{}":
         return answer == ""
     return answer in ("()", "[]", "<>") and gold in ("()", "[]", "<>") and (count > 2 or "<>" in (gold, answer))
-
-
-def pieces(points: sympy.Set) -> list[sympy.Set]:
-    """The intervals and lone points that make a set, from below; none where something else is in it, or what has no
-    value."""
-    parts = points.args if isinstance(points, sympy.Union) else (points,)
-    known = all(isinstance(part, sympy.Interval | sympy.FiniteSet) and not part.has(*VALUELESS) for part in parts)
-    return sorted(parts, key=lowest) if known else []
-
-
-def lowest(part: sympy.Set) -> tuple[Any, ...]:
-    """Where a piece begins, to sort by; `inf` fails where it cannot tell a number from 0."""
-    ends = part.args if isinstance(part, sympy.FiniteSet) else (part.start,)
-    return min(sympy.default_sort_key(end.evalf()) for end in ends)
 
 
 def names_of(items: Items) -> list[str]:

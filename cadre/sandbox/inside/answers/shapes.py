@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import sympy
 from sympy import Expr
@@ -10,6 +11,7 @@ from sympy import Expr
 from .measures import NONE, Measure
 
 VALUELESS = (sympy.nan, sympy.zoo)  # what 0/0 and 1/0 come to
+INFINITE = (*VALUELESS, sympy.oo, -sympy.oo)
 
 
 @dataclass(frozen=True)
@@ -114,3 +116,29 @@ def region_of(shape: Shape) -> Region | None:
     if len(ends) != 2 or items.brackets not in ("()", "(]", "[)", "[]"):
         return None
     return Region(sympy.Interval(*ends, items.brackets[0] == "(", items.brackets[1] == ")"))
+
+
+def pieces(points: sympy.Set) -> list[sympy.Set]:
+    """The intervals and lone points that make a set, from below; none where something else is in it, or what has no
+    value."""
+    parts = points.args if isinstance(points, sympy.Union) else (points,)
+    known = all(isinstance(part, sympy.Interval | sympy.FiniteSet) and not part.has(*VALUELESS) for part in parts)
+    return sorted(parts, key=lowest) if known else []
+
+
+def lowest(part: sympy.Set) -> tuple[Any, ...]:
+    """Where a piece begins, to sort by; `inf` fails where it cannot tell a number from 0."""
+    ends = part.args if isinstance(part, sympy.FiniteSet) else (part.start,)
+    return min(sympy.default_sort_key(end.evalf()) for end in ends)
+
+
+def listed_rows(shape: Shape) -> tuple[tuple[Shape, ...], ...]:
+    """The rows of a list of lists, as Python prints a matrix; none for any other shape."""
+    rows = shape.items if isinstance(shape, Items) and shape.brackets == "[]" else ()
+    listed = tuple(row.items for row in rows if isinstance(row, Items) and row.brackets == "[]")
+    return listed if len(listed) == len(rows) else ()
+
+
+def finite(term: Expr) -> bool:
+    """Whether a term of a ratio has a value, by which others can be multiplied."""
+    return not term.has(*INFINITE)
