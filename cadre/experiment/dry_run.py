@@ -132,14 +132,16 @@ def _policy(experiment: Experiment, name: str, sizes: Sizes, memory: int, load: 
     from cadre.engines.torch.estimate.activations import activations, scores
 
     policy, learner = experiment.policies[name], experiment.learners.get(name)
-    tokens = learner.tokens_per_microbatch if learner else 0
+    tokens = max(learner.tokens_per_microbatch, load.longest) if learner else 0  # what is longer stands alone
     sampling, learning = _seconds(sizes, memory, load, policy, learner)
     return PolicyOutlook(
         settings=policy,
         sizes=sizes,
         reference=_reference(experiment, name, sizes),
         memory=memory,
-        activations=activations(experiment.models[name], policy, learner) if learner else 0,
+        activations=activations(experiment.models[name], policy, learner.gradient_checkpointing, tokens)
+        if learner
+        else 0,
         scores=scores(sizes.vocabulary, tokens, experiment.plan.loss.entropy > 0.0),
         load=load,
         sampling=sampling,

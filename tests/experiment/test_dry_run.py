@@ -49,7 +49,7 @@ def test_without_data_an_invented_task_stands_in(recipe: str, monkeypatch: pytes
     monkeypatch.delenv("CADRE_DATA", raising=False)
     small = sizes.Sizes(1, 1, 1, 1, SequenceMemory(1, 1), 1)
     monkeypatch.setattr(sizes, "measure", lambda model, policy: small)
-    monkeypatch.setattr(activations, "activations", lambda model, policy, learner: 1)
+    monkeypatch.setattr(activations, "activations", lambda *arguments: 1)
     chosen = config.load(recipe, [])
     found = dry_run.look(chosen)
     assert min(found.samples.values()) > 0
@@ -110,6 +110,15 @@ def test_memory_and_time_by_hand() -> None:
     told = "\n".join(outlook.lines(found))
     assert f"4 GiB for keys and values (5 KiB a token) and scores: {coder.at_once:,} at once" in told
     assert "there are 32 on cpu" in told
+
+
+def test_a_sequence_that_is_longer_than_a_micro_batch_stands_alone() -> None:
+    short = dry_run.look(config.load("plan-path-lora", ["learner.tokens_per_microbatch=8"])).policies["coder"]
+    exact = [f"learner.tokens_per_microbatch={short.load.longest}"]
+    fits = dry_run.look(config.load("plan-path-lora", exact)).policies["coder"]
+    assert (short.activations, short.scores) == (fits.activations, fits.scores)
+    more = dry_run.look(config.load("plan-path-lora")).policies["coder"]
+    assert 0 < fits.activations < more.activations
 
 
 @pytest.mark.parametrize("change", ["loss.kl=0.01", "algorithm.kl=0.01", "algorithm=ma_dpo"])

@@ -66,7 +66,7 @@ def test_a_dry_run_of_every_task(task: str, monkeypatch: pytest.MonkeyPatch) -> 
     """Its models' sizes are looked at below."""
     small = sizes.Sizes(1, 1, 1, 1, SequenceMemory(1, 1), 1)
     monkeypatch.setattr(sizes, "measure", lambda model, policy: small)
-    monkeypatch.setattr(activations, "activations", lambda model, policy, learner: 1)
+    monkeypatch.setattr(activations, "activations", lambda *arguments: 1)
     monkeypatch.setattr(speed, "measured", lambda device, dtype, vectors: vectors * 1e-12)
     chosen = config.load(f"{task}-qwen3-0.6b", list(changes(task)))
     found = dry_run.look(chosen)

@@ -15,19 +15,17 @@ from cadre.engines.torch.base.loading import DTYPES, attending, autocast, class_
 from cadre.engines.torch.base.lora import Adapters
 from cadre.engines.torch.estimate.sizes import configuration
 from cadre.engines.torch.learning.token_logprobs import CHUNK, KEPT
-from cadre.settings import LearnerConfig, PolicyConfig
+from cadre.settings import PolicyConfig
 
 NAME = "cadre_estimate"
 
 
 @cache
-def activations(name: str, policy: PolicyConfig, learner: LearnerConfig) -> int:
-    """Bytes that one forward of `learner.tokens_per_microbatch` tokens keeps, but for the vocabulary's scores, and for
-    what reads pictures."""
-    tokens = learner.tokens_per_microbatch
+def activations(name: str, policy: PolicyConfig, checkpointing: bool, tokens: int) -> int:
+    """Bytes that one forward of so many tokens keeps, but for the vocabulary's scores, and for what reads pictures."""
     config = configuration(name, policy)
     kept = _kept(config, policy, tokens)
-    if learner.gradient_checkpointing:
+    if checkpointing:
         # Each layer's input, and all of one layer that is computed again.
         text = config.get_text_config()
         return 4 * tokens * text.hidden_size * text.num_hidden_layers + kept // text.num_hidden_layers

@@ -12,7 +12,7 @@ from cadre.engines.torch.base.loading import autocast
 from cadre.engines.torch.base.lora import Adapters
 from cadre.engines.torch.estimate.activations import activations, kept_bytes, scores
 from cadre.engines.torch.learning.token_logprobs import CHUNK, KEPT
-from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
+from cadre.settings import LoraConfig, PolicyConfig
 
 TOKENS = 96
 
@@ -22,7 +22,7 @@ TOKENS = 96
 def test_as_much_as_a_real_forward_keeps(folders: dict[str, Path], architecture: str, settings: dict) -> None:
     folder = folders[architecture]
     policy = PolicyConfig(model=str(folder), **settings)
-    guess = activations(str(folder), policy, LearnerConfig(tokens_per_microbatch=TOKENS))
+    guess = activations(str(folder), policy, False, TOKENS)
     model = AutoModelForCausalLM.from_pretrained(folder).requires_grad_(policy.lora is None)
     adapters = Adapters(model, {"p": policy.lora} if policy.lora else {}, 0)
     ids = torch.zeros(1, TOKENS, dtype=torch.int64)
@@ -36,13 +36,13 @@ def test_as_much_as_a_real_forward_keeps(folders: dict[str, Path], architecture:
 def test_checkpointing_keeps_each_layer_s_input_and_one_layer(folders: dict[str, Path]) -> None:
     """Two layers of width 32."""
     policy, folder = PolicyConfig(model="-"), str(folders["llama"])
-    whole = activations(folder, policy, LearnerConfig(tokens_per_microbatch=TOKENS))
-    less = activations(folder, policy, LearnerConfig(tokens_per_microbatch=TOKENS, gradient_checkpointing=True))
+    whole = activations(folder, policy, False, TOKENS)
+    less = activations(folder, policy, True, TOKENS)
     assert less == 4 * TOKENS * 32 * 2 + whole // 2
 
 
 def test_a_frozen_model_keeps_nothing(folders: dict[str, Path]) -> None:
-    assert activations(str(folders["llama"]), PolicyConfig(model="-", frozen=True), LearnerConfig()) == 0
+    assert activations(str(folders["llama"]), PolicyConfig(model="-", frozen=True), False, TOKENS) == 0
 
 
 def test_scores_by_hand() -> None:
