@@ -29,7 +29,7 @@ from cadre.cli import (
     view,
     warm_start,
 )
-from cadre.cli.terminal import console, print_error
+from cadre.cli.terminal import console, print_error, spell_everything
 from cadre.errors import CadreError
 from cadre.experiment.threads import settle_threads
 
@@ -78,6 +78,7 @@ def root(
 def main() -> None:
     """Run the command line; what is the user's to fix is printed as one paragraph, exit code 2."""
     settle_threads()
+    spell_everything()
     try:
         sys.exit(app(list(map(_at_home, sys.argv[1:])), standalone_mode=False))
     except CadreError as error:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +41,13 @@ HIDDEN = re.compile(
 def visible(text: str) -> str:
     """What a model said, with such characters written out, so that it is shown and does nothing."""
     return HIDDEN.sub(lambda match: f"<U+{ord(match[0]):04X}>", text)
+
+
+def spell_everything() -> None:
+    """Let the console escape what it has no letters for, such as those of a path, in place of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def must_be_new(out: Path, what: str) -> None:

@@ -1,10 +1,13 @@
 """The command line as a whole: version, help, and wrong calls in one paragraph."""
 
+import sys
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 
 import cadre
+from cadre.cli import main
 from tests.cli.calling import call
 
 
@@ -39,3 +42,16 @@ def test_a_home_folder_is_found_behind_an_option(tmp_path: Path, monkeypatch: py
     for arguments in (["train", "plan-path", "--run=~/there"], ["train", "plan-path", "--run", "~/there"]):
         assert f"{tmp_path}/there" in call(*arguments).err
     assert f"{tmp_path}/none" in call("eval", "~/none").err
+
+
+def test_a_console_that_cannot_spell_a_path_escapes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where PYTHONIOENCODING or the locale is ASCII."""
+    (tmp_path / "süß.jsonl").write_text("")
+    out, err = (TextIOWrapper(BytesIO(), encoding="ascii", write_through=True) for _ in range(2))
+    monkeypatch.setattr(sys, "argv", ["cadre", "status", str(tmp_path / "süß.jsonl")])
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    with pytest.raises(SystemExit):
+        main()
+    assert (out.errors, err.errors) == ("backslashreplace", "backslashreplace")
+    assert rb"s\xfc\xdf.jsonl" in err.buffer.getvalue()
