@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from cadre.cli import completion
+from cadre.cli.ignored import refuse_unused
 from cadre.cli.terminal import Overrides, console, refuse_beside, refuse_without
 from cadre.errors import ConfigError
 from cadre.experiment import config
@@ -46,9 +47,12 @@ def train(
         _dry_run(recipe, changes)
     elif resume:
         here = _resumed(recipe, changes, folder, force)
+        refuse_unused(changes, here.config)
         _train(resolve(here.config), here, resume, force)
     else:
-        experiment = resolve(config.load(recipe, changes))
+        chosen = config.load(recipe, changes)
+        refuse_unused(changes, chosen)
+        experiment = resolve(chosen)
         ask_hub(experiment)
         _train(experiment, Run.create(folder or new_folder(recipe), experiment.config, recipe, changes), resume)
 
@@ -56,7 +60,9 @@ def train(
 def _dry_run(recipe: str, overrides: list[str]) -> None:
     from cadre.experiment import dry_run, outlook
 
-    for line in outlook.lines(dry_run.look(config.load(recipe, overrides))):
+    chosen = config.load(recipe, overrides)
+    refuse_unused(overrides, chosen)
+    for line in outlook.lines(dry_run.look(chosen)):
         console.print(line, markup=False, highlight=False)
 
 

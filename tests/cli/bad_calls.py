@@ -119,6 +119,14 @@ train plan-path evaluate.tasks=-1
 train plan-path evaluate.first=-1
 train plan-path evaluate.every=x
 train plan-path evaluate.every=-5
+train plan-path evaluate.every=5 evaluate.tasks=0
+train plan-path evaluate={tasks: 0, every: 5}
+train plan-path --dry-run evaluate.every=5 evaluate.tasks=0
+train plan-path trackers.project=foo
+train plan-path trackers={project: foo}
+train plan-path trackers.names=[] trackers.project=foo
+train plan-path train.trees_megabytes=9 train.trees_kept=0
+train PLAIN --resume --run RUN evaluate.every=5
 train plan-path sampling.temperature=0
 train plan-path sampling.temperature=-1
 train plan-path sampling.temperature=hot
