@@ -1,17 +1,18 @@
 """What all sections refuse: truth values where numbers are asked for, which pydantic would take for 0 and 1."""
 
 import pytest
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue, ValidationError, create_model
 
 from cadre.settings.section import Section, truth_for_number
 
-
-class Mixed(Section):
-    number: float = 0.0
-    numbers: dict[str, int | tuple[int, ...]] = {}
-    either: bool | int = 0
-    anything: dict[str, JsonValue] = {}
-    switch: bool = False
+FIELDS = {
+    "number": (float, 0.0),
+    "numbers": (dict[str, int | tuple[int, ...]], {}),
+    "either": (bool | int, 0),
+    "anything": (dict[str, JsonValue], {}),
+    "switch": (bool, False),
+}
+Mixed = create_model("Mixed", __base__=Section, **FIELDS)
 
 
 @pytest.mark.parametrize("wrong", [{"number": True}, {"numbers": {"a": False}}, {"numbers": {"a": [1, True]}}])
