@@ -22,6 +22,7 @@ from .shapes import (
     Shape,
     Value,
     Words,
+    finite,
     listed_rows,
     pieces,
     region_of,
