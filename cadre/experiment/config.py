@@ -97,6 +97,8 @@ def _may_be_a_path(key: tuple[Any, ...], value: str) -> bool:
             return ".py:" in value
         case ("team",) | ("team", "policies", _) | ("team", "policies", _, "model"):
             return value not in EMBEDDED
+        case ("settings", "source"):
+            return value != "hub"
         case ("settings", _):
             return value.endswith(".jsonl")
     return key == ("algorithm", "reward_model")
