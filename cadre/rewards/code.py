@@ -17,8 +17,7 @@ from cadre.sandbox.checkers import Verdict, check_calls, check_stdio, check_test
 LIMITS = Limits(cpu_s=10.0, memory_mb=512)
 # As CommonMark has it, and at any depth, as in a list; what has the sign again behind it is code within a line.
 FENCE = re.compile(r"^(?P<indent>[ \t]*+)(?P<sign>`{3,}+(?=[^`\n]*+$)|~{3,}+)(?P<info>.*)", re.MULTILINE)
-FUTURE_LINE = re.compile(r"^from[ \t]+__future__[ \t]+import[^\n(]*$", re.MULTILINE)
-FUTURE = re.compile(r"^from\s+__future__\s", re.MULTILINE)
+FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*(?:\([^)]*\)|[^\n(]+)$", re.MULTILINE)
 PYTHON = re.compile(r"\{?\.?(python|py)[\d.]*(?![\w-])")
 WORD = re.compile(r"\{?\.?[A-Za-z][\w+#.-]*\}?")
 WITHIN = re.compile(
@@ -142,8 +141,7 @@ if {name!r} not in globals() and "Solution" in globals():
 
 def callable_by(name: str, program: str) -> str:
     """The program with the usual imports, and a method `name` of its class `Solution` as a function."""
-    before = "" if FUTURE.search(program) else IMPORTS + UNDEFINED.format(name=name)
-    return before + program + METHOD.format(name=name)
+    return hoisted(IMPORTS + UNDEFINED.format(name=name), program) + METHOD.format(name=name)
 
 
 def ready(problem: Program, program: str) -> str:
@@ -171,8 +169,8 @@ def _parses(source: str) -> bool:
 
 def hoisted(before: str, program: str) -> str:
     """A program behind other code; what it imports from `__future__` goes first, as Python wants it."""
-    first = "".join(f"{line}\n" for line in FUTURE_LINE.findall(program))
-    return f"{first}{before}\n\n{FUTURE_LINE.sub('', program)}"
+    first = "".join(f"{line}\n" for line in FUTURE.findall(program))
+    return f"{first}{before}\n\n{FUTURE.sub('', program)}"
 
 
 async def builds(program: str) -> bool:

@@ -105,6 +105,9 @@ def test_a_program_stands_behind_what_its_starter_defines() -> None:
     problem = Program("p", "", "f", starter, tests="assert f(1) == 2", names=("f",))
     program = "from __future__ import annotations\ndef f(x: List) -> int: return helper(x)"
     assert asyncio.run(judge(ready(problem, program), all_tests(problem))).ok
+    for line in ("from __future__ import annotations", "from __future__ import (\n    annotations,\n)"):
+        called = CallTests("g", (((2,), 2.0),))
+        assert asyncio.run(judge(f"{line}\ndef g(x: Any) -> Any: return sqrt(x * x)", called)).ok
     missing = asyncio.run(judge(ready(problem, "g = 1"), UnitTests("assert f(1) is None", names=("f",))))
     assert missing.passed == 0
 
