@@ -47,8 +47,7 @@ def at_first(tree: Mapping[str, Any]) -> float:
 
 def repaired(tree: Mapping[str, Any]) -> float:
     """Whether what the first step did not solve is solved in the end."""
-    solved = [branch["success"] for _, branch in steps(tree)]
-    return float(solved[-1] and not solved[0])
+    return float(success(tree) > at_first(tree))
 
 
 def passes(k: int) -> Callable[[Mapping[str, Any]], float]:

@@ -13,13 +13,11 @@ from cadre.settings.yaml_file import settings_of
 def refuse_ignored(overrides: Sequence[str], of: str, expected: Mapping[str, str]) -> None:
     """Raises ConfigError for `key=value` pairs whose key is in `expected`, which says what to set in its place; `of` is
     what would ignore them."""
-    for pair in overrides:
-        for key, setting in _set_by(pair):
-            if setting in expected:
-                raise ConfigError(
-                    f"{key}: got it for {of}, which would ignore it; expected {expected[setting]}. Set that, or remove "
-                    "it."
-                )
+    for key, setting in chain.from_iterable(map(_set_by, overrides)):
+        if setting in expected:
+            raise ConfigError(
+                f"{key}: got it for {of}, which would ignore it; expected {expected[setting]}. Set that, or remove it."
+            )
 
 
 def refuse_unused(overrides: Sequence[str], config: Config) -> None:

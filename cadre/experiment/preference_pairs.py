@@ -55,8 +55,4 @@ def clear(pairs: Sequence[Pair]) -> list[Pair]:
     """The pairs, each once, without those of which the opposite was seen too, as chance pays, and without those that
     prefer to say nothing."""
     seen = set(pairs)
-    return [
-        pair
-        for pair in dict.fromkeys(pairs)
-        if pair.chosen.strip() and Pair(pair.prompt, pair.rejected, pair.chosen) not in seen
-    ]
+    return [pair for pair in dict.fromkeys(pairs) if pair.chosen.strip() and pair.opposite not in seen]

@@ -20,9 +20,8 @@ FENCE = re.compile(r"^(?P<indent>[ \t]*+)(?P<sign>`{3,}+(?=[^`\n]*+$)|~{3,}+)(?P
 FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*(?:\([^)]*\)|[^\n(]+)$", re.MULTILINE)
 PYTHON = re.compile(r"\{?\.?(python|py)[\d.]*(?![\w-])")
 WORD = re.compile(r"\{?\.?[A-Za-z][\w+#.-]*\}?")
-WITHIN = re.compile(
-    r"`{3}(?:python|py)[\d.]*[ \t]*\n(.*?)`{3}", re.DOTALL
-)  # fences that share their lines with other text
+# Fences that share their lines with other text.
+WITHIN = re.compile(r"`{3}(?:python|py)[\d.]*[ \t]*\n(.*?)`{3}", re.DOTALL)
 COMPILE = "import sys\ncompile(sys.stdin.read(), '<program>', 'exec')"
 # As an import would, so that what stands below `if __name__ == "__main__"` is left.
 LOAD = """\

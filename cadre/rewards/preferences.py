@@ -31,6 +31,11 @@ class Pair:
     chosen: str
     rejected: str
 
+    @property
+    def opposite(self) -> Pair:
+        """The pair that prefers the other answer."""
+        return Pair(self.prompt, self.rejected, self.chosen)
+
 
 def read_pairs(path: Path) -> list[Pair]:
     """The pairs of a file, all of them checked; repeated ones count once. Raises DataError that names the first bad
@@ -41,7 +46,7 @@ def read_pairs(path: Path) -> list[Pair]:
     repeated = 0
     for number, raw in rows_of(path):
         pair = _pair(raw, f"pairs: {path}, line {number}")
-        if before := lines.get(Pair(pair.prompt, pair.rejected, pair.chosen)):
+        if before := lines.get(pair.opposite):
             raise DataError(
                 f"pairs: {path}, line {number}: prefers the answer that line {before} rejects to the one that it "
                 "chooses, of one prompt; expected one order. Remove one of the two lines."

@@ -24,6 +24,7 @@ MOST = 8  # tests that are run of one answer
 MARKS = ("input", "output")
 TITLE = re.compile(r"\W{0,6}(?:(?:expected )?output)?\W{0,6}", re.IGNORECASE)
 REPEATS = 2  # runs of each program
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,6 @@ async def written(text: str, program: Program) -> Tests | None:
         copied = await respelt(ready(program, right), program.entry, examples(program), own)
         own = [line for place, line in enumerate(own) if place not in copied]
     return UnitTests("\n".join(drawn(own, program)), program.setup, (program.entry,)) if own else None
-
-
-T = TypeVar("T")
 
 
 def drawn(tests: list[T], program: Program) -> list[T]:

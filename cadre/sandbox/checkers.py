@@ -132,7 +132,8 @@ async def judged(sandbox: Sandbox, program: str, tests: dict[str, Any], limits: 
     jobs = [{"kind": "tester", "nonce": nonce, **tests}, {"kind": "solution", "program": program}]
     roomy = replace(limits, output_bytes=max(limits.output_bytes, VERDICT_BYTES))
     tester, solution = await sandbox.submit(jobs, "", roomy)
-    return verdict_of(tester, nonce, solution_status(tester, solution, limits)), lost_at(tester, nonce)
+    said = told(tester, nonce)
+    return verdict_of(said, solution_status(tester, solution, limits)), lost_at(said, bool(tester.killed))
 
 
 def solution_status(tester: Ending, solution: Ending, limits: Limits) -> Status:
@@ -144,10 +145,10 @@ def solution_status(tester: Ending, solution: Ending, limits: Limits) -> Status:
     return results.status_of(solution, limits)
 
 
-def verdict_of(tester: Ending, nonce: str, status: Status) -> Verdict:
-    """Count the lines that carry the nonce. A test that has no line has not passed."""
+def verdict_of(said: Sequence[Sequence[str]], status: Status) -> Verdict:
+    """Count the lines of a tester, each by its words. A test that has no line has not passed."""
     total, passed, failures = 0, 0, []
-    for words in told(tester, nonce):
+    for words in said:
         if words[0] == "total":
             total = int(words[1])
         elif words[0] == "pass":
@@ -157,12 +158,11 @@ def verdict_of(tester: Ending, nonce: str, status: Status) -> Verdict:
     return Verdict(min(passed, total), total, tuple(failures), status)
 
 
-def lost_at(tester: Ending, nonce: str) -> int | None:
-    """The number of the test at which the solution had ended, or both were stopped; None where all were run."""
-    words = told(tester, nonce)
-    if gone := [int(line[1]) for line in words if line[0] == "gone"]:
+def lost_at(said: Sequence[Sequence[str]], killed: bool) -> int | None:
+    """The number of the test at which the solution had ended, or the tester was killed; None where all were run."""
+    if gone := [int(words[1]) for words in said if words[0] == "gone"]:
         return gone[0]
-    return sum(line[0] in ("pass", "fail") for line in words) if tester.killed else None
+    return sum(words[0] in ("pass", "fail") for words in said) if killed else None
 
 
 def told(tester: Ending, nonce: str) -> list[list[str]]:
