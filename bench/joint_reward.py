@@ -15,7 +15,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from cadre.engines.torch.reward_training import Report, Settings, train
+from cadre.engines.torch.reward_training import Report, Settings
+from cadre.experiment.reward_model import train
 from cadre.rewards.preferences import read_pairs
 from common import ROOT, record
 from real import Work
@@ -38,8 +39,8 @@ def sample(work: Work, tasks: int, out: Path) -> None:
     subprocess.run([*CADRE, "preference-pairs", WRITERS.recipe, *changes, *wanted], cwd=ROOT, check=True)
 
 
-def judged(model: str, pairs: Path, out: Path, steps: int) -> Report:
-    """Train a judge on the pairs."""
+def judged(model: str, pairs: Path, out: Path, steps: int) -> Report | None:
+    """Train a judge on the pairs. None where that was interrupted."""
 
     def tell(step: int, loss: float) -> None:
         console.print(f"step {step + 1}/{steps}  loss {loss:.3f}", highlight=False)
@@ -65,6 +66,9 @@ def main() -> None:
     if not pairs.exists():
         sample(work, chosen.tasks, pairs)
     report = judged(str(work.models / WRITERS.model), pairs, judge, chosen.steps)
+    if report is None:
+        console.print("Stopped; the same command goes on.", highlight=False)
+        return
     in_order, above = "share of held-out pairs in order", "above chance, low end of 95%"
     figures = (("before", report.before, in_order), ("after", report.after, in_order), ("margin", report.margin, above))
     for name, value, unit in figures:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cadre.cli.terminal import Overrides, RunFolder, console, must_be_new
+from cadre.cli.train import STOPPED
 from cadre.experiment import config, run_directory
 from cadre.experiment.resolve import resolve_for_trees
 
@@ -55,21 +56,30 @@ def reward_model(
     validate: Annotated[float, typer.Option(min=0.0, max=0.9, help="share of the prompts that is held out")] = 0.1,
     pairs_per_step: Annotated[int, typer.Option(min=1, help="pairs a step")] = 16,
 ) -> None:
-    """Train a reward model on preference pairs (Bradley-Terry) and write it as a Hugging Face folder."""
+    """Train a reward model on preference pairs (Bradley-Terry) and write it as a Hugging Face folder.
+
+    Interrupted, it is saved in OUT.unfinished, and the same command goes on.
+    """
     from cadre.rewards import preferences
 
     read = preferences.read_pairs(pairs)
     must_be_new(out, "reward-model --out")
-    from cadre.engines.torch import reward_training
+    from cadre.engines.torch.reward_training import Settings
+    from cadre.experiment.reward_model import steps_done, train, unfinished
 
-    settings = reward_training.Settings(steps, learning_rate, seed, validate, pairs_per_step)
     every = max(1, steps // 10)
+    if done := steps_done(out):
+        console.print(f"{unfinished(out)} has {done} of {steps} steps", markup=False, highlight=False)
 
     def tell(step: int, loss: float) -> None:
         if (step + 1) % every == 0:
             console.print(f"step {step + 1}/{steps}  loss {loss:.4f}", highlight=False)
 
-    report = reward_training.train(read, model, out, settings, tell)
+    report = train(read, model, out, Settings(steps, learning_rate, seed, validate, pairs_per_step), tell)
+    if report is None:
+        saved = f"saved in {unfinished(out)}. The same command goes on."
+        console.print(f"Stopped after {steps_done(out)} of {steps} steps; {saved}", markup=False, highlight=False)
+        raise typer.Exit(STOPPED)
     if report.held_out:
         console.print(
             f"held-out accuracy on {report.held_out} pairs: {report.before:.1%} before, {report.after:.1%} after",

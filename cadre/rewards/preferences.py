@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,12 @@ FIELDS = ("prompt", "chosen", "rejected")
 
 @dataclass(frozen=True)
 class Pair:
-    """Two answers to one conversation, of which the first is preferred."""
+    """Two answers to one conversation, the first preferred; `where` is the file and line it was read from."""
 
     prompt: tuple[Message, ...]
     chosen: str
     rejected: str
+    where: str = field(default="", compare=False)
 
     @property
     def opposite(self) -> Pair:
@@ -75,9 +76,10 @@ def _pair(raw: Mapping[str, Any], where: str) -> Pair:
         raise DataError(f"{where}: chosen and rejected are equal; expected two answers. Remove the line.")
     if not raw["chosen"].strip():
         raise DataError(f"{where}: chosen is blank; expected an answer. Fix or remove the line.")
-    return Pair(prompt_of(raw["prompt"], where), raw["chosen"], raw["rejected"])
+    return Pair(prompt_of(raw["prompt"], where), raw["chosen"], raw["rejected"], where)
 
 
 def line_of(pair: Pair) -> str:
     """A pair as `read_pairs` reads it."""
-    return json.dumps({**asdict(pair), "prompt": [{"role": m.role, "content": m.content} for m in pair.prompt]})
+    prompt = [{"role": message.role, "content": message.content} for message in pair.prompt]
+    return json.dumps({"prompt": prompt, "chosen": pair.chosen, "rejected": pair.rejected})

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cadre.engines.torch import reward_training
+from cadre.engines.torch.reward_training import Settings
 from cadre.envs.joint_policy import joint_prompt, joint_text
+from cadre.experiment import reward_model
 from cadre.rewards.preferences import Pair
 from cadre.types import Message, Observation
 from tests.engines import tiny
@@ -27,8 +28,9 @@ def polite(count: int = 24) -> list[Pair]:
 
 def test_it_beats_chance_on_unseen_prompts_and_pays_the_team(tmp_path: Path, quiet: Console) -> None:
     model = tiny.build(tmp_path / "tiny")
-    settings = reward_training.Settings(steps=40, learning_rate=2e-3, validate=0.25, pairs=8)
-    report = reward_training.train(polite(), str(model), tmp_path / "judge", settings, lambda step, loss: None)
+    settings = Settings(steps=40, learning_rate=2e-3, validate=0.25, pairs=8)
+    report = reward_model.train(polite(), str(model), tmp_path / "judge", settings, lambda step, loss: None)
+    assert report is not None
     assert report.before < 0.9
     assert (report.prompts, report.margin) == ((1.0,) * 6, pytest.approx(6 / (6 + 1.96**2) - 0.5))
     algorithm = {"name": "ippo", "k": 2, "reward_model": str(tmp_path / "judge")}

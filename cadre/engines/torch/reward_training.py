@@ -1,13 +1,15 @@
 """Training a Bradley-Terry reward model on preference pairs.
 
-What is written is a plain Hugging Face folder (AutoModelForSequenceClassification with one label, safetensors).
+What is written is a plain Hugging Face folder (AutoModelForSequenceClassification with one label, safetensors). The
+loop, which can be interrupted, is `cadre.experiment.reward_model`.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -18,14 +20,16 @@ from torch.nn.functional import logsigmoid
 
 from cadre import random_keys
 from cadre.engines.torch.base.loading import locate
-from cadre.engines.torch.reward_model import TOKENS, RewardModel, load_scorer, parts_of
-from cadre.errors import ConfigError, DivergedError, RunError
+from cadre.engines.torch.reward_model import TOKENS, Encoder, RewardModel, load_scorer, parts_of
+from cadre.errors import ConfigError, DataError, DivergedError
+from cadre.learn import tensor_files
 from cadre.learn.optimiser import Optimiser
 from cadre.rewards.preferences import Pair
 from cadre.rewards.shares import wilson
 from cadre.settings import LearnerConfig
 
 PATIENCE = 3
+WEIGHTS, PROGRESS = "weights", "progress.json"
 SCORED = 100  # answers that have mean 0 in the end
 # The ids of a pair's two scored sequences, the chosen one first.
 Encoded = tuple[tuple[int, ...], tuple[int, ...]]
@@ -74,35 +78,70 @@ class Report:
         return f"It beats chance by {self.margin:.1%} at least, on {len(self.prompts)} held-out prompts (95% interval)."
 
 
-def train(
-    pairs: Sequence[Pair], model: str, out: Path, settings: Settings, tell: Callable[[int, float], None]
-) -> Report:
-    """Train a head and the model below it on preference pairs, and write it to the new folder `out`.
+class Training:
+    """A reward model that is being trained, with its optimiser; `losses` has one of every step that is done.
 
-    `tell` is called with every step's number and loss. Raises RunError where `out` exists, ConfigError where there are
-    too few prompts to hold some out, DivergedError after three steps in a row that were not finite.
+    Raises ConfigError where there are too few prompts to hold some out and DataError for a pair that is longer than the
+    model's context, both before the model is loaded.
     """
-    if out.exists():
-        raise RunError(f"reward-model: {out} exists; expected a new folder, as nothing is ever overwritten.")
-    learned, held = split(pairs, settings.validate, settings.seed)
-    scorer = RewardModel(*load_scorer(locate(model), settings.seed), settings.tokens)
-    optimiser = Optimiser(
-        dict(scorer.model.named_parameters()), LearnerConfig(learning_rate=settings.learning_rate), settings.steps
-    )
-    encoded = [(scorer.encode(pair.prompt, pair.chosen), scorer.encode(pair.prompt, pair.rejected)) for pair in learned]
-    before, losses = accuracy(scorer, held), []
-    for step in range(settings.steps):
-        losses.append(_step(scorer, optimiser, [encoded[index] for index in _picked(len(encoded), step, settings)]))
-        tell(step, losses[-1])
-    rights = orders(scorer, held)
-    by_prompt = {pair.prompt: [] for pair in held}  # type: dict[object, list[float]]
-    for pair, right in zip(held, rights, strict=True):
-        by_prompt[pair.prompt].append(right)
-    after = fmean(rights) if rights else float("nan")
-    report = Report(tuple(losses), before, after, len(held), tuple(map(fmean, by_prompt.values())))
-    centre(scorer, learned, settings.seed)
-    _save(scorer, out)
-    return report
+
+    def __init__(self, pairs: Sequence[Pair], model: str, settings: Settings) -> None:
+        self.settings, self.losses, self.before = settings, list[float](), float("nan")
+        self.learned, self.held = split(pairs, settings.validate, settings.seed)
+        source = locate(model)
+        encoder = Encoder.of(source)
+        for pair in pairs:
+            refuse_long(pair, encoder)
+        self.scorer = RewardModel(*load_scorer(source, settings.seed), settings.tokens)
+        self._weights = dict(self.scorer.model.named_parameters())
+        rate = LearnerConfig(learning_rate=settings.learning_rate)
+        self._optimiser = Optimiser(self._weights, rate, settings.steps)
+        answers = ((pair.prompt, (pair.chosen, pair.rejected)) for pair in self.learned)
+        encode = self.scorer.encode
+        self._encoded = [(encode(prompt, chosen), encode(prompt, rejected)) for prompt, (chosen, rejected) in answers]
+
+    def step(self) -> float:
+        """The loss of one step more. Raises DivergedError after three in a row that were not finite."""
+        if not self.losses:
+            self.before = accuracy(self.scorer, self.held)
+        chosen = _picked(len(self._encoded), len(self.losses), self.settings)
+        self.losses.append(_step(self.scorer, self._optimiser, [self._encoded[index] for index in chosen]))
+        return self.losses[-1]
+
+    def save(self, folder: Path) -> None:
+        """Write what `load` goes on from."""
+        tensor_files.write(self._weights, folder, WEIGHTS)
+        self._optimiser.save(folder)
+        (folder / PROGRESS).write_text(json.dumps({"losses": self.losses, "before": self.before}))
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote of the same pairs, model and settings."""
+        tensor_files.read(self._weights, folder, WEIGHTS)
+        self._optimiser.load(folder)
+        told = json.loads((folder / PROGRESS).read_text())
+        self.losses, self.before = told["losses"], told["before"]
+
+    def finish(self, out: Path) -> Report:
+        """Judge the held-out pairs, and write the model to the new folder `out`."""
+        rights = orders(self.scorer, self.held)
+        by_prompt: dict[object, list[float]] = {pair.prompt: [] for pair in self.held}
+        for pair, right in zip(self.held, rights, strict=True):
+            by_prompt[pair.prompt].append(right)
+        after = fmean(rights) if rights else float("nan")
+        shares = tuple(map(fmean, by_prompt.values()))
+        centre(self.scorer, self.learned, self.settings.seed)
+        _save(self.scorer, out)
+        return Report(tuple(self.losses), self.before, after, len(self.held), shares)
+
+
+def refuse_long(pair: Pair, encoder: Encoder) -> None:
+    """Raises DataError for a pair with an answer that does not fit into the model's context with its prompt."""
+    length = max(len(encoder.encode(pair.prompt, answer)) for answer in (pair.chosen, pair.rejected))
+    if encoder.context is not None and length > encoder.context:
+        raise DataError(
+            f"{pair.where or 'pairs: a pair'}: a prompt and an answer have {length} tokens; expected at most "
+            f"{encoder.context}, the model's context. Shorten it or leave it out."
+        )
 
 
 def centre(scorer: RewardModel, pairs: Sequence[Pair], seed: int) -> None:

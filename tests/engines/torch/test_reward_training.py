@@ -1,6 +1,10 @@
 """Training of reward models on tiny models: they learn an order, and their loss is the published one."""
 
 import math
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +13,10 @@ from typer.testing import CliRunner
 
 from cadre.cli.app import app
 from cadre.engines.torch.reward_model import RewardModel, load_scorer
-from cadre.engines.torch.reward_training import Report, Settings, _picked, accuracy, preference_loss, split, train
-from cadre.errors import ConfigError, DivergedError, RunError
-from cadre.rewards.preferences import Pair, line_of
+from cadre.engines.torch.reward_training import Report, Settings, _picked, accuracy, preference_loss, split
+from cadre.errors import ConfigError, DataError, DivergedError, RunError
+from cadre.experiment.reward_model import train, unfinished
+from cadre.rewards.preferences import Pair, line_of, read_pairs
 from cadre.types import Message
 
 FAST = Settings(steps=30, learning_rate=2e-3, validate=0.25, pairs=8)
@@ -24,7 +29,9 @@ def toy(count: int = 24) -> list[Pair]:
 
 def trained(folders, tmp_path: Path, settings: Settings = FAST, name: str = "llama") -> tuple[Path, Report]:
     out = tmp_path / f"{name}-judge"
-    return out, train(toy(), str(folders[name]), out, settings, lambda step, loss: None)
+    report = train(toy(), str(folders[name]), out, settings, lambda step, loss: None)
+    assert report is not None
+    return out, report
 
 
 def test_a_separable_order_is_learned(folders, tmp_path):
@@ -53,6 +60,7 @@ def test_the_loss_is_minus_the_log_of_the_sigmoid_of_the_margin(folders, tmp_pat
     for name, tokens in (("whole", 4096), ("cut", 150)):
         settings = Settings(steps=1, learning_rate=2e-3, validate=0.25, pairs=8, tokens=tokens)
         report = train(toy(), str(folders["llama"]), tmp_path / name, settings, lambda step, loss: None)
+        assert report is not None
         assert report.losses[0] == pytest.approx(wanted, abs=1e-5)
 
 
@@ -89,6 +97,51 @@ def test_nothing_is_overwritten_and_nothing_that_diverged_is_written(folders, tm
     with pytest.raises(DivergedError, match="Lower --learning-rate"):
         train(toy(), str(folders["llama"]), tmp_path / "far", Settings(8, 1e30), lambda step, loss: None)
     assert not (tmp_path / "far").exists()
+    assert not unfinished(tmp_path / "far").exists()
+
+
+def interrupted_at(step: int) -> Callable[[int, float], None]:
+    def tell(done: int, loss: float) -> None:
+        if done == step:
+            signal.raise_signal(signal.SIGINT)
+
+    return tell
+
+
+@pytest.mark.parametrize("step", [0, 3, 5])
+def test_one_that_was_interrupted_goes_on_as_if_it_had_not_been(folders, tmp_path, step):
+    settings, model = Settings(steps=6, learning_rate=1e-3, validate=0.25, pairs=4), str(folders["llama"])
+    whole = train(toy(), model, tmp_path / "whole", settings, lambda step, loss: None)
+    assert train(toy(), model, tmp_path / "cut", settings, interrupted_at(step)) is None
+    assert not (tmp_path / "cut").exists()
+    told: list[int] = []
+    assert train(toy(), model, tmp_path / "cut", settings, lambda step, loss: told.append(step)) == whole
+    assert told == list(range(step + 1, 6))
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut"))
+    assert first == second
+    assert not unfinished(tmp_path / "cut").exists()
+
+
+def test_one_that_was_interrupted_goes_on_with_what_it_was_begun_with_alone(folders, tmp_path):
+    settings, model, out = Settings(steps=4, validate=0.25, pairs=4), str(folders["llama"]), tmp_path / "cut"
+    train(toy(), model, out, settings, interrupted_at(0))
+    with pytest.raises(RunError, match="begun with learning_rate=1e-05; expected the same"):
+        train(toy(), model, out, replace(settings, learning_rate=1e-4), lambda step, loss: None)
+    with pytest.raises(RunError, match="begun with checksum="):
+        train(toy(23), model, out, settings, lambda step, loss: None)
+    with pytest.raises(RunError, match="begun with model="):
+        train(toy(), str(folders["qwen3"]), out, settings, lambda step, loss: None)
+
+
+def test_a_pair_longer_than_the_context_is_refused_before_the_model_is_loaded(folders, tmp_path):
+    source = tmp_path / "no-weights"
+    shutil.copytree(folders["llama"], source)
+    (source / "model.safetensors").write_bytes(b"cut")
+    path = tmp_path / "pairs.jsonl"
+    long = Pair((Message("user", "q"),), "a", "b" * 600)
+    path.write_text("".join(line_of(pair) + "\n" for pair in (*toy(4), long)))
+    with pytest.raises(DataError, match=r"pairs.jsonl, line 5: a prompt and an answer have 6\d\d tokens; .* 512"):
+        train(read_pairs(path), str(source), tmp_path / "judge", FAST, lambda step, loss: None)
 
 
 def test_the_command(folders, tmp_path):
