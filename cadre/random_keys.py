@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from functools import lru_cache
 
 MASK = (1 << 64) - 1
 
@@ -29,3 +30,14 @@ def fold(base: int, index: int) -> int:
 def generator(*parts: str | int) -> random.Random:
     """A Python generator seeded by the key of the parts."""
     return random.Random(key(*parts))
+
+
+def in_epochs(size: int, count: int, step: int, seed: int, name: str) -> list[int]:
+    """The `count` of `size` places that a step takes: epochs, each in an order of its own, keyed by seed and name."""
+    places = range(step * count, (step + 1) * count)
+    return [_order(size, seed, name, place // size)[place % size] for place in places]
+
+
+@lru_cache(maxsize=2)
+def _order(size: int, seed: int, name: str, epoch: int) -> list[int]:
+    return generator(seed, name, epoch).sample(range(size), size)

@@ -1,8 +1,10 @@
-"""Conversations with the answer that a model should have given, as token ids: what supervised learning is told."""
+"""Conversations with the answer that a model should have given, as token ids: what supervised learning and reward
+models are told."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Self
 
 from transformers import AutoConfig, AutoTokenizer
 
@@ -12,19 +14,31 @@ from cadre.types import Message
 
 
 class AnswerEncoder:
-    """The tokenizer and chat template of one model. `model` is a folder or a hub name that is known to be there.
-    `context` is the longest sequence that it takes, None where it does not say."""
+    """How answers to conversations are written for one model. `context` is the longest sequence that it takes, None
+    where it does not say."""
 
-    def __init__(self, model: str, enable_thinking: bool | None = None, trust_remote_code: bool = False) -> None:
-        self._tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
-        self._template = Template(self._tokenizer, enable_thinking)
-        self.context = context_of(AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code))
+    def __init__(self, tokenizer: Any, context: int | None, enable_thinking: bool | None = None) -> None:
+        self._tokenizer, self.context = tokenizer, context
+        self._template = Template(tokenizer, enable_thinking)
+
+    @classmethod
+    def of(cls, model: str, enable_thinking: bool | None = None, trust_remote_code: bool = False) -> Self:
+        """That of a folder, or of a hub name that is known to be there; no weights are read."""
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+        return cls(tokenizer, context_of(config), enable_thinking)
 
     def encode(self, prompt: Sequence[Message], answer: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(ids of the prompt, ids of the answer with the token that ends its turn): as sampling would have them."""
-        answered = tuple(self._tokenizer(answer, add_special_tokens=False).input_ids)
         end = self._template.end_of_turn
-        return self._template.prompt_ids(prompt, None, ()), (
-            *answered,
-            self._tokenizer.eos_token_id if end is None else end,
-        )
+        ended = self._tokenizer.eos_token_id if end is None else end
+        return self._template.prompt_ids(prompt, None, ()), (*self._answered(answer), ended)
+
+    def scored(self, prompt: Sequence[Message], answer: str) -> tuple[int, ...]:
+        """The ids of both as one sequence, with the token that ends a turn where the template has one."""
+        end = self._template.end_of_turn
+        closed = () if end is None else (end,)
+        return (*self._template.prompt_ids(prompt, None, ()), *self._answered(answer), *closed)
+
+    def _answered(self, answer: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer(answer, add_special_tokens=False).input_ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 
 from cadre import random_keys
 from cadre.advantages.batch import build_batch, useful
@@ -161,13 +161,7 @@ async def evaluate_now(training: Training, step: int, ahead: SamplingAhead) -> N
 
 def pick(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:
     """The tasks of a step: epochs of the training split, each shuffled by its own key."""
-    positions = range(step * count, (step + 1) * count)
-    return [tasks[_order(len(tasks), seed, position // len(tasks))[position % len(tasks)]] for position in positions]
-
-
-@lru_cache(maxsize=2)
-def _order(size: int, seed: int, epoch: int) -> list[int]:
-    return random_keys.generator(seed, "order", epoch).sample(range(size), size)
+    return [tasks[place] for place in random_keys.in_epochs(len(tasks), count, step, seed, "order")]
 
 
 def due(step: int, every: int) -> bool:

@@ -40,7 +40,11 @@ def train(
     home.mkdir(parents=True, exist_ok=True)
     with RunLock(home):
         (home / BEGUN).write_text(json.dumps(begun, indent=1) + "\n", encoding="utf-8")
-        report = _trained(training, home, out, tell)
+        try:
+            report = _trained(training, home, out, tell)
+        except DivergedError:
+            shutil.rmtree(home)
+            raise
         if report is not None:
             shutil.rmtree(home)
     return report
@@ -83,11 +87,7 @@ def _trained(training: Training, home: Path, out: Path, tell: Callable[[int, flo
     interrupt, total = Interrupt(), training.settings.steps
     with interrupt.on_signals():
         while len(training.losses) < total and not interrupt.asked:
-            try:
-                loss = training.step()
-            except DivergedError:
-                shutil.rmtree(home)
-                raise
+            loss = training.step()
             done = len(training.losses)
             tell(done - 1, loss)
             if done % SAVE_EVERY == 0 or done == total or interrupt.asked:

@@ -119,7 +119,7 @@ def encoded(experiment: Experiment, examples: Sequence[Example]) -> list[Datum]:
         name = experiment.trained_roles[example.role]
         if name not in encoders:
             policy = experiment.policies[name]
-            encoders[name] = AnswerEncoder(experiment.models[name], policy.enable_thinking, policy.trust_remote_code)
+            encoders[name] = AnswerEncoder.of(experiment.models[name], policy.enable_thinking, policy.trust_remote_code)
         prompt, answer = encoders[name].encode(example.prompt, example.answer)
         most, length = encoders[name].context, len(prompt) + len(answer)
         if most is not None and length > most:
@@ -165,12 +165,8 @@ async def _steps(
 
 def picked(data: Sequence[Datum], step: int, settings: WarmStart) -> list[Datum]:
     """The examples of a step: epochs, each in an order of its own."""
-    places = range(step * settings.examples, (step + 1) * settings.examples)
-    orders = {
-        epoch: random_keys.generator(settings.seed, "warm start", epoch).sample(range(len(data)), len(data))
-        for epoch in {place // len(data) for place in places}
-    }
-    return [data[orders[place // len(data)][place % len(data)]] for place in places]
+    places = random_keys.in_epochs(len(data), settings.examples, step, settings.seed, "warm start")
+    return [data[place] for place in places]
 
 
 def _hand_over(experiment: Experiment, run: Run) -> None:

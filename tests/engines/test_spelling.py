@@ -36,6 +36,6 @@ def test_code_that_ships_with_a_tokenizer_runs_where_it_is_trusted(tmp_path: Pat
     plain = Speller(str(SEED)).spell(20)
     assert Speller(str(folder), trust_remote_code=True).spell(20) == plain
     prompt, answer = [Message("user", "hi")], "there"
-    trusting = AnswerEncoder(str(folder), trust_remote_code=True)
-    assert trusting.encode(prompt, answer) == AnswerEncoder(str(SEED)).encode(prompt, answer)
+    trusting = AnswerEncoder.of(str(folder), trust_remote_code=True)
+    assert trusting.encode(prompt, answer) == AnswerEncoder.of(str(SEED)).encode(prompt, answer)
     assert type(trusting._tokenizer).__name__ == "Mine"

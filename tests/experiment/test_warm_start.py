@@ -44,7 +44,7 @@ def losses(run: Run, policy: str = "shared") -> list[float]:
 def test_the_loss_is_the_cross_entropy_of_the_answers(speaker: Path, tmp_path: Path) -> None:
     """Of the first step: four answers of one digit and the end, the mean over their eight tokens."""
     run = warmed(configured(speaker), tmp_path / "run")
-    encoder, model = AnswerEncoder(str(speaker)), AutoModelForCausalLM.from_pretrained(speaker)
+    encoder, model = AnswerEncoder.of(str(speaker)), AutoModelForCausalLM.from_pretrained(speaker)
     sums, tokens = 0.0, 0
     for example in digits():
         prompt, answer = encoder.encode(example.prompt, example.answer)
@@ -63,10 +63,10 @@ def test_only_the_answer_is_learned() -> None:
 
 
 def test_an_example_longer_than_the_context_is_refused_before_there_is_a_run(speaker: Path, tmp_path: Path) -> None:
-    most = AnswerEncoder(str(speaker)).context
+    most = AnswerEncoder.of(str(speaker)).context
     assert most is not None
     prompt = (Message("user", "1"),)
-    spare = most - sum(map(len, AnswerEncoder(str(speaker)).encode(prompt, "")))
+    spare = most - sum(map(len, AnswerEncoder.of(str(speaker)).encode(prompt, "")))
     chosen = configured(speaker)
     assert len(encoded(resolve(chosen), [Example("speaker", prompt, "2" * spare)])[0].token_ids) == most
     path = tmp_path / "examples.jsonl"

@@ -21,6 +21,7 @@ from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
 from cadre.engines import chat_template
+from cadre.engines.answers import AnswerEncoder
 from cadre.engines.context import context_of
 from cadre.engines.model_folder import reading
 from cadre.engines.torch.base.loading import locate, pick_device
@@ -32,32 +33,12 @@ TOKENS = 4_096
 MEAN = "reward_mean"  # in the configuration of a folder
 
 
-class Encoder:
-    """How conversations with an answer are written for a reward model. `context` is the longest sequence that it takes,
-    None where it does not say."""
-
-    def __init__(self, tokenizer: Any, context: int | None) -> None:
-        self.template, self.context, self._tokenizer = chat_template.Template(tokenizer), context, tokenizer
-
-    @classmethod
-    def of(cls, source: str) -> Encoder:
-        """That of a folder or a hub name; no weights are read. Raises EngineError where there is no tokenizer."""
-        with reading(source, "reward model"):
-            return cls(AutoTokenizer.from_pretrained(source), context_of(AutoConfig.from_pretrained(source)))
-
-    def encode(self, prompt: Sequence[Message], answer: str) -> tuple[int, ...]:
-        """The ids of a scored sequence, however long."""
-        answered = self._tokenizer(answer, add_special_tokens=False).input_ids
-        end = self.template.end_of_turn
-        return (*self.template.prompt_ids(prompt, None, ()), *answered, *(() if end is None else (end,)))
-
-
 class RewardModel:
     """A model with its tokenizer; lives as long as whoever asks it. `tokens` bounds the padded size of a forward."""
 
     def __init__(self, model: Any, tokenizer: Any, tokens: int = TOKENS) -> None:
         self.model, self.tokenizer, self.tokens = model.eval(), tokenizer, tokens
-        self._encoder = Encoder(tokenizer, context_of(model.config))
+        self._encoder = AnswerEncoder(tokenizer, context_of(model.config))
         self.pad = model.config.get_text_config().pad_token_id
         self.mean = float(getattr(model.config, MEAN, 0.0))
 
@@ -90,7 +71,7 @@ class RewardModel:
 
     def encode(self, prompt: Sequence[Message], answer: str) -> tuple[int, ...]:
         """The ids of a scored sequence. Raises EngineError where it is longer than the model's context."""
-        ids, most = self._encoder.encode(prompt, answer), self._encoder.context
+        ids, most = self._encoder.scored(prompt, answer), self._encoder.context
         if most is not None and len(ids) > most:
             raise EngineError(
                 f"The reward model's context holds {most} tokens, and a prompt with its answer has {len(ids)}; "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,10 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from cadre import random_keys
+from cadre.engines.answers import AnswerEncoder
+from cadre.engines.model_folder import reading
 from cadre.engines.torch.base.loading import locate
-from cadre.engines.torch.reward_model import TOKENS, Encoder, RewardModel, load_scorer, parts_of
+from cadre.engines.torch.reward_model import TOKENS, RewardModel, load_scorer, parts_of
 from cadre.errors import ConfigError, DataError, DivergedError
 from cadre.learn import tensor_files
 from cadre.learn.optimiser import Optimiser
@@ -89,16 +90,14 @@ class Training:
         self.settings, self.losses, self.before = settings, list[float](), float("nan")
         self.learned, self.held = split(pairs, settings.validate, settings.seed)
         source = locate(model)
-        encoder = Encoder.of(source)
-        for pair in pairs:
-            refuse_long(pair, encoder)
+        with reading(source, "reward model"):
+            encoder = AnswerEncoder.of(source)
+        encoded = {pair: fitting(pair, encoder) for pair in pairs}
+        self._encoded = [encoded[pair] for pair in self.learned]
         self.scorer = RewardModel(*load_scorer(source, settings.seed), settings.tokens)
         self._weights = dict(self.scorer.model.named_parameters())
         rate = LearnerConfig(learning_rate=settings.learning_rate)
         self._optimiser = Optimiser(self._weights, rate, settings.steps)
-        answers = ((pair.prompt, (pair.chosen, pair.rejected)) for pair in self.learned)
-        encode = self.scorer.encode
-        self._encoded = [(encode(prompt, chosen), encode(prompt, rejected)) for prompt, (chosen, rejected) in answers]
 
     def step(self) -> float:
         """The loss of one step more. Raises DivergedError after three in a row that were not finite."""
@@ -134,14 +133,16 @@ class Training:
         return Report(tuple(self.losses), self.before, after, len(self.held), shares)
 
 
-def refuse_long(pair: Pair, encoder: Encoder) -> None:
-    """Raises DataError for a pair with an answer that does not fit into the model's context with its prompt."""
-    length = max(len(encoder.encode(pair.prompt, answer)) for answer in (pair.chosen, pair.rejected))
+def fitting(pair: Pair, encoder: AnswerEncoder) -> Encoded:
+    """The pair as it is scored. Raises DataError where it does not fit into the model's context."""
+    encoded = encoder.scored(pair.prompt, pair.chosen), encoder.scored(pair.prompt, pair.rejected)
+    length = max(map(len, encoded))
     if encoder.context is not None and length > encoder.context:
         raise DataError(
             f"{pair.where or 'pairs: a pair'}: a prompt and an answer have {length} tokens; expected at most "
             f"{encoder.context}, the model's context. Shorten it or leave it out."
         )
+    return encoded
 
 
 def centre(scorer: RewardModel, pairs: Sequence[Pair], seed: int) -> None:
@@ -208,14 +209,8 @@ def _step(scorer: RewardModel, optimiser: Optimiser, pairs: Sequence[Encoded]) -
 
 
 def _picked(count: int, step: int, settings: Settings) -> list[int]:
-    """The pairs of a step: epochs, each in an order of its own."""
-
-    def order(epoch: int) -> random.Random:
-        return random_keys.generator(settings.seed, "pairs", epoch)
-
-    positions = range(step * settings.pairs, (step + 1) * settings.pairs)
-    epochs = {epoch: order(epoch).sample(range(count), count) for epoch in {place // count for place in positions}}
-    return [epochs[place // count][place % count] for place in positions]
+    """The pairs of a step."""
+    return random_keys.in_epochs(count, settings.pairs, step, settings.seed, "pairs")
 
 
 def _save(scorer: RewardModel, out: Path) -> None:
