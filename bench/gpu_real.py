@@ -1,6 +1,6 @@
 """A graphics card: games and pairs with programs that a 0.5B coder really writes, in slices of under ten minutes.
 
-    python bench/gpu_real.py --model DIR [--data DIR] [--runs DIR] [--minutes 9] [plan-path sokoban pairs]
+    python bench/gpu_real.py --model DIR [--data DIR] [--runs DIR] [--steps 100] [--minutes 9] [plan-path sokoban pairs]
 
 First the temperature is found: 20 tasks four times each at 0.3, 0.6 and 1.0, and the one at which most programs run
 (for pairs: pass a test) is trained at. Then the training, stopped and gone on with every `--minutes`, and 100 held-out
@@ -32,7 +32,7 @@ KNOWN: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "sokoban": ("sokoban-qwen2.5-coder-0.5b-L1", "tool/ran", GAMES),
     "pairs": ("pairs-mbpp-qwen2.5-coder-0.5b", "tests", ("train.tasks_per_step=8",)),
 }
-SHORT = ("train.steps=100", "train.checkpoint_minutes=2", "evaluate.tasks=0")
+SHORT = ("train.checkpoint_minutes=2", "evaluate.tasks=0")
 EVERY_GAME_STEP = ("train.tasks_per_step=16", "learner.learning_rate=1.0e-4", "learner.minibatches=1")
 
 
@@ -69,15 +69,15 @@ def temperature_of(name: str, changes: Sequence[str], home: Path, clock: Clock) 
     return float(json.loads(kept.read_text()))
 
 
-def work(name: str, model: Path, data: str, runs: Path, clock: Clock) -> None:
+def work(name: str, model: Path, data: str, runs: Path, steps: int, clock: Clock) -> None:
     """Everything about one task that is not done yet."""
     home, recipe = runs / name, KNOWN[name][0]
     home.mkdir(parents=True, exist_ok=True)
     changes = changes_of(name, model, data)
     changes.append(f"sampling.temperature={temperature_of(name, changes, home, clock)}")
-    before = evaluate(recipe, changes, home / "before", range(100), clock)
-    train(recipe, changes, home / "run", clock)
-    after = evaluate(str(home / "run"), [], home / "after", range(100), clock)
+    before = evaluate(recipe, changes, home / "before", range(100), clock, each=100)
+    train(recipe, changes, home / "run", clock, [f"train.steps={steps}"])
+    after = evaluate(str(home / "run"), [], home / "after", range(100), clock, each=100)
     told = home / "told"
     if told.exists():
         return
@@ -96,6 +96,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="the folder of Qwen2.5-Coder-0.5B-Instruct")
     parser.add_argument("--data", default="hub", help="where MBPP is: a folder, or hub")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "gpu")
+    parser.add_argument("--steps", type=int, default=100, help="of training; may be changed when it goes on")
     parser.add_argument("--minutes", type=float, default=9.0, help="end after so long, and go on at the next call")
     chosen = parser.parse_args()
     if unknown := [task for task in chosen.tasks if task not in KNOWN]:
@@ -104,7 +105,7 @@ def main() -> None:
     clock = Clock(time.monotonic(), max(60.0, 60 * chosen.minutes - 90))
     try:
         for name in chosen.tasks or KNOWN:
-            work(name, joined(chosen.model), chosen.data, chosen.runs.absolute(), clock)
+            work(name, joined(chosen.model), chosen.data, chosen.runs.absolute(), chosen.steps, clock)
     except OutOfTimeError:
         console.print("The time is over; the same command goes on.", highlight=False)
     else:

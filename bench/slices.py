@@ -44,13 +44,17 @@ class Clock:
         return left
 
 
-def train(recipe: str, changes: Sequence[str], folder: Path, clock: Clock) -> None:
-    """Train to the end, from where the folder stands. Raises OutOfTimeError where that is not reached."""
+def train(recipe: str, changes: Sequence[str], folder: Path, clock: Clock, newest: Sequence[str] = ()) -> None:
+    """Train to the end, from where the folder stands; `newest` are changes that are made to a run that goes on too.
+
+    Raises OutOfTimeError where the end is not reached.
+    """
     done = folder.with_suffix(".done")
     if done.exists():
         return
     begun = (folder / "config.yaml").is_file()
-    arguments = ["--run", str(folder), "--resume"] if begun else [recipe, *changes, "--run", str(folder)]
+    what = ["--resume"] if begun else [recipe, *changes]
+    arguments = [*what, *newest, "--run", str(folder)]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".log").open("a") as log:
         code = _stopped_in_time([*CADRE, "train", *arguments], log.fileno(), clock)

@@ -28,6 +28,7 @@ import os
 import platform
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -219,8 +220,17 @@ def new_folder(recipe: str, parent: Path = Path("runs")) -> Path:
 
 
 def machine() -> str:
-    """The machine in general words; never its name."""
-    return f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}"
+    """The machine in general words, with its graphics cards where it has some; never its name."""
+    return ", ".join([f"{os.cpu_count()} cores", platform.machine(), platform.system(), *_cards()])
+
+
+def _cards() -> list[str]:
+    """The names of the graphics cards that the driver's own tool lists; empty where there is none."""
+    try:
+        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
 
 
 def _version(package: str) -> str | None:

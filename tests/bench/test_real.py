@@ -285,7 +285,7 @@ def test_what_a_training_alone_is_told_is_left_out_of_its_evaluation(
     (tmp_path / "eval.py").write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
     monkeypatch.setattr(slices, "CADRE", [sys.executable, str(tmp_path / "eval.py")])
     changes = ["sampling.temperature=0.7", *gpu_real.SHORT, "train.seed=3", "sampling.max_tokens=9"]
-    taken = ["train.steps=100", "train.checkpoint_minutes=2", "sampling.max_tokens=9"]
+    taken = ["train.checkpoint_minutes=2", "sampling.max_tokens=9"]
     assert slices._evaluated(["r", *changes, "--tasks", "2"]) == ["eval", "r", *taken, "--tasks", "2", "--json"]
 
 
