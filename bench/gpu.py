@@ -13,7 +13,7 @@ largest   the largest shape that one card holds with two adapters, and with two 
 Random weights in the shapes of Qwen3-0.6B and 1.7B, trained whole, and 8B, as two adapters. MFU counts 6 operations a
 weight and token that is run, 4 where only adapters are trained, without attention and without what is computed again.
 A part that would not fit into the minutes is left out, and said. `--write` appends `gpu.*` to results/gpu.jsonl.
-`--tiny` runs all of it on the CPU on tiny shapes, and measures nothing. No card has run it yet.
+`--tiny` runs all of it on the CPU on tiny shapes, and measures nothing.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ First the temperature is found: 20 tasks four times each at 0.3, 0.6 and 1.0, an
 (for pairs: pass a test) is trained at. Then the training, stopped and gone on with every `--minutes`, and 100 held-out
 tasks before and after. Call it again until it says that all is done; everything lies in `--runs`. DIR is the folder of
 Qwen2.5-Coder-0.5B-Instruct; weights that had to be brought in parts (`model.safetensors.part-00`, ...) are put together
-there first. Appends `gpu.TASK.*` to results/gpu.jsonl. It has not been run on a card yet.
+there first. Appends `gpu.TASK.*` to results/gpu.jsonl, and writes the curve and episodes to results/gpu-TASK.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 
 import real_measures as measures
-from common import ROOT, record
+from common import RESULTS, ROOT, record
 from slices import Clock, OutOfTimeError, evaluate, play_sampled, train
 from trainings import console
 
@@ -32,6 +32,7 @@ KNOWN: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "sokoban": ("sokoban-qwen2.5-coder-0.5b-L1", "tool/ran", GAMES),
     "pairs": ("pairs-mbpp-qwen2.5-coder-0.5b", "tests", ("train.tasks_per_step=8",)),
 }
+CURVE = ("rollout/success", "rollout/tokens", "time/sample_s", "time/learn_s")
 SHORT = ("train.checkpoint_minutes=2", "evaluate.tasks=0")
 EVERY_GAME_STEP = ("train.tasks_per_step=16", "learner.learning_rate=1.0e-4", "learner.minibatches=1")
 
@@ -87,7 +88,22 @@ def work(name: str, model: Path, data: str, runs: Path, steps: int, clock: Clock
     mean, low, high = measures.gain(*tables)
     record("gpu", f"gpu.{name}.gain", [low, mean, high], "share", COMMAND, 100, [0])
     console.print(f"{name}: {mean:+.3f} [{low:+.3f}, {high:+.3f}]", highlight=False)
+    read_aloud(name, home, before.files, after.files)
     told.touch()
+
+
+def read_aloud(name: str, home: Path, before: Sequence[Path], after: Sequence[Path]) -> None:
+    """The curve, and episodes before and after, as results/gpu-NAME.md."""
+    steps = [json.loads(line) for line in (home / "run" / "metrics.jsonl").read_text().splitlines()]
+    columns = [key for key in steps[0] if key in CURVE or key.startswith("parts/") or key.endswith("/reward")]
+    lines = [f"# {name} on a graphics card", "", f"By `{COMMAND}`. Training, a line a step:", ""]
+    lines += [f"| step | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    lines += [f"| {one['step'] + 1} | {' | '.join(f'{one.get(key, 0.0):.6g}' for key in columns)} |" for one in steps]
+    for when, files, count in (("Before", before, 3), ("After", after, 30)):
+        lines += ["", f"## {when}, greedily"]
+        for tree in measures.trees_of(files)[:count]:
+            lines += measures.aloud(tree)
+    (RESULTS / f"gpu-{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def main() -> None:

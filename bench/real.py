@@ -141,11 +141,7 @@ def read_aloud(work: Work, name: str) -> None:
     for when, seed in (("Before", None), ("After", READ)):
         lines += ["", f"## {when}"]
         for tree in measures.trees_of(work.play(name, Line(known.own), seed).files)[: 3 if seed is None else SHOWN]:
-            lines += ["", f"### {tree['task']['id']}: reward {measures.reward(tree):.2f}"]
-            for node, _ in measures.steps(tree):
-                for role, (said,) in node["samples"].items():
-                    told = [f"> {line}".rstrip() for line in said["text"].splitlines() or [""]]
-                    lines += ["", f"`{role}` ({len(said['token_ids'])} tokens, {said['finish']}):", "", *told]
+            lines += measures.aloud(tree)
     (RESULTS / f"real-{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -91,6 +91,16 @@ def helps(tree: Mapping[str, Any]) -> float:
     return float(part("calls")(tree) > 0 and part("ignored")(tree) == 0)
 
 
+def aloud(tree: Mapping[str, Any]) -> list[str]:
+    """What everybody said, as lines of Markdown."""
+    lines = ["", f"### {tree['task']['id']}: reward {reward(tree):.2f}"]
+    for node, _ in steps(tree):
+        for role, (said,) in node["samples"].items():
+            told = [f"> {line}".rstrip() for line in said["text"].splitlines() or [""]]
+            lines += ["", f"`{role}` ({len(said['token_ids'])} tokens, {said['finish']}):", "", *told]
+    return lines
+
+
 def gain(before: Sequence[float], after: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
     """(mean, low, high) of after - before over tasks, with the 95% interval of a paired bootstrap.
 

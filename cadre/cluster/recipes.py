@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class EngineRecipe:
     """A torch engine: its arguments, as `TorchEngine` has them, the bytes that earlier turns may take, and whether its
-    decoding steps are replayed as CUDA graphs."""
+    decoding steps are replayed as CUDA graphs; None: if it is on a card."""
 
     model: str
     policies: Mapping[str, PolicyConfig]
@@ -26,19 +26,18 @@ class EngineRecipe:
     memory: int | None = None
     sharing: int = 1
     turns: int | None = None
-    graphs: bool = False
+    graphs: bool | None = None
 
     def make(self) -> TorchEngine:
         """The engine, in this process. Raises EngineError where the model cannot be used, or not as asked."""
         from cadre.engines.torch import TorchEngine
-        from cadre.engines.torch.engine import check_graphs
+        from cadre.engines.torch.engine import graphs_for
 
-        if self.graphs:
-            check_graphs(self.policies)
+        graphs = graphs_for(self.policies, self.graphs)
         engine = TorchEngine(self.model, self.policies, self.seed, self.memory, self.sharing)
         if self.turns is not None and engine.loaded.pictures is None:
             engine.turns.limit = self.turns
-        engine.graphs = self.graphs
+        engine.graphs = graphs
         return engine
 
     def within(self, memory: int) -> EngineRecipe:

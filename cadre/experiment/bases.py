@@ -88,10 +88,12 @@ def turns_setting(experiment: Experiment, names: Sequence[str]) -> int | None:
     return min((int(gib * GIB) for gib in wanted if gib is not None), default=None)
 
 
-def graphs_setting(experiment: Experiment, names: Sequence[str]) -> bool:
-    """Whether decoding steps of an engine are replayed as CUDA graphs: if one of its policies asks for it."""
+def graphs_setting(experiment: Experiment, names: Sequence[str]) -> bool | None:
+    """Whether decoding steps of an engine are replayed as CUDA graphs: if one of its policies asks for it, else not if
+    one asks for that; None where nobody says."""
     config = experiment.config.sampling
-    return any(merged(config, experiment.policies[name].sampling).graphs for name in names)
+    said = {merged(config, experiment.policies[name].sampling).graphs for name in names} - {None}
+    return any(said) if said else None
 
 
 def ranks_of(experiment: Experiment, names: Sequence[str]) -> int:

@@ -25,8 +25,8 @@ class SamplingConfig(Section):
     turns_memory: Annotated[float, Field(ge=0.0)] | None = Field(
         None, description="GiB for keys and values of a step's earlier turns, 0 for none; unset: a quarter of memory"
     )
-    graphs: bool = Field(
-        False, description="on a card, replay the torch engine's decoding steps as CUDA graphs (docs/speed.md)"
+    graphs: bool | None = Field(
+        None, description="replay the torch engine's decoding steps as CUDA graphs (docs/speed.md); unset: on a card"
     )
     engine: Literal["torch", "vllm"] = Field(
         "torch", description="what draws them: torch in this process, or vLLM in one of its own (docs/vllm.md)"

@@ -279,6 +279,23 @@ def test_held_out_tasks_are_played_once_in_slices(tmp_path: Path, monkeypatch: p
     assert [tree["n"] for tree in measures.trees_of(played.files)] == [1, 2, 3]
 
 
+def test_a_card_s_curve_and_episodes_are_written_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_real, "RESULTS", tmp_path)
+    (tmp_path / "run").mkdir()
+    told = {"step": 0, "rollout/tokens": 15100, "parts/tests": 0.25, "main/reward": 1.5, "main/loss": 7.0}
+    (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps(told) + "\n")
+    said = {"main": [{"text": "def f():\n    pass", "token_ids": [1, 2], "finish": "stop"}]}
+    root = {"samples": said, "branches": [{"reward": {"team": 2.0, "local": {}, "parts": {}}, "child": None}]}
+    episodes = tmp_path / "episodes.jsonl"
+    episodes.write_text((json.dumps({"task": {"id": "t7"}, "root": root}) + "\n") * 4)
+    gpu_real.read_aloud("pairs", tmp_path, [episodes], [episodes])
+    written = (tmp_path / "gpu-pairs.md").read_text()
+    assert "| step | rollout/tokens | parts/tests | main/reward |" in written
+    assert "| 1 | 15100 | 0.25 | 1.5 |" in written
+    assert written.count("### t7: reward 2.00") == 3 + 4
+    assert "`main` (2 tokens, stop):\n\n> def f():\n>     pass\n" in written
+
+
 def test_what_a_training_alone_is_told_is_left_out_of_its_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

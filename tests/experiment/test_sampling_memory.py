@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from cadre.engines.torch.base import device_memory, loading
+from cadre.engines.torch.engine import graphs_for
 from cadre.errors import EngineError
 from cadre.experiment import bases, build
 from cadre.experiment.resolve import resolve
+from cadre.settings import PolicyConfig
 from tests.experiment.test_loop import configured, play
 
 GIB = 1 << 30
@@ -71,6 +74,27 @@ def test_graphs_are_refused_on_a_cpu_before_a_model_is_loaded(speaker: Path, mon
     chosen = configured(speaker, "Pair", team=team, sampling={"max_tokens": 2, "graphs": True})
     with pytest.raises(EngineError, match=r"sampling\.graphs: got true, and p would be on the CPU"):
         build.build_team(resolve(chosen))
+
+
+@pytest.mark.parametrize(
+    ("team", "policy", "chosen"),
+    [(None, None, None), (None, False, False), (True, None, True), (False, None, False), (False, True, True)],
+)
+def test_graphs_are_as_the_policies_say(speaker: Path, team: bool | None, policy: bool | None, chosen: object) -> None:
+    """And nobody's word leaves them to the device."""
+    own = {} if policy is None else {"graphs": policy}
+    policies = {"p": {"model": str(speaker), "sampling": own}, "q": {"model": str(speaker)}}
+    roles = {"policies": policies, "roles": {"left": "p", "right": "q"}}
+    resolved = resolve(configured(speaker, "Pair", team=roles, sampling={"max_tokens": 2, "graphs": team}))
+    assert bases.graphs_setting(resolved, ["p"]) is chosen
+
+
+def test_graphs_are_usual_on_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    policies = {"p": PolicyConfig(model="seed")}
+    for device, usual in (("cpu", False), ("cuda", True)):
+        monkeypatch.setattr(loading, "pick_device", lambda name, device=device: torch.device(device))
+        assert (graphs_for(policies, None), graphs_for(policies, False)) == (usual, False)
+    assert graphs_for(policies, True)
 
 
 def test_a_run_goes_on_with_what_it_had(

@@ -40,7 +40,8 @@ class TorchEngine:
     how many updates its weights have had. Raises EngineError where the model cannot be used.
 
     `memory` is what keys, values and scores of one batch may take, in bytes; None for what is usual on a device that
-    has so many engines as `sharing` says. With `graphs` decoding steps are replayed as CUDA graphs.
+    has so many engines as `sharing` says. With `graphs` decoding steps are replayed as CUDA graphs
+    (`graphs_for` says when that is usual).
     """
 
     def __init__(
@@ -194,13 +195,16 @@ class TorchEngine:
         return Keeping(turns, self._forms.share, self.graphs and replays(self.loaded, self.dtype))
 
 
-def check_graphs(policies: Mapping[str, PolicyConfig]) -> None:
-    """Raise EngineError where steps of these policies cannot be replayed; asked before the model is loaded."""
-    if loading.pick_device(next(iter(policies.values())).device).type == "cpu":
+def graphs_for(policies: Mapping[str, PolicyConfig], asked: bool | None) -> bool:
+    """Whether the decoding steps of these policies are replayed as CUDA graphs; where nobody says, if they are on a
+    card. Raises EngineError where they cannot be, before the model is loaded."""
+    on_card = loading.pick_device(next(iter(policies.values())).device).type == "cuda"
+    if asked and not on_card:
         raise EngineError(
             f"sampling.graphs: got true, and {', '.join(policies)} would be on the CPU, where there are no CUDA "
-            "graphs; expected a card. Leave it off here."
+            "graphs; expected a card. Leave it unset."
         )
+    return on_card if asked is None else asked
 
 
 def _check(policies: Mapping[str, PolicyConfig]) -> None:

@@ -3,8 +3,8 @@
 A small batch on a card waits for Python: the kernels of a layer take less time than starting them. So a step is
 recorded once, as a graph of kernels on fixed places in memory, and replayed for every token until sequences are dropped
 or room runs out. All that changes between steps is data on the card: the token, its position and the slot that it
-takes. On a CPU every step runs as it is, which is how this is tested; no card has run it yet. The simple form is
-`CopiedPrompts`. Not for models whose scores are soft-capped: `serves` tells.
+takes. On a CPU every step runs as it is, which is how this is tested; `bench/gpu.py` compares the replayed steps of a
+card. The simple form is `CopiedPrompts`. Not for models whose scores are soft-capped: `serves` tells.
 
 Letters: B sequences, H heads, G key/value heads, C slots of room, D head size, V vocabulary.
 """
