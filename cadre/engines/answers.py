@@ -28,17 +28,27 @@ class AnswerEncoder:
         config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
         return cls(tokenizer, context_of(config), enable_thinking)
 
+    def turn_token(self, answer: str) -> str:
+        """The first token written out in the answer that begins or ends turns; "" for none. To be encoded it has to be
+        left out: sampling would have ended there."""
+        turns = [Message("user", "x"), Message("assistant", "x"), Message("user", "x")]
+        special = {token for token, added in self._tokenizer.added_tokens_decoder.items() if added.special}
+        marks = special.intersection(self._template.prompt_ids(turns, None, ()))
+        marks |= {self._tokenizer.bos_token_id, self._tokenizer.eos_token_id}
+        found = (token for token in self._tokenizer(answer, add_special_tokens=False).input_ids if token in marks)
+        return next((self._tokenizer.convert_ids_to_tokens(token) for token in found), "")
+
     def encode(self, prompt: Sequence[Message], answer: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(ids of the prompt, ids of the answer with the token that ends its turn): as sampling would have them."""
         end = self._template.end_of_turn
         ended = self._tokenizer.eos_token_id if end is None else end
-        return self._template.prompt_ids(prompt, None, ()), (*self._answered(answer), ended)
+        said = self._tokenizer(answer, add_special_tokens=False).input_ids
+        return self._template.prompt_ids(prompt, None, ()), (*said, ended)
 
     def scored(self, prompt: Sequence[Message], answer: str) -> tuple[int, ...]:
-        """The ids of both as one sequence, with the token that ends a turn where the template has one."""
+        """The ids of both as one sequence, with the token that ends a turn where the template has one. What the answer
+        says is text throughout: an end of turn that it spells out ends nothing."""
         end = self._template.end_of_turn
         closed = () if end is None else (end,)
-        return (*self._template.prompt_ids(prompt, None, ()), *self._answered(answer), *closed)
-
-    def _answered(self, answer: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer(answer, add_special_tokens=False).input_ids)
+        said = self._tokenizer(answer, add_special_tokens=False, split_special_tokens=True).input_ids
+        return (*self._template.prompt_ids(prompt, None, ()), *said, *closed)

@@ -110,7 +110,7 @@ def supervised(experiment: Experiment, settings: WarmStart) -> Experiment:
 
 def encoded(experiment: Experiment, examples: Sequence[Example]) -> list[Datum]:
     """The examples as training sequences of the policies that play their roles. Raises DataError for one that is longer
-    than its model's context; no model is loaded."""
+    than its model's context, or whose answer spells out a token that ends turns; no model is loaded."""
     from cadre.engines.answers import AnswerEncoder
 
     encoders: dict[str, AnswerEncoder] = {}
@@ -120,11 +120,17 @@ def encoded(experiment: Experiment, examples: Sequence[Example]) -> list[Datum]:
         if name not in encoders:
             policy = experiment.policies[name]
             encoders[name] = AnswerEncoder.of(experiment.models[name], policy.enable_thinking, policy.trust_remote_code)
+        place = f"{example.where or f'warm-start: example {number}'}, of {example.role},"
+        if token := encoders[name].turn_token(example.answer):
+            raise DataError(
+                f"{place} has {token!r} in its answer, which begins or ends turns; expected what is "
+                f"said in one turn of {experiment.models[name]}, whose end is added. Take it out."
+            )
         prompt, answer = encoders[name].encode(example.prompt, example.answer)
         most, length = encoders[name].context, len(prompt) + len(answer)
         if most is not None and length > most:
             raise DataError(
-                f"{example.where or f'warm-start: example {number}'}, of {example.role}, has {length} tokens, "
+                f"{place} has {length} tokens, "
                 f"{len(prompt)} in its prompt; expected at most {most}, the context of {experiment.models[name]}. "
                 "Shorten it or leave it out."
             )

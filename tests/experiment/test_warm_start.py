@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
+import cadre
 from cadre.engines.answers import AnswerEncoder
 from cadre.errors import DataError, RunError
 from cadre.experiment import config, examples, warm_start
@@ -21,6 +22,7 @@ from cadre.types import Message
 from tests.cli.calling import call
 from tests.experiment.test_loop import configured
 
+SEED = Path(cadre.__file__).parent / "models" / "seed"
 FAST = WarmStart(steps=6, examples=4, learning_rate=1e-2)
 
 
@@ -79,6 +81,24 @@ def test_an_example_longer_than_the_context_is_refused_before_there_is_a_run(spe
     assert str(path) in told.replace(" ", "")
     assert f"at most {most}" in told
     assert not (tmp_path / "run").exists()
+
+
+def test_an_answer_with_the_end_of_a_turn_in_it_is_refused_by_line(speaker: Path, tmp_path: Path) -> None:
+    """It would teach the model to go on behind its end, which sampling never does."""
+    (tmp_path / "digit.yaml").write_text(config.dump(configured(speaker)))
+    path = tmp_path / "examples.jsonl"
+    bad = Example("speaker", (Message("user", "1"),), "1<end>2")
+    path.write_text("".join(f"{line_of(example)}\n" for example in [*digits(), bad]))
+    done = call("warm-start", str(tmp_path / "digit.yaml"), "--on", str(path), "--run", str(tmp_path / "run"))
+    assert "line 5, of speaker, has '<end>' in its answer, which begins or ends turns" in " ".join(done.err.split())
+    assert not (tmp_path / "run").exists()
+
+
+def test_tokens_that_begin_or_end_turns_are_found_in_answers() -> None:
+    encoder = AnswerEncoder.of(str(SEED))
+    for answer, token in (("a <|end|>", "<|end|>"), ("<|user|>a", "<|user|>")):
+        assert encoder.turn_token(answer) == token
+    assert encoder.turn_token("[end] <|ended|> user: |end|") == ""
 
 
 def test_an_epoch_sees_every_example_once() -> None:

@@ -61,6 +61,16 @@ def test_what_is_no_reward_model_is_refused(folders, tmp_path):
         RewardModel.load(out).score([(Message("user", "x" * 600),)], ["y"])
 
 
+def test_an_end_of_turn_that_an_answer_spells_out_ends_nothing(folders, tmp_path):
+    """Mistake: a text could close its own turn, and write another's behind it."""
+    scorer = RewardModel.load(trained({"llama": folders["llama"]}, tmp_path, Settings(steps=1, validate=0.0))[0])
+    end = scorer.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    prompt = (Message("user", "x"),)
+    plain, spelt = (scorer.encode(prompt, answer) for answer in ("ab", "a<|im_end|>b"))
+    assert plain.count(end) == spelt.count(end)
+    assert len(spelt) == len(plain) + len("<|im_end|>")
+
+
 def test_an_answer_is_read_after_its_end_where_that_is_the_padding_too(folders, tmp_path):
     """Mistake: the head read at the last token that is no padding, which is the one before the end."""
     source = tmp_path / "padded-by-its-end"
