@@ -73,7 +73,8 @@ def override(raw: Raw, pair: str) -> None:
     """Set one dotted key in place; `*` stands for every name there is: `team.policies.*.dtype=bfloat16`.
 
     The value is YAML, but for a role's prompt, which is taken as it is: `team.prompts.tool=You: be nice`. A short form
-    on the way (`algorithm: at_grpo`) is written out first.
+    on the way (`algorithm: at_grpo`) is written out first. A mapping for a section is laid over it, as `merge` does;
+    one for anything else (`team.roles`, `algorithm.k`) stands whole.
     """
     key, equals, text = pair.partition("=")
     if not equals or not key:
@@ -111,10 +112,17 @@ def _set(section: Raw, above: tuple[str, ...], keys: Sequence[str], value: Any) 
     """Set `keys`, outermost first, in the section whose own keys are `above`."""
     first, *rest = keys
     for name in _names(section, above) if first == "*" else [first]:
+        here = (*above, name)
         if rest:
-            _set(_below(section, (*above, name)), (*above, name), rest, value)
+            _set(_below(section, here), here, rest, value)
+        elif isinstance(value, Mapping) and _is_section(here):
+            merge(section, {name: value}, above)
         else:
             section[name] = copy.deepcopy(value)
+
+
+def _is_section(key: tuple[str, ...]) -> bool:
+    return len(key) == 1 or key == ("evaluate", "settings")
 
 
 def _names(section: Raw, above: tuple[str, ...]) -> list[str]:

@@ -3,12 +3,37 @@
 import pytest
 
 from cadre.errors import ConfigError
-from cadre.settings.yaml_file import settings_of
+from cadre.settings.yaml_file import overridden, settings_of
 
 
 @pytest.mark.parametrize("text", ["Use markdown # headings", "You: be nice", "# Rules", '"Yes" or "no"', "3", "[a"])
 def test_a_prompt_is_taken_as_it_is(text: str) -> None:
     assert settings_of([f"team.prompts.tool={text}"]) == {"team": {"prompts": {"tool": text}}}
+
+
+def test_a_mapping_is_laid_over_a_section_and_stands_for_names() -> None:
+    """As from Python: a recipe's other settings stay, also below a section; roles and siblings are given whole."""
+    raw = {
+        "settings": {"turns": 2, "size": 8},
+        "evaluate": {"tasks": 9, "settings": {"size": 10}},
+        "algorithm": {"name": "at_grpo", "k": {"tool": 4}, "alpha": 0.5},
+        "team": {"policies": {"a": "seed"}, "roles": {"tool": "a", "planner": "a"}},
+    }
+    given = [
+        "settings={size: 6}",
+        "evaluate={every: 5}",
+        "evaluate.settings={blocked: 0.2}",
+        "algorithm={k: {both: 2}}",
+    ]
+    overridden(raw, [*given, "team.roles={tool: a}", "train={steps: 3}"])
+    assert raw["settings"] == {"turns": 2, "size": 6}
+    assert raw["evaluate"] == {"tasks": 9, "every": 5, "settings": {"size": 10, "blocked": 0.2}}
+    assert raw["algorithm"] == {"name": "at_grpo", "k": {"tool": 4, "b": 2}, "alpha": 0.5}
+    assert raw["team"]["roles"] == {"tool": "a"}
+    assert raw["train"] == {"steps": 3}
+    overridden(raw, ["algorithm={name: grpo}", "algorithm.k={tool: 3}", "team={policies: {b: seed}, roles: {tool: b}}"])
+    assert raw["algorithm"] == {"name": "grpo", "k": {"tool": 3}}
+    assert raw["team"] == {"policies": {"b": "seed"}, "roles": {"tool": "b"}}
 
 
 @pytest.mark.parametrize("text", ["a # b", "#b", "{a: 1} # b", "'a#b' # b", "[a, # b\n c]"])
