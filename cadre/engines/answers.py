@@ -29,14 +29,9 @@ class AnswerEncoder:
         return cls(tokenizer, context_of(config), enable_thinking)
 
     def turn_token(self, answer: str) -> str:
-        """The first token written out in the answer that begins or ends turns; "" for none. To be encoded it has to be
+        """The first token spelled out in the answer that begins or ends turns; "" for none. To be encoded it has to be
         left out: sampling would have ended there."""
-        turns = [Message("user", "x"), Message("assistant", "x"), Message("user", "x")]
-        special = {token for token, added in self._tokenizer.added_tokens_decoder.items() if added.special}
-        marks = special.intersection(self._template.prompt_ids(turns, None, ()))
-        marks |= {self._tokenizer.bos_token_id, self._tokenizer.eos_token_id}
-        found = (token for token in self._tokenizer(answer, add_special_tokens=False).input_ids if token in marks)
-        return next((self._tokenizer.convert_ids_to_tokens(token) for token in found), "")
+        return self._template.turn_token(answer)
 
     def encode(self, prompt: Sequence[Message], answer: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(ids of the prompt, ids of the answer with the token that ends its turn): as sampling would have them."""

@@ -2,11 +2,15 @@
 
 What a model sampled is never tokenised again: where a conversation extends one that it spoke in, the ids go on from
 the sampled ones. Where the template rewrites what was said (it strips thinking, say), a fresh rendering starts.
+
+What a message says stays text: a token that begins or ends turns and is spelled out in it (by a model that answers
+another, say) is broken by a space, `< |im_end|>`, so that nobody speaks in another's turn.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -59,10 +63,12 @@ class Template:
         if tokenizer.chat_template is None:
             tokenizer.chat_template = PLAIN
         self._options = _options(tokenizer, enable_thinking)
+        self._turns: re.Pattern[str] | None = None
         self.takes_system = self._takes_system()
         self.takes_tools = self._takes_tools()
         self.end_of_turn = self._end_of_turn()
         self.extends = self._extends()
+        self._turns = self._turn_tokens()
         if not self.extends:
             log.warning(
                 "The chat template of %s rewrites earlier answers, so a later turn is a new training sequence.",
@@ -136,6 +142,11 @@ class Template:
         """The text of a completion, without special tokens."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
+    def turn_token(self, text: str) -> str:
+        """The first token spelled out in the text that begins or ends turns; "" for none."""
+        found = self._turns and self._turns.search(text)
+        return found[0] if found else ""
+
     def _encode(self, text: str, images: Sequence[Image] = ()) -> tuple[int, ...]:
         if self._pictures is not None:
             text = self._pictures.expanded(text, images)
@@ -145,14 +156,23 @@ class Template:
         """The messages as the template takes them. Raises EngineError for pictures that the model does not read."""
         plain = tool_calls.as_dicts(messages)
         if self._pictures is not None:
-            return [{**one, "content": self._pictures.in_parts(m)} for one, m in zip(plain, messages, strict=True)]
+            plain = [{**one, "content": self._pictures.in_parts(m)} for one, m in zip(plain, messages, strict=True)]
+            return self._as_text(plain)
         if count := len(images_of(messages)):
             raise EngineError(
                 f"A conversation holds {count} picture(s), and {self._tokenizer.name_or_path or 'the model'} is read "
                 f"as text alone here; expected a model of the type {', '.join(VISION_MODELS)}, sampled by torch. Name "
                 "one in team.policies, or take the environment's form in text."
             )
-        return plain
+        return self._as_text(plain)
+
+    def _as_text(self, value: Any) -> Any:
+        """The same with all strings in it broken where they spell out tokens that begin or end turns."""
+        if isinstance(value, str):
+            return self._turns.sub(lambda token: f"{token[0][0]} {token[0][1:]}", value) if self._turns else value
+        if isinstance(value, dict):
+            return {key: self._as_text(below) for key, below in value.items()}
+        return [self._as_text(below) for below in value] if isinstance(value, list) else value
 
     def _after(
         self, text: str, messages: Sequence[Message], previous: PreviousTurn, tools: Sequence[Tool]
@@ -171,7 +191,8 @@ class Template:
             return None, "new"
         before = self.render(previous.messages, generation=True, tools=tools)
         # Many templates trim what was said; the ids keep it as it was sampled.
-        for content in (previous.sample.text, previous.sample.text.strip()):
+        said = self._as_text(previous.sample.text)
+        for content in (said, said.strip()):
             if text.startswith(before + content):
                 return text[len(before + content) :], "clean"
         return self._realigned(before, messages, previous, tools), "realigned"
@@ -232,6 +253,19 @@ class Template:
             return self.render(later, generation=True).startswith(self.render(first, generation=True) + PROBE)
         except EngineError:
             return False
+
+    def _turn_tokens(self) -> re.Pattern[str] | None:
+        """What finds the special tokens that the template writes around messages, and those of whole texts."""
+        special = {token: str(added) for token, added in self._tokenizer.added_tokens_decoder.items() if added.special}
+        turns = [Message("user", PROBE), Message("assistant", PROBE), Message("user", PROBE)]
+        try:
+            shown = self._encode(self.render(turns, generation=True))
+        except EngineError:
+            shown = ()  # a template for something else than conversations
+        marks = {special[token] for token in special.keys() & shown}
+        marks |= {self._tokenizer.bos_token, self._tokenizer.eos_token} - {None}
+        longest_first = sorted((mark for mark in marks if len(mark) > 1), key=lambda mark: (-len(mark), mark))
+        return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def _end_of_turn(self) -> int | None:
         text = self.render([Message("user", "x"), Message("assistant", PROBE)], generation=False)
