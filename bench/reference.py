@@ -139,8 +139,8 @@ def _settings() -> Iterator[str]:
         "",
         "Each is a key of the YAML, or `key=value` behind a recipe on the command line. `*` stands for every name:",
         "`team.policies.*.dtype=bfloat16`. A mapping (`'train={steps: 20, seed: 1}'`) leaves the other settings of its",
-        "section, but for an algorithm, or policies with roles, that are named anew; a map of roles or of siblings",
-        "(`'team.roles={tool: a}'`) stands whole.",
+        "section, but for an algorithm, or policies with roles, that are named anew; the environment's settings, and",
+        "a map of roles or of siblings (`'team.roles={tool: a}'`), stand whole.",
         "",
     )
     yield from _table("", Config, ("env", "settings", "algorithm"))

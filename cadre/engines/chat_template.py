@@ -256,13 +256,13 @@ class Template:
 
     def _turn_tokens(self) -> re.Pattern[str] | None:
         """What finds the special tokens that the template writes around messages, and those of whole texts."""
-        special = {token: str(added) for token, added in self._tokenizer.added_tokens_decoder.items() if added.special}
+        special = {str(added) for added in self._tokenizer.added_tokens_decoder.values() if added.special}
         turns = [Message("user", PROBE), Message("assistant", PROBE), Message("user", PROBE)]
         try:
-            shown = self._encode(self.render(turns, generation=True))
+            shown = self.render(turns, generation=True)
         except EngineError:
-            shown = ()  # a template for something else than conversations
-        marks = {special[token] for token in special.keys() & shown}
+            shown = ""  # a template for something else than conversations
+        marks = {mark for mark in special if mark in shown}
         marks |= {self._tokenizer.bos_token, self._tokenizer.eos_token} - {None}
         longest_first = sorted((mark for mark in marks if len(mark) > 1), key=lambda mark: (-len(mark), mark))
         return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None

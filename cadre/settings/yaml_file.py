@@ -74,7 +74,7 @@ def override(raw: Raw, pair: str) -> None:
 
     The value is YAML, but for a role's prompt, which is taken as it is: `team.prompts.tool=You: be nice`. A short form
     on the way (`algorithm: at_grpo`) is written out first. A mapping for a section is laid over it, as `merge` does;
-    one for anything else (`team.roles`, `algorithm.k`) stands whole.
+    one for anything else stands whole (`team.roles`, `algorithm.k`, `settings`, which may be for another environment).
     """
     key, equals, text = pair.partition("=")
     if not equals or not key:
@@ -115,14 +115,10 @@ def _set(section: Raw, above: tuple[str, ...], keys: Sequence[str], value: Any) 
         here = (*above, name)
         if rest:
             _set(_below(section, here), here, rest, value)
-        elif isinstance(value, Mapping) and _is_section(here):
+        elif isinstance(value, Mapping) and not above and name != "settings":
             merge(section, {name: value}, above)
         else:
             section[name] = copy.deepcopy(value)
-
-
-def _is_section(key: tuple[str, ...]) -> bool:
-    return len(key) == 1 or key == ("evaluate", "settings")
 
 
 def _names(section: Raw, above: tuple[str, ...]) -> list[str]:

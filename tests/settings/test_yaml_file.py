@@ -12,25 +12,21 @@ def test_a_prompt_is_taken_as_it_is(text: str) -> None:
 
 
 def test_a_mapping_is_laid_over_a_section_and_stands_for_names() -> None:
-    """As from Python: a recipe's other settings stay, also below a section; roles and siblings are given whole."""
+    """As from Python: a recipe's other settings stay, also below a section; names are given whole."""
     raw = {
         "settings": {"turns": 2, "size": 8},
         "evaluate": {"tasks": 9, "settings": {"size": 10}},
-        "algorithm": {"name": "at_grpo", "k": {"tool": 4}, "alpha": 0.5},
+        "algorithm": {"name": "at_grpo", "k": 4, "alpha": 0.5},
         "team": {"policies": {"a": "seed"}, "roles": {"tool": "a", "planner": "a"}},
     }
-    given = [
-        "settings={size: 6}",
-        "evaluate={every: 5}",
-        "evaluate.settings={blocked: 0.2}",
-        "algorithm={k: {both: 2}}",
-    ]
-    overridden(raw, [*given, "team.roles={tool: a}", "train={steps: 3}"])
-    assert raw["settings"] == {"turns": 2, "size": 6}
+    overridden(raw, ["evaluate={every: 5, settings: {blocked: 0.2}}", "algorithm={k: 2}", "train={steps: 3}"])
     assert raw["evaluate"] == {"tasks": 9, "every": 5, "settings": {"size": 10, "blocked": 0.2}}
-    assert raw["algorithm"] == {"name": "at_grpo", "k": {"tool": 4, "b": 2}, "alpha": 0.5}
-    assert raw["team"]["roles"] == {"tool": "a"}
+    assert raw["algorithm"] == {"name": "at_grpo", "k": 2, "alpha": 0.5}
     assert raw["train"] == {"steps": 3}
+    overridden(raw, ["settings={rounds: 6}", "evaluate.settings={rounds: 2}", "team.roles={tool: a}"])
+    assert raw["settings"] == {"rounds": 6}
+    assert raw["evaluate"]["settings"] == {"rounds": 2}
+    assert raw["team"]["roles"] == {"tool": "a"}
     overridden(raw, ["algorithm={name: grpo}", "algorithm.k={tool: 3}", "team={policies: {b: seed}, roles: {tool: b}}"])
     assert raw["algorithm"] == {"name": "grpo", "k": {"tool": 3}}
     assert raw["team"] == {"policies": {"b": "seed"}, "roles": {"tool": "b"}}
