@@ -99,10 +99,7 @@ def read_aloud(name: str, home: Path, before: Sequence[Path], after: Sequence[Pa
     lines = [f"# {name} on a graphics card", "", f"By `{COMMAND}`. Training, a line a step:", ""]
     lines += [f"| step | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     lines += [f"| {one['step'] + 1} | {' | '.join(f'{one.get(key, 0.0):.6g}' for key in columns)} |" for one in steps]
-    for when, files, count in (("Before", before, 3), ("After", after, 30)):
-        lines += ["", f"## {when}, greedily"]
-        for tree in measures.trees_of(files)[:count]:
-            lines += measures.aloud(tree)
+    lines += [*measures.aloud("Before, greedily", before, 3), *measures.aloud("After, greedily", after, 30)]
     (RESULTS / f"gpu-{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

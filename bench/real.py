@@ -139,9 +139,8 @@ def read_aloud(work: Work, name: str) -> None:
     known, work = KNOWN[name], replace(work, tasks=min(work.tasks, TASKS))
     lines = [f"# {name}: episodes before and after training", "", f"By `{COMMAND}`, greedily."]
     for when, seed in (("Before", None), ("After", READ)):
-        lines += ["", f"## {when}"]
-        for tree in measures.trees_of(work.play(name, Line(known.own), seed).files)[: 3 if seed is None else SHOWN]:
-            lines += measures.aloud(tree)
+        played = work.play(name, Line(known.own), seed)
+        lines += measures.aloud(when, played.files, 3 if seed is None else SHOWN)
     (RESULTS / f"real-{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -91,8 +91,16 @@ def helps(tree: Mapping[str, Any]) -> float:
     return float(part("calls")(tree) > 0 and part("ignored")(tree) == 0)
 
 
-def aloud(tree: Mapping[str, Any]) -> list[str]:
-    """What everybody said, as lines of Markdown."""
+def aloud(title: str, files: Sequence[Path], count: int) -> list[str]:
+    """The first episodes of the files under a title, as lines of Markdown."""
+    lines = ["", f"## {title}"]
+    for tree in trees_of(files)[:count]:
+        lines += _aloud(tree)
+    return lines
+
+
+def _aloud(tree: Mapping[str, Any]) -> list[str]:
+    """What everybody said."""
     lines = ["", f"### {tree['task']['id']}: reward {reward(tree):.2f}"]
     for node, _ in steps(tree):
         for role, (said,) in node["samples"].items():

@@ -157,8 +157,7 @@ class Template:
         plain = tool_calls.as_dicts(messages)
         if self._pictures is not None:
             plain = [{**one, "content": self._pictures.in_parts(m)} for one, m in zip(plain, messages, strict=True)]
-            return self._as_text(plain)
-        if count := len(images_of(messages)):
+        elif count := len(images_of(messages)):
             raise EngineError(
                 f"A conversation holds {count} picture(s), and {self._tokenizer.name_or_path or 'the model'} is read "
                 f"as text alone here; expected a model of the type {', '.join(VISION_MODELS)}, sampled by torch. Name "

@@ -31,6 +31,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,7 @@ def new_folder(recipe: str, parent: Path = Path("runs")) -> Path:
     return parent / f"{stem}-{number:03d}"
 
 
+@cache
 def machine() -> str:
     """The machine in general words, with its graphics cards where it has some; never its name."""
     return ", ".join([f"{os.cpu_count()} cores", platform.machine(), platform.system(), *_cards()])

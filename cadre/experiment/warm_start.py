@@ -130,9 +130,8 @@ def encoded(experiment: Experiment, examples: Sequence[Example]) -> list[Datum]:
         most, length = encoders[name].context, len(prompt) + len(answer)
         if most is not None and length > most:
             raise DataError(
-                f"{place} has {length} tokens, "
-                f"{len(prompt)} in its prompt; expected at most {most}, the context of {experiment.models[name]}. "
-                "Shorten it or leave it out."
+                f"{place} has {length} tokens, {len(prompt)} in its prompt; expected at most {most}, the context of "
+                f"{experiment.models[name]}. Shorten it or leave it out."
             )
         data.append(datum(name, example.role, prompt, answer))
     return data

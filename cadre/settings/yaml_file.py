@@ -116,7 +116,7 @@ def _set(section: Raw, above: tuple[str, ...], keys: Sequence[str], value: Any) 
         if rest:
             _set(_below(section, here), here, rest, value)
         elif isinstance(value, Mapping) and not above and name != "settings":
-            merge(section, {name: value}, above)
+            merge(section, {name: value})
         else:
             section[name] = copy.deepcopy(value)
 
