@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from cadre.advantages.returns import episodes_through
-from cadre.rollout.walk import Decision
+from cadre.rewards.rounding import is_constant
+
+
+@dataclass(frozen=True)
+class EpisodeReturn:
+    """One episode through a sample: its path, what it is worth, and the sample's part in the group's count of it."""
+
+    episode: tuple[int, ...]
+    value: float
+    weight: float
 
 
 @dataclass(frozen=True)
@@ -16,24 +24,42 @@ class GroupReturns:
     """What a group of N samples is judged by, all [N].
 
     `values` are their returns, `weights` their parts in the group's statistics, `running` the exponential means that
-    they belong to, as they were before the batch. `decisions` are those that they were sampled at where whole episodes
-    are compared, of which a role may have several.
+    they belong to, as they were before the batch. Where whole episodes are compared, `episodes` has those through each
+    sample, which may be several, and mean and deviation are those of the episodes: the leaves of a tree. `size` is the
+    largest sum of absolute rewards that a value was made of; 0 stands for the values themselves.
     """
 
     values: tuple[float, ...]
     weights: tuple[float, ...]
     running: tuple[float, ...]
-    decisions: tuple[Decision, ...] = ()
+    episodes: tuple[tuple[EpisodeReturn, ...], ...] = ()
+    size: float = 0.0
+
+    @cached_property
+    def weighted(self) -> list[tuple[float, float]]:
+        """(value, weight) of all that the statistics are made of: samples, or the episodes through them."""
+        if self.episodes:
+            return [(one.value, one.weight) for through in self.episodes for one in through]
+        return list(zip(self.values, self.weights, strict=True))
+
+    @cached_property
+    def zero_variance(self) -> bool:
+        """Whether the returns differ by rounding alone."""
+        return is_constant(self.values, self.size)
 
     @property
     def mean(self) -> float:
-        return sum(w * value for w, value in zip(self.weights, self.values, strict=True)) / sum(self.weights)
+        return sum(weight * value for value, weight in self.weighted) / sum(weight for _, weight in self.weighted)
 
     @property
     def std(self) -> float:
-        """The standard deviation of the population."""
-        mean, weighed = self.mean, zip(self.weights, self.values, strict=True)
-        return math.sqrt(sum(w * (value - mean) ** 2 for w, value in weighed) / sum(self.weights))
+        """The standard deviation of the population; 0.0 where the returns differ by rounding alone."""
+        if self.zero_variance:
+            return 0.0
+        mean = self.mean
+        largest = max(abs(value - mean) for value, _ in self.weighted)  # squares of 1e-200 would be 0
+        squares = sum(weight * ((value - mean) / largest) ** 2 for value, weight in self.weighted)
+        return largest * math.sqrt(squares / sum(weight for _, weight in self.weighted))
 
 
 Baseline = Callable[[GroupReturns], Sequence[float]]
@@ -44,23 +70,28 @@ def _mean(group: GroupReturns) -> list[float]:
 
 
 def _leave_one_out(group: GroupReturns) -> list[float]:
-    """RLOO (arXiv 2402.14740, equation 7): the mean of the others, and where whole episodes are compared of what no
-    episode of the sample's holds; what has no other stands against itself."""
-    episodes: list[frozenset] = [episodes_through(decision) for decision in group.decisions]
-    weights: dict[frozenset, float] = defaultdict(float)
-    totals: dict[frozenset, float] = defaultdict(float)
-    places = episodes or [frozenset({place}) for place in range(len(group.values))]
-    for held, weight, value in zip(places, group.weights, group.values, strict=True):
-        weights[held] += weight
-        totals[held] += weight * value
-    whole, total = sum(weights.values()), sum(totals.values())
-    means = {}
-    for held in weights:
-        alike = [one for one in weights if not one.isdisjoint(held)] if episodes else [held]
-        if len(alike) < len(weights):
-            rest = whole - sum(weights[one] for one in alike)
-            means[held] = (total - sum(totals[one] for one in alike)) / rest
-    return [means.get(held, value) for held, value in zip(places, group.values, strict=True)]
+    """RLOO (arXiv 2402.14740, equation 7): the mean of the other samples, or of the episodes that do not go through the
+    sample; what has no other stands against itself."""
+    through = [{one.episode for one in episodes} for episodes in group.episodes]
+    parts = [(one.episode, one.value, one.weight) for episodes in group.episodes for one in episodes]
+    if not group.episodes:
+        through = [{(index,)} for index in range(len(group.values))]
+        parts = [((index,), *part) for index, part in enumerate(zip(group.values, group.weights, strict=True))]
+    weight = sum(weight for _, _, weight in parts)
+    total = sum(weight * value for _, value, weight in parts)
+    # Totals by episode, so that a group of N samples takes N steps where each has one episode.
+    by_episode: dict[tuple[int, ...], tuple[float, float]] = {}
+    for episode, value, share in parts:
+        before = by_episode.get(episode, (0.0, 0.0))
+        by_episode[episode] = (before[0] + share, before[1] + share * value)
+    means = []
+    for own, value in zip(through, group.values, strict=True):
+        if own.issuperset(by_episode):
+            means.append(value)
+            continue
+        rest = weight - sum(by_episode[episode][0] for episode in own)
+        means.append((total - sum(by_episode[episode][1] for episode in own)) / rest)
+    return means
 
 
 def _best(group: GroupReturns) -> list[float]:

@@ -16,10 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from cadre.advantages.credit import NO_STD, Credit
+from cadre.advantages.credit import Credit
 from cadre.advantages.penalties import gaps
 from cadre.advantages.returns import OfChildren, played_out
 from cadre.advantages.samples import ScoredSample
+from cadre.rewards.rounding import is_rounding
 from cadre.rollout.grow import score
 from cadre.team import Metrics
 from cadre.types import Branch, Node
@@ -67,6 +68,21 @@ def value(branch: Branch, turn: int, credit: Credit) -> float:
     return played_out(branch, turn, credit.gamma, lambda on: score(on.reward, credit.alpha), of_children)
 
 
+def unequal_branches(node: Node, credit: Credit) -> Iterator[tuple[Branch, Branch]]:
+    """Yield all pairs of branches of a decision after which the team earned differently by more than rounding, the
+    better one first."""
+
+    def absolute(branch: Branch) -> float:
+        return abs(credit.alpha * branch.reward.team) + sum(map(abs, branch.reward.local.values()))
+
+    values = [value(branch, node.round, credit) for branch in node.branches]
+    sizes = [played_out(branch, node.round, credit.gamma, absolute, max) for branch in node.branches]
+    for left, right in itertools.combinations(range(len(values)), 2):
+        if not is_rounding(values[left] - values[right], max(sizes[left], sizes[right])):
+            better, worse = (left, right) if values[left] > values[right] else (right, left)
+            yield node.branches[better], node.branches[worse]
+
+
 def _decisions(samples: Sequence[ScoredSample]) -> Iterator[tuple[int, tuple[int, ...], Node]]:
     """Every decision of the samples once."""
     found = {(scored.decision.tree, scored.decision.path): scored.decision.node for scored in samples}
@@ -77,11 +93,7 @@ def _preferences(
     node: Node, at: tuple[int, tuple[int, ...]], distances: Mapping[Place, float], credit: Credit
 ) -> Iterator[Preference]:
     """All pairs of branches that earned differently."""
-    worth = [(value(branch, node.round, credit), branch) for branch in node.branches]
-    for (first, left), (second, right) in itertools.combinations(worth, 2):
-        if abs(first - second) < NO_STD:
-            continue
-        better, worse = (left, right) if first > second else (right, left)
+    for better, worse in unequal_branches(node, credit):
         of_better, of_worse = (
             {role: (*at, role, index) for role, index in branch.choice.items()} for branch in (better, worse)
         )

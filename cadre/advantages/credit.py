@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Count = Literal["episodes", "decisions"]
+from cadre.rewards.rounding import NO_STD as NO_STD
 
-# A standard deviation below this is rounding, not signal.
-NO_STD = 1e-9
+Count = Literal["episodes", "decisions"]
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ Reads = Literal["own", "joint"]
 class Critic:
     """What a critic reads, and how its values become advantages; `config` says where its heads sit and how they learn.
 
-    `gae_lambda` 1 is the reward-to-go minus the value. `whiten` brings each policy's advantages to mean 0 and
-    deviation 1 over the batch; without one they are 0.
+    `gae_lambda` 1 is the reward-to-go minus the value. `whiten` brings the advantages of each
+    policy and role to mean 0 and deviation 1 over the batch; without one they are 0.
     """
 
     reads: Reads

@@ -9,15 +9,16 @@ before every token of the completion, and what the decision pays falls on its la
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev, pvariance
+from statistics import fmean, pstdev
 
-from cadre.advantages.credit import NO_STD, Credit
+from cadre.advantages.credit import Credit
 from cadre.advantages.critic_inputs import Critic
-from cadre.advantages.returns import role_reward
+from cadre.advantages.returns import absolute_reward, reward_to_go, role_reward
 from cadre.advantages.samples import ScoredSample
 from cadre.errors import ConfigError
+from cadre.rewards.rounding import is_constant
 from cadre.rollout.walk import Decision
 from cadre.team import Metrics
 from cadre.types import Node, Place
@@ -28,10 +29,12 @@ Values = Sequence[tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Estimate:
-    """By place of one sample: what it was worth beyond the critic's value, and what the critic should have said."""
+    """By place of one sample: what it was worth beyond the critic's value, and what the critic should have said. `size`
+    is the largest number that these were made of, which rounding is relative to."""
 
     advantages: tuple[float, ...]
     returns: tuple[float, ...]
+    size: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,13 @@ def compute_gae(samples: Sequence[ScoredSample], values: Values, credit: Credit,
         pay, after = _what_follows(decision, credit, said, estimates)
         rewards[-1] += pay
         advantages = gae(rewards, said[decision.place], after, critic.token_gamma, critic.gae_lambda)
-        returns = (advantage + value for advantage, value in zip(advantages, said[decision.place], strict=True))
-        estimates[decision.place] = Estimate(tuple(advantages), tuple(returns))
+        returns = [advantage + value for advantage, value in zip(advantages, said[decision.place], strict=True)]
+        size = max(
+            reward_to_go(decision, credit, absolute_reward) + sum(map(abs, scored.costs)),
+            *map(abs, returns),
+            *map(abs, said[decision.place]),
+        )
+        estimates[decision.place] = Estimate(tuple(advantages), tuple(returns), size)
     return [estimates[scored.decision.place] for scored in samples]
 
 
@@ -122,21 +130,23 @@ def gae(
 
 
 def whitened(samples: Sequence[ScoredSample], estimates: Sequence[Estimate]) -> list[tuple[float, ...]]:
-    """The advantages at mean 0 and population deviation 1 over all places of a policy; 0 where they have none."""
-    by_policy: dict[str, list[float]] = defaultdict(list)
+    """Return the advantages at mean 0 and population deviation 1 over all places of a policy and role, so that a role
+    that earns more than another of the same policy does not push its answers up and the other's down; 0 where they
+    differ by rounding alone."""
+    parts: dict[tuple[str, str], list[Estimate]] = defaultdict(list)
     for scored, estimate in zip(samples, estimates, strict=True):
-        by_policy[scored.sample.policy] += estimate.advantages
-    means = {policy: fmean(values) for policy, values in by_policy.items()}
-    scales = {policy: _inverse(pstdev(values)) for policy, values in by_policy.items()}
+        parts[scored.sample.policy, scored.sample.role].append(estimate)
+    moments = {}
+    for part, members in parts.items():
+        advantages = [advantage for estimate in members for advantage in estimate.advantages]
+        constant = is_constant(advantages, max(estimate.size for estimate in members))
+        moments[part] = fmean(advantages), 0.0 if constant else 1.0 / pstdev(advantages)
 
-    def white(policy: str, advantages: Iterable[float]) -> tuple[float, ...]:
-        return tuple((advantage - means[policy]) * scales[policy] for advantage in advantages)
+    def white(scored: ScoredSample, estimate: Estimate) -> tuple[float, ...]:
+        mean, scale = moments[scored.sample.policy, scored.sample.role]
+        return tuple((advantage - mean) * scale for advantage in estimate.advantages)
 
-    return [white(scored.sample.policy, each.advantages) for scored, each in zip(samples, estimates, strict=True)]
-
-
-def _inverse(std: float) -> float:
-    return 1.0 / std if std >= NO_STD else 0.0
+    return [white(scored, estimate) for scored, estimate in zip(samples, estimates, strict=True)]
 
 
 def critic_metrics(samples: Sequence[ScoredSample], values: Values, estimates: Sequence[Estimate]) -> Metrics:
@@ -160,8 +170,7 @@ def explained_variance(returns: Sequence[float], values: Sequence[float]) -> flo
 
     0 where the returns have no variance, as there is nothing to explain.
     """
-    variance = pvariance(returns)
-    if variance < NO_STD**2:
+    if is_constant(returns):
         return 0.0
     errors = [wanted - value for wanted, value in zip(returns, values, strict=True)]
-    return 1.0 - pvariance(errors) / variance
+    return 1.0 - (pstdev(errors) / pstdev(returns)) ** 2

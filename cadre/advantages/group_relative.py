@@ -6,15 +6,18 @@ are one function each, in the tables here and in `baselines`, or in a file of th
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from cadre.advantages.baselines import BASELINES, Baseline, GroupReturns, of_the_group
-from cadre.advantages.credit import NO_STD, Credit
-from cadre.advantages.returns import RETURNS, part_of_episodes
+from cadre.advantages.baselines import BASELINES, Baseline, EpisodeReturn, GroupReturns, of_the_group
+from cadre.advantages.credit import Credit
+from cadre.advantages.returns import RETURNS, episode_rewards, episodes_through, part_of_episodes, size_of_returns
 from cadre.advantages.samples import ScoredSample
+from cadre.errors import ConfigError
+from cadre.rewards.rounding import EXACT, is_rounding
 from cadre.rollout.walk import Decision
 from cadre.settings.user_code import load_function
 from cadre.types import Message
@@ -26,7 +29,8 @@ BaselineState = dict[str, float]
 
 @dataclass(frozen=True)
 class AdvantageGroup:
-    """Samples that are compared with each other, with the advantages that the comparison gave them."""
+    """Samples that are compared with each other, with the advantages that the comparison gave them. `std` is 0.0 where
+    their returns differ by rounding alone."""
 
     key: Key
     samples: tuple[ScoredSample, ...]
@@ -35,7 +39,7 @@ class AdvantageGroup:
     @property
     def differs(self) -> bool:
         """Whether its returns have a standard deviation."""
-        return self.std >= NO_STD
+        return self.std > 0.0
 
     @property
     def silent(self) -> bool:
@@ -45,16 +49,28 @@ class AdvantageGroup:
 
 
 def valued(samples: Sequence[ScoredSample], credit: Credit) -> list[ScoredSample]:
-    """The samples with what they are worth, and what they count in the statistics of their group."""
+    """The samples with what they are worth, and what they count in the statistics of their group. Raises ConfigError
+    where a return is not a finite number."""
     returns_of = load_function("algorithm.returns", credit.returns, RETURNS)
     return [
         replace(
             scored,
-            returns=returns_of(scored.decision, credit),
+            returns=_finite("algorithm.returns", credit.returns, returns_of(scored.decision, credit)),
+            size=size_of_returns(scored.decision, credit),
             count=part_of_episodes(scored.decision) if credit.count == "episodes" else 1.0,
         )
         for scored in samples
     ]
+
+
+def _finite(setting: str, name: str, number: float) -> float:
+    """The number, unless it is NaN or infinite."""
+    if not math.isfinite(number):
+        raise ConfigError(
+            f"{setting}: {name} returned {number}; expected a finite number. Bound what it computes, or the rewards "
+            "that it is computed from."
+        )
+    return number
 
 
 def compare(
@@ -106,31 +122,69 @@ def _judge(key: Key, members: Sequence[ScoredSample], credit: Credit, state: Map
     What the distance from the reference costs is no part of the standard deviation: there it would be divided by
     itself where rewards are equal, whatever its weight. Under a baseline made of the group it is centred by itself.
     """
-    returns = GroupReturns(
-        tuple(scored.earned for scored in members),
-        tuple(scored.count for scored in members),
-        tuple(state.get(lasting_name(scored.decision, credit.group), 0.0) for scored in members),
-        tuple(scored.decision for scored in members) if credit.count == "episodes" else (),
-    )
+    returns = group_returns(members, credit, state)
     baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
-    std, scale = returns.std, load_function("algorithm.scale", credit.scale, SCALES)(returns)
-    divisor = scale if scale >= NO_STD else 1.0
+    scale = _finite("algorithm.scale", credit.scale, load_function("algorithm.scale", credit.scale, SCALES)(returns))
+    divisor = 1.0 if scale <= 0.0 or is_rounding(scale, returns.size, EXACT) else scale
     if of_the_group(baseline):
-        gains = [0.0] * len(members) if std < NO_STD else _beyond(returns, baseline, divisor)
-        charges = _of_distances(members, baseline, credit.count == "episodes")
+        gains = [0.0] * len(members) if returns.zero_variance else _beyond(returns, baseline, divisor)
+        charges = _of_distances(members, baseline, credit)
         advantages = [gain + paid for gain, paid in zip(gains, charges, strict=True)]
     else:
         paid = replace(returns, values=tuple(scored.paid for scored in members))
         advantages = _beyond(paid, baseline, divisor)
-    judged = (replace(scored, advantages=(value,)) for scored, value in zip(members, advantages, strict=True))
-    return AdvantageGroup(key, tuple(judged), std if std >= NO_STD else 0.0)
+    judged = (
+        replace(scored, advantages=(_finite("algorithm.baseline", credit.baseline, value),))
+        for scored, value in zip(members, advantages, strict=True)
+    )
+    return AdvantageGroup(key, tuple(judged), returns.std)
+
+
+def group_returns(
+    members: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float] | None = None
+) -> GroupReturns:
+    """What the members of a group are compared by."""
+    values = [scored.earned for scored in members]
+    return GroupReturns(
+        tuple(values),
+        tuple(scored.count for scored in members),
+        tuple((state or {}).get(lasting_name(scored.decision, credit.group), 0.0) for scored in members),
+        _episodes(members, values, credit) if credit.count == "episodes" else (),
+        max(scored.size + abs(scored.overlong) for scored in members),
+    )
+
+
+def _episodes(
+    members: Sequence[ScoredSample], values: Sequence[float], credit: Credit
+) -> tuple[tuple[EpisodeReturn, ...], ...]:
+    """The episodes through each sample. Every episode counts once for each role of the group, divided among the role's
+    samples on it, each of which adds what its own length costs. A return that is no sum over the episode is the
+    sample's value in each of its episodes."""
+    paths = [[path for path, _ in episodes_through(scored.decision)] for scored in members]
+    shares = Counter(
+        (scored.sample.role, path) for scored, through in zip(members, paths, strict=True) for path in through
+    )
+    episodes = []
+    for scored, value, through in zip(members, values, paths, strict=True):
+        worth = dict.fromkeys(through, value)
+        if credit.returns == "episode":
+            rewards = episode_rewards(scored.decision, credit)
+            worth = {path: earned + value - scored.returns for path, earned in rewards.items()}
+        weights = {path: 1.0 / shares[scored.sample.role, path] for path in through}
+        episodes.append(tuple(EpisodeReturn(path, worth[path], weights[path]) for path in through))
+    return tuple(episodes)
 
 
 def _beyond(returns: GroupReturns, baseline: Baseline, divisor: float) -> list[float]:
-    return [(value - base) / divisor for value, base in zip(returns.values, baseline(returns), strict=True)]
+    """What each value is worth beyond its baseline; what float64 leaves of equal numbers is 0.0."""
+    beyond = []
+    for value, base in zip(returns.values, baseline(returns), strict=True):
+        nothing = is_rounding(value - base, max(abs(value), abs(base), returns.size), EXACT)
+        beyond.append(0.0 if nothing else (value - base) / divisor)
+    return beyond
 
 
-def _of_distances(members: Sequence[ScoredSample], baseline: Baseline, by_episode: bool) -> list[float]:
+def _of_distances(members: Sequence[ScoredSample], baseline: Baseline, credit: Credit) -> list[float]:
     """What each sample's distance from the reference, a cost, is worth beyond the baseline of its role's in the group;
     0 where it costs nothing, as of a frozen role."""
     advantages = [0.0] * len(members)
@@ -138,12 +192,15 @@ def _of_distances(members: Sequence[ScoredSample], baseline: Baseline, by_episod
     for place, scored in enumerate(members):
         if scored.penalties:
             places[scored.sample.role].append(place)
+    distances = replace(credit, returns="step")  # costs are the sample's own, whatever its episodes earned
     for charged in places.values():
+        of_role = [members[place] for place in charged]
+        values = [-sum(scored.penalties) for scored in of_role]
         paid = GroupReturns(
-            tuple(-sum(members[place].penalties) for place in charged),
-            tuple(members[place].count for place in charged),
+            tuple(values),
+            tuple(scored.count for scored in of_role),
             (0.0,) * len(charged),
-            tuple(members[place].decision for place in charged) if by_episode else (),
+            _episodes(of_role, values, distances) if credit.count == "episodes" else (),
         )
         for place, value in zip(charged, _beyond(paid, baseline, 1.0), strict=True):
             advantages[place] = value
@@ -192,7 +249,7 @@ SCALES: dict[str, Callable[[GroupReturns], float]] = {
     "std": lambda group: group.std,
     # Of the absolute values. For returns of 0 and 1 without a baseline this is MaxRL (arXiv 2602.02710, theorem 1):
     # each success by the share that there are of them, on average the gradient of the logarithm of that share.
-    "mean": lambda group: replace(group, values=tuple(map(abs, group.values))).mean,
+    "mean": lambda group: sum(w * abs(value) for value, w in group.weighted) / sum(w for _, w in group.weighted),
     "none": lambda group: 1.0,
 }
 

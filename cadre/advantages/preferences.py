@@ -7,12 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cadre.advantages.by_preference import value
-from cadre.advantages.credit import NO_STD, Credit
+from cadre.advantages.by_preference import unequal_branches
+from cadre.advantages.credit import Credit
 from cadre.advantages.group_relative import valued
 from cadre.advantages.samples import ScoredSample, samples_of
 from cadre.envs.joint_policy import joint_prompt, joint_text
 from cadre.rewards.preferences import Pair
+from cadre.rewards.rounding import is_rounding
 from cadre.rollout import walk
 from cadre.team import RewardModel
 from cadre.types import Branch, Node, Reward, Tree
@@ -29,7 +30,8 @@ def pairs_of(trees: Sequence[Tree], credit: Credit) -> list[Pair]:
 def _pairs(siblings: Sequence[ScoredSample]) -> Iterator[Pair]:
     for first, second in itertools.combinations(siblings, 2):
         best, worst = (first, second) if first.returns > second.returns else (second, first)
-        if best.returns - worst.returns >= NO_STD and best.sample.text != worst.sample.text:
+        size = max(abs(best.returns), abs(worst.returns), best.size, worst.size)
+        if not is_rounding(best.returns - worst.returns, size) and best.sample.text != worst.sample.text:
             prompt = best.decision.node.observations[best.decision.role].messages
             yield Pair(prompt, best.sample.text, worst.sample.text)
 
@@ -44,10 +46,10 @@ def joint_pairs_of(trees: Sequence[Tree], credit: Credit) -> list[Pair]:
 
 def _joint_pairs(node: Node, credit: Credit) -> Iterator[Pair]:
     prompt = joint_prompt(node.observations)
-    worth = [(value(branch, node.round, credit), said_together(node, branch)) for branch in node.branches]
-    for (first, left), (second, right) in itertools.combinations(worth, 2):
-        if abs(first - second) >= NO_STD and left != right:
-            yield Pair(prompt, *((left, right) if first > second else (right, left)))
+    for branches in unequal_branches(node, credit):
+        better, worse = (said_together(node, branch) for branch in branches)
+        if better != worse:
+            yield Pair(prompt, better, worse)
 
 
 def said_together(node: Node, branch: Branch) -> str:

@@ -19,6 +19,7 @@ class ScoredSample:
     penalties   [T] what each token costs for its distance from the reference, empty for nothing
     overlong    what its length costs, on its last token
     returns     what it is worth, before what it costs
+    size        the sum of absolute rewards that `returns` is made of, which rounding is relative to
     count       its part in the statistics of its group
     advantages  one for all of its tokens, or [T]
     weight      what it counts in the loss beside the others of its update
@@ -32,6 +33,7 @@ class ScoredSample:
     penalties: tuple[float, ...] = ()
     overlong: float = 0.0
     returns: float = 0.0
+    size: float = 0.0
     count: float = 1.0
     advantages: tuple[float, ...] = (0.0,)
     weight: float = 1.0

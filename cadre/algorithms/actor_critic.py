@@ -26,7 +26,7 @@ class ActorCritic(Algorithm):
     token_gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a token, for a critic of level token")
     estimate: Literal["gae", "reward_to_go"] = Field("gae", description="of the advantage; reward_to_go is R - V")
     gae_lambda: float = Field(0.95, ge=0.0, le=1.0, description="0 trusts the critic, 1 the rewards that followed")
-    whiten: bool = Field(True, description="advantages of a policy get mean 0 and deviation 1 over the batch")
+    whiten: bool = Field(True, description="advantages of a policy and role get mean 0 and deviation 1 over the batch")
     reward_model: str | None = Field(
         None, description="folder of a model that scores all that is said at once; unset: the environment's reward"
     )

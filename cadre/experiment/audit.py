@@ -22,6 +22,7 @@ from cadre.advantages.samples import samples_of
 from cadre.env import Env
 from cadre.errors import ConfigError
 from cadre.experiment.experiment import Experiment
+from cadre.rewards.rounding import is_constant
 from cadre.rollout import walk
 from cadre.rollout.episodes import Failure, check_share, grow_many, tried
 from cadre.rollout.grow import Past, Rollout, grow
@@ -72,8 +73,10 @@ class Audited:
 
     @property
     def effects(self) -> list[float]:
-        """[K] what a sibling earns on average, less the mean of all."""
+        """[K] what a sibling earns on average, less the mean of all; 0.0 where they differ by rounding alone."""
         means = [fmean(plays) for plays in self.earned]
+        if is_constant(means, max(abs(pay) for plays in self.earned for pay in plays)):
+            return [0.0] * len(means)
         return [mean - fmean(means) for mean in means]
 
 

@@ -15,12 +15,11 @@ from typing import Any
 from cadre import random_keys
 from cadre.experiment.audit import Audited
 from cadre.experiment.report import Interval
+from cadre.rewards.rounding import EXACT, is_rounding
 
 RESAMPLES = 1000
 LEAST = (-1.0, 0.0, 0.0, 0.0)  # that each of the figures can be; the most is 1
 SHUFFLES = 200
-# Below this a difference between equal plays is rounding.
-NOTHING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -78,9 +77,10 @@ class Sums:
     def figures(self) -> tuple[float, float, float, float]:
         """The correlation, its square, the ceiling, and the share that matters."""
         product = self.ae - self.a * self.e / self.siblings
-        spread = (self.aa - self.a**2 / self.siblings) * (self.ee - self.e**2 / self.siblings)
-        correlation = product / math.sqrt(spread) if spread > NOTHING else 0.0
-        ceiling = min(1.0, max(0.0, 1.0 - self.noise / self.ee)) if self.ee > NOTHING else 0.0
+        of_a, of_e = (self.aa - self.a**2 / self.siblings, self.ee - self.e**2 / self.siblings)
+        constant = is_rounding(of_a, self.aa, EXACT) or is_rounding(of_e, self.ee, EXACT)
+        correlation = 0.0 if constant else product / (math.sqrt(of_a) * math.sqrt(of_e))
+        ceiling = min(1.0, max(0.0, 1.0 - self.noise / self.ee)) if self.ee > 0.0 else 0.0
         return correlation, correlation**2, ceiling, self.mattering / self.decisions
 
 
@@ -139,12 +139,13 @@ def matter(one: Audited, generator: random.Random) -> bool:
     """Whether siblings differ by more than plays of one of them would: few shuffles of all plays spread as widely."""
     plays, pooled = len(one.earned[0]), [pay for pays in one.earned for pay in pays]
     seen = _between(pooled, plays)
-    if seen <= NOTHING:
+    if not any(one.effects):
         return False
     wider = 0
     for _ in range(SHUFFLES):
         generator.shuffle(pooled)
-        wider += _between(pooled, plays) >= seen - NOTHING
+        drawn = _between(pooled, plays)
+        wider += drawn >= seen or is_rounding(drawn - seen, seen)
     return (wider + 1) / (SHUFFLES + 1) <= 0.05
 
 

@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Literal
 
 from cadre.errors import ConfigError
+from cadre.rewards.rounding import is_constant, is_rounding
 from cadre.types import Node
 
 Joint = Literal["aligned", "cross"]
@@ -104,7 +105,11 @@ def full(k: Siblings, joint: Joint = "aligned", stop_at: float | None = None) ->
     """
 
     def expand(scores: Sequence[float], generator: random.Random) -> Sequence[int]:
-        return () if stop_at is not None and fmean(scores) > stop_at else range(len(scores))
+        if stop_at is None:
+            return range(len(scores))
+        mean = fmean(scores)
+        passes = mean > stop_at and not is_rounding(mean - stop_at, max(abs(mean), abs(stop_at)))
+        return () if passes else range(len(scores))
 
     return Shape(f"full({k}, {joint})", every_decision(k), expand, joint)
 
@@ -135,14 +140,15 @@ def _all(scores: Sequence[float], generator: random.Random) -> Sequence[int]:
 def _argmax(scores: Sequence[float], generator: random.Random) -> Sequence[int]:
     """The best branch. Ties go to a random one of them: the first would favour no skill, only an index."""
     best = max(scores)
-    return [generator.choice([index for index, score in enumerate(scores) if score == best])]
+    ties = [n for n, score in enumerate(scores) if is_rounding(best - score, max(abs(best), abs(score)))]
+    return [generator.choice(ties)]
 
 
 def _sample(scores: Sequence[float], generator: random.Random) -> Sequence[int]:
     """A branch drawn in proportion to its score above the worst, uniformly where all are equal."""
     worst = min(scores)
-    weights = [score - worst for score in scores]
-    return generator.choices(range(len(scores)), weights if any(weights) else None)
+    weights = None if is_constant(scores) else [score - worst for score in scores]
+    return generator.choices(range(len(scores)), weights)
 
 
 def _random(scores: Sequence[float], generator: random.Random) -> Sequence[int]:

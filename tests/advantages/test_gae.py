@@ -159,6 +159,16 @@ def test_whitening_is_over_the_batch_of_a_policy() -> None:
     assert [datum.targets.returns for datum in shared] == [(0.0,), (4.0,)]  # targets are never whitened
 
 
+def test_roles_of_a_shared_policy_are_whitened_apart() -> None:
+    """Mistake: b earns more than a, so that a's better answer becomes less likely and b's worse one likelier."""
+    pays = {"a": (0.0, 0.2), "b": (0.8, 1.0)}
+    root = node(0, {"a": 2, "b": 2}, [leaf({"a": i, "b": i}, a=pays["a"][i], b=pays["b"][i]) for i in range(2)], "x")
+    team = team_of(Learner(("shared",)), a="shared", b="shared")
+    data, _ = judged(root, Credit("reward_to_go", "node", "none", "none"), replace(rule(), whiten=True), team)
+    got = {(datum.role, number % 2): datum.advantages[-1] for number, datum in enumerate(data)}
+    assert got == pytest.approx({("a", 0): -1.0, ("a", 1): 1.0, ("b", 0): -1.0, ("b", 1): 1.0})
+
+
 def test_branches_left_behind_are_refused() -> None:
     root = node(0, {"a": 2}, [replace(leaf({"a": 0}), carried=False), leaf({"a": 1})], "x")
     with pytest.raises(ConfigError, match="left behind"):

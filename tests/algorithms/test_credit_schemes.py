@@ -52,10 +52,57 @@ def branched(*pays: float) -> Node:
 
 def test_tree_grpo_sums_a_comparison_within_the_tree_and_one_within_the_task() -> None:
     got = judged(branched(0.0, 4.0, 2.0), "tree_grpo")
-    # an episode counts once, half of it at each turn: task mean 2, variance (4 + 4) / 2 / 3; first tree (4 + 4) / 2 / 2
-    within_task, within_tree = 2 / math.sqrt(4 / 3), 2 / math.sqrt(2)
+    # the leaves 0, 4 and 2: task mean 2, variance (4 + 4 + 0) / 3 = 8 / 3; first tree (4 + 4) / 2 = 4
+    within_task, within_tree = 2 / math.sqrt(8 / 3), 2 / math.sqrt(4)
     wanted = {"a0": 0.0, "a1": 0.0, "sa0": -within_task - within_tree, "sa1": within_task + within_tree, "ta0": 0.0}
     assert got == pytest.approx(wanted)
+
+
+def test_the_deviation_is_that_of_the_leaves_and_not_of_the_means_of_shared_parts() -> None:
+    """Mistake: shared parts enter the deviation with the mean of their leaves, which shrinks it."""
+    both = [
+        node(1, {"a": 2}, [leaf({"a": i}, pay) for i, pay in enumerate(pays)], tag)
+        for tag, pays in (("s", (0.0, 1.0)), ("t", (1.0, 0.0)))
+    ]
+    root = node(0, {"a": 2}, [inner({"a": i}, child) for i, child in enumerate(both)])
+    # mean 1/2 and deviation 1/2 of the four leaves, and of the two of each tree
+    signs = {"a0": 0.0, "a1": 0.0, "sa0": -1.0, "sa1": 1.0, "ta0": 1.0, "ta1": -1.0}
+    assert judged(root, "arpo") == pytest.approx(signs)
+    assert judged(root, "tree_grpo") == pytest.approx({text: 2 * sign for text, sign in signs.items()})
+
+
+def test_every_leaf_counts_once_however_unequally_a_tree_fans_out() -> None:
+    """Mistake: a shared part is worth the mean of its branches' means, in which one leaf weighs as much as three."""
+    three = node(2, {"a": 3}, [leaf({"a": i}, pay) for i, pay in enumerate((3.0, 3.0, 0.0))], tag="u")
+    twice = node(1, {"a": 2}, [inner({"a": 0}, three), leaf({"a": 1}, 6.0)], tag="s")
+    root = node(0, {"a": 2}, [inner({"a": 0}, twice), leaf({"a": 1}, 3.0)])
+    # leaves 3 3 0 6 below the first answer, 3 below the second: mean 3, variance (0 + 0 + 9 + 9 + 0) / 5
+    deviation = math.sqrt(18 / 5)
+    wanted = {
+        "a0": 0.0,
+        "sa0": (2 - 3) / deviation,
+        "sa1": 3 / deviation,
+        "ua0": 0.0,
+        "ua1": 0.0,
+        "ua2": -3 / deviation,
+    }
+    assert judged(root, "arpo") == pytest.approx({**wanted, "a1": 0.0})
+    lone = Custom(
+        name="custom", shape="branch", returns="episode", group="task", baseline="leave_one_out", scale="none"
+    ).plan()
+    groups = assign([Tree(Task("t", {}), root)], lone.credit)
+    got = {scored.sample.text: scored.advantages[0] for group in groups for scored in group.samples}
+    # against the mean of the leaves that do not go through the sample
+    assert got == pytest.approx(
+        {"a0": 0.0, "sa0": 2 - 4.5, "sa1": 6 - 9 / 4, "ua0": 0.0, "ua1": 0.0, "ua2": -15 / 4, "a1": 0.0}
+    )
+
+
+def test_leaves_of_roles_that_are_paid_apart_are_leaves_of_each() -> None:
+    # a earns 0 and 2, b 3 and 5 for the same two episodes: mean 2.5, deviation sqrt((6.25 + 0.25 + 0.25 + 6.25) / 4)
+    got = judged(two_roles(), "arpo")
+    assert got["1-b0"] == pytest.approx(2.5 / math.sqrt(13 / 4))
+    assert sum(got.values()) == pytest.approx(0.0)
 
 
 def test_tree_rl_adds_what_a_step_gains_on_the_root_and_on_its_parent() -> None:
@@ -66,8 +113,7 @@ def test_tree_rl_adds_what_a_step_gains_on_the_root_and_on_its_parent() -> None:
 
 
 def test_arpo_compares_over_the_task_and_bpo_siblings_alone() -> None:
-    deviation = math.sqrt((4 * 0.5 + 4 * 0.5) / 3)
-    assert judged(branched(0.0, 4.0, 2.0), "arpo")["sa1"] == pytest.approx(2 / deviation)
+    assert judged(branched(0.0, 4.0, 2.0), "arpo")["sa1"] == pytest.approx(2 / math.sqrt(8 / 3))
     assert judged(branched(0.0, 4.0, 2.0), "bpo") == {"a0": 0.0, "a1": 0.0, "sa0": -2.0, "sa1": 2.0, "ta0": 0.0}
 
 

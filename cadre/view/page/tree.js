@@ -96,8 +96,9 @@ export function reason(run, node, branch) {
   const scores = node.branches.map((one) => score(run, one));
   const mine = score(run, branch);
   const best = Math.max(...scores);
-  const equals = scores.filter((value) => Math.abs(value - best) < 1e-12).length;
-  if (Math.abs(mine - best) < 1e-12) return equals > 1 ? `went on: drawn from ${equals} with the highest pay, ${signed(best)}` : `went on: highest pay, ${signed(best)}`;
+  const ties = (value) => Math.abs(value - best) <= 2 ** -20 * Math.max(Math.abs(value), Math.abs(best)); // as cadre.rewards.rounding
+  const equals = scores.filter(ties).length;
+  if (ties(mine)) return equals > 1 ? `went on: drawn from ${equals} with the highest pay, ${signed(best)}` : `went on: highest pay, ${signed(best)}`;
   if (node.branches.some((one) => !one.carried && one.child !== null)) return "went on: by what followed it";
   return `went on: by the rule of ${run.shape || "the shape"}`;
 }
