@@ -6,7 +6,8 @@ CadreError               one paragraph: what, got, expected, what to do
 |-- ContractError        an environment that breaks the contract of `cadre.env.Env`
 |   `-- DeadlineError        a call of an environment that did not end in time
 |-- EngineError          a model that cannot be loaded, sampled from or trained as asked
-|   `-- PromptError          a conversation that a model cannot be asked, while it could others
+|   |-- PromptError          a conversation that a model cannot be asked, while it could others
+|   `-- AnswerError          a completion of a remote model that cannot be read
 |-- SandboxError         this machine cannot confine programs as strictly as the run asks
 |   `-- SandboxUnavailable   a program could not be run or judged, which says nothing about the program
 |-- RunError             a run directory that would be overwritten, or cannot be resumed
@@ -65,6 +66,10 @@ class EngineError(CadreError):
 
 class PromptError(EngineError):
     """A conversation is too long for the model or of a form that it does not take; that episode fails."""
+
+
+class AnswerError(EngineError):
+    """A remote model answered with nothing that can be read as a completion; that episode fails."""
 
 
 class SandboxError(CadreError):

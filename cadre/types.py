@@ -141,6 +141,19 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchFailure:
+    """Why an episode ended in the middle: `BranchFailure("prompt", "role 'solver': the prompt has 5,000 tokens ...")`.
+
+    `reason` is one of `cadre.rollout.failed_branches.REASONS`. A failure is `rewarded` where what was sampled may have
+    caused it. One of the machine's says nothing about the samples, and its branch is left out of the tree.
+    """
+
+    reason: str
+    error: str
+    rewarded: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One completion by one role, K of which are siblings.
 
@@ -152,7 +165,8 @@ class Sample:
     `message` is the completion as a chat message where tools were offered: what was said, and the calls read out of it.
     `history` tells how the prompt goes on from the role's turn before: "clean" keeps its sampled ids, which the chat
     template would write alike, "realigned" keeps them although it would not, "new" is rendered afresh. `images` are
-    those that the placeholders in `prompt_ids` stand for, in order.
+    those that the placeholders in `prompt_ids` stand for, in order. `failure` says why there is no completion, where
+    the sampler got others of the same request.
     """
 
     role: str
@@ -167,6 +181,7 @@ class Sample:
     history: History = "first"
     changes: tuple[tuple[int, int], ...] = ()
     images: tuple[Image, ...] = ()
+    failure: BranchFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +214,7 @@ class Branch:
     `over` and `success` are the environment's state after the step. `carried` says that the shape went on from here:
     then `child` is the next decision, or None because the episode is over. A branch that was not carried may have a
     child too, where the shape looked at what follows before it chose. `drawing` shows the state after the step.
+    `failure` says why the episode ended here in the middle; it is over then, without success.
     """
 
     choice: Mapping[str, int]
@@ -208,6 +224,7 @@ class Branch:
     carried: bool = True
     child: Node | None = None
     drawing: Drawing = None
+    failure: BranchFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 class Endpoint(BaseHTTPRequestHandler):
     """Answers every chat completion with the last message, or with `reply`, and remembers what it was asked. It serves
-    `echo` alone."""
+    `echo` alone, with `statuses` first."""
 
     asked: list[dict] = []
     reply = ""
+    statuses: list[int] = []
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -22,7 +23,8 @@ class Endpoint(BaseHTTPRequestHandler):
         message = {"role": "assistant", "content": body["messages"][-1]["content"]}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
         reply = json.dumps({"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]})
-        self.send_response(200 if body["model"] == "echo" else 404)
+        status = self.statuses.pop(0) if self.statuses else 200
+        self.send_response(status if body["model"] == "echo" else 404)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
         self.wfile.write((self.reply or reply).encode())

@@ -11,7 +11,7 @@ from cadre.rewards.rounding import EXACT, RESOLUTION, is_rounding
 from cadre.rollout.conversations import words
 from cadre.rollout.grow import pays
 from cadre.rollout.walk import Decision
-from cadre.types import Branch, Message, Node
+from cadre.types import Branch, Node
 
 OfChildren = Callable[[Iterable[float]], float]
 # What a branch pays a role, given alpha.
@@ -50,7 +50,7 @@ def first_paid(decision: Decision, credit: Credit, reward: RoleReward = role_rew
 
 def is_paid(node: Node, role: str, alpha: float) -> bool:
     """Whether the step pays the role, be it 0 that it is judged with."""
-    return any(pays(branch.reward, role, alpha) for branch in node.branches)
+    return any(pays(branch.reward, role, alpha) for branch in node.branches if branch.failure is None)
 
 
 def looked_ahead(node: Node) -> bool:
@@ -60,13 +60,13 @@ def looked_ahead(node: Node) -> bool:
 
 def state_after(node: Node, branch: Branch) -> Node | None:
     """What follows a branch. Equal actions lead to one state, which is played below one of them."""
-    if branch.child is not None:
+    if branch.child is not None or branch.failure is not None:
         return branch.child
     said = _words(node, branch)
     return next((other.child for other in node.branches if other.child and _words(node, other) == said), None)
 
 
-def _words(node: Node, branch: Branch) -> tuple[tuple[str, str, Message | None], ...]:
+def _words(node: Node, branch: Branch) -> object:
     return words({role: node.samples[role][index] for role, index in branch.choice.items()})
 
 

@@ -37,13 +37,18 @@ def _node(tree: KeptTree, number: int, depth: int) -> Iterator[str]:
 
 def _branch(node: Mapping[str, Any], branch: Mapping[str, Any], depth: int) -> Iterator[str]:
     """A line for each role of a joint action, the reward on the first."""
-    ended = ", solved" if branch["success"] else ", over" if branch["over"] else ""
+    failed = (branch.get("failure") or {}).get("reason")
+    ended = (
+        f", failed ({failed})" if failed else ", solved" if branch["success"] else ", over" if branch["over"] else ""
+    )
     head = f"{'>' if branch['carried'] else ' '} {_paid(branch['reward'])}{ended}"
     several = len(branch["choice"]) > 1
     for role, sibling in branch["choice"].items():
         text = " ".join(node["samples"][role][sibling]["text"].split())
         yield _clipped(f"{head}  {f'{role} ' if several else ''}#{sibling}: {text}", depth)
         head = " " * len(head)
+    if failed:
+        yield _clipped(f"{head}  {' '.join(str(branch['failure'].get('error', '')).split())}", depth)
 
 
 def _paid(reward: Mapping[str, Any]) -> str:

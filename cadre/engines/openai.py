@@ -16,9 +16,12 @@ from typing import Any
 from cadre import random_keys
 from cadre.engines import tool_calls
 from cadre.engines.stop_strings import cut
-from cadre.errors import EngineError
+from cadre.errors import AnswerError, EngineError, PromptError
 from cadre.team import Weights
-from cadre.types import Finish, Message, Request, Sample, Sampling, ToolCall
+from cadre.types import BranchFailure, Finish, Message, Request, Sample, Sampling, ToolCall
+
+# Statuses of a request that this conversation makes invalid (too long, filtered); others are the endpoint's own.
+OF_REQUEST = {400, 413, 422}
 
 
 class OpenAISampler:
@@ -40,16 +43,21 @@ class OpenAISampler:
         self._enable_thinking = enable_thinking
 
     async def sample(self, request: Request) -> list[Sample]:
-        """One call a sibling, all at once, each with its own seed. Raises EngineError where the endpoint fails."""
-        try:
-            async with self._openai.AsyncOpenAI(base_url=self._url, api_key=self._key) as client:
-                calls = (self._complete(client, request, index) for index in range(request.count))
-                return list(await asyncio.gather(*calls))
-        except (self._openai.OpenAIError, _NoCompletionError, json.JSONDecodeError) as error:
-            raise EngineError(
-                f"Role {request.role!r}: the endpoint {self._url} failed for model {self._model!r}: {error}. "
-                "Check the url, the model's name and the key."
-            ) from error
+        """One call a sibling, all at once, each with its own seed. A call that the endpoint refuses for its
+        conversation, or answers with nothing to read, is a sample with a failure.
+
+        Raises PromptError or AnswerError where all calls fail so, and EngineError where the endpoint fails.
+        """
+        async with self._openai.AsyncOpenAI(base_url=self._url, api_key=self._key) as client:
+            calls = (self._complete(client, request, index) for index in range(request.count))
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+        failures = [self._failure(request, answer) for answer in answers if isinstance(answer, BaseException)]
+        if len(failures) == len(answers):
+            raise failures[0]
+        return [
+            self._failed(request, self._failure(request, answer)) if isinstance(answer, BaseException) else answer
+            for answer in answers
+        ]
 
     async def load(self, weights: Weights) -> None:
         """Raises EngineError: the endpoint has the weights that it has."""
@@ -76,9 +84,35 @@ class OpenAISampler:
         )
         choice = _choice(reply)
         finish: Finish = "length" if choice.finish_reason == "length" else "stop"
-        text = cut(choice.message.content or "", sampling.stop)
+        text = cut(_text(choice), sampling.stop)
         message = _said(choice.message, text) if request.tools else None
         return Sample(request.role, request.policy, text, (), (), (), finish, 0, message)
+
+    def _failure(self, request: Request, error: BaseException) -> PromptError | AnswerError:
+        """Return how a call failed, where that is its conversation's or its answer's. Raises EngineError where it is
+        the endpoint's."""
+        whose = f"Role {request.role!r}: the endpoint {self._url}"
+        status = getattr(error, "status_code", None)
+        if status in OF_REQUEST:
+            return PromptError(
+                f"{whose} refused a request to model {self._model!r}: {error}. Expected one that it takes: shorten "
+                "what the role is shown, or lower its sampling.max_tokens."
+            )
+        if isinstance(error, _NoTextError):
+            return AnswerError(
+                f"{whose} answered for model {self._model!r} with {error}; expected a text, tool calls or reasoning. "
+                "Raise sampling.max_tokens where it was cut off, or look into the endpoint's log."
+            )
+        if isinstance(error, self._openai.OpenAIError | _NoCompletionError | json.JSONDecodeError):
+            raise EngineError(
+                f"{whose} failed for model {self._model!r}: {error}. Check the url, the model's name and the key."
+            ) from error
+        raise error
+
+    def _failed(self, request: Request, error: PromptError | AnswerError) -> Sample:
+        reason = "prompt" if isinstance(error, PromptError) else "answer"
+        failure = BranchFailure(reason, str(error))
+        return Sample(request.role, request.policy, "", (), (), (), "stop", 0, failure=failure)
 
     def _beyond_openai(self, sampling: Sampling) -> dict[str, Any]:
         body: dict[str, Any] = {"top_k": sampling.top_k} if sampling.top_k else {}
@@ -91,18 +125,49 @@ class _NoCompletionError(Exception):
     """What an endpoint answered is none."""
 
 
+class _NoTextError(Exception):
+    """A completion without a text, though it has nothing in its place."""
+
+
+class _RequestError(Exception):
+    """An error of a request within a reply of status 200, as routers of endpoints send it."""
+
+    def __init__(self, status_code: int, text: str) -> None:
+        super().__init__(text)
+        self.status_code = status_code
+
+
 def _choice(reply: Any) -> Any:
     """The first choice of a reply. Raises _NoCompletionError where there is none, as in an error page."""
     choices = getattr(reply, "choices", None)
+    error = getattr(reply, "error", None)
+    if not choices and isinstance(error, dict) and error.get("code") in OF_REQUEST:
+        raise _RequestError(error["code"], str(error.get("message", error))[:1000])
     if not isinstance(choices, list) or not choices or getattr(choices[0], "message", None) is None:
         raise _NoCompletionError(f"it answered {str(reply)[:200]!r}, which is no completion")
     return choices[0]
 
 
+def _text(choice: Any) -> str:
+    """The text of a completion: what it says, or its words of refusal. Empty where null stands beside tool calls or
+    reasoning. Raises _NoTextError where it has none of them."""
+    message = choice.message
+    if isinstance(message.content, str):
+        return message.content
+    if message.content is None and getattr(message, "refusal", None):
+        return str(message.refusal)
+    reasons = (getattr(message, name, None) for name in ("reasoning_content", "reasoning"))
+    if message.content is None and (message.tool_calls or any(reasons)):
+        return ""
+    said = "content null" if message.content is None else f"content of type {type(message.content).__name__}"
+    raise _NoTextError(f"{said}, no tool calls and no reasoning (finish_reason {choice.finish_reason!r})")
+
+
 def _as_dict(message: Message) -> dict[str, Any]:
-    """The message as endpoints take it, arguments as text."""
+    """The message as endpoints take it, arguments as text. Where calls stand for a text, its content is null."""
     plain: dict[str, Any] = {"role": message.role, "content": _content(message)}
     if message.tool_calls:
+        plain["content"] = plain["content"] or None
         plain["tool_calls"] = [
             {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
             for call in message.tool_calls

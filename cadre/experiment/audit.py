@@ -125,10 +125,12 @@ def check(experiment: Experiment) -> None:
 
 
 def spots(trees: Sequence[Tree]) -> Iterator[Spot]:
-    """Every decision with siblings, for each role that has some there."""
+    """Every decision with siblings, for each role that has some there, but for those that one of them failed at: what
+    follows it cannot be played."""
     places = {}
     for decision in walk.decisions(trees):
-        if len(decision.node.samples[decision.role]) > 1:
+        failed = any(branch.failure is not None for branch in decision.node.branches)
+        if len(decision.node.samples[decision.role]) > 1 and not failed:
             places[decision.tree, decision.path, decision.role] = decision
     for decision in places.values():
         task = trees[decision.tree].task
@@ -172,7 +174,9 @@ async def executed(
     async def one_spot(spot: Spot) -> Audited | Failure:
         key = random_keys.key(wanted.seed, "plays", spot.tree, *spot.path, spot.role)
         try:
-            return await tried(spot.task, rollout, lambda: played(spot, rollout, wanted.plays, key, found.advantages))
+            return await tried(
+                spot.task, rollout, lambda last: played(spot, rollout, wanted.plays, key, found.advantages)
+            )
         finally:
             progress()
 

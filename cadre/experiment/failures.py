@@ -30,7 +30,8 @@ class FailureLog:
         if kind in self._seen or len(self._seen) >= MOST_KINDS:
             return
         if not self._seen:
-            self._say(f"An episode failed ({failure.reason}): {failure.error} Tracebacks are in {self.path}.")
+            what = "A branch of a tree" if failure.branches else "An episode"
+            self._say(f"{what} failed ({failure.reason}): {failure.error} Tracebacks are in {self.path}.")
         self._seen.add(kind)
         record = {"task": failure.task.id, "reason": failure.reason, "error": failure.error}
         jsonl.append(self.path, {"step": self.step, **record, "traceback": failure.traceback})

@@ -12,7 +12,7 @@ from cadre.advantages.returns import role_reward
 from cadre.experiment.report import mean_parts
 from cadre.rollout import walk
 from cadre.rollout.dynamic_sampling import Sampled
-from cadre.rollout.episodes import REASONS
+from cadre.rollout.failed_branches import REASONS
 from cadre.team import Metrics
 from cadre.types import Sample, Tree
 
@@ -32,13 +32,16 @@ def of_step(
 
 
 def of_failures(sampled: Sampled) -> Metrics:
-    """How many of the step's tasks were dropped, what share for which reason, and how often programs diverged."""
+    """How many of the step's tasks were dropped, what share for which reason, how many branches failed in the trees
+    that were kept, and how often programs diverged."""
     tasks = len(sampled.trees) + len(sampled.failures)
     counts = Counter(failure.reason for failure in sampled.failures)
     shares = {f"rollout/failed/{reason}": counts[reason] / tasks for reason in REASONS}
     failed = len(sampled.failures)
     counted = {"rollout/failures": failed, "rollout/failed": failed / tasks, "rollout/retried": sampled.retried}
-    return {**counted, **shares, "rollout/divergence_rate": sampled.diverged / (tasks + sampled.retried)}
+    branches: Metrics = {"rollout/failed_branches": sum(sampled.failed_branches.values())}
+    branches |= {f"rollout/failed_branches/{reason}": number for reason, number in sampled.failed_branches.items()}
+    return {**counted, **shares, **branches, "rollout/divergence_rate": sampled.diverged / (tasks + sampled.retried)}
 
 
 def of_trees(trees: Sequence[Tree], alpha: float) -> Metrics:

@@ -59,6 +59,8 @@ class Progress:
         success = f"success {metrics['rollout/success']:.0%}"
         self.bars.update(self.total, completed=step + 1, note=success)
         failed = [f"failed {metrics['rollout/failed']:.1%}"] if metrics.get("rollout/failed") else []
+        branches = metrics.get("rollout/failed_branches")
+        failed += [f"{branches:,.0f} branches failed"] if branches else []
         rate = metrics.get("rollout/divergence_rate")
         failed += [f"diverged {rate:.1%}"] if rate else []
         failed += ["no update"] if _unmoved(metrics) else []

@@ -13,10 +13,11 @@ from statistics import fmean
 from cadre import random_keys
 from cadre.env import Env
 from cadre.errors import ConfigError
+from cadre.rollout.failed_branches import contained
 from cadre.rollout.grow import Past, Rollout, Tried, as_node, attempt
 from cadre.rollout.rounds import together
 from cadre.rollout.tree_shape import Shape, Siblings
-from cadre.types import Node, Sample
+from cadre.types import BranchFailure, Node, Sample
 
 # How much a decision, given what was sampled there, is worth sampling from again: the highest are chosen.
 Where = Callable[[Mapping[str, Sequence[Sample]], random.Random], float]
@@ -109,7 +110,7 @@ async def grow_branches(env: Env, rollout: Rollout, key: int, plan: Branching) -
             break
         places = chosen(root, plan, random_keys.generator(key, "branch", number))
         await together(*(sample_more(place, plan.siblings, rollout, key) for place in places))
-    return shared(finished(root), 1.0)
+    return shared(finished(root, rollout), 1.0)
 
 
 async def played_out(tried: Tried, branches: Sequence[int], rollout: Rollout, key: int) -> Growing:
@@ -126,8 +127,13 @@ async def play_branches(growing: Growing, branches: Sequence[int], rollout: Roll
         tried = await attempt(growing.tried.forks[index], rollout, key, growing.tried.below(index, 1.0))
         return None if tried is None else await played_out(tried, range(len(tried.choices)), rollout, key)
 
-    grown = await together(*(child(index) for index in branches))
-    growing.children |= {index: below for index, below in zip(branches, grown, strict=True) if below is not None}
+    branches = [index for index in branches if index not in growing.tried.failures]
+    grown = await together(*(contained(child(index), rollout.contain) for index in branches))
+    for index, below in zip(branches, grown, strict=True):
+        if isinstance(below, BranchFailure):
+            growing.tried = replace(growing.tried, failures={**growing.tried.failures, index: below})
+        elif below is not None:
+            growing.children[index] = below
 
 
 def chosen(root: Growing, plan: Branching, generator: random.Random) -> list[Growing]:
@@ -145,7 +151,10 @@ async def sample_more(growing: Growing, siblings: int, rollout: Rollout, key: in
     before, shape = growing.tried, rollout.shape
     there = len(before.choices)
     wider = replace(rollout, shape=replace(shape, count=lambda role, turn, depth: siblings))
-    more = await attempt(before.env, wider, random_keys.key(key, "siblings", there), before.past)
+    again = attempt(before.env, wider, random_keys.key(key, "siblings", there), before.past)
+    more = await contained(again, rollout.contain)
+    if isinstance(more, BranchFailure):
+        return
     assert more is not None
     growing.tried = joined(before, more)
     await play_branches(growing, range(there, there + siblings), rollout, key)
@@ -162,12 +171,14 @@ def joined(before: Tried, more: Tried) -> Tried:
         rewards=[*before.rewards, *more.rewards],
         picked=range(shift + len(more.choices)),
         drawings=(*before.drawings, *more.drawings[1:]),
+        failures={**before.failures, **{index + shift: failure for index, failure in more.failures.items()}},
     )
 
 
-def finished(growing: Growing) -> Node:
+def finished(growing: Growing, rollout: Rollout) -> Node:
     """The record of a decision and all below it."""
-    return as_node(growing.tried, {index: finished(child) for index, child in growing.children.items()})
+    children = {index: finished(child, rollout) for index, child in growing.children.items()}
+    return as_node(growing.tried, children, rollout)
 
 
 def shared(node: Node, share: float) -> Node:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cadre.types import Message, Observation, PreviousTurn, Sample
+from cadre.types import BranchFailure, Message, Observation, PreviousTurn, Sample
 
 # By role and conversation.
 Previous = Mapping[tuple[str, str], PreviousTurn]
@@ -24,6 +24,6 @@ def with_turns(previous: Previous, seen: Mapping[str, Observation], said: Mappin
     return {**previous, **turns}
 
 
-def words(said: Mapping[str, Sample]) -> tuple[tuple[str, str, Message | None], ...]:
+def words(said: Mapping[str, Sample]) -> tuple[tuple[str, str, Message | None, BranchFailure | None], ...]:
     """What a joint action says, for comparison: equal words lead to equal states."""
-    return tuple((role, sample.text, sample.message) for role, sample in said.items())
+    return tuple((role, sample.text, sample.message, sample.failure) for role, sample in said.items())

@@ -6,8 +6,9 @@ step are not among them, and no task replaces two. Which tasks the next steps be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from cadre import random_keys
@@ -20,13 +21,15 @@ from cadre.types import Task, Tree
 class Sampled:
     """All that a step sampled, what taught nothing included; the last `replaced` of the tasks were replacements.
     `retried` episodes failed and were tried again; `diverged` counts those, dropped or tried again, whose program asked
-    for something else when it was started again."""
+    for something else when it was started again. `failed_branches` counts, by reason, those of the trees, whether they
+    were kept with a reward or left out."""
 
     trees: list[Tree]
     failures: list[Failure]
     replaced: int = 0
     retried: int = 0
     diverged: int = 0
+    failed_branches: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,14 @@ async def sample(
             break
         fresh, failed = await grow_any(more, counted, key, progress(len(more)), first=len(tasks) + replaced)
         trees, failures, replaced = trees + fresh, failures + failed, replaced + len(more)
-        check_share(failures, len(tasks) + replaced, rollout.limits.failed_share)
-    retried = sum(not failure.dropped for failure in told)
-    return Sampled(trees, failures, replaced, retried, sum(failure.reason == "diverged" for failure in told))
+        lost = [failure for failure in told if failure.lost]
+        check_share(lost, len(tasks) + replaced, rollout.limits.failed_share)
+    retried = sum(not (failure.dropped or failure.branches) for failure in told)
+    diverged = sum(failure.reason == "diverged" for failure in told)
+    branches: Counter[str] = Counter()
+    for failure in told:
+        branches[failure.reason] += failure.branches
+    return Sampled(trees, failures, replaced, retried, diverged, {reason: n for reason, n in branches.items() if n})
 
 
 def replacement_tasks(tasks: Sequence[Task], drawn: Sequence[Task], step: int, seed: int) -> Iterator[Task]:

@@ -33,6 +33,7 @@ async def grow_sampled(
 
     async def play(position: int, task: Task) -> Tree | None:
         mine = replace(rollout, shape=independent(samples), failed=count, drawn=rollout.drawn - position)
+        mine = replace(mine, keeps_failures=False)  # an episode that failed is none here: it is counted apart
         try:
             return await of_task(task, mine, random_keys.key(key, position), samples)
         finally:
@@ -79,6 +80,6 @@ def one_of(samples: int, number: int) -> Shape:
         if tried is None:
             return None
         past = replace(tried.below(0, 1 / samples), path=(number,))
-        return as_node(tried, {0: await grow(tried.forks[0], replace(rollout, shape=beside), key, past)})
+        return as_node(tried, {0: await grow(tried.forks[0], replace(rollout, shape=beside), key, past)}, rollout)
 
     return replace(beside, grower=grower)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, FiniteFloat, JsonValue
 
 from cadre.settings.section import Positive, Section
 
@@ -40,6 +40,11 @@ class EpisodesConfig(Section):
         1800.0, ge=0.0, description="that an episode's calls may take together, without the models' time; 0: any"
     )
     failed_share: float = Field(0.5, ge=0.0, le=1.0, description="of a step's episodes that may fail before it stops")
+    failure_reward: Literal["lowest"] | FiniteFloat = Field(
+        "lowest",
+        description="of an episode that fails while others of its tree do not: as the lowest of them, or a number that "
+        "the team is paid beside what it had earned",
+    )
 
 
 class EvaluateConfig(Section):

@@ -172,7 +172,7 @@ def test_equal_actions_are_stepped_once_and_the_tree_is_the_same(
             stepped.append(actions)
             return await super().step(actions)
 
-    async def plainly(env, actions):
+    async def plainly(env, actions, contain):
         forks = [env.fork() for _ in actions]
         return forks, [await fork.step_samples(action) for fork, action in zip(forks, actions, strict=True)]
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cadre.errors import ContractError, EngineError
 from cadre.rollout import rounds, tree_shape
 from cadre.rollout.episodes import Failure, grow_many
+from cadre.rollout.failed_branches import ends
 from cadre.rollout.grow import Rollout
 from cadre.rollout.rounds import together
 from cadre.team import Team
@@ -302,7 +303,7 @@ def test_a_step_that_is_not_async_fails_its_episode() -> None:
         played(Plain, Batching(), tree_shape.greedy(2))
 
 
-def test_one_branch_that_raises_ends_its_tree_and_no_other() -> None:
+def test_one_branch_that_raises_ends_there_and_equal_work_makes_equal_batches() -> None:
     """Both first actions of a tree are played out; below one of them the environment breaks while the other goes on."""
 
     class Cracked(Pair):
@@ -320,11 +321,12 @@ def test_one_branch_that_raises_ends_its_tree_and_no_other() -> None:
     for _ in range(2):
         sampler = Batching()
         trees, failures = played(Cracked, sampler, tree_shape.full(2))
-        assert [tree.task.data["index"] for tree in trees] == [0, 2, 3]
-        assert [failure.task.data["index"] for failure in failures] == [1]
+        assert [tree.task.data["index"] for tree in trees] == [0, 1, 2, 3]
+        assert failures == []
+        reasons = {branch.failure.reason for branch in ends(trees[1].root) if branch.failure}
+        assert reasons == {"raised"}
         made.append(sampler.batches)
     assert made[0] == made[1]
-    assert sum(name.startswith("1") for name in made[0][2]) == 0
 
 
 def test_a_sampler_s_error_ends_the_call() -> None:

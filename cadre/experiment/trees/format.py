@@ -91,6 +91,9 @@ def _branch(branch: Branch, numbers: Mapping[int, int]) -> Json:
         "carried": branch.carried,
         "child": None if branch.child is None else numbers[id(branch.child)],
     }
+    failure = branch.failure
+    if failure is not None:
+        written["failure"] = {"reason": failure.reason, "error": failure.error}
     return written | ({"drawing": branch.drawing} if branch.drawing else {})
 
 
