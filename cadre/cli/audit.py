@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cadre.cli.terminal import Overrides, Target, console
+from cadre.cli.terminal import Overrides, Target, Trust, console
 from cadre.experiment import target as targets
 from cadre.experiment.report import Interval
 
@@ -24,6 +24,7 @@ def audit(
     plays: Annotated[int, typer.Option(min=2, help="episodes that each sibling is played out")] = 8,
     seed: Annotated[int, typer.Option(help="names the random draws")] = 0,
     base: Annotated[bool, typer.Option("--base", help="the models as they were before training")] = False,
+    trust: Trust = False,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
     """How well a run's credit agrees with executed counterfactuals: siblings played out with fresh noise."""
@@ -31,7 +32,7 @@ def audit(
     from cadre.experiment.audited import audited
     from cadre.experiment.resolve import resolve_for_trees
 
-    found = targets.find(target, overrides or [])
+    found = targets.find(target, overrides or [], trust=trust)
     experiment = resolve_for_trees(found.config, found.env)
     check(experiment)
     tell = sys.stderr.write if as_json else lambda line: console.print(line.rstrip(), markup=False, highlight=False)

@@ -13,7 +13,8 @@ import typer
 
 from cadre.cli.ignored import refuse_ignored
 from cadre.cli.report import lines
-from cadre.cli.terminal import Overrides, Target, console, must_be_new, refuse_beside
+from cadre.cli.terminal import Overrides, Target, Trust, console, must_be_new, refuse_beside
+from cadre.data.atomic import whole
 from cadre.experiment import target as targets
 from cadre.experiment.evaluate import Repeats
 from cadre.types import Tree
@@ -40,6 +41,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="names the random draws of the samples")] = 0,
     assign: Annotated[str, typer.Option(help="other policies for roles, such as tool=planner,planner=tool")] = "",
     base: Annotated[bool, typer.Option("--base", help="the models as they were before training")] = False,
+    trust: Trust = False,
     untrained: Annotated[str, typer.Option(help="roles, by comma, that play as before training")] = "",
     episodes: Annotated[Path | None, typer.Option(help="a new file for all that was seen and said, JSON lines")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
@@ -55,7 +57,7 @@ def evaluate(
         refuse_beside(context, "temperature 0", ["ks"])
         refuse_ignored(overrides or [], "an evaluation at temperature 0", OF_SAMPLES)
     refuse_ignored(overrides or [], "an evaluation of its own", OPTIONS)
-    found = targets.find(target, overrides or [])
+    found = targets.find(target, overrides or [], trust=trust)
     repeats = Repeats(samples, temperature, tuple(ks or ()), seed)
     if episodes is not None:
         must_be_new(episodes, "--episodes")
@@ -72,6 +74,6 @@ def evaluate(
 
 def _keep(trees: Sequence[Tree], file: Path) -> None:
     """Trees as JSON lines, pictures left out, whose digests they have."""
-    file.parent.mkdir(parents=True, exist_ok=True)
     told = (json.dumps(asdict(tree), default=lambda png: None) for tree in trees)
-    file.write_text("".join(f"{line}\n" for line in told), encoding="utf-8")
+    with whole(file) as (built,):
+        built.write_text("".join(f"{line}\n" for line in told), encoding="utf-8")

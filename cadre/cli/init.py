@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cadre.cli.terminal import console, must_be_new
+from cadre.data.atomic import whole
 from cadre.errors import ConfigError
 
 TAKEN = {"Env", "Message", "Observation", "Reward", "Task", "cadre", *sys.stdlib_module_names}
@@ -95,10 +96,11 @@ def init(name: Annotated[str, typer.Argument(help="of the task, such as parity: 
             f"my_{name}."
         )
     files = {f"{name}.py": TASK, f"{name}.yaml": RECIPE, f"test_{name}.py": TEST}
-    for file in files:
-        must_be_new(Path(file), "init")
-    for file, text in files.items():
-        Path(file).write_text(text.format(name=name, title=title))
+    outs = [Path(file) for file in files]
+    must_be_new(outs, "init")
+    with whole(*outs) as built:
+        for path, text in zip(built, files.values(), strict=True):
+            path.write_text(text.format(name=name, title=title), encoding="utf-8")
     console.print(
         f"Wrote {', '.join(files)}. Next:\n  cadre check {name}.py:{title}\n  pytest test_{name}.py\n"
         f"  cadre train {name}.yaml",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cadre.cli.terminal import Overrides, RunFolder, console, must_be_new
+from cadre.cli.terminal import Overrides, RunFolder, Trust, console, must_be_new
 from cadre.cli.train import STOPPED
 from cadre.experiment import config, run_directory
 from cadre.experiment.resolve import resolve_for_trees
@@ -20,13 +20,14 @@ def export(
     merge: Annotated[
         bool, typer.Option("--merge", help="add an adapter to its base and write the whole model")
     ] = False,
+    trust: Trust = False,
 ) -> None:
     """Write a trained policy as a Hugging Face or PEFT folder, for use without Cadre."""
     here = run_directory.Run.open(folder)
     must_be_new(out, "export")
     from cadre.experiment.export import export_policy
 
-    export_policy(here, policy, out, merge)
+    export_policy(here, policy, out, merge, trust)
     console.print(f"wrote {policy} to {out}", markup=False, highlight=False)
 
 

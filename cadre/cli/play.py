@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from cadre.cli.ignored import refuse_ignored
-from cadre.cli.terminal import Overrides, Target, console, refuse_beside, refuse_without, visible
+from cadre.cli.terminal import Overrides, Target, Trust, console, refuse_beside, refuse_without, visible
 from cadre.cli.tree import lines as tree_lines
 from cadre.errors import RunError
 from cadre.experiment import kept_trees
@@ -37,15 +37,16 @@ def play(
     plain: Annotated[bool, typer.Option("--plain", help="with --step, print the tree, as without a terminal")] = False,
     assign: Annotated[str, typer.Option(help="other policies for roles")] = "",
     base: Annotated[bool, typer.Option("--base", help="the models as they were before training")] = False,
+    trust: Trust = False,
 ) -> None:
     """Play one held-out episode and print what everybody saw and said; or walk through a tree of the training."""
     if step is not None:
-        refuse_beside(context, "--step", ["overrides", "assign", "base"])
+        refuse_beside(context, "--step", ["overrides", "assign", "base", "trust"])
     refuse_ignored(overrides or [], "one episode at temperature 0", OPTIONS)
-    found = targets.find(target, overrides or [])
     if step is not None:
-        _show_kept(found.run, target, (step, task), plain)
+        _show_kept(target, (step, task), plain)
         return
+    found = targets.find(target, overrides or [], trust=trust)
     refuse_without(context, "--step", ["plain"])
     from cadre.experiment.held_out import HeldOut, opened
 
@@ -53,9 +54,10 @@ def play(
     _print_episode(loaded.play(chosen))
 
 
-def _show_kept(run: Path | None, name: str, wanted: tuple[int, int], plain: bool) -> None:
+def _show_kept(name: str, wanted: tuple[int, int], plain: bool) -> None:
     """The tree that was kept of a step, from 1, with a number, from 0: to walk through where there is a terminal."""
-    if run is None:
+    run = Path(name).expanduser()
+    if not (run / "config.yaml").is_file():
         raise RunError(
             f"play --step: got {name}, which is no run; expected the folder of one. Remove --step, or train."
         )

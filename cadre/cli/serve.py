@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cadre.cli.terminal import Overrides, Target, console
+from cadre.cli.terminal import Overrides, Target, Trust, console
 from cadre.experiment import target as targets
 
 
@@ -18,13 +18,14 @@ def serve(
     key: Annotated[str, typer.Option(help="what clients have to name; by default a new one each time")] = "",
     temperature: Annotated[float, typer.Option(min=0.0, help="of the answers; 0 is greedy, as in evaluation")] = 0.0,
     base: Annotated[bool, typer.Option("--base", help="the models as they were before training")] = False,
+    trust: Trust = False,
 ) -> None:
     """Answer OpenAI's clients with the team: each role is a model by its name."""
     from cadre.experiment.loaded_team import open_team
     from cadre.experiment.serving import models_of
     from cadre.experiment.serving import serve as start
 
-    loaded = open_team(targets.find(target, overrides or []), base)
+    loaded = open_team(targets.find(target, overrides or [], trust=trust), base)
     role_of = models_of(loaded.experiment)
     server, session = start(loaded.team.tempered(temperature), role_of, port, key)
     console.print(f"Models: {', '.join(role_of)}. Ctrl-C ends it.", markup=False, highlight=False)

@@ -18,8 +18,6 @@ def report(
     price: Annotated[float, typer.Option(min=0.0, help="of an hour on this machine, to say what the run cost")] = 0.0,
 ) -> None:
     """Write a run as one page with plots: results with intervals, cost, settings, commits, what it ran on."""
-    for path in (out, *summary.picture_paths(out)):
-        must_be_new(path, "report --out")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    must_be_new([out, *summary.picture_paths(out)], "report --out")
     summary.write(Run.open(folder), out, price)
     console.print(f"{out} and its plots are written.", markup=False, highlight=False)

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from cadre.cli import completion
+from cadre.data.atomic import remove_unfinished
 from cadre.errors import ConfigError, RunError
 
 WIDTH = 80
@@ -30,6 +31,10 @@ Target = Annotated[
     ),
 ]
 Overrides = Annotated[list[str] | None, typer.Argument(help="changes, such as train.steps=20 algorithm.k=8")]
+
+Trust = Annotated[
+    bool, typer.Option("--trust", help="run code that the run folder brings with it, or that it asks for")
+]
 
 
 # Characters that steer a terminal, that show nothing, or that turn the direction of what follows.
@@ -50,10 +55,15 @@ def spell_everything() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def must_be_new(out: Path, what: str) -> None:
-    """Raises RunError where something is there already, or where nothing can be written."""
-    if out.exists():
-        raise RunError(f"{what}: {out} exists; expected a new path, as nothing is ever overwritten. Name another.")
+def must_be_new(outs: Path | Sequence[Path], what: str) -> None:
+    """Raises RunError where something is there already, or where nothing can be written. What a killed call left of
+    `outs`, which are written together, is removed."""
+    outs = [outs] if isinstance(outs, Path) else outs
+    remove_unfinished(*outs)
+    for out in outs:
+        if os.path.lexists(out):
+            raise RunError(f"{what}: {out} exists; expected a new path, as nothing is ever overwritten. Name another.")
+    out = outs[0]
     above = next(parent for parent in out.absolute().parents if parent.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         kind = "cannot be written to" if above.is_dir() else "is a file"

@@ -10,7 +10,7 @@ import typer
 
 from cadre.cli import completion
 from cadre.cli.ignored import refuse_unused
-from cadre.cli.terminal import Overrides, console, refuse_beside, refuse_without
+from cadre.cli.terminal import Overrides, Trust, console, refuse_beside, refuse_without
 from cadre.errors import ConfigError
 from cadre.experiment import config
 from cadre.experiment.build import ask_hub
@@ -31,6 +31,7 @@ def train(
     overrides: Overrides = None,
     folder: Annotated[Path | None, typer.Option("--run", help="where to write; default runs/RECIPE-NNN")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --run")] = False,
+    trust: Trust = False,
     force: Annotated[bool, typer.Option("--force", help="--resume although settings or tasks have changed")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="build all but the weights; say what it takes")] = False,
 ) -> None:
@@ -41,12 +42,12 @@ def train(
     if not recipe and not resume:
         raise ConfigError("train: got no recipe; expected a bundled one or a YAML file, such as plan-path.")
     if not resume:
-        refuse_without(context, "--resume", ["force"])
+        refuse_without(context, "--resume", ["force", "trust"])
     if dry_run:
         refuse_beside(context, "--dry-run", ["folder", "resume"])
         _dry_run(recipe, changes)
     elif resume:
-        here = _resumed(recipe, changes, folder, force)
+        here = _resumed(recipe, changes, folder, force, trust)
         refuse_unused(changes, here.config)
         _train(resolve(here.config), here, resume, force)
     else:
@@ -66,10 +67,10 @@ def _dry_run(recipe: str, overrides: list[str]) -> None:
         console.print(line, markup=False, highlight=False)
 
 
-def _resumed(recipe: str, overrides: list[str], folder: Path | None, force: bool) -> Run:
+def _resumed(recipe: str, overrides: list[str], folder: Path | None, force: bool, trust: bool) -> Run:
     if folder is None:
         raise ConfigError("--resume: got no --run; expected the folder to go on with. Add --run DIR.")
-    return reopened(folder, recipe, overrides, force)
+    return reopened(folder, recipe, overrides, force, trust)
 
 
 def _train(experiment: Experiment, here: Run, resume: bool, force: bool = False) -> None:

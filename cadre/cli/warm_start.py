@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cadre.cli.terminal import Overrides, console, refuse_beside
+from cadre.cli.terminal import Overrides, Trust, console, refuse_beside, refuse_without
 from cadre.cli.train import STOPPED
 from cadre.errors import ConfigError
 from cadre.experiment import config, examples, warm_start
@@ -16,7 +16,9 @@ from cadre.experiment.build import ask_hub
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run, goes_on, must_be_free, new_folder
+from cadre.experiment.target import tell_imports
 from cadre.experiment.warm_start import WarmStart
+from cadre.settings.trust import admit
 from cadre.team import Metrics
 from cadre.types import Datum
 
@@ -35,6 +37,7 @@ def command(
     seed: Annotated[int, typer.Option(help="of the order of examples")] = 0,
     folder: Annotated[Path | None, typer.Option("--run", help="where to write; default runs/RECIPE-NNN")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the warm start in --run")] = False,
+    trust: Trust = False,
 ) -> None:
     """Train a team to imitate answers (cross-entropy), as a start for reinforcement learning."""
     if resume:
@@ -42,10 +45,13 @@ def command(
             raise ConfigError("--resume: got no --run; expected the folder to go on with. Add --run DIR.")
         refuse_beside(context, "--resume", BEGUN_WITH)
         run = Run.open(folder)
-        settings, experiment = warm_start.reopened(run), resolve(run.config)
+        settings = warm_start.reopened(run)
+        tell_imports(admit(run.folder, run.config.model_dump(mode="json"), trust))
+        experiment = resolve(run.config)
         given = examples.read_examples(run.folder / warm_start.HOME / warm_start.EXAMPLES, [*experiment.trained_roles])
         data = warm_start.encoded(experiment, given)
     else:
+        refuse_without(context, "--resume", ["trust"])
         experiment = resolve(config.load(recipe, overrides or []))
         ask_hub(experiment)
         if folder is not None:
@@ -53,8 +59,8 @@ def command(
         given = _examples(experiment, on, own)
         data = warm_start.encoded(experiment, given)
         settings = WarmStart(steps, per_step, learning_rate, seed)
-        run = Run.create(folder or new_folder(recipe), experiment.config, recipe, overrides or [])
-        warm_start.prepare(run, settings, given)
+        into = folder or new_folder(recipe)
+        run = warm_start.create(into, experiment.config, settings, given, [recipe, *(overrides or [])])
     _train(experiment, run, settings, data)
 
 

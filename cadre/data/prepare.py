@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cadre.data import read
+from cadre.data.atomic import whole
 from cadre.data.examine import not_compared, test_sets, tested
 from cadre.data.leaks import consistent, leaks, once
 from cadre.data.records import Program, Record
@@ -62,10 +63,8 @@ def prepare(name: str, split: str, source: str, out: Path) -> Prepared:
 
 
 def _write(records: Sequence[Record], out: Path) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".partial-{out.name}")
-    partial.write_text("".join(f"{json.dumps(row(record), ensure_ascii=False)}\n" for record in records), "utf-8")
-    partial.rename(out)
+    with whole(out) as (built,):
+        built.write_text("".join(f"{json.dumps(row(record), ensure_ascii=False)}\n" for record in records), "utf-8")
 
 
 def row(record: Record) -> dict[str, Any]:

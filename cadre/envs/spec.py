@@ -21,6 +21,7 @@ from cadre.envs.role_prompts import prompted, told
 from cadre.envs.user_errors import called
 from cadre.errors import ConfigError, nearest
 from cadre.settings.section import NUMBER, truth_for_number
+from cadre.settings.trust import check_code, module_file_of
 from cadre.settings.user_code import load_file
 from cadre.types import Choice, Task
 
@@ -59,6 +60,8 @@ def env_class(name: str) -> type[Env]:
 
 
 def _from_package(module: str, name: str) -> Any:
+    if (file := module_file_of(name)) is not None:
+        check_code("env", file)
     try:
         return importlib.import_module(module)
     except ImportError as error:

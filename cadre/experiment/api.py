@@ -65,6 +65,7 @@ def train(
     run: str | Path | None = None,
     resume: bool = False,
     quiet: bool = False,
+    trust: bool = False,
     **sections: Unpack[Sections],
 ) -> LoadedTeam:
     """Train a team; returns it with the weights that it has learned, and what the run left behind.
@@ -76,6 +77,7 @@ def train(
     run       the folder to write, which must be new; by default runs/NAME-001 or the next number that is free
     resume    go on with the run in `run`, as it was configured; `steps` and what is evaluated or kept may change
     quiet     print nothing
+    trust     with `resume`: run code that the run's folder brings with it
 
     Ctrl-C ends it early, saved; training then goes on with `resume`. Raises ConfigError before any model loads where
     something cannot work, RunError where `run` would be overwritten, DivergedError where training met no finite loss.
@@ -83,7 +85,7 @@ def train(
     settle_threads()
     env = _class_of(sections)
     if resume:
-        here = _resumed(recipe, run, sections)
+        here = _resumed(recipe, run, sections, trust)
         experiment = resolve(here.config, env)
     else:
         raw = _raw(recipe, sections)
@@ -100,6 +102,7 @@ def evaluate(
     tasks: int = 200,
     first: int = 0,
     untrained: bool = False,
+    trust: bool = False,
     **sections: Unpack[Sections],
 ) -> Report:
     """Play held-out tasks once each at temperature 0, with a run, a recipe or a model, as the sections change them.
@@ -111,12 +114,13 @@ def evaluate(
                 which then plays every role of `env`; none: the sections say all
     tasks       how many of the test split, from the task `first` on
     untrained   the models of a run as they were before training
+    trust       run code that a run's folder brings with it
 
     The training split is never asked for. `cadre.load` keeps a team for more than one evaluation. Raises ConfigError
     before any model loads where something cannot work.
     """
     settle_threads()
-    loaded = open_team(_target(target, sections), untrained)
+    loaded = open_team(_target(target, sections, trust), untrained)
     try:
         return loaded.evaluate(tasks, first)
     finally:
@@ -124,7 +128,11 @@ def evaluate(
 
 
 def load(
-    target: str | Path | Section | None = None, *, untrained: bool = False, **sections: Unpack[Sections]
+    target: str | Path | Section | None = None,
+    *,
+    untrained: bool = False,
+    trust: bool = False,
+    **sections: Unpack[Sections],
 ) -> LoadedTeam:
     """The team of a run with its latest weights, or that of a recipe or a model; arguments as for `evaluate`.
 
@@ -135,13 +143,13 @@ def load(
     RunError where the run has no checkpoint.
     """
     settle_threads()
-    return open_team(_target(target, sections), untrained)
+    return open_team(_target(target, sections, trust), untrained)
 
 
-def _target(target: str | Path | Section | None, sections: Sections) -> Target:
+def _target(target: str | Path | Section | None, sections: Sections, trust: bool) -> Target:
     env = _class_of(sections)
     if isinstance(target, str | Path):
-        return find(str(target), changes=_changes(sections), env=env)
+        return find(str(target), changes=_changes(sections), env=env, trust=trust)
     return Target(parse(_raw(target, sections), env), env)
 
 
@@ -185,7 +193,7 @@ def _name(recipe: str | Path | Section | None, raw: Raw) -> str:
     return str(raw["env"]).rpartition(":")[2].lower()
 
 
-def _resumed(recipe: str | Path | Section | None, run: str | Path | None, sections: Sections) -> Run:
+def _resumed(recipe: str | Path | Section | None, run: str | Path | None, sections: Sections, trust: bool) -> Run:
     """The run that goes on, with its own configuration but for what the sections change."""
     if run is None or recipe is not None:
         raise RunError(
@@ -194,5 +202,5 @@ def _resumed(recipe: str | Path | Section | None, run: str | Path | None, sectio
         )
     changes = _changes(sections)
     changes.pop("env", None)
-    wanted = find(str(run), changes=changes, env=_class_of(sections)).config
+    wanted = find(str(run), changes=changes, env=_class_of(sections), trust=trust).config
     return going_on(Run.open(Path(run).expanduser()), wanted)

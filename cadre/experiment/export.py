@@ -6,16 +6,18 @@ from contextlib import closing
 from pathlib import Path
 
 from cadre.cluster.recipes import EngineRecipe
+from cadre.data.atomic import whole
 from cadre.errors import ConfigError, nearest
 from cadre.experiment import checkpoint
 from cadre.experiment.resolve import find_model
 from cadre.experiment.run_directory import Run
+from cadre.settings.trust import refused
 
 
-def export_policy(run: Run, policy: str, out: Path, merge: bool) -> None:
+def export_policy(run: Run, policy: str, out: Path, merge: bool, trust: bool = False) -> None:
     """Write the policy of the run's latest checkpoint to `out`: a Hugging Face folder, or a PEFT one for an adapter
     that is not to be merged into its base. Nothing else of the run is looked at. Raises ConfigError where it has not
-    trained the policy."""
+    trained the policy, or where its model needs code of its own that the user does not `trust`."""
     trained = [name for name, settings in run.config.team.policies.items() if not settings.frozen]
     if policy not in trained:
         raise ConfigError(
@@ -24,7 +26,11 @@ def export_policy(run: Run, policy: str, out: Path, merge: bool) -> None:
         )
     saved = checkpoint.latest(run.folder / "checkpoints")
     settings = run.config.team.policies[policy]
+    if settings.trust_remote_code and not trust:
+        asked = f"the code that ships with {settings.model!r} (team.policies.{policy}.trust_remote_code)"
+        raise ConfigError(refused([asked], run.folder))
     engine = EngineRecipe(find_model(policy, settings), {policy: settings}, run.config.train.seed).make()
     with closing(engine):
         engine.work(engine.restore, policy, saved / policy)
-        engine.work(engine.export, policy, out, merge)
+        with whole(out) as (built,):
+            engine.work(engine.export, policy, built, merge)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from cadre.errors import RunError
+from cadre.experiment.to_disk import writing
 
 
 class RunLock:
@@ -18,7 +19,10 @@ class RunLock:
         self._descriptor: int | None = None
 
     def __enter__(self) -> Self:
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with writing(self.path):  # a link would lead to a file of somebody else, which is written here
+            descriptor = os.open(
+                self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644
+            )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -28,9 +32,14 @@ class RunLock:
                 f"run: {self.path.parent} is being written by another process ({holder}); expected one at a time. Wait "
                 "for it, stop it, or name another folder."
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, str(os.getpid()).encode())
         self._descriptor = descriptor
+        try:
+            with writing(self.path):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, str(os.getpid()).encode())
+        except RunError:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cadre import random_keys, sandbox
 from cadre.advantages.preferences import joint_pairs_of, pairs_of
+from cadre.data.atomic import whole
 from cadre.data.prompts import refuse_more_than_text
 from cadre.errors import ConfigError, RunError
 from cadre.experiment.build import build_team
@@ -46,8 +47,8 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
             f"preference-pairs: in none of {len(trees)} tasks did siblings earn differently; expected some that did. "
             "Raise --tasks, algorithm.k or sampling.temperature."
         )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text("".join(preferences.line_of(pair) + "\n" for pair in pairs), encoding="utf-8")
+    with whole(out) as (built,):
+        built.write_text("".join(preferences.line_of(pair) + "\n" for pair in pairs), encoding="utf-8")
     return len(pairs), len(trees)
 
 

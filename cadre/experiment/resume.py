@@ -7,14 +7,18 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
+from cadre.data.atomic import whole
 from cadre.errors import ConfigError, RunError
 from cadre.experiment import checkpoint, jsonl, warm_start
-from cadre.experiment.config import Config, flat, load
+from cadre.experiment.config import Config, flat, parse
+from cadre.experiment.recipes import read_recipe
 from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run, goes_on
-from cadre.experiment.to_disk import writing
+from cadre.experiment.run_directory import Run, clear_begun, goes_on, must_be_free, note_command
+from cadre.experiment.target import tell_imports
 from cadre.experiment.trees import keep
 from cadre.settings.section import merged
+from cadre.settings.trust import admit
+from cadre.settings.yaml_file import overridden
 
 # Settings that say how long to train, what to keep and where to run, not how what was made so far came about.
 FREE = (
@@ -34,16 +38,20 @@ FREE = (
 UNSET = "unset"
 
 
-def reopened(folder: Path, recipe: str = "", overrides: Sequence[str] = (), force: bool = False) -> Run:
+def reopened(
+    folder: Path, recipe: str = "", overrides: Sequence[str] = (), force: bool = False, trust: bool = False
+) -> Run:
     """The run in `folder` with the configuration to go on with; nothing is written before `adopt`.
 
     That is the recipe with the changes that the run was begun with, or another YAML that is named, and the new
-    `overrides`. Raises RunError that lists what differs from the configuration of the run and is not `FREE`, unless
-    forced.
+    `overrides`. The files that it imports are named on stderr. Raises RunError that lists what differs from the
+    configuration of the run and is not `FREE`, unless forced, and ConfigError for code that the folder brings with it
+    and that the user does not `trust`.
     """
     run = Run.open(folder)
     begun_with, changes = run.command()
-    return going_on(run, _wanted(run, recipe, changes if _alike(recipe, begun_with) else [], overrides), force)
+    changed_here = [*(changes if _alike(recipe, begun_with) else []), *overrides]
+    return going_on(run, _wanted(run, recipe, changed_here, trust), force)
 
 
 def _alike(recipe: str, begun_with: str) -> bool:
@@ -99,9 +107,11 @@ def _schedules(config: Config) -> list[str]:
     return [f"{name}={value}" for name, value in said if name.endswith(ends) and value != "constant"]
 
 
-def _wanted(run: Run, recipe: str, changes: Sequence[str], overrides: Sequence[str]) -> Config:
+def _wanted(run: Run, recipe: str, changes: Sequence[str], trust: bool) -> Config:
     """What to go on with: the recipe of that name, or the run's own configuration where none is named."""
-    return load(recipe or str(run.folder / "config.yaml"), [*changes, *overrides])
+    raw = overridden(read_recipe(recipe or str(run.folder / "config.yaml")), changes)
+    tell_imports(admit(run.folder, raw, trust, own=bool(recipe)))
+    return parse(raw)
 
 
 def judged_alike(before: Config, after: Config) -> bool:
@@ -141,11 +151,12 @@ def differences(old: Config, new: Config) -> list[str]:
     ]
 
 
-def fork(folder: Path, step: int, into: Path, overrides: Sequence[str] = ()) -> Run:
+def fork(folder: Path, step: int, into: Path, overrides: Sequence[str] = (), trust: bool = False) -> Run:
     """A new run in `into` that begins where `folder` stood after `step` updates, with any settings changed.
 
     The old run is only read. Raises RunError where it has no whole checkpoint of that step, ConfigError where what the
-    settings come to cannot be trained.
+    settings come to cannot be trained, or where they name code that the old run's folder brings with it and that the
+    user does not `trust`.
     """
     source = Run.open(folder)
     kept = checkpoint.steps(folder / "checkpoints")
@@ -154,32 +165,32 @@ def fork(folder: Path, step: int, into: Path, overrides: Sequence[str] = ()) -> 
             f"fork: {folder} holds no checkpoint of step {step}; expected one of "
             f"{', '.join(map(str, kept)) or 'none that it has'}. Keep more with train.checkpoint_every=N."
         )
-    whole = checkpoint.latest(folder / "checkpoints", at_most=step)
-    if whole.name != checkpoint.name_of(step):
+    saved = checkpoint.latest(folder / "checkpoints", at_most=step)
+    if saved.name != checkpoint.name_of(step):
         raise RunError(f"fork: the checkpoint of step {step} in {folder} is damaged; expected a whole one.")
-    config = load(str(folder / "config.yaml"), overrides)
+    config = _wanted(source, "", overrides, trust)
     refuse_other_policies("fork", source.config, config)
     resolve(config)
     recipe, before = source.command()
-    run = Run.create(into, config, recipe, [*before, *overrides])
-    try:
-        with writing(into):
-            _copy(source, run, whole, step)
-    except BaseException:
-        shutil.rmtree(into, ignore_errors=True)  # half of a run would go on from its beginning
-        raise
-    return run
+    must_be_free(into)
+    with whole(into) as (built,):
+        again = ["cadre", "fork", str(folder), "--at", str(step), "--run", str(into), *overrides]
+        note_command(built, again)
+        run = Run.create(built, config, recipe, [*before, *overrides], forked_at=step)
+        _copy(source, run, saved, step)
+        clear_begun(into)
+    return Run(into, config)
 
 
-def _copy(source: Run, run: Run, whole: Path, step: int) -> None:
-    """What a run was up to a step, its checkpoint last."""
+def _copy(source: Run, run: Run, saved: Path, step: int) -> None:
+    """What a run was up to a step."""
     alike = judged_alike(source.config, run.config)
     for name in ("metrics.jsonl", "evaluations.jsonl") if alike else ("metrics.jsonl",):
         for record in jsonl.records(source.folder / name):
             if record["step"] < step or (name == "evaluations.jsonl" and record["step"] == step):
                 jsonl.append(run.folder / name, record)
     keep.copy(source.folder, run.folder, step)
-    shutil.copytree(whole, run.folder / "checkpoints" / whole.name)
+    shutil.copytree(saved, run.folder / "checkpoints" / saved.name)
 
 
 def refuse_other_policies(where: str, before: Config, after: Config) -> None:

@@ -17,6 +17,7 @@ from cadre.errors import DivergedError, RunError
 from cadre.experiment import checkpoint, sealed
 from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.lock import RunLock
+from cadre.experiment.to_disk import write_text
 from cadre.rewards.preferences import Pair, line_of
 
 BEGUN = "begun.json"
@@ -39,7 +40,7 @@ def train(
     training = Training(pairs, model, settings)
     home.mkdir(parents=True, exist_ok=True)
     with RunLock(home):
-        (home / BEGUN).write_text(json.dumps(begun, indent=1) + "\n", encoding="utf-8")
+        write_text(home / BEGUN, json.dumps(begun, indent=1) + "\n")
         try:
             report = _trained(training, home, out, tell)
         except DivergedError:

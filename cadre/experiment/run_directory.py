@@ -36,20 +36,24 @@ from pathlib import Path
 from typing import Any
 
 from cadre import __version__
+from cadre.data.atomic import partial_of
 from cadre.errors import RunError
 from cadre.experiment import jsonl
 from cadre.experiment.commits import commits
 from cadre.experiment.config import Config, dump, load
-from cadre.experiment.to_disk import writing
+from cadre.experiment.to_disk import write_text, writing
 from cadre.experiment.trackers import Trackers
 from cadre.experiment.trackers.story import Story
 from cadre.experiment.trees import keep, pictures
 from cadre.experiment.trees.keep import StepRecord
 from cadre.experiment.trees.vocabulary import Vocabulary
 from cadre.settings import CreditConfig
+from cadre.settings.trust import only_reading
 
 # What a run that was stopped before its first line has in its folder.
-BEGUN = {".lock", "config.yaml.new", "command.json"}
+BEGUN = {".lock", "config.yaml.new", "command.json.new", "command.json"}
+# Beside a run that is being built by a fork or a warm start.
+COMMAND = "command.txt"
 PACKAGES = ("torch", "transformers", "tokenizers", "peft", "numpy")
 
 
@@ -62,25 +66,42 @@ class Run:
         self._trackers: Trackers | None = None
 
     @classmethod
-    def create(cls, folder: Path, config: Config, recipe: str = "", overrides: Sequence[str] = ()) -> Run:
-        """A new run; a folder that holds anything is refused."""
+    def create(
+        cls,
+        folder: Path,
+        config: Config,
+        recipe: str = "",
+        overrides: Sequence[str] = (),
+        forked_at: int | None = None,
+    ) -> Run:
+        """A new run, which may begin where another one stood after the step `forked_at`; a folder that holds anything
+        is refused."""
         must_be_free(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "command.json").write_text(json.dumps({"recipe": recipe, "overrides": list(overrides)}) + "\n")
+        begun: dict[str, Any] = {"recipe": recipe, "overrides": list(overrides)}
+        if forked_at is not None:
+            begun["forked_at"] = forked_at
+        write_text(folder / "command.json", json.dumps(begun) + "\n")
         run = cls(folder, config)
         run.write_config(config)
         return run
 
     @classmethod
     def open(cls, folder: Path, overrides: Sequence[str] = ()) -> Run:
-        """An existing run, with its own configuration."""
+        """An existing run, with its own configuration; no code that it names is run."""
         if not (folder / "config.yaml").is_file():
+            if partial_of(folder).is_dir():
+                raise RunError(
+                    f"run: {folder} is not there, as the call that makes it was stopped; expected the folder of a run. "
+                    f"Call it again{noted_command(folder)}."
+                )
             raise RunError(f"run: {folder} holds no config.yaml; expected the folder of a run. See the folder runs/.")
-        return cls(folder, load(str(folder / "config.yaml"), overrides))
+        with only_reading():
+            return cls(folder, load(str(folder / "config.yaml"), overrides))
 
     def write_config(self, config: Config) -> None:
         """Make `config` the run's own, whole or not at all."""
-        _write(self.folder / "config.yaml", dump(config))
+        write_text(self.folder / "config.yaml", dump(config))
         self.config = config
 
     def command(self) -> tuple[str, list[str]]:
@@ -90,6 +111,12 @@ class Run:
             return "", []
         begun: dict[str, Any] = json.loads(path.read_text())
         return begun["recipe"], begun["overrides"]
+
+    def forked_at(self) -> int | None:
+        """The step after which the run begins, where it was forked from another one."""
+        path = self.folder / "command.json"
+        begun: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return begun.get("forked_at")
 
     def record_environment(
         self, sandbox: Mapping[str, Any], sampling_memory: Mapping[str, float], tasks: Mapping[str, str]
@@ -107,7 +134,7 @@ class Run:
             "tasks": dict(tasks),
             "sampling_memory": dict(sampling_memory),
         }
-        _write(self.folder / "environment.json", json.dumps(record, indent=1) + "\n")
+        write_text(self.folder / "environment.json", json.dumps(record, indent=1) + "\n")
 
     def environment(self) -> dict[str, Any]:
         """What the run ran on, as `record_environment` wrote it; nothing before that."""
@@ -184,14 +211,6 @@ class Run:
                 trackers.close()
 
 
-def _write(path: Path, text: str) -> None:
-    """Make this the file's text, whole or not at all."""
-    fresh = path.with_name(f"{path.name}.new")
-    with writing(path):
-        fresh.write_text(text)
-        fresh.replace(path)
-
-
 def _evaluated(report: Mapping[str, Any]) -> dict[str, float]:
     """What trackers show of an evaluation."""
     return {f"evaluate/{name}": report[name] for name in ("success", "reward")}
@@ -204,6 +223,23 @@ def must_be_free(folder: Path) -> None:
             f"--run: {folder} exists and is not empty; expected a new folder, as nothing is ever overwritten. "
             f"Name another, or go on with it: {goes_on(folder)}."
         )
+
+
+def clear_begun(folder: Path) -> None:
+    """Remove what a run that was stopped before its first line left in a folder that is free."""
+    for name in BEGUN:
+        (folder / name).unlink(missing_ok=True)
+
+
+def note_command(built: Path, words: Sequence[str]) -> None:
+    """Write beside a run that is being built which command makes it, for whoever finds it unfinished."""
+    (built.parent / COMMAND).write_text(shlex.join(words), encoding="utf-8")
+
+
+def noted_command(folder: Path) -> str:
+    """Return `: COMMAND` of the command that was to make the run in `folder`; nothing where none was noted."""
+    path = partial_of(folder) / COMMAND
+    return f": {path.read_text(encoding='utf-8')}" if path.is_file() and not path.is_symlink() else ""
 
 
 def goes_on(folder: Path, command: str = "train") -> str:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cadre.data.atomic import flush
 from cadre.experiment.to_disk import writing
 
 MANIFEST = "manifest.json"
@@ -35,7 +35,7 @@ def write(final: Path, fill: Callable[[Path], None]) -> Path:
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        _flush(final.parent)
+        flush(final.parent)
     return final
 
 
@@ -62,17 +62,8 @@ def _seal(folder: Path) -> None:
     entries = {str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files}
     (folder / MANIFEST).write_text(json.dumps({"files": entries}, indent=1) + "\n")
     for path in folder.rglob("*"):
-        _flush(path)
-    _flush(folder)
-
-
-def _flush(path: Path) -> None:
-    """Make the disk hold a file, or a folder's list of names."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        flush(path)
+    flush(folder)
 
 
 def _sha256(path: Path) -> str:

@@ -25,6 +25,7 @@ from cadre.experiment.resume import adopt, changed
 from cadre.experiment.run_directory import Run
 from cadre.experiment.same_tasks import digests, refuse_others
 from cadre.learn.token_notes import TokenNotes
+from cadre.settings.trust import only_reading
 from cadre.team import Team, closed_on_failure
 
 
@@ -85,6 +86,12 @@ def _restored(run: Run, team: Team) -> State:
     """
     folder = run.folder / "checkpoints"
     if not checkpoint.steps(folder):
+        if (forked := run.forked_at()) is not None:
+            raise RunError(
+                f"--resume: {run.folder} is a fork that begins after step {forked}, and holds no checkpoint; expected "
+                f"that of step {forked} in {folder}, without which it would begin anew. Restore it, or fork again into "
+                "another folder."
+            )
         if done := len(run.metrics()):
             raise RunError(
                 f"--resume: {run.folder} has logged {done} steps and holds no checkpoint; expected those in {folder}, "
@@ -95,6 +102,8 @@ def _restored(run: Run, team: Team) -> State:
     latest = checkpoint.latest(folder)
     state = checkpoint.load(latest, team)
     run.rewind(state.step)
-    if state.in_flight and changed(load(str(latest / "config.yaml")), run.config):
+    with only_reading():
+        before = load(str(latest / "config.yaml")) if state.in_flight else run.config
+    if changed(before, run.config):
         return replace(state, in_flight=())
     return state

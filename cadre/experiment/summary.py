@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cadre.data.atomic import whole
 from cadre.errors import ConfigError
 from cadre.experiment.config import dump
 from cadre.experiment.run_directory import Run
@@ -24,9 +25,10 @@ Line = Mapping[str, Any]
 def write(run: Run, out: Path, price: float = 0.0) -> None:
     """Write the page to `out`, its plots beside it; with what it cost where an hour has a `price`. Raises ConfigError
     where matplotlib is not installed."""
-    pictures = draw(run.metrics(), picture_paths(out))
-    links = [f"![{title}]({picture.name})" for title, picture in pictures]
-    out.write_text("\n".join([*lines(run, price), "", "## Curves", "", *links, ""]), encoding="utf-8")
+    with whole(out, *picture_paths(out)) as (page, *paths):
+        pictures = draw(run.metrics(), paths)
+        links = [f"![{title}]({picture.name})" for title, picture in pictures]
+        page.write_text("\n".join([*lines(run, price), "", "## Curves", "", *links, ""]), encoding="utf-8")
 
 
 def lines(run: Run, price: float = 0.0) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import yaml
 
 from cadre.env import Env
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, one_line
 from cadre.experiment.config import Config, parse
 from cadre.experiment.recipes import read_recipe
+from cadre.settings.trust import Code, admit
 from cadre.settings.yaml_file import Raw, merge, overridden, override, read
 
 OF_DATA = ("train", "test")  # which are `data` where that is set
@@ -29,12 +31,18 @@ class Target:
 
 
 def find(
-    name: str, overrides: Sequence[str] = (), changes: Mapping[str, Any] | None = None, env: type[Env] | None = None
+    name: str,
+    overrides: Sequence[str] = (),
+    changes: Mapping[str, Any] | None = None,
+    env: type[Env] | None = None,
+    trust: bool = False,
 ) -> Target:
     """The target that `name` stands for, with `changes` merged into its configuration and `key=value` pairs set in it.
 
     A run is a folder with a config.yaml, a model one with a config.json, or a hub name such as Qwen/Qwen3-1.7B; a model
-    plays every role of the environment that the changes name. Raises ConfigError where there is nothing of that name.
+    plays every role of the environment that the changes name. The files that a run's configuration imports are named on
+    stderr. Raises ConfigError where there is nothing of that name, and for code that a run folder brings with it and
+    that the user does not `trust`.
     """
     folder = Path(name).expanduser()
     is_run = (folder / "config.yaml").is_file()
@@ -47,6 +55,8 @@ def find(
             f"{name} is taken for a model, as there is no run or recipe of that name; expected the environment that a "
             "model is to play beside it, as in env=maths. Fix the name, or add that."
         )
+    if is_run:
+        tell_imports(admit(folder, raw, trust))
     config = parse(raw, env)
     for policy in _frozen_since(folder, config) if is_run else ():
         raise ConfigError(
@@ -54,6 +64,12 @@ def find(
             f"before; expected it as it was trained. Undo the change, or play that with --untrained."
         )
     return Target(config, env, folder if is_run else None)
+
+
+def tell_imports(files: Sequence[Code]) -> None:
+    """Name on stderr the files that the configuration of a run imports."""
+    for code in files:
+        sys.stderr.write(f"imports {one_line(code.what)} ({one_line(code.setting)})\n")
 
 
 def _frozen_since(run: Path, config: Config) -> Iterator[str]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cadre.data.atomic import refusal
 from cadre.errors import RunError
-
-# How libraries that are written in Rust tell of the system's errors, in exceptions of their own.
-OF_SYSTEM = re.compile(r"\(os error (\d+)\)")
 
 
 @contextmanager
@@ -28,9 +25,13 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def refusal(error: Exception) -> str | None:
-    """What the system said, in words, or None where the error is another's."""
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    told = OF_SYSTEM.search(str(error))
-    return os.strerror(int(told.group(1))) if told else None
+def write_text(path: Path, text: str) -> None:
+    """Make this the file's text, whole or not at all. Raises RunError where the system refuses it."""
+    fresh = path.with_name(f"{path.name}.new")
+    with writing(path):
+        fresh.unlink(missing_ok=True)  # it may be a link to elsewhere
+        with fresh.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)

@@ -11,9 +11,10 @@ from cadre.data.records import RECORDS, Record
 from cadre.data.user_file import is_user_file
 from cadre.envs.from_data import FromData
 from cadre.envs.spec import EnvSpec
-from cadre.errors import CadreError
+from cadre.errors import CadreError, ConfigError
 from cadre.experiment.config import load
 from cadre.experiment.resolve import environments
+from cadre.settings.trust import only_reading
 from cadre.types import Task
 
 # Settings that say which items are trained on and which are held out.
@@ -28,8 +29,12 @@ def trained_on(run: Path | None, evaluated: EnvSpec, tasks: Sequence[Task]) -> d
     """
     if run is None or not issubclass(evaluated.declared, FromData):
         return {}
-    config = load(str(run / "config.yaml"))
-    trained, own = environments(config, config.env)
+    with only_reading():
+        config = load(str(run / "config.yaml"))
+    try:
+        trained, own = environments(config, config.env)
+    except ConfigError:  # its code is not here, or not trusted
+        return {"trained_on": None}
     if not issubclass(trained.declared, FromData) or trained.declared.kind != evaluated.declared.kind:
         return {}
     if all(own.all_settings.get(name) == evaluated.all_settings.get(name) for name in CHOICE):

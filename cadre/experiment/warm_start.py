@@ -17,18 +17,19 @@ from pathlib import Path
 
 from cadre import random_keys
 from cadre.advantages.plan import Plan
+from cadre.data.atomic import whole
 from cadre.errors import DataError, RunError
 from cadre.experiment import checkpoint, jsonl
 from cadre.experiment.bases import Watched
 from cadre.experiment.build import build_team
 from cadre.experiment.checkpoint import State
-from cadre.experiment.config import dump
+from cadre.experiment.config import Config, dump
 from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.examples import Example, line_of
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.lock import RunLock
-from cadre.experiment.run_directory import Run, goes_on
+from cadre.experiment.run_directory import Run, clear_begun, goes_on, must_be_free
 from cadre.settings import LearnerConfig, LossConfig
 from cadre.settings.section import merged
 from cadre.team import Metrics, Team
@@ -47,6 +48,22 @@ class WarmStart:
     examples: int = 16
     learning_rate: float = 1e-5
     seed: int = 0
+
+
+def create(
+    folder: Path, config: Config, settings: WarmStart, examples: Sequence[Example], command: Sequence[str] = ()
+) -> Run:
+    """A new run that begins with a warm start, which `start` makes and `reopened` goes on with: whole or not at all.
+
+    `command` is the recipe, and the changes to it.
+    """
+    must_be_free(folder)
+    recipe, *overrides = command or ("",)
+    with whole(folder) as (built,):
+        run = Run.create(built, config, recipe, overrides)
+        prepare(run, settings, examples)
+        clear_begun(folder)
+    return Run(folder, config)
 
 
 def prepare(run: Run, settings: WarmStart, examples: Sequence[Example]) -> None:

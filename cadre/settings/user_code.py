@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from pydantic import AfterValidator
 
 from cadre.errors import ConfigError, nearest
+from cadre.settings.trust import check_code
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -59,6 +60,7 @@ def _expected(reference: str, known: Mapping[str, Any]) -> str:
 def load_file(setting: str, path: Path) -> ModuleType:
     """The module that a file of the user's makes, run once as long as it is not changed. What it raises becomes one
     ConfigError."""
+    check_code(setting, path)
     if not path.is_file():
         raise ConfigError(f"{setting}: there is no file {path}; expected file.py:name. Fix the path.")
     try:

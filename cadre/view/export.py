@@ -14,6 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from cadre.data.atomic import whole
 from cadre.view import PAGE, plain_json
 from cadre.view.reading import RunReader, table_of
 
@@ -46,8 +47,8 @@ def write(runs: Sequence[RunReader], out: Path, megabytes: float) -> int:
     """Write the page of these runs; how many of their kept trees it holds: as many as fit into so many megabytes, from
     the newest back."""
     told = [saved(run, megabytes / len(runs)) for run in runs]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(html(told), encoding="utf-8")
+    with whole(out) as (built,):
+        built.write_text(html(told), encoding="utf-8")
     return sum(len(run["trees"]["rows"]) for run in told)
 
 

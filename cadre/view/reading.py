@@ -11,14 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cadre.errors import CadreError, RunError
+from cadre.algorithms import plan_of
+from cadre.errors import ConfigError, RunError
 from cadre.experiment import jsonl
 from cadre.experiment.config import dump
-from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run
 from cadre.experiment.trees import annotate, left_out, pictures, stream, vocabulary
 from cadre.experiment.trees.format import KeptTree, samples
 from cadre.experiment.trees.stream import Entry
+from cadre.settings.trust import only_reading
 from cadre.view.lines import AnnotationIndex
 
 Json = dict[str, Any]
@@ -54,11 +55,13 @@ class RunReader:
 
     @cached_property
     def _plan(self) -> Json:
-        """What says why a branch went on; nothing where this machine cannot resolve the run."""
+        """What says why a branch went on; no shape where a file of code would have to say it."""
+        algorithm = self._run.config.algorithm
         try:
-            plan = resolve(self._run.config).plan
-        except CadreError:
-            return {"shape": "", "alpha": 1.0}
+            with only_reading():
+                plan = plan_of(algorithm)
+        except ConfigError:
+            return {"shape": "", "alpha": algorithm.model_dump().get("alpha", 1.0)}
         return {"shape": plan.shape.name, "alpha": plan.credit.alpha}
 
     def generation(self) -> int:

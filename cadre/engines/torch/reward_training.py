@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from cadre import random_keys
+from cadre.data.atomic import whole
 from cadre.engines.answers import AnswerEncoder
 from cadre.engines.model_folder import reading
 from cadre.engines.torch.base.loading import locate
@@ -215,8 +216,6 @@ def _picked(count: int, step: int, settings: Settings) -> list[int]:
 
 def _save(scorer: RewardModel, out: Path) -> None:
     """Write the folder, whole or not at all."""
-    partial = out.with_name(f".partial-{out.name}")
-    partial.mkdir(parents=True, exist_ok=True)
-    scorer.model.save_pretrained(partial)
-    scorer.tokenizer.save_pretrained(partial)
-    partial.rename(out)
+    with whole(out) as (built,):
+        scorer.model.save_pretrained(built)
+        scorer.tokenizer.save_pretrained(built)

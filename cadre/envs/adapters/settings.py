@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from cadre.errors import ConfigError
+from cadre.settings.trust import check_code
 
 Isolation = Literal["fork", "thread"]
 GIB = 1 << 30
@@ -76,6 +77,7 @@ def launch_of(
                 f"settings.run: got {run!r}; expected FILE.py:FUNCTION, or a command as a list of words such as "
                 "[bash, agents.sh]. Name the function."
             )
+        check_code("settings.run", Path(file))
         if not Path(file).is_file():
             raise ConfigError(f"settings.run: there is no file {file}; expected FILE.py:FUNCTION. Fix the path.")
     elif not run:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cadre.data.atomic import whole
 from cadre.errors import ConfigError
 from cadre.experiment import jsonl
 from cadre.experiment.trees import stream
@@ -77,8 +78,8 @@ def write_parquet(folder: Path, out: Path) -> int:
     except ImportError:
         raise ConfigError(_missing("pyarrow", "'cadre-rl[data]'")) from None
     table = pyarrow.Table.from_pylist(list(rows(folder)))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(table, out)
+    with whole(out) as (built,):
+        parquet.write_table(table, built)
     return int(table.num_rows)
 
 
