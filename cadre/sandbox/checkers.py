@@ -14,7 +14,7 @@ from cadre.sandbox import results
 from cadre.sandbox.compare import same_output
 from cadre.sandbox.inside import codec
 from cadre.sandbox.pool import Sandbox
-from cadre.sandbox.records import DEFAULT_LIMITS, Limits, Status
+from cadre.sandbox.records import DEFAULT_LIMITS, Limits, Result, Status
 from cadre.sandbox.worker import Ending
 
 SIGKILL = 9
@@ -52,13 +52,30 @@ class Verdict:
 async def check_stdio(
     sandbox: Sandbox, program: str, cases: Sequence[tuple[str, str]], limits: Limits = DEFAULT_LIMITS
 ) -> Verdict:
-    """Run the program once for each (stdin, expected stdout), each time anew, and compare what it prints."""
-    runs = await asyncio.gather(*(sandbox.run(program, stdin, room_for(limits, wanted)) for stdin, wanted in cases))
+    """Run the program once for each (stdin, expected stdout), each time anew, and compare what it prints.
+
+    A program that `MOST_SLOW` cases have kept for all its time is not run again: the cases that follow count as failed.
+    """
+    results: dict[int, Result] = {}
+    waiting = iter(enumerate(cases))
+
+    async def run_cases() -> None:
+        """Take one case after another up to a slow one. The cases begin in order, and those that are slow and those
+        that still run are never more than `MOST_SLOW`; so which cases are run does not hang on how fast each is."""
+        for number, (stdin, expected) in waiting:
+            result = results[number] = await sandbox.run(program, stdin, room_for(limits, expected))
+            if result.status in ("timeout", "wall"):
+                return
+
+    await asyncio.gather(*(run_cases() for _ in range(MOST_SLOW)))
     failures = []
-    for result, (stdin, expected) in zip(runs, cases, strict=True):
-        if result.status != "ok" or not await compared(result.stdout, expected):
+    for number, (stdin, expected) in enumerate(cases):
+        if number not in results:
+            failures.append(f"timeout: {stdin[:MAX_SHOWN]!r} was not run after {MOST_SLOW} cases that took too long")
+        elif (result := results[number]).status != "ok" or not await compared(result.stdout, expected):
             failures.append(f"{result.status}: {stdin[:MAX_SHOWN]!r} printed {result.stdout[:MAX_SHOWN]!r}")
-    status: Status = next((result.status for result in runs if result.status != "ok"), "ok")
+    statuses = (results[number].status for number in sorted(results))
+    status: Status = next((one for one in statuses if one != "ok"), "ok")
     return Verdict(len(cases) - len(failures), len(cases), tuple(failures), status)
 
 

@@ -18,6 +18,7 @@ from cadre.sandbox.attacks.cheats import CHEATS
 from cadre.sandbox.checkers import Verdict, check_calls, check_stdio, check_tests
 from cadre.sandbox.compare import same_output
 from cadre.sandbox.inside import codec
+from cadre.sandbox.records import Result
 from tests.sandbox.data import rows
 
 QUICK = Limits(cpu_s=5.0, memory_mb=512)
@@ -33,6 +34,36 @@ def test_stdin_and_stdout() -> None:
     verdict = asyncio.run(check_stdio(default(), program, [("1 2", "3"), ("2 2\n", "4\n\n"), ("1 1", "3")]))
     assert (verdict.passed, verdict.total, verdict.ok, verdict.status) == (2, 3, False, "ok")
     assert "printed '2\\n'" in verdict.failures[0]
+
+
+class CountedRuns:
+    """A sandbox that counts its runs."""
+
+    def __init__(self) -> None:
+        self.stdins: list[str] = []
+
+    async def run(self, program: str, stdin: str, limits: Limits) -> Result:
+        self.stdins.append(stdin)
+        return await default().run(program, stdin, limits)
+
+
+@pytest.mark.parametrize(
+    ("slow", "run"),
+    [("01234567", "012"), ("567", "01234567"), ("1356", "012345"), ("", "01234567"), ("07", "01234567")],
+)
+@pytest.mark.parametrize("wait", ["while True: pass", "import time; time.sleep(99)"])
+def test_a_script_that_takes_too_long_is_not_run_on_every_case(slow: str, run: str, wait: str) -> None:
+    """After three cases that used up all its time the others count as failed, in whatever order runs end."""
+    counted = CountedRuns()
+    program = f"n = input()\nif n in {slow!r}:\n    {wait}\nprint(n)"
+    limits = Limits(cpu_s=0.3) if "sleep" not in wait else Limits(cpu_s=0.3, wall_s=0.5)
+    cases = [(str(n), str(n)) for n in range(8)]
+    verdict = asyncio.run(check_stdio(counted, program, cases, limits))  # type: ignore[arg-type]
+    assert "".join(sorted(counted.stdins)) == run
+    assert (verdict.passed, verdict.total) == (len(set(run) - set(slow)), 8)
+    assert len(verdict.failures) == 8 - verdict.passed
+    assert verdict.status == ("ok" if not slow else "timeout" if "pass" in wait else "wall")
+    assert sum("was not run" in line for line in verdict.failures) == 8 - len(run)
 
 
 @pytest.mark.parametrize(

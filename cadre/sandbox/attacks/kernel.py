@@ -72,7 +72,29 @@ PRIVILEGES = [
     door("ports", "privileges", 172, None, "3"),
     door("ranges of ports", "privileges", 173, None, "0x80, 1, 1"),
 ]
+# The host's name, looked for in what is read: the lookup raises ValueError where another name is found.
+HOST = "[{}].index('@HOST@')"
+C_NAME = "(lambda b: call(libc.{}, b{}) or b.raw.split(bytes(1)))(ctypes.create_string_buffer(500))"
 MACHINE = [
+    *(
+        tried(f"host name by {name}", "host name", HOST.format(expression), layer="host name")
+        for name, expression in {
+            "os": "os.uname().nodename",
+            "posix": "__import__('posix').uname().nodename",
+            "socket": "socket.gethostname()",
+            "the full name": "*socket.getfqdn().split('.'), socket.getfqdn()",
+            "_socket": "__import__('_socket').gethostname()",
+            "platform": "__import__('platform').node()",
+            "platform's record": "__import__('platform').uname().node",
+            "the setting": "open('/proc/sys/kernel/hostname').read().strip()",
+            "the file": "open('/etc/hostname').read().strip()",
+            "the table of hosts": "*open('/etc/hosts').read().split()",
+            "the environment": "*os.environ.values()",
+            "gethostname of libc": f"*(t.decode() for t in {C_NAME.format('gethostname', ', 500')})",
+            "uname of libc": f"*(t.decode() for t in {C_NAME.format('uname', '')})",
+            "the bare call": "*(lambda b: raw(63, 160, b) or b.raw.decode().split(chr(0)))(buffer(500))",
+        }.items()
+    ),
     tried("another host name", "machine", "socket.sethostname('breach')"),
     door("name of the domain", "machine", 171, 162, "b'', -1"),
     door("time of day", "machine", 164, 170, "None, None"),

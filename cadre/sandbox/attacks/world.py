@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from cadre.sandbox.inside.host import NAME
+
 FORBIDDEN = ("/tmp/cadre-attack", "/dev/shm/cadre-attack")
 
 
@@ -38,6 +40,8 @@ class World:
         self._listen()
         library = sysconfig.get_path("stdlib")
         self.library = library
+        # Where the host is called as programs are told, nothing can be given away.
+        self.host = socket.gethostname() if socket.gethostname() != NAME else "no-such-host"
         self.library_file = os.path.join(library, "this.py")
         self.before = self._state()
         return self
@@ -86,6 +90,7 @@ class World:
             "UNIX": self.unix_path,
             "DATAGRAM": self.datagram_path,
             "ABSTRACT": self.abstract,
+            "HOST": self.host,
         }
 
     def _state(self) -> tuple[object, ...]:

@@ -81,7 +81,11 @@ def make_armour(profile: Profile) -> Armour:
     listable = [os.path.dirname(os.__file__)]
     readable, executables = readable_paths(profile.packages), loaded_by(profile.executables)
     ruleset = landlock.ruleset(readable, listable, profile.folder, profile.landlock, executables)
-    filters = seccomp.assemble(seccomp.head() + seccomp.tail(profile.folder is not None, bool(executables)))
+    # Without a UTS namespace the machine's name is the host's. What becomes an executable keeps the call: loaders of
+    # the C library before 2.37 end without it.
+    unnamed = profile.level == "confined" and not executables
+    rules = seccomp.tail(profile.folder is not None, bool(executables), unnamed)
+    filters = seccomp.assemble(seccomp.head() + rules)
     return Armour(profile, hello, ruleset, filters)
 
 

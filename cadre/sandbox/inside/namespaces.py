@@ -9,7 +9,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from . import kernel
+from . import host, kernel
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -35,6 +35,7 @@ def enter(paths: list[str]) -> int:
     write("/proc/self/setgroups", "deny")
     write("/proc/self/uid_map", f"{user} {user} 1")
     write("/proc/self/gid_map", f"{group} {group} 1")
+    host.rename()
     first = start_first_process()
     change_root(paths)
     return first

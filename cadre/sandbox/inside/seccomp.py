@@ -8,7 +8,7 @@ import ctypes
 import struct
 
 from . import kernel
-from .syscalls import ALWAYS, AUDIT_ARCH, EXECUTING, IN_FOLDER, architecture, number
+from .syscalls import ALWAYS, AUDIT_ARCH, EXECUTING, IN_FOLDER, NAMING, architecture, number
 
 LOAD, EQUAL, AT_LEAST, AND, RETURN = 0x20, 0x15, 0x35, 0x54, 0x06  # BPF opcodes, 32-bit words
 ALLOW, KILL_PROCESS, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -101,10 +101,11 @@ def head(own_pid: int = ANY_PROCESS) -> list[Instruction]:
     return [*filters, *when("kill", to_itself(own_pid, 1)), *when("tgkill", to_itself(own_pid, 2))]
 
 
-def tail(folder: bool, executing: bool = False) -> list[Instruction]:
-    """The rest of the filter, the same for every child of a parent."""
+def tail(folder: bool, executing: bool = False, unnamed: bool = False) -> list[Instruction]:
+    """The rest of the filter, the same for every child of a parent; `unnamed` refuses what tells the host's name."""
     names = ALWAYS + (IN_FOLDER if folder else ()) + (EXECUTING if executing else ())
-    numbers = {code for name in names if (code := number(name)) is not None}
+    refused = NAMING if unnamed else ()
+    numbers = {code for name in names if name not in refused and (code := number(name)) is not None}
     conditional = conditional_rules() | ({"arch_prctl": if_one_of(0, (ARCH_SET_FS,))} if executing else {})
     rules = [when(name, body) for name, body in conditional.items()]
     return [*(instruction for rule in rules for instruction in rule), *search_tree(boundaries(numbers))]

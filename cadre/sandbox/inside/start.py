@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 
-from . import addresses, child, layers, parent, repeatable, wire
+from . import addresses, child, host, layers, parent, repeatable, wire
 
 # Imported before the first fork, so that programs need not wait for them.
 COMMON_MODULES = (
@@ -29,6 +29,7 @@ def main() -> None:
     )
     warm = asked["mode"] == "pool"
     sys.path[0:1] = []
+    host.prepare()
     repeatable.prepare()
     repeatable.seed(0)  # for what the modules draw that are imported now
     try:

@@ -61,6 +61,9 @@ IN_FOLDER = (
     "copy_file_range",
 )  # fmt: skip
 
+# Left out of them where the name of the machine is the host's (`host.py`).
+NAMING = ("uname",)
+
 # Added when the profile names executables; Landlock keeps it to them.
 EXECUTING = ("execve",)
 

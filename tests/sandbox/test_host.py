@@ -1,0 +1,54 @@
+"""No program learns what the machine is called, and what asks for its name goes on working."""
+
+import asyncio
+import os
+import socket
+
+import pytest
+
+from cadre.sandbox import Limits, Sandbox
+from cadre.sandbox.checkers import check_tests
+from cadre.sandbox.inside.host import NAME
+from tests.sandbox.test_attacks import assault
+
+ASK = """
+import os, platform, posix, socket, _socket, uuid, sysconfig, logging, asyncio
+names = [socket.gethostname(), _socket.gethostname(), platform.node(), platform.uname().node, os.uname().nodename]
+names += [os.uname()[1], posix.uname().nodename, socket.getfqdn(), platform.uname()[1]]
+assert isinstance(os.uname(), posix.uname_result) and len(os.uname()) == 5
+assert os.uname().sysname == platform.system() == 'Linux' and os.uname().machine == platform.machine()
+assert platform.platform() and sysconfig.get_platform() and uuid.uuid1()
+print(*names)
+"""
+
+
+@pytest.mark.parametrize("level", ["process", "confined", "isolated"])
+@pytest.mark.parametrize("mode", ["pool", "cold"])
+def test_every_program_is_told_the_same_name(level: str, mode: str) -> None:
+    async def go() -> str:
+        async with Sandbox(level, mode=mode, workers=1) as sandbox:  # type: ignore[arg-type]
+            result = await sandbox.run(ASK, limits=Limits(cpu_s=5.0))
+            assert result.status == "ok", result.stderr
+            return result.stdout
+
+    assert set(asyncio.run(go()).split()) == {NAME}
+    assert socket.gethostname() == os.uname().nodename  # ours is as it was
+
+
+@pytest.mark.parametrize("user", ["root", "ordinary"])
+@pytest.mark.parametrize("level", ["confined", "isolated"])
+def test_no_way_leads_to_the_host_s_own_name(level: str, user: str) -> None:
+    if user == "root" and os.getuid() != 0:
+        pytest.skip("not root")
+    outcomes = assault(level, user, kinds=["host name"])
+    assert len(outcomes) >= 14
+    assert [(one["name"], one["breach"]) for one in outcomes if one["breach"]] == []
+
+
+def test_nor_does_a_solution_under_test() -> None:
+    async def go() -> bool:
+        async with Sandbox("confined", workers=1) as sandbox:
+            program = "import socket\ndef name():\n    return socket.gethostname()"
+            return (await check_tests(sandbox, program, f"assert name() == {NAME!r}")).ok
+
+    assert asyncio.run(go())
