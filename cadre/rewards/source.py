@@ -227,10 +227,86 @@ def changes(node: ast.AST) -> Iterator[Callable[[], None]]:
         yield lambda: setattr(node, "value", ast.Constant(None))
 
 
+class Gates(ast.NodeTransformer):
+    """Puts what is tested of the value of `helper`, or of names that were given values by it, behind `cadre_gate`."""
+
+    def __init__(self, tree: ast.Module, helper: str) -> None:
+        self.names, self.count = {helper}, 0
+        before = -1
+        while before < len(self.names):  # until no further name is given a value by one of them
+            before = len(self.names)
+            for node in ast.walk(tree):
+                self.names |= given_names(node, self.names)
+
+    def gated(self, test: ast.expr) -> ast.expr:
+        bound = (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)
+        if not mentions(test, self.names) or any(isinstance(node, bound) for node in ast.walk(test)):
+            self.generic_visit(test)
+            return test
+        self.count += 1
+        call = ast.parse(f"cadre_gate({self.count}, lambda: 0)", mode="eval").body
+        assert isinstance(call, ast.Call)
+        assert isinstance(call.args[1], ast.Lambda)
+        call.args[1].body = test
+        return call
+
+    def visit_tested(self, node: Any) -> ast.AST:
+        """A node with a `test`, and all else that it holds. A loop without end would tell nothing."""
+        if not isinstance(node, ast.While):
+            node.test = self.gated(node.test)
+        for name, part in ast.iter_fields(node):
+            if name != "test":
+                parts = part if isinstance(part, list) else [part]
+                changed = [self.visit(one) if isinstance(one, ast.AST) else one for one in parts]
+                setattr(node, name, changed if isinstance(part, list) else changed[0])
+        return node
+
+    visit_If = visit_IfExp = visit_Assert = visit_While = visit_tested
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        return self.gated(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        return self.gated(node) if isinstance(node.op, ast.Not) else self.generic_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> ast.AST:
+        node.iter, node.ifs = self.visit(node.iter), list(map(self.gated, node.ifs))
+        return node
+
+
+def mentions(node: ast.AST, names: set[str]) -> bool:
+    return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
+
+
+def given_names(node: ast.AST, names: set[str]) -> set[str]:
+    """The names that a node gives values which hang on `names`."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            given = targets
+        case ast.AnnAssign(target=target, value=value) | ast.AugAssign(target=target, value=value):
+            given = [target]
+        case ast.NamedExpr(target=target, value=value):
+            given = [target]
+        case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
+            given = [target]
+        case _:
+            return set()
+    if value is None or not mentions(value, names):
+        return set()
+    return {part.id for target in given for part in ast.walk(target) if isinstance(part, ast.Name)}
+
+
+def gated(request: dict[str, Any]) -> str:
+    """The source, with tests of what `helper` returns that come out as they did at first (`replaced_helper`)."""
+    tree = ast.parse(request["source"])
+    return ast.unparse(ast.fix_missing_locations(Gates(tree, request["helper"]).visit(tree)))
+
+
 QUESTIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "use": use,
     "asserts": asserts,
     "calls": shown_calls,
+    "gated": gated,
     "mutants": mutants,
     "plain": plain,
 }

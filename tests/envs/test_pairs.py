@@ -28,32 +28,33 @@ def graded(aux: str, main: str) -> dict[str, float]:
 
 
 FULL = {"aux": 0.4, "main": 0.6, "parses": 0.5, "tests": 1.0, "calls": 0.5, "more": 1.0, "ignored": 0.0}
+IGNORED = {**FULL, "more": 0.0, "ignored": -0.5}  # worth as much as no call
 OWN = {"aux": 0.4, "main": 0.6, "parses": 0.5, "tests": 1.0}  # no call of the other's aux
 DOUBLE = "def aux(n):\n    return n + n"
 CASES = {
     "the best": (AUX, MAIN, FULL),
     "in fences": (f"Sure:\n```python\n{AUX}\n```", f"```\n{MAIN}\n```", FULL),
     "a wrapper": ("def aux(n):\n    return n + n", "def twice(n):\n    return aux(n)", {**FULL, "more": 0.0}),
-    "aux is ignored": (AUX, "def twice(n):\n    aux(n)\n    return n + n", {**FULL, "ignored": -0.5}),
+    "aux is ignored": (AUX, "def twice(n):\n    aux(n)\n    return n + n", IGNORED),
     "aux changes nothing": (
         AUX,
         "def twice(n):\n    try: h = aux(n)\n    except Exception: h = n\n    return h + n",
-        {**FULL, "ignored": -0.5},
+        IGNORED,
     ),
     "aux in a branch never taken": (
         AUX,
         "def twice(n):\n    if n is PROBLEM: return aux(n)\n    return n + n".replace("PROBLEM", "...") + "",
-        {**FULL, "ignored": -0.5},
+        IGNORED,
     ),
     **{
-        f"aux is ignored, {how}": (AUX, f"def twice(n):\n    {line}\n    return n + n", {**FULL, "ignored": -0.5})
+        f"aux is ignored, {how}": (AUX, f"def twice(n):\n    {line}\n    return n + n", IGNORED)
         for how, line in {"in a text": "str(aux(n))", "in a list": "[aux(n)]", "named": "y = aux(n); y = 2 * n"}.items()
     },
-    "aux is ignored, in a pair": (AUX, "def twice(n):\n    return (n + n, aux(n))[0]", {**FULL, "ignored": -0.5}),
+    "aux is ignored, in a pair": (AUX, "def twice(n):\n    return (n + n, aux(n))[0]", IGNORED),
     "aux answers a question that is never yes": (
         "def aux(n):\n    return n == 1000",
         "def twice(n):\n    return 0 if aux(n) else n + n",
-        FULL,
+        IGNORED,
     ),
     **{
         f"a wrapper, {how}": (DOUBLE, f"def twice(n):\n    {line}", {**FULL, "more": 0.0})
@@ -147,7 +148,8 @@ def test_a_turn_pays_what_it_gained() -> None:
     env = pair(turns=2)
     wrong = {"aux": AUX, "main": "def twice(n):\n    return aux(n) * 0 + 6"}
     rewards = play(env, wrong, {"aux": AUX, "main": MAIN})
-    assert [reward.team for reward in rewards] == pytest.approx([4.0 - 2 / 3 - 0.0, 2 / 3])
+    first = 0.4 + 0.6 + 0.5 + 1 / 3  # what aux gives is of no use, and so is the call
+    assert [reward.team for reward in rewards] == pytest.approx([first, BEST - first])
     assert env.success
     assert env.observe() == {}
 
