@@ -125,8 +125,9 @@ class Code(FromData):
 
     async def try_tests(self, text: str) -> dict[str, float]:
         """Judge tests by programs of known worth, and the last program by the tests; what they pay by part."""
-        program, tests = self.written, await tester.written(text, self.program)
+        program = self.written
         right = await tester.right_program(self.program) or (program if self.verdict.ok else "")
+        tests = await tester.written(text, self.program, right)
         checking = judge(ready(self.program, program), tests) if tests else untested()
         judged, self.checked = await asyncio.gather(tester.worth(tests, self.program, right, self.mutants), checking)
         self.said = {"coder": program, "tester": text}

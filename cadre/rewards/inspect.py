@@ -18,10 +18,11 @@ async def ask(question: str, **request: Any) -> Any:
 
 
 async def respelt(right: str, entry: str, shown: str, lines: list[str]) -> list[int]:
-    """The places of those asserts that give `entry` nothing but what calls in a text give it, found by running them on
-    a right program; all where that cannot be told, as of one that takes longer than tests may."""
+    """The places of those asserts that make a call of `entry` which a text shows, however it is spelt, found by running
+    them on a right program; all where that cannot be told, as of one that takes longer than tests may."""
     calls = await ask("calls", shown=shown, entry=entry)
-    found: list[int] | None = await answer(HEARD, {"right": right, "entry": entry, "shown": calls, "lines": lines})
+    request = {"right": right, "entry": entry, "shown": calls, "lines": lines, "text": shown}
+    found: list[int] | None = await answer(HEARD, request)
     return list(range(len(lines))) if found is None else found
 
 

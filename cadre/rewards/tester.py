@@ -16,8 +16,10 @@ from typing import TypeVar
 
 from cadre import random_keys
 from cadre.data.records import Program
-from cadre.rewards.code import StdioTests, Tests, UnitTests, all_tests, extract_code, fenced, judge, ready
+from cadre.rewards.code import LIMITS, StdioTests, Tests, UnitTests, all_tests, extract_code, fenced, judge, ready
 from cadre.rewards.inspect import ask, respelt
+from cadre.rewards.shown import Shown, shown_by
+from cadre.sandbox import default
 from cadre.sandbox.checkers import Verdict
 
 MOST = 8  # tests that are run of one answer
@@ -47,17 +49,43 @@ class Worth:
         return {"valid": 0.2 * self.valid, "agrees": 0.4 * self.agrees * told, "kills": 0.4 * kills}
 
 
-async def written(text: str, program: Program) -> Tests | None:
-    """The tests of an answer, those left out that the statement shows. None where there is none."""
+async def written(text: str, program: Program, right: str = "") -> Tests | None:
+    """The tests of an answer, those left out that the statement shows. None where there is none.
+
+    `right` is a program that solves the problem, beside its reference: by what it does the spellings of what is shown
+    are found, and without one only some of them.
+    """
+    right = await right_program(program) or right
     if not program.entry:
-        pairs = [(given, expected) for given, expected in paired(text) if not shows(program, given, expected)]
+        pairs = paired(text)
+        shown = await shown_of(program, right) if pairs else None
+        pairs = [(given, expected) for given, expected in pairs if shown and not shown.has(given, expected)]
         return StdioTests(tuple(drawn(pairs, program))) if pairs else None
     lines = await ask("asserts", source=extract_code(text), entry=program.entry, shown=examples(program)) or []
     own = [line for line in dict.fromkeys(lines) if bare(line) not in bare(program.statement)]
-    if own and (right := await right_program(program)):
+    if own and right:
         copied = await respelt(ready(program, right), program.entry, examples(program), own)
         own = [line for place, line in enumerate(own) if place not in copied]
     return UnitTests("\n".join(drawn(own, program)), program.setup, (program.entry,)) if own else None
+
+
+_shown: dict[tuple[str, ...], Shown] = {}  # of problems by their references, which do not change
+
+
+async def shown_of(program: Program, right: str) -> Shown:
+    """What a problem for a script shows, divided into cases by a right program where there is one."""
+
+    async def run(given: str) -> str | None:
+        result = await default().run(right, given, LIMITS)
+        return result.stdout if result.status == "ok" else None
+
+    key = (program.id, program.statement, repr(program.public), program.reference)
+    if right != program.reference or key not in _shown:
+        found = await shown_by(program, run if right else None)
+        if right != program.reference:
+            return found
+        _shown[key] = found
+    return _shown[key]
 
 
 def drawn(tests: list[T], program: Program) -> list[T]:
@@ -81,27 +109,6 @@ def paired(text: str) -> list[tuple[str, str]]:
         for given, expected in following
         if TITLE.fullmatch("".join(lines[given.last + 1 : expected.first]).strip())
     ]
-
-
-def shows(program: Program, given: str, expected: str) -> bool:
-    """Whether an input is one that the problem shows, its numbers spelt otherwise perhaps; or begins as one that gives
-    the same output, since what a program does not read changes nothing."""
-    said, out = figures(given), figures(expected)
-    examples = [(figures(shown), figures(gives)) for shown, gives in program.public]
-    return any(said == shown or (out == gives and said[: len(shown)] == shown) for shown, gives in examples)
-
-
-def figures(text: str) -> list[float | str]:
-    """The words of a text, those that are numbers as numbers."""
-    return [_figure(word) for word in text.split()]
-
-
-def _figure(word: str) -> float | str:
-    """A word that Python reads as a number, as that: with signs, zeros, underscores, in any script's digits."""
-    try:
-        return float(word) if any(map(str.isdigit, word)) else word
-    except ValueError:
-        return word
 
 
 def bare(text: str) -> str:
