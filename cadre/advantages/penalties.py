@@ -10,7 +10,7 @@ from statistics import fmean
 from cadre.advantages.samples import ScoredSample
 from cadre.advantages.sequences import datum
 from cadre.settings import CreditConfig
-from cadre.team import Metrics, Team
+from cadre.team import Metrics, Team, narrowed
 from cadre.types import Sample, Sampling
 
 
@@ -52,27 +52,32 @@ def mean_gaps(samples: Sequence[ScoredSample]) -> Metrics:
 
 
 def overlong(sample: Sample, most: int, buffer: int) -> float:
-    """The penalty of a completion of at most `most` tokens, from 0 to -1 over the last `buffer` of them.
+    """The penalty of a completion of at most `most` tokens, from 0 to -1 over the last `buffer` of them, or all of them
+    where they are fewer.
 
     DAPO's soft overlong punishment (arXiv 2503.14476, equation 13). A completion that was cut off has all of it.
     """
     if sample.finish == "length":
         return -1.0
+    buffer = min(buffer, most)
     return -max(0.0, len(sample.token_ids) - (most - buffer)) / buffer
 
 
 def charged_for_length(
     samples: Sequence[ScoredSample], chosen: CreditConfig, sampling: Mapping[str, Sampling]
 ) -> list[ScoredSample]:
-    """The samples with what their length costs."""
+    """The samples with what their length costs, by the most tokens that they might have had: the role's, or the fewer
+    that their observation allowed."""
     if not chosen.overlong_buffer:
         return list(samples)
     factor = 1.0 if chosen.overlong_factor is None else chosen.overlong_factor
 
-    def cost(sample: Sample) -> float:
-        return -factor * overlong(sample, sampling[sample.role].max_tokens, chosen.overlong_buffer)
+    def cost(scored: ScoredSample) -> float:
+        role = scored.sample.role
+        most = narrowed(sampling[role], scored.decision.node.observations[role]).max_tokens
+        return -factor * overlong(scored.sample, most, chosen.overlong_buffer)
 
-    return [replace(scored, overlong=cost(scored.sample)) if scored.sample.token_ids else scored for scored in samples]
+    return [replace(scored, overlong=cost(scored)) if scored.sample.token_ids else scored for scored in samples]
 
 
 def mean_overlong(samples: Sequence[ScoredSample], chosen: CreditConfig) -> Metrics:

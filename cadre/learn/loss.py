@@ -57,11 +57,12 @@ def annealed(config: LossConfig, progress: float) -> LossConfig:
 
 
 def policy_loss(tokens: Tokens, weights: Tensor, config: LossConfig) -> tuple[Tensor, dict[str, Tensor]]:
-    """`-sum_i weights[i] * sum_t (c[i, t] * objective[i, t] + entropy * H[i, t] - kl * k2[i, t])`.
+    """`-sum_i weights[i] * sum_t (c[i, t] * objective[i, t] + entropy * H[i, t] - kl * c[i, t] * r[i, t] * k2[i, t])`.
 
     `objective` is what `config.ratio` names, `c` what `config.correction` does, `weights` [B] what a token of each
     sequence weighs. k2 = (log pi - log reference)^2 / 2, whose gradient is that of KL(pi || reference) on samples of
-    pi (arXiv 2510.01555, section 4; k3 as a loss has another one).
+    pi (arXiv 2510.01555, section 4; k3 as a loss has another one). After the first of several optimiser steps the
+    samples are those of an earlier pi, so it is weighed by r = pi / pi_old without a gradient, which is 1 before.
 
     Returns the scalar loss, and the metrics of `token_metrics`.
     """
@@ -70,7 +71,8 @@ def policy_loss(tokens: Tokens, weights: Tensor, config: LossConfig) -> tuple[Te
     objective, clipped = load_function("loss.ratio", config.ratio, OBJECTIVES)(tokens, clip)
     correction, corrected = importance(tokens.old - tokens.rollout_logprobs, tokens.mask, config)
     divergence = 0.5 * (tokens.logprobs - tokens.reference).square()
-    value = correction * objective + config.entropy * tokens.entropy - config.kl * divergence
+    on_policy = correction * tokens.log_ratio.detach().exp()
+    value = correction * objective + config.entropy * tokens.entropy - config.kl * on_policy * divergence
     loss = -(weights.unsqueeze(1) * torch.where(tokens.mask, value, 0.0)).sum()
     return loss, token_metrics(tokens, clipped, corrected)
 

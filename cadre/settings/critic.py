@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from cadre.settings.learner import LearnerConfig
 from cadre.settings.policy import Policy, PolicyConfig
-from cadre.settings.section import AsWritten, Section, as_written, refused
+from cadre.settings.section import AsWritten, Section, as_written, merged, refused
 
 
 def _trained_here(policy: PolicyConfig) -> PolicyConfig:
@@ -46,6 +46,20 @@ def _of_heads(learner: LearnerConfig) -> LearnerConfig:
     return learner
 
 
+# The least rate that heads get by themselves: they start at zero, and a rate for a large model's weights,
+# such as 1e-6, would leave their values at zero for the whole run.
+HEADS_RATE = 1e-4
+
+
+def learner_of_heads(policy: LearnerConfig, changes: LearnerConfig) -> LearnerConfig:
+    """Return how value heads learn: as the policy that they sit on, with the critic's changes, and unless these name a
+    rate at the policy's or HEADS_RATE, whichever is higher."""
+    heads = merged(policy, changes)
+    if "learning_rate" in changes.model_fields_set:
+        return heads
+    return heads.model_copy(update={"learning_rate": max(policy.learning_rate, HEADS_RATE)})
+
+
 class CriticConfig(Section):
     """A value head: on the trunk of the policy that it judges, or on a model or an adapter of its own."""
 
@@ -57,5 +71,6 @@ class CriticConfig(Section):
     coefficient: float = Field(0.5, gt=0.0, description="weight of the value loss beside the policy's")
     clip: float | None = Field(0.2, gt=0.0, description="a value moves at most so far from what it was, as in PPO")
     learner: Annotated[LearnerConfig, AsWritten, AfterValidator(_of_heads)] = Field(
-        LearnerConfig(), description="changes to the learner, for the value heads"
+        LearnerConfig(),
+        description="changes to the learner, for the value heads; their rate is the policy's, and at least 1e-4",
     )

@@ -21,7 +21,9 @@ class LearnerConfig(Section):
     betas: tuple[float, float] = Field((0.9, 0.999), description="decay of the first and the second moment")
     max_grad_norm: float = Field(1.0, gt=0.0, description="global norm a policy's gradient is clipped to")
     epochs: Positive = Field(1, description="passes over a step's data")
-    minibatches: Positive = Field(1, description="optimiser steps a pass; the paper's single update is 1")
+    minibatches: Positive = Field(
+        1, description="optimiser steps a pass, each on an equal part of the step's sequences"
+    )
     tokens_per_microbatch: Positive = Field(4_096, description="padded tokens in one forward; bounds memory")
     pack: Packing = Field("auto", description="prefix_tree runs shared tokens once; auto where it is cheaper")
     gradient_checkpointing: bool = Field(False, description="recompute activations: less memory, more time")

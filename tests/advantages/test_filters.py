@@ -68,6 +68,28 @@ def test_the_buffer_ends_where_the_role_may_say_no_more() -> None:
     assert learned(root, overlong_buffer=4) == pytest.approx({10: 0.25, 18: -0.25})
 
 
+@pytest.mark.parametrize(
+    ("most", "wanted"),
+    [
+        (None, {5: 0.125, 7: -0.125}),  # 10 tokens, the role's: 0 and a quarter
+        (7, {5: 0.25, 7: -0.25}),  # a half and all
+        (20, {5: 0.125, 7: -0.125}),  # an observation allows no more than the role may say
+    ],
+)
+def test_the_ramp_ends_where_the_observation_allows_no_more(most: int | None, wanted: dict[int, float]) -> None:
+    """Mistake: an answer of all 7 tokens that its prompt allowed pays a quarter, as the role's own bound is 10."""
+    root = lengthened(graded("a", 0.0, 0.0), "a", 5, 7)
+    root = dataclasses.replace(root, observations={"a": dataclasses.replace(root.observations["a"], max_tokens=most)})
+    assert learned(root, overlong_buffer=4) == pytest.approx(wanted)
+
+
+def test_a_buffer_longer_than_the_observation_allows_begins_at_the_first_token() -> None:
+    root = lengthened(graded("a", 0.0, 0.0), "a", 1, 2)
+    seen = {"a": dataclasses.replace(root.observations["a"], max_tokens=2)}
+    root = dataclasses.replace(root, observations=seen)
+    assert learned(root, overlong_buffer=8) == pytest.approx({1: 0.25, 2: -0.25})  # a half and all of it
+
+
 def test_a_cut_completion_counts_in_its_group_and_is_not_trained() -> None:
     root = lengthened(graded("a", 3.0, 0.0, 6.0), "a", 2, 3, 10)
     assert learned(root) == pytest.approx({2: 0.0, 3: -3.0, 10: 3.0})

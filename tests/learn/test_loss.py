@@ -50,10 +50,9 @@ def test_by_hand():
         CONFIG,
         LossConfig(clip_low=0.2, clip_high=0.3, dual_clip=1.5),
         LossConfig(ratio="none"),
-        LossConfig(kl=0.3),
         LossConfig(correction="truncate", correction_high=1.1),
         LossConfig(correction="mask", correction_level="geometric", correction_low=0.9, correction_high=1.2),
-        LossConfig(ratio="none", correction="mask", correction_level="sequence", kl=0.1),
+        LossConfig(ratio="none", correction="mask", correction_level="sequence"),
     ],
 )
 def test_gradient_equals_finite_differences(config):
@@ -130,6 +129,17 @@ def test_sequence_ratio_by_hand():
     assert loss == pytest.approx(-(2 * 2.2 + 2 * 1.2))
 
 
+@pytest.mark.parametrize("ratios", [(1.0, 1.0), (1.0, 1.21)])
+def test_in_a_sequence_ratio_every_token_passes_the_gradient_of_its_own_advantage(ratios):
+    """Mistake: the plain sequence ratio, under which every token gets the mean of the advantages (GSPO, eq. 14)."""
+    new = column(*(math.log(ratio) for ratio in ratios)).requires_grad_()
+    given = tokens(new, column(0.0, 0.0), column(2.0, -1.0), torch.ones(1, 2, dtype=torch.bool))
+    loss, _ = policy_loss(given, each(1.0), LossConfig(ratio="sequence"))
+    loss.backward()
+    mean = math.sqrt(ratios[0] * ratios[1])
+    assert new.grad.tolist() == [pytest.approx([-2.0 * mean, 1.0 * mean])]
+
+
 def test_cispo_by_hand():
     # The weight is clipped to 1.2, the gradient of the log-probability stays.
     _, slope, figures = gradient(LossConfig(ratio="cispo"), [[2.0, 1.1, 0.5]], [1.0])
@@ -167,6 +177,39 @@ def test_kl_in_the_loss_by_hand():
     assert loss.item() == pytest.approx(0.5 * 0.1 * (0.08 + 0.02))
     assert new.grad.tolist() == [pytest.approx([0.5 * 0.1 * 0.4, 0.5 * 0.1 * -0.2])]
     assert float(figures["kl_reference"]) == pytest.approx(0.4 - 0.2)
+
+
+def test_kl_is_weighed_for_the_present_policy_without_a_gradient():
+    """Mistake: from the second of several optimiser steps on k2 is averaged over the samples of an earlier policy."""
+    # ratios 2 and 1/2 to the old policy; differences 0.4 and -0.2 from the reference
+    new = column(-1.0, -2.0).requires_grad_()
+    old = new.detach() - column(math.log(2.0), math.log(0.5))
+    given = tokens(new, old, column(0.0, 0.0), old < 0, reference=column(-1.4, -1.8))
+    loss, _ = policy_loss(given, each(0.5), LossConfig(kl=0.1))
+    loss.backward()
+    assert loss.item() == pytest.approx(0.5 * 0.1 * (2 * 0.08 + 0.5 * 0.02))
+    assert new.grad.tolist() == [pytest.approx([0.5 * 0.1 * 2 * 0.4, 0.5 * 0.1 * 0.5 * -0.2])]
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence", "cispo", "none"])
+@pytest.mark.parametrize("correction", ["none", "truncate"])
+def test_the_gradient_of_kl_is_exact_over_samples_of_another_policy(ratio, correction):
+    """Over a vocabulary of four, every token with its probability under what sampled it."""
+    generator = torch.Generator().manual_seed(2)
+    logits, before, reference = (torch.randn(4, generator=generator, dtype=torch.float64) for _ in range(3))
+    sampled = (
+        before + 0.1 * torch.randn(4, generator=generator, dtype=torch.float64) if correction != "none" else before
+    )
+    before, reference, sampled = (values.log_softmax(0) for values in (before, reference, sampled))
+    logits.requires_grad_()
+    now = logits.log_softmax(0)
+    exact = torch.autograd.grad((now.exp() * (now - reference)).sum(), logits, retain_graph=True)[0]
+    rows = [values.unsqueeze(1) for values in (now, before, torch.zeros(4), sampled, reference)]
+    given = tokens(rows[0], rows[1], rows[2], torch.ones(4, 1, dtype=torch.bool), rows[3], rows[4])
+    config = LossConfig(ratio=ratio, correction=correction, correction_high=100.0, kl=0.3)
+    loss, _ = policy_loss(given, sampled.exp(), config)
+    (got,) = torch.autograd.grad(loss, logits)
+    assert got.tolist() == pytest.approx((0.3 * exact).tolist())
 
 
 @pytest.mark.parametrize(("done", "left"), [(0.0, 1.0), (0.25, 0.75), (1.0, 0.0), (1.5, 0.0)])

@@ -44,6 +44,14 @@ def test_gradients_are_clipped_to_the_global_norm():
     assert optimiser.moments()["w.exp_avg"].tolist() == pytest.approx([0.06, -0.08])
 
 
+def test_a_gradient_within_the_norm_is_left_as_it_is():
+    """Mistake: gradients are scaled to the norm whatever their own, so that small ones grow."""
+    weight, optimiser = make(max_grad_norm=1.0)
+    weight.grad = torch.tensor([0.03, -0.04])
+    assert optimiser.step(0.0) == pytest.approx(0.05)
+    assert optimiser.moments()["w.exp_avg"].tolist() == pytest.approx([0.003, -0.004])
+
+
 @pytest.mark.parametrize(("gradient", "loss"), [([math.nan, 1.0], 0.0), ([math.inf, 1.0], 0.0), ([1.0, 1.0], math.nan)])
 def test_steps_that_are_not_finite_move_nothing(gradient, loss):
     weight, optimiser = make()

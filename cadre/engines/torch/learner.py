@@ -22,7 +22,7 @@ from cadre.errors import EngineError
 from cadre.learn.optimiser import Optimiser
 from cadre.learn.value_heads import ValueHeads
 from cadre.settings import LearnerConfig
-from cadre.settings.section import merged
+from cadre.settings.critic import learner_of_heads
 from cadre.team import Metrics, Weights
 from cadre.types import Datum, Message
 
@@ -134,12 +134,12 @@ class TorchLearner:
 
 
 def policy_optimiser(loaded: Loaded, heads: ValueHeads, settings: TrainingSettings, policy: str) -> PolicyOptimiser:
-    """What moves a policy; its heads learn as it does itself, with the critic's own changes."""
+    """What moves a policy, and its value heads if it has some."""
     learner, steps = settings.learners[policy], settings.total_steps
     weights = Optimiser(loaded.parameters(policy), learner, steps)
     if policy not in settings.heads:
         return PolicyOptimiser(weights, None)
-    of_heads = Optimiser(heads.parameters(policy), merged(learner, settings.critic.learner), steps)
+    of_heads = Optimiser(heads.parameters(policy), learner_of_heads(learner, settings.critic.learner), steps)
     return PolicyOptimiser(weights, of_heads)
 
 

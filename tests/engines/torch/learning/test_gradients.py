@@ -50,6 +50,29 @@ def test_a_value_is_the_head_on_the_state_after_its_token(folders):
     assert found[1] == pytest.approx([float(short[1])], abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("policy", "changes", "wanted"),
+    [
+        (1e-6, {}, 1e-4),  # the rate of a large model would leave a head that starts at zero there
+        (1e-6, {"weight_decay": 0.1}, 1e-4),
+        (1e-3, {}, 1e-3),
+        (1e-6, {"learning_rate": 1e-6}, 1e-6),
+        (1e-3, {"learning_rate": 2e-5}, 2e-5),
+    ],
+)
+def test_value_heads_have_a_rate_of_their_own(folders, policy, changes, wanted):
+    critic = CriticConfig(learner=LearnerConfig(**changes))
+    training = TrainingSettings({"p": LearnerConfig(learning_rate=policy)}, heads={"p": ("joint",)}, critic=critic)
+    mine = TorchLearner(TorchEngine(folders["llama"], {"p": tiny.policy(folders["llama"])}, 0), training)
+    pair = mine._optimisers["p"]
+    assert (pair.weights.rate, pair.heads.rate) == (policy, wanted)
+    assert pair.heads.config.weight_decay == changes.get("weight_decay", 0.0)
+    update(mine, [judged((3,), (1.0,))])
+    # Adam's first step moves every weight of a head by its rate.
+    assert mine._heads.heads["p"]["joint"].bias.item() == pytest.approx(wanted, rel=1e-3)
+    mine.close()
+
+
 def test_value_gradient_by_hand(folders, monkeypatch):
     # Loss 0.4 * mean over both values of (v - R)^2 / 2, on the head and on the trunk.
     mine = build(folders["llama"], critic=CriticConfig(coefficient=0.4, clip=None))

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shutil
 import statistics
 
 import pytest
@@ -58,6 +59,21 @@ def test_checkpointing_does_not_change_the_gradient(learner):
     data = rollouts(learner())
     whole, again = gradient(learner(), data), gradient(learner(gradient_checkpointing=True), data)
     assert all(torch.allclose(again[name], value, atol=1e-7) for name, value in whole.items())
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_nothing_is_dropped_out_while_learning(learner, folders, tmp_path, checkpointing):
+    """Mistake: a model whose config asks for dropout learns from log-probabilities that nobody sampled by."""
+    shutil.copytree(folders["llama"], tmp_path / "dropping")
+    config = json.loads((tmp_path / "dropping/config.json").read_text())
+    (tmp_path / "dropping/config.json").write_text(json.dumps(config | {"attention_dropout": 0.5}))
+    options = {"pack": "padded", "gradient_checkpointing": checkpointing}
+    plain, dropping = learner(**options), learner(str(tmp_path / "dropping"), **options)
+    assert dropping.engine.loaded.model.model.layers[0].self_attn.attention_dropout == 0.5
+    data = rollouts(plain)
+    wanted, got = gradient(plain, data), gradient(dropping, data)
+    assert all(torch.equal(got[name], value) for name, value in wanted.items())
+    assert max(float(value.abs().max()) for value in wanted.values()) > 1e-3
 
 
 def test_checkpointing_recomputes_and_sampling_goes_on(learner, monkeypatch):
