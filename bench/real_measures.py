@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from cadre.experiment.report import pass_at_k
+from cadre.rewards.intervals import with_floor
 
 RESAMPLES = 10_000
 
@@ -110,11 +111,13 @@ def _aloud(tree: Mapping[str, Any]) -> list[str]:
 
 
 def gain(before: Sequence[float], after: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
-    """(mean, low, high) of after - before over tasks, with the 95% interval of a paired bootstrap.
+    """(mean, low, high) of after - before over tasks, with the 95% interval of a paired bootstrap, and some width where
+    all tasks gain alike.
 
     Raises ValueError where the two are not of the same tasks by number.
     """
     differences = [second - first for first, second in zip(before, after, strict=True)]
     generator, count = random.Random(seed), len(differences)
     means = sorted(fmean(generator.choices(differences, k=count)) for _ in range(RESAMPLES))
-    return fmean(differences), means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES) - 1]
+    found = fmean(differences), means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES) - 1]
+    return with_floor(found, count, max(1.0, *map(abs, before), *map(abs, after)))

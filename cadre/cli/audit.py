@@ -11,7 +11,7 @@ import typer
 
 from cadre.cli.terminal import Overrides, Target, Trust, console
 from cadre.experiment import target as targets
-from cadre.experiment.report import Interval
+from cadre.rewards.intervals import Interval
 
 HEAD = ("decisions of", "number", "correlation", "explained", "at most", "matter")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import defaultdict
@@ -14,7 +15,7 @@ from typing import Any
 
 from cadre import random_keys
 from cadre.experiment.audit import Audited
-from cadre.experiment.report import Interval
+from cadre.rewards.intervals import Interval, with_floor
 from cadre.rewards.rounding import EXACT, is_rounding
 
 RESAMPLES = 1000
@@ -111,11 +112,13 @@ def agreement(part: Sequence[Audited], matters: Mapping[int, bool], generator: r
     if len(trees) < 2:
         return Agreement(len(part), *((value, low, 1.0) for value, low in zip(values, LEAST, strict=True)))
     drawn = [reduce(add, generator.choices(trees, k=len(trees))).figures for _ in range(RESAMPLES)]
-    return Agreement(len(part), *map(interval, values, zip(*drawn, strict=True)))
+    return Agreement(len(part), *map(interval, values, zip(*drawn, strict=True), LEAST, itertools.repeat(len(trees))))
 
 
-def interval(value: float, drawn: Sequence[float]) -> Interval:
-    return value, percentile(drawn, 0.025), percentile(drawn, 0.975)
+def interval(value: float, drawn: Sequence[float], least: float, tasks: int) -> Interval:
+    """Return a figure from `least` to 1 with the percentiles of what was drawn over so many tasks."""
+    value, low, high = with_floor((value, percentile(drawn, 0.025), percentile(drawn, 0.975)), tasks)
+    return value, max(least, low), min(1.0, high)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

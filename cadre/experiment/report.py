@@ -6,15 +6,13 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
-from cadre.rewards.shares import wilson
+from cadre.rewards.intervals import Interval, rate_interval
 from cadre.rollout import grow, walk
 from cadre.rollout.walk import Path
 from cadre.types import Branch, Tree
-
-Interval = tuple[float, float, float]  # value, low, high
 
 
 @dataclass(frozen=True)
@@ -72,12 +70,12 @@ class SampledReport:
 def summarise(trees: Sequence[Tree], tasks: int, failures: int) -> Report:
     """The report of trees that hold one episode each."""
     paths = [next(walk.episodes(tree.root)) for tree in trees]
-    wins = sum(path[-1][1].success for path in paths)
-    low, high = wilson(wins / tasks, tasks)
+    wins = [float(path[-1][1].success) for path in paths]
+    success, low, high = rate_interval(wins + [0.0] * (tasks - len(wins)))
     return Report(
         tasks=tasks,
         failures=failures,
-        success=wins / tasks,
+        success=success,
         low=low,
         high=high,
         reward=mean_reward(paths),
@@ -120,16 +118,10 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
     return 1.0 - math.comb(samples - right, k) / math.comb(samples, k)
 
 
-def over_tasks(values: Sequence[float], z: float = 1.96) -> Interval:
-    """The mean over tasks with its 95% interval by the standard error, samples of one task not being independent.
+def over_tasks(values: Sequence[float]) -> Interval:
+    """The mean over tasks of a rate with its 95% interval (`cadre.rewards.intervals.rate_interval`).
 
-    One task alone says nothing about others: its interval is all of 0 to 1. Where all were solved, or none was, in
-    every sample, there is no error to go by: it is that of a share.
+    Several samples of one task alone say nothing about others: its interval is all of 0 to 1.
     """
-    mean = fmean(values)
-    if len(values) < 2:
-        return mean, 0.0, 1.0
-    if mean in (0.0, 1.0):
-        return mean, *wilson(mean, len(values), z)
-    half = z * stdev(values) / math.sqrt(len(values))
-    return mean, max(0.0, mean - half), min(1.0, mean + half)
+    mean, low, high = rate_interval(values)
+    return (mean, 0.0, 1.0) if len(values) < 2 else (mean, low, high)

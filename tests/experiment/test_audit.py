@@ -157,6 +157,16 @@ def test_a_report_by_role_and_depth_with_intervals_over_tasks() -> None:
     assert report(audited) == found
 
 
+def test_figures_that_all_tasks_share_are_no_certainty() -> None:
+    """Mistake: resampled tasks that are alike give intervals without width."""
+    alike = [one_decision((-1.0, 1.0), (0.0,) * 8, (1.0,) * 8, tree=tree) for tree in range(9)]
+    found = report(alike)["all"]
+    for figure in (found.correlation, found.explained, found.ceiling, found.matter):
+        assert figure == pytest.approx((1.0, 0.9, 1.0))
+    still = [one_decision((-1.0, 1.0), (1.0,) * 8, (1.0,) * 8, tree=tree) for tree in range(9)]
+    assert report(still)["all"].matter == pytest.approx((0.0, 0.0, 0.1))
+
+
 def test_one_task_says_nothing_about_others() -> None:
     """Its own figure, within all that there could be; resampled it would have an interval without width."""
     found = report([one_decision((-1.0, 1.0), (0.0,) * 8, (1.0,) * 8, tree=0, depth=0)])["all"]

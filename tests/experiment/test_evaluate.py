@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import math
+import random
 
 import pytest
 
@@ -48,14 +49,47 @@ def test_pass_at_k_is_unbiased() -> None:
 
 
 def test_intervals_by_hand() -> None:
-    """1, 0, 1, 0: mean .5, deviation sqrt(1/3), error sqrt(1/12)."""
-    value, low, high = over_tasks([1.0, 0.0, 1.0, 0.0])
-    half = 1.96 * (1 / 12) ** 0.5
-    assert (value, low, high) == pytest.approx((0.5, max(0.0, 0.5 - half), min(1.0, 0.5 + half)))
+    square = 1.96**2
+    # 2 of 4, Wilson's: 0.5 -+ z / (4 + z^2) * sqrt(4 * 0.5 * 0.5 + z^2 / 4)
+    half = 1.96 / (4 + square) * math.sqrt(1 + square / 4)
+    assert over_tasks([1.0, 0.0, 1.0, 0.0]) == pytest.approx((0.5, 0.5 - half, 0.5 + half))
+    # rates of 1, 1 and 1/2: mean 5/6, squares 1/36 + 1/36 + 4/36
+    centre, half = (2.5 + square / 2) / (3 + square), 1.96 / (3 + square) * math.sqrt(1 / 6 + square / 4)
+    assert over_tasks([1.0, 1.0, 0.5]) == pytest.approx((5 / 6, centre - half, centre + half))
     # all alike: Wilson's of 3 in 3, which begins at 3 / (3 + 1.96^2), and its mirror
     assert over_tasks([1.0, 1.0, 1.0]) == pytest.approx((1.0, 3 / (3 + 1.96**2), 1.0))
     assert over_tasks([0.0, 0.0, 0.0]) == pytest.approx((0.0, 0.0, 1.96**2 / (3 + 1.96**2)))
     assert over_tasks([0.25]) == (0.25, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.125, 0.5, 0.9, 1.0])
+def test_no_interval_of_equal_values_has_width_zero(rate: float) -> None:
+    """Mistake: twenty tasks of one rate have no spread, so that the rate of all tasks is known for certain."""
+    widths = []
+    for count in (2, 5, 20, 80, 2000):
+        value, low, high = over_tasks([rate] * count)
+        assert 0.0 <= low <= value <= high <= 1.0
+        assert value == pytest.approx(rate)
+        widths.append(high - low)
+    assert widths[0] > widths[1] > widths[2] > widths[3] > widths[4] > 0.0005
+    _, low, high = over_tasks([0.5] * 20)
+    assert (low, high) == pytest.approx((0.5 - 1.96**2 / 2 / (20 + 1.96**2), 0.5 + 1.96**2 / 2 / (20 + 1.96**2)))
+    # and one task that is a little different from the others does not make it certain either
+    _, nearly_low, nearly_high = over_tasks([0.5] * 19 + [0.51])
+    assert nearly_high - nearly_low == pytest.approx(high - low, rel=0.01)
+
+
+def test_intervals_cover_the_mean_as_often_as_they_say() -> None:
+    """Tasks of rates from a beta distribution, eight samples each, 400 draws; skewed rates are the hardest."""
+    generator = random.Random(3)
+    for alpha, beta in ((0.5, 0.5), (2.0, 2.0), (30.0, 30.0), (1.0, 9.0)):
+        mean, inside = alpha / (alpha + beta), 0
+        for _ in range(400):
+            rates = [generator.betavariate(alpha, beta) for _ in range(24)]
+            played = [sum(generator.random() < rate for _ in range(8)) / 8 for rate in rates]
+            _, low, high = over_tasks(played)
+            inside += low <= mean <= high
+        assert inside >= (345 if alpha < beta else 370)
 
 
 def digits(request: Request, index: int) -> str:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -26,8 +26,8 @@ from cadre.engines.torch.reward_model import TOKENS, RewardModel, load_scorer, p
 from cadre.errors import ConfigError, DataError, DivergedError
 from cadre.learn import tensor_files
 from cadre.learn.optimiser import Optimiser
+from cadre.rewards.intervals import rate_interval
 from cadre.rewards.preferences import Pair
-from cadre.rewards.shares import wilson
 from cadre.settings import LearnerConfig
 
 PATIENCE = 3
@@ -63,13 +63,10 @@ class Report:
     @property
     def margin(self) -> float:
         """How far the mean over held-out prompts is above chance, at the low end of its 95% interval; pairs of one
-        prompt are not independent, so prompts are what counts. Not a number below two prompts. Prompts that all have
-        one share have the interval of a share (Wilson's), as a spread of 0 would claim certainty."""
+        prompt are not independent, so prompts are what counts. Not a number below two prompts."""
         if len(self.prompts) < 2:
             return float("nan")
-        if len({*self.prompts}) == 1:
-            return wilson(self.prompts[0], len(self.prompts))[0] - 0.5
-        return fmean(self.prompts) - 1.96 * stdev(self.prompts) / math.sqrt(len(self.prompts)) - 0.5
+        return rate_interval(self.prompts)[1] - 0.5
 
     def against_chance(self) -> str:
         """The margin in words."""

@@ -158,10 +158,13 @@ def test_the_command(folders, tmp_path):
 
 
 def test_the_margin_over_chance_by_hand(folders, tmp_path):
-    """Prompts with all, all and half of their pairs in order: mean 5/6, standard deviation 0.2887."""
-    report = Report((), 0.5, 0.9, 6, (1.0, 1.0, 0.5))
-    assert report.margin == pytest.approx(5 / 6 - 1.96 * math.sqrt(1 / 12) / math.sqrt(3) - 0.5, abs=1e-9)
-    assert "beats chance by 0.7% at least, on 3 held-out prompts" in report.against_chance()
+    """Of twelve prompts four have half of their pairs in order: mean 5/6, squares 12 * (1/36 + 1/36 + 4/36) / 3."""
+    report = Report((), 0.5, 0.9, 6, (1.0, 1.0, 0.5) * 4)
+    square = 1.96**2
+    low = (10 + square / 2) / (12 + square) - 1.96 / (12 + square) * math.sqrt(2 / 3 + square / 4)
+    assert report.margin == pytest.approx(low - 0.5, abs=1e-9)
+    assert "beats chance by 9.5% at least, on 12 held-out prompts" in report.against_chance()
+    assert "does not beat chance" in Report((), 0.5, 0.9, 6, (1.0, 1.0, 0.5)).against_chance()
     assert "does not beat chance" in Report((), 0.5, 0.5, 6, (0.0, 1.0)).against_chance()
     assert math.isnan(Report((), 0.5, 1.0, 1, (1.0,)).margin)
     assert "too few" in Report((), 0.5, 1.0, 1, (1.0,)).against_chance()
