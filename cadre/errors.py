@@ -90,7 +90,9 @@ class DivergedError(CadreError):
 
 def first_line(error: Exception) -> str:
     """What somebody else's error says, in one line: its first, and its kind where that alone would say little."""
-    said = (str(error).strip().splitlines() or [""])[0][:300].rstrip(". ")
+    lines = str(error).strip().splitlines() or [""]
+    said = " ".join(map(str.strip, lines[:2])) if lines[0].rstrip().endswith(":") else lines[0]
+    said = said[:300].rstrip(". ")
     return f"{type(error).__name__} {said}".strip() if not said or isinstance(error, TERSE) else said
 
 

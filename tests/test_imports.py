@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "cadre"
 # A room may import rooms of a lower layer, and modules of its own.
 LAYERS = [
-    {"types", "errors", "random_keys"},
+    {"types", "errors", "random_keys", "file_limits"},
     {"env", "team"},
     {"settings", "envs", "rewards", "data", "sandbox", "programs", "rollout", "learn"},
     {"advantages"},

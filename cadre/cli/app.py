@@ -32,9 +32,10 @@ from cadre.cli import (
 from cadre.cli.terminal import console, print_error, spell_everything
 from cadre.errors import CadreError
 from cadre.experiment.threads import settle_threads
+from cadre.file_limits import LEAST_DESCRIPTORS, raise_descriptor_limit, too_few_descriptors
 
 # What the machine refuses and no path is named in: no space left, say, for what is printed into a file.
-OF_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+OF_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM}
 # What a wrong call raises, such as an option that there is not; typer exports only what is derived from it.
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
 
@@ -78,6 +79,9 @@ def root(
 def main() -> None:
     """Run the command line; what is the user's to fix is printed as one paragraph, exit code 2."""
     settle_threads()
+    if raise_descriptor_limit() < LEAST_DESCRIPTORS:
+        print_error(too_few_descriptors())
+        sys.exit(2)
     spell_everything()
     try:
         sys.exit(app(list(map(_at_home, sys.argv[1:])), standalone_mode=False))
@@ -90,6 +94,9 @@ def main() -> None:
     except typer.Abort:
         raise KeyboardInterrupt from None
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            print_error(too_few_descriptors())
+            sys.exit(2)
         if error.filename is None and error.errno not in OF_MACHINE:
             raise
         what = error.filename or "this machine"

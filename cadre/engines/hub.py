@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from huggingface_hub import constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
+from cadre.engines.model_folder import check_configuration, check_folder
 from cadre.errors import EngineError
 from cadre.settings import vision
 
@@ -28,20 +29,30 @@ def available(name: str) -> str:
     if not constants.HF_HUB_OFFLINE and reachable(constants.ENDPOINT):
         return name
     try:
-        return str(snapshot_download(name, local_files_only=True))
+        folder = snapshot_download(name, local_files_only=True)
     except (LocalEntryNotFoundError, HFValidationError):
         offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} does not answer"
         raise EngineError(
             f"The model {name!r} cannot be had: {offline}, and the cache of this machine does not hold it; expected "
             "'seed', a folder, or a hub name that can be reached. Download it first, or fix the name."
         ) from None
+    check_folder(name, Path(folder))
+    return folder
+
+
+def configuration_file(source: str) -> Path:
+    """The config.json of a model in a folder, or of one of the hub that can be had. Raises EngineError where it
+    describes what cannot be built."""
+    if Path(source).is_dir():
+        return Path(source) / "config.json"
+    file = Path(hf_hub_download(source, "config.json"))
+    check_configuration(source, file)
+    return file
 
 
 def model_type(source: str) -> str:
     """The type of a model in a folder, or of one of the hub that can be had."""
-    if Path(source).is_dir():
-        return vision.model_type(Path(source))
-    return vision.model_type(Path(hf_hub_download(source, "config.json")).parent)
+    return vision.model_type(configuration_file(source).parent)
 
 
 @lru_cache

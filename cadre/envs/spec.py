@@ -60,6 +60,11 @@ def env_class(name: str) -> type[Env]:
 
 
 def _from_package(module: str, name: str) -> Any:
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise ConfigError(
+            f"env: got {name!r}, and {module!r} is neither a file that ends in .py nor the name of a module; expected "
+            f"one of {', '.join(ENVS)}, file.py:Class or module:Class. Fix the name."
+        )
     if (file := module_file_of(name)) is not None:
         check_code("env", file)
     try:

@@ -130,6 +130,9 @@ def find_model(name: str, policy: PolicyConfig) -> str:
     folder = EMBEDDED.get(model) or Path(model).expanduser()
     looks_local = model.startswith((".", "/", "~")) or model.count("/") != 1
     if (folder / "config.json").is_file():
+        from cadre.engines.model_folder import check_folder
+
+        check_folder(model, folder)
         return str(folder)
     if model in EMBEDDED or looks_local or folder.exists():
         raise ConfigError(

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cadre.env import Env
 from cadre.errors import ConfigError, one_line
 from cadre.experiment.config import Config, parse
 from cadre.experiment.recipes import read_recipe
 from cadre.settings.trust import Code, admit
-from cadre.settings.yaml_file import Raw, merge, overridden, override, read
+from cadre.settings.yaml_file import Raw, merge, overridden, override, parse_yaml, read
 
 OF_DATA = ("train", "test")  # which are `data` where that is set
 
@@ -104,8 +102,8 @@ def _chosen_here(raw: Raw, chosen: Sequence[str]) -> None:
 def _whole(value: str) -> object:
     """All settings as one; nothing where they are no YAML, which is refused where they are set."""
     try:
-        return yaml.safe_load(value)
-    except yaml.YAMLError:
+        return parse_yaml(value)
+    except ValueError:
         return None
 
 

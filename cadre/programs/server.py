@@ -30,6 +30,7 @@ class Server:
             import uvicorn
 
             from cadre.programs.app import application
+            from cadre.programs.http_limits import connection_limit, protocol
         except ImportError as error:
             raise EngineError(
                 f"The endpoint for programs needs {error.name}, which is not installed; expected the extra `programs`. "
@@ -39,7 +40,13 @@ class Server:
         self._socket = _listening(port)
         self.url = f"http://{loopback.HOST}:{self._socket.getsockname()[1]}"
         settings = uvicorn.Config(
-            application(self.sessions), log_level="critical", access_log=False, lifespan="off", timeout_keep_alive=75
+            application(self.sessions),
+            http=protocol(connection_limit()),
+            ws="none",
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=75,
         )
         self._uvicorn = uvicorn.Server(settings)
         self._thread = threading.Thread(target=self._run, name="cadre-endpoint", daemon=True)

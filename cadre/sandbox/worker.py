@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import functools
 import importlib.util
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from cadre.file_limits import too_few_descriptors
 from cadre.sandbox import cgroups
 from cadre.sandbox.inside import landlock, layers, wire
 from cadre.sandbox.records import Limits
@@ -237,6 +239,8 @@ def ours(what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, MemoryError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise WorkerDied(f"no means to {what}; {too_few_descriptors()}") from error
         raise WorkerDied(f"no means to {what}: {error!r}") from error
 
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from pydantic import AfterValidator
 
 from cadre.errors import ConfigError, nearest
+from cadre.file_limits import read_bytes
 from cadre.settings.trust import check_code
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -61,8 +62,14 @@ def load_file(setting: str, path: Path) -> ModuleType:
     """The module that a file of the user's makes, run once as long as it is not changed. What it raises becomes one
     ConfigError."""
     check_code(setting, path)
-    if not path.is_file():
-        raise ConfigError(f"{setting}: there is no file {path}; expected file.py:name. Fix the path.")
+    try:
+        read_bytes(path)
+    except FileNotFoundError:
+        raise ConfigError(f"{setting}: there is no file {path}; expected file.py:name. Fix the path.") from None
+    except OSError as error:
+        raise ConfigError(
+            f"{setting}: {str(path)!r} cannot be read ({error.strerror}); expected file.py:name. Fix the path."
+        ) from None
     try:
         return _module(path.resolve(), path.stat().st_mtime_ns)
     except Exception as error:  # noqa: BLE001 - whatever the user's file raises is the user's to see, in one paragraph

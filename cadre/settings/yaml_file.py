@@ -10,6 +10,14 @@ from typing import Any
 import yaml
 
 from cadre.errors import ConfigError
+from cadre.file_limits import MIB, read_bytes
+
+# No recipe is near any of these. PyYAML reads 20,000 values a second, so that the most takes it a few seconds.
+MOST_BYTES = MIB
+MOST_VALUES = 50_000
+MOST_LEVELS = 100
+# Messages write numbers out, which Python refuses for those of more than 4,300 digits in base 10.
+MOST_DIGITS = 1_000
 
 Raw = dict[str, Any]
 # The one policy of a team that is written as the name of its model.
@@ -17,7 +25,35 @@ ONLY_POLICY = "shared"
 
 
 class UniqueKeys(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping, of which plain YAML takes the last without a word."""
+    """Refuses a key that stands twice in one mapping, of which plain YAML takes the last without a word, and what has
+    no end: a value that contains itself, aliases that stand for millions of values, and levels without number."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._values = self._levels = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._values, self._levels = self._values + 1, self._levels + 1
+        if self._values > MOST_VALUES:
+            raise ValueError(f"it holds more than {MOST_VALUES:,} values")
+        if self._levels > MOST_LEVELS:
+            raise ValueError(f"it is nested too deeply, in more than {MOST_LEVELS} levels")
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._levels -= 1
+        return node
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        # Each digit of any base that YAML knows takes a character.
+        if len(node.value) > MOST_DIGITS:
+            raise ValueError(f"a whole number of more than {MOST_DIGITS:,} digits at line {node.start_mark.line + 1}")
+        number: int = super().construct_yaml_int(node)
+        return number
+
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None:
+            _check_expansion(node)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -28,6 +64,37 @@ class UniqueKeys(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+UniqueKeys.add_constructor("tag:yaml.org,2002:int", UniqueKeys.construct_yaml_int)
+
+
+def _check_expansion(root: yaml.Node) -> None:
+    """Raise ValueError where the values that a node stands for, aliases written out, are too many or without end."""
+    counts: dict[int, int] = {}  # by the id of a node, 0 while those in it are counted
+    waiting = [root]
+    while waiting:
+        node = waiting[-1]
+        inner = _inner_nodes(node)
+        if id(node) not in counts:
+            counts[id(node)] = 0
+            for one in inner:
+                if counts.get(id(one)) == 0:
+                    mark = one.start_mark
+                    raise ValueError(f"the value at line {mark.line + 1}, column {mark.column + 1} contains itself")
+            waiting += [one for one in inner if id(one) not in counts]
+            continue
+        waiting.pop()
+        if counts[id(node)] == 0:
+            counts[id(node)] = 1 + sum(counts[id(one)] for one in inner)
+            if counts[id(node)] > MOST_VALUES:
+                raise ValueError(f"it stands for more than {MOST_VALUES:,} values once its aliases are written out")
+
+
+def _inner_nodes(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [one for pair in node.value for one in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
 def parse_yaml(text: str) -> Any:
@@ -43,7 +110,7 @@ def parse_yaml(text: str) -> Any:
 def read(path: Path) -> Raw:
     """The sections of a file. Raises ConfigError where it cannot be read, or holds something else."""
     try:
-        raw = parse_yaml(path.read_text(encoding="utf-8"))
+        raw = parse_yaml(read_bytes(path, MOST_BYTES).decode())
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{path}: not UTF-8 (byte {error.start}); expected a YAML file in UTF-8. Save it so."

@@ -26,6 +26,7 @@ def serve(runs: Sequence[RunReader], port: int, token: str, told: Callable[[str]
     """Serve the page until interrupted; `told` is given its address once it can be opened. Port 0 takes a free one."""
     import uvicorn
 
+    from cadre.programs.http_limits import connection_limit, protocol
     from cadre.view.server import application
 
     with _listening(port) as listening:
@@ -34,7 +35,12 @@ def serve(runs: Sequence[RunReader], port: int, token: str, told: Callable[[str]
         hosts = [f"{loopback.HOST}:{port}", f"localhost:{port}"]
         told(f"http://{loopback.HOST}:{port}/{secret}/")
         config = uvicorn.Config(
-            application(runs, secret, hosts), log_level="warning", access_log=False, server_header=False
+            application(runs, secret, hosts),
+            http=protocol(connection_limit()),
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
         )
         uvicorn.Server(config).run(sockets=[listening])
 

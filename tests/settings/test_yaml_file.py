@@ -1,9 +1,11 @@
 """Values on the command line: YAML of which nothing is left out, and prompts as they are written."""
 
+import time
+
 import pytest
 
 from cadre.errors import ConfigError
-from cadre.settings.yaml_file import overridden, settings_of
+from cadre.settings.yaml_file import overridden, parse_yaml, settings_of
 
 
 @pytest.mark.parametrize("text", ["Use markdown # headings", "You: be nice", "# Rules", '"Yes" or "no"', "3", "[a"])
@@ -44,3 +46,39 @@ def test_a_comment_in_a_value_is_refused(text: str) -> None:
 )
 def test_what_is_no_comment_is_taken(text: str, value: object) -> None:
     assert settings_of([f"name={text}"]) == {"name": value}
+
+
+LAUGHS = "\n".join(["a0: &a0 [x, x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9))])
+MERGES = "\n".join(["a0: &a0 {x: 1}", *(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 9))])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a: &a [*a]", "line 1, column 4 contains itself"),
+        ("&a {b: [*a]}", "contains itself"),
+        ("a: &a {x: {y: *a}}", "contains itself"),
+        (LAUGHS, "stands for more than 50,000 values"),
+        (MERGES, "stands for more than 50,000 values"),
+        ("a: [" + "1, " * 60_000 + "]", "holds more than 50,000 values"),
+        ("[" * 50_000, "nested too deeply"),
+        ("\n".join(" " * i + "a:" for i in range(300)), "nested too deeply"),
+        ("a: " + "9" * 5_000, "more than 1,000 digits"),
+        ("a: 0x" + "f" * 5_000, "more than 1,000 digits"),
+        ("a: " + ":".join(["59"] * 5_000), "more than 1,000 digits"),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_what_has_no_end_is_refused(text: str, why: str) -> None:
+    began = time.process_time()
+    with pytest.raises(ValueError, match=why):
+        parse_yaml(text)
+    assert time.process_time() - began < 20
+
+
+def test_aliases_that_end_are_taken() -> None:
+    assert parse_yaml("a: &a {x: 1}\nb: [*a, *a]\nc: {<<: *a, y: 2}") == {
+        "a": {"x": 1},
+        "b": [{"x": 1}, {"x": 1}],
+        "c": {"x": 1, "y": 2},
+    }

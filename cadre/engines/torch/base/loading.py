@@ -14,18 +14,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from torch.nn.modules.module import register_module_module_registration_hook
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from cadre.engines import chat_template, hub
+from cadre.engines import chat_template, host_memory, hub
 from cadre.engines import pictures as seeing
 from cadre.engines.context import context_of
-from cadre.engines.model_folder import reading
+from cadre.engines.model_folder import check_folder, estimate_parameters, has_large_numbers, reading
 from cadre.engines.model_text import stops_of
 from cadre.engines.pictures import Pictures
+from cadre.engines.torch.base import device_memory
 from cadre.engines.torch.base.layer_attention import LayerAttention
 from cadre.engines.torch.base.lora import Adapters
 from cadre.errors import EngineError
+from cadre.file_limits import read_json, size_of
 from cadre.settings import PolicyConfig
 from cadre.settings.policy import EMBEDDED
 from cadre.settings.vision import VISION_MODELS
@@ -35,6 +38,8 @@ from cadre.settings.vision import VISION_MODELS
 ONE_AT_A_TIME = threading.Lock()
 # What layers hand their attention beside what is attended to, and changes nothing of it without gradients.
 IDLE = ("position_ids", "cache_position", "is_causal")
+# Some hundred layers of some hundred experts, each of several linear layers.
+MOST_MODULES = 400_000
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -86,6 +91,7 @@ def _check_folder(name: str, folder: Path) -> None:
             "folder with config.json, a tokenizer and weights as safetensors (pickled weights are not read). Save the "
             "model there with save_pretrained."
         )
+    check_folder(name, folder)
 
 
 def pick_device(name: str) -> torch.device:
@@ -107,7 +113,8 @@ def class_of(model_type: str) -> Any:
 
 def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype) -> Any:
     """The model alone, on the CPU, in eval mode. Raises EngineError where it cannot be loaded."""
-    with reading(source, "model"), ONE_AT_A_TIME:
+    check_memory(source, policy, dtype)
+    with reading(source, "model"), ONE_AT_A_TIME, limit_modules(source):
         model, found = class_of(hub.model_type(source)).from_pretrained(
             source,
             dtype=dtype,
@@ -125,6 +132,52 @@ def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype) -> Any:
     if getattr(model.config, "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")
     return model.eval()
+
+
+def check_memory(source: str, policy: PolicyConfig, dtype: torch.dtype) -> None:
+    """Raise EngineError where the weights that config.json describes take more than this machine has, before they are
+    allocated: the system would end the process without a word."""
+    with reading(source, "configuration"):
+        described = read_json(hub.configuration_file(source))
+    there, _ = device_memory.total_and_free(torch.device("cpu"))
+    there += host_memory.swap()  # weights that are not used yet may lie there, or stay in their files
+    if (device := pick_device(policy.device)).type == "cuda":
+        there = max(there, device_memory.total_and_free(device)[0])
+    if 2 * dtype.itemsize * estimate_parameters(described) < there and not has_large_numbers(described):
+        return
+    with reading(source, "model"), ONE_AT_A_TIME, limit_modules(source), torch.device("meta"):
+        config = AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
+        model = class_of(config.model_type).from_config(config, trust_remote_code=policy.trust_remote_code)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    needed = parameters * dtype.itemsize + sum(buffer.nbytes for buffer in model.buffers())
+    if needed > there:
+        raise EngineError(
+            f"The model {source!r} is not loaded: its config.json describes {parameters:,} parameters, which take "
+            f"{size_of(needed)} with buffers, and this machine has {size_of(there)} of memory. Expected a model that "
+            "fits. Choose a smaller one, dtype: bfloat16 for a frozen one, or a larger machine; or fix config.json."
+        )
+
+
+@contextmanager
+def limit_modules(source: str) -> Iterator[None]:
+    """Within it, a model of this thread's that is built of more than MOST_MODULES modules raises EngineError, as it
+    would take hours."""
+    thread, built = threading.get_ident(), 0
+
+    def count(module: nn.Module, name: str, submodule: nn.Module | None) -> None:
+        nonlocal built
+        built += threading.get_ident() == thread
+        if built > MOST_MODULES:
+            raise EngineError(
+                f"The model {source!r} is not built: its config.json describes more than {MOST_MODULES:,} modules; "
+                "expected fewer. Fix the numbers of its layers and experts, or choose another model."
+            )
+
+    handle = register_module_module_registration_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def trains_whole(policy: PolicyConfig) -> bool:

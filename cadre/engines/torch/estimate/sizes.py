@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from cadre.engines.model_folder import reading
-from cadre.engines.torch.base.loading import DTYPES, class_of, locate
+from cadre.engines import hub
+from cadre.engines.model_folder import check_parameters, reading
+from cadre.engines.torch.base.loading import DTYPES, class_of, limit_modules, locate
 from cadre.engines.torch.base.lora import targeted_layers
 from cadre.engines.torch.sampling.batch_memory import SequenceMemory
 from cadre.settings import PolicyConfig
@@ -42,9 +43,10 @@ class Sizes:
 def measure(name: str, policy: PolicyConfig) -> Sizes:
     """The sizes of a policy by the configuration of its model. Raises EngineError where there is none to be had."""
     config = configuration(name, policy)
-    with torch.device("meta"):
+    with reading(name, "model"), limit_modules(name), torch.device("meta"):
         model = class_of(config.model_type).from_config(config, trust_remote_code=policy.trust_remote_code)
     parameters = sum(parameter.numel() for parameter in model.parameters())
+    check_parameters(name, parameters)
     dtype = DTYPES[policy.dtype]
     trained = 0 if policy.frozen else parameters if policy.lora is None else adapter(model, policy, name)
     whole = trained == parameters
@@ -70,5 +72,7 @@ def configuration(name: str, policy: PolicyConfig) -> Any:
     if name in SHAPES and not Path(name).is_dir():
         known = dict(SHAPES[name])
         return AutoConfig.for_model(known.pop("model_type"), **known)
+    source = locate(name)
     with reading(name, "configuration"):
-        return AutoConfig.from_pretrained(locate(name), trust_remote_code=policy.trust_remote_code)
+        hub.configuration_file(source)  # which refuses what cannot be built
+        return AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code)

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from cadre.engines import host_memory
+from cadre.engines.host_memory import NO_LIMIT
 from cadre.engines.torch.base import device_memory
-from cadre.engines.torch.base.device_memory import GIB, LEAST, NO_LIMIT, for_sampling, power_of_two
+from cadre.engines.torch.base.device_memory import GIB, LEAST, for_sampling, power_of_two
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -47,8 +49,8 @@ def test_others_on_the_device_change_it_only_when_little_is_left(monkeypatch: py
 
 def test_what_linux_says(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 10 kB\nMemFree: 3 kB\nMemAvailable:    7 kB\n")
-    assert device_memory._available(tmp_path / "meminfo") == 7 * 1024
-    assert device_memory._available(tmp_path / "nowhere") is None
+    assert host_memory.available(tmp_path / "meminfo") == 7 * 1024
+    assert host_memory.available(tmp_path / "nowhere") is None
 
 
 @pytest.mark.parametrize(
@@ -68,8 +70,8 @@ def test_what_control_groups_say(tmp_path: Path, own: str, limits: dict[str, str
     for name, limit in limits.items():
         (tmp_path / "mount" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "mount" / name).write_text(f"{limit}\n")
-    assert device_memory._cgroup_limit(tmp_path / "own", tmp_path / "mount") == least
-    assert device_memory._cgroup_limit(tmp_path / "nowhere", tmp_path / "mount") == NO_LIMIT
+    assert host_memory.cgroup_limit(tmp_path / "own", tmp_path / "mount") == least
+    assert host_memory.cgroup_limit(tmp_path / "nowhere", tmp_path / "mount") == NO_LIMIT
 
 
 def test_this_machine() -> None:
