@@ -111,7 +111,9 @@ def raise_descriptor_limit(wanted: int = 65_536) -> int:
 def too_few_descriptors() -> str:
     """A sentence for whoever met the limit of open files."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max(4_096, 4 * most)
     return (
         f"descriptors: this process may have {most:,} files and connections open at once, and needs more; expected "
-        "4,096 or so. Run ulimit -n 4096 in the shell before, or ask for fewer programs, episodes or processes at once."
+        f"{wanted:,}. Run ulimit -n {wanted} in the shell before, or ask for fewer programs, episodes or processes at "
+        "once."
     )

@@ -86,8 +86,8 @@ def check_configuration(name: str, path: Path) -> None:
     if not isinstance(config, dict):
         raise _refused(name, path, f"it holds {type(config).__name__}", "Download the model again")
     check_parameters(name, estimate_parameters(config), config)
-    for part in (config, config.get("text_config")):
-        for key in NEEDED if isinstance(part, dict) else ():
+    for part in (part for part in (config, config.get("text_config")) if isinstance(part, dict)):
+        for key in NEEDED:
             value = part.get(key, 1)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise _refused(name, path, f"{key} is {value!r}, no whole number from 1 on", "Fix the number")

@@ -182,7 +182,7 @@ def test_a_long_head_is_refused(endpoint: Answering) -> None:
 
 def test_too_few_descriptors_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_limits, "raise_descriptor_limit", lambda: 24)
-    with pytest.raises(EngineError, match=r"descriptors: .*ulimit -n 4096"):
+    with pytest.raises(EngineError, match=r"descriptors: .*ulimit -n"):
         Server()
 
 

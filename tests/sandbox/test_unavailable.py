@@ -256,3 +256,19 @@ def test_what_the_clock_ended_is_run_once_more_and_that_counts(
     monkeypatch.setattr(worker.Worker, "run", run)
     result = asyncio.run(go())
     assert (result.status, result.stdout, len(runs)) == (status, "1\n", 2)
+
+
+def test_too_few_descriptors_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make_file(content: bytes = b"") -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(pool, "PAUSES_S", (0.0,))
+
+    async def go() -> None:
+        async with Sandbox("confined", workers=1) as sandbox:
+            await sandbox.run("pass")
+            monkeypatch.setattr(worker, "make_file", make_file)
+            await sandbox.run("pass")
+
+    with pytest.raises(SandboxUnavailable, match=r"descriptors: this process may have .* ulimit -n \d"):
+        asyncio.run(go())
