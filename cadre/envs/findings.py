@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from cadre.envs.user_errors import called
 from cadre.errors import ContractError, DeadlineError
+from cadre.settings.user_errors import called
 
 
 class Broken(ContractError):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +16,12 @@ from cadre.env import Env, Split
 from cadre.envs import ENVS
 from cadre.envs.joint_policy import centralised
 from cadre.envs.role_prompts import prompted, told
-from cadre.envs.user_errors import called
 from cadre.errors import ConfigError, nearest
-from cadre.settings.section import NUMBER, truth_for_number
+from cadre.settings.section import NUMBER, quoting, truth_for_number
 from cadre.settings.trust import check_code, module_file_of
-from cadre.settings.user_code import load_file
+from cadre.settings.user_code import file_of_module, load_file, load_module
+from cadre.settings.user_errors import called
+from cadre.settings.user_imports import is_user_module
 from cadre.types import Choice, Task
 
 
@@ -35,7 +34,8 @@ def name_of(env: type[Env]) -> str:
     bundled = {target: name for name, target in ENVS.items()}
     module = sys.modules.get(env.__module__)
     file = getattr(module, "__file__", None)
-    if here in bundled or file is None or getattr(module, "__package__", None):
+    in_package = getattr(module, "__package__", None) and not is_user_module(env.__module__)
+    if here in bundled or file is None or in_package:
         return bundled.get(here, here)
     return f"{Path(file).resolve()}:{env.__qualname__}"
 
@@ -48,6 +48,8 @@ def env_class(name: str) -> type[Env]:
         raise ConfigError(
             f"env: got {name!r}; expected one of {', '.join(ENVS)} or file.py:Class.{nearest(name, ENVS)}"
         )
+    if not source.endswith(".py") and (file := file_of_module(target, Path.cwd())):
+        source = file.rpartition(":")[0]
     module = load_file("env", Path(source)) if source.endswith(".py") else _from_package(source, name)
     env = getattr(module, attribute, None)
     if not (isinstance(env, type) and issubclass(env, Env)):
@@ -68,8 +70,8 @@ def _from_package(module: str, name: str) -> Any:
     if (file := module_file_of(name)) is not None:
         check_code("env", file)
     try:
-        return importlib.import_module(module)
-    except ImportError as error:
+        return load_module("env", module)
+    except (ImportError, ValueError) as error:
         raise ConfigError(
             f"env: got {name!r}, and {module} cannot be imported ({error}); expected module:Class or file.py:Class. "
             "Fix the name, or install what is missing."
@@ -181,9 +183,17 @@ def _checked(env: type[Env], declared: Mapping[str, inspect.Parameter], settings
             )
         if truth_for_number(declared[key].annotation, value):
             raise ConfigError(f"settings.{key}: got {value!r}; expected {NUMBER}. Write a number.")
+        usual = declared[key].default
+        if isinstance(usual, bool) and isinstance(value, str) and declared[key].annotation is Any:
+            raise ConfigError(
+                f"settings.{key}: got the text {value!r}; expected true or false, as its default is {usual}. "
+                "These two alone are truth values in YAML 1.2: write one of them, or annotate the parameter."
+            )
         try:
             checked[key] = pydantic.TypeAdapter(declared[key].annotation).validate_python(value)
         except pydantic.ValidationError as error:
             expected = error.errors()[0]["msg"].removeprefix("Input should be ")
-            raise ConfigError(f"settings.{key}: got {value!r}; expected {expected}. Fix the value.") from None
+            raise ConfigError(
+                f"settings.{key}: got {value!r}; expected {expected}. {quoting(value, expected)}"
+            ) from None
     return checked

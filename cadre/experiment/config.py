@@ -7,10 +7,8 @@ says what was wrong and how to fix it. Nothing here imports torch or loads a mod
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError
 
 from cadre.algorithms import ALGORITHMS, Algorithm
@@ -18,6 +16,7 @@ from cadre.env import Env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.experiment.explain import Explainer
+from cadre.experiment.paths import located_here
 from cadre.experiment.recipes import read_recipe
 from cadre.settings import (
     ClusterConfig,
@@ -34,9 +33,8 @@ from cadre.settings import (
     TrainConfig,
     VllmConfig,
 )
-from cadre.settings.policy import EMBEDDED
 from cadre.settings.section import AsWritten
-from cadre.settings.yaml_file import long_form, overridden
+from cadre.settings.yaml_file import dump_yaml, long_form, overridden
 
 
 def _plain_algorithm(value: Any) -> Any:
@@ -79,36 +77,9 @@ def parse(raw: Mapping[str, Any], env: type[Env] | None = None) -> Config:
     `env` is the class that `raw` names, where it need not be looked for.
     """
     try:
-        return Config.model_validate(_with_roles(_found_from_anywhere(raw), env))
+        return Config.model_validate(_with_roles(located_here(raw), env))
     except ValidationError as error:
         raise ConfigError(Explainer(Config, ALGORITHMS).paragraph(error)) from None
-
-
-def _found_from_anywhere(value: Any, key: tuple[Any, ...] = ()) -> Any:
-    """A configuration with whole paths of what lies in files here, so that a run goes on from whatever folder."""
-    if isinstance(value, Mapping):
-        return {name: _found_from_anywhere(one, (*key, name)) for name, one in value.items()}
-    return _whole_path(value) if isinstance(value, str) and _may_be_a_path(key, value) else value
-
-
-def _may_be_a_path(key: tuple[Any, ...], value: str) -> bool:
-    match key:
-        case ("env",):
-            return ".py:" in value
-        case ("team",) | ("team", "policies", _) | ("team", "policies", _, "model"):
-            return value not in EMBEDDED
-        case ("settings", "source"):
-            return value != "hub"
-        case ("settings", _):
-            return value.endswith(".jsonl")
-    return key == ("algorithm", "reward_model")
-
-
-def _whole_path(name: str) -> str:
-    """A path from the root where something lies there; any other name, such as one on the hub, as it is."""
-    file, colon, attribute = name.rpartition(":") if ".py:" in name else (name, "", "")
-    path = Path(file).expanduser()
-    return f"{path.absolute()}{colon}{attribute}" if path.exists() else name
 
 
 def _with_roles(raw: Mapping[str, Any], env: type[Env] | None) -> Mapping[str, Any]:
@@ -129,7 +100,7 @@ def _with_roles(raw: Mapping[str, Any], env: type[Env] | None) -> Mapping[str, A
 
 def dump(config: Config) -> str:
     """The configuration as YAML, every default written out but those of sections that are changes to another."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    return dump_yaml(config.model_dump(mode="json"))
 
 
 def flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

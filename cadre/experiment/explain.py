@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from cadre.errors import nearest
-from cadre.settings.section import Section
+from cadre.settings.section import Section, quoting
 
 # What is known about an error: pydantic's own record of it.
 Details = Mapping[str, Any]
@@ -48,7 +48,13 @@ class Explainer:
 
     def _wrong_value(self, error: Details, location: Sequence[str]) -> str:
         expected = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-        return f"{self._key(location)}: got {error['input']!r}; expected {expected}. It is: {self._describe(location)}."
+        advice = quoting(error["input"], expected)
+        mended = "" if advice == "Fix the value." else f" {advice}"
+        if location[-1] == "[key]":  # a name that the user gave
+            key = self._key(location[:-2])
+            return f"{key}: got the name {error['input']!r}, which is no text; expected {expected}.{mended}"
+        about = self._describe(location)
+        return f"{self._key(location)}: got {error['input']!r}; expected {expected}. It is: {about}.{mended}"
 
     def _key(self, location: Sequence[str]) -> str:
         """The dotted key as the user writes it, without the tag that says which algorithm it is."""

@@ -17,14 +17,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cadre.algorithms import ALGORITHMS
 from cadre.envs import ENVS
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest
+from cadre.experiment.paths import located_beside
 from cadre.settings.known_models import KNOWN_MODELS, KnownModel
-from cadre.settings.yaml_file import Raw, read
+from cadre.settings.yaml_file import Raw, dump_yaml, read
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 LEVELS = {"L0": "one model for all roles", "L1": "an adapter a role on one model", "L2": "a model a role"}
@@ -96,7 +95,7 @@ class RealRecipe:
 
     def text(self) -> str:
         """As a file would have it."""
-        return f"# {self.about()}\n{yaml.safe_dump(self.raw(), sort_keys=False, default_flow_style=None, width=110)}"
+        return f"# {self.about()}\n{dump_yaml(self.raw(), default_flow_style=None, width=110)}"
 
 
 def recipes() -> dict[str, Path]:
@@ -141,13 +140,21 @@ def read_recipe(recipe: str) -> dict[str, Any]:
     path = known.get(recipe, Path(recipe))
     is_folder = os.path.isdir(path)
     if os.path.exists(path) and not is_folder:  # unlike Path's own, these take a name that is too long for one
-        return read(path)
+        raw = read(Path(path))
+        return raw if recipe in known or is_of_a_run(Path(path)) else located_beside(raw, Path(path))
     if not is_folder and (real := composed(recipe)) is not None:
         return real.raw()
     what = "a folder" if is_folder else "neither a bundled recipe nor a file"
     raise ConfigError(
         f"recipe: got {recipe!r}, which is {what}; expected one of {', '.join(known)}, one of TASK-MODEL "
         f"(cadre list), or the path of a YAML file.{nearest(recipe, [*known, *_compositions(recipe)])}"
+    )
+
+
+def is_of_a_run(path: Path) -> bool:
+    """Whether a YAML file is the configuration that Cadre wrote for a run, whose paths are whole."""
+    return path.name == "config.yaml" and any(
+        (path.parent / name).exists() for name in ("command.json", "state.json", "manifest.json", "metrics.jsonl")
     )
 
 

@@ -22,8 +22,8 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from cadre.envs.user_errors import place_of
 from cadre.errors import ContractError, DeadlineError
+from cadre.settings.user_errors import place_of
 
 T = TypeVar("T")
 

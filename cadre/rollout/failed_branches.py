@@ -14,8 +14,8 @@ from statistics import fmean
 from typing import Literal, TypeVar, get_args
 
 from cadre.envs.adapters.failures import Diverged, NotStarted
-from cadre.envs.user_errors import told
 from cadre.errors import AnswerError, CadreError, ContractError, DeadlineError, PromptError, SandboxUnavailable
+from cadre.settings.user_errors import described_error
 from cadre.types import Branch, BranchFailure, Node, Reward
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ def failure_of(error: Exception) -> BranchFailure:
     reason = next((reason for kind, reason in BLAMED if isinstance(error, kind)), None if ours else "raised")
     if reason is None:
         raise error
-    return BranchFailure(reason, str(error) if ours else told(error), not isinstance(error, OF_MACHINE))
+    return BranchFailure(reason, str(error) if ours else described_error(error), not isinstance(error, OF_MACHINE))
 
 
 async def contained(work: Awaitable[T], contain: Contain) -> T | BranchFailure:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, model_valida
 from pydantic_core import PydanticCustomError
 
 Positive = Annotated[int, Field(ge=1)]
-NUMBER = "a number, which true, false, yes, no, on and off are not in YAML"
+NUMBER = "a number, which true and false are not"
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
@@ -35,6 +35,13 @@ def truth_for_number(annotation: Any, value: object) -> bool:
     """Whether a truth value stands where the type asks for numbers alone; pydantic would take it for 0 or 1."""
     kinds = set(_kinds(annotation))
     return bool(kinds & {int, float}) and bool not in kinds and any(isinstance(part, bool) for part in _parts(value))
+
+
+def quoting(value: object, expected: str) -> str:
+    """Return how a number or a truth value is written where a text is expected."""
+    if "string" in expected and isinstance(value, bool | int | float):
+        return 'Put quotes around what the YAML says there, which make it a text: "1.10", say.'
+    return "Fix the value."
 
 
 def _kinds(annotation: Any) -> Iterator[Any]:

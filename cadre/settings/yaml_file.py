@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,26 @@ Raw = dict[str, Any]
 ONLY_POLICY = "shared"
 
 
-class UniqueKeys(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping, of which plain YAML takes the last without a word, and what has
-    no end: a value that contains itself, aliases that stand for millions of values, and levels without number."""
+# The scalars of YAML 1.2's core schema (yaml.org/spec/1.2.2, section 10.3.2), by the characters that they begin with.
+SCALARS = {
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+    "merge": (r"<<", ["<"]),
+}
+TAG = "tag:yaml.org,2002:"
+
+
+class Loader(yaml.SafeLoader):
+    """Reads scalars as YAML 1.2 does: `on`, `no`, `1:30` and dates are texts, `0o17` and `0100` are 15 and 100.
+
+    Refuses a key that stands twice in one mapping, of which plain YAML takes the last without a word, and what has no
+    end: a value that contains itself, aliases that stand for millions of values, and levels without number.
+    """
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
@@ -42,31 +60,49 @@ class UniqueKeys(yaml.SafeLoader):
         self._levels -= 1
         return node
 
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        # Each digit of any base that YAML knows takes a character.
-        if len(node.value) > MOST_DIGITS:
-            raise ValueError(f"a whole number of more than {MOST_DIGITS:,} digits at line {node.start_mark.line + 1}")
-        number: int = super().construct_yaml_int(node)
-        return number
-
     def get_single_node(self) -> yaml.Node | None:
         node: yaml.Node | None = super().get_single_node()
         if node is not None:
             _check_expansion(node)
         return node
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        seen: set[tuple[type, Any]] = set()
         for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
-                continue
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
+            if isinstance(key, yaml.ScalarNode):
+                value = "<<" if key.tag == f"{TAG}merge" else self.construct_object(key)
+                if (type(value), value) in seen:
+                    how = "; write <<: [*one, *other]" if value == "<<" else ""
+                    raise yaml.composer.ComposerError(None, None, f"{key.value!r} stands twice{how}", key.start_mark)
+                seen.add((type(value), value))
+        return node
+
+    def construct_number(self, node: yaml.ScalarNode) -> int:
+        """An integer in decimal, octal (0o) or hexadecimal (0x) digits."""
+        digits = self.construct_scalar(node)
+        if len(digits) > MOST_DIGITS:
+            raise ValueError(f"a whole number of more than {MOST_DIGITS:,} digits at line {node.start_mark.line + 1}")
+        return int(digits, {"0o": 8, "0x": 16}.get(digits[:2], 10))
+
+    def construct_truth(self, node: yaml.ScalarNode) -> bool:
+        """`true` or `false`."""
+        word = self.construct_scalar(node).lower()
+        if word not in ("true", "false"):
+            raise yaml.constructor.ConstructorError(None, None, f"{word!r} is no truth value", node.start_mark)
+        return bool(word == "true")
 
 
-UniqueKeys.add_constructor("tag:yaml.org,2002:int", UniqueKeys.construct_yaml_int)
+class Dumper(yaml.SafeDumper):
+    """Writes texts in quotes that YAML 1.1 or 1.2 would read as something else."""
+
+
+Loader.yaml_implicit_resolvers = {}
+for _name, (_form, _first) in SCALARS.items():
+    Loader.add_implicit_resolver(TAG + _name, re.compile(rf"(?:{_form})\Z"), _first)
+    Dumper.add_implicit_resolver(TAG + _name, re.compile(rf"(?:{_form})\Z"), _first)
+Loader.add_constructor(f"{TAG}int", Loader.construct_number)
+Loader.add_constructor(f"{TAG}bool", Loader.construct_truth)
 
 
 def _check_expansion(root: yaml.Node) -> None:
@@ -100,11 +136,17 @@ def _inner_nodes(node: yaml.Node) -> list[yaml.Node]:
 def parse_yaml(text: str) -> Any:
     """What the YAML says. Raises ValueError, whose message is one line, where it is none."""
     try:
-        return yaml.load(text, UniqueKeys)
+        return yaml.load(text, Loader)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(" ".join(str(error).split())) from None
+        raise ValueError(" ".join(str(error).replace(' in "<unicode string>",', " at").split())) from None
+
+
+def dump_yaml(value: Any, **options: Any) -> str:
+    """The value as YAML that `parse_yaml` reads back."""
+    written: str = yaml.dump(value, Dumper=Dumper, sort_keys=False, **options)
+    return written
 
 
 def read(path: Path) -> Raw:

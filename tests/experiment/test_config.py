@@ -281,7 +281,7 @@ BAD = {
     "override without a value": (["train.steps"], ["train.steps", "key=value"]),
     "override that is no YAML": (["train.steps=["], ["train.steps=[", "not valid YAML"]),
     "override that is nested too deeply": (["train.steps=" + "[" * 9000], ["nested too deeply"]),
-    "override that is no date": (["train.steps=2026-13-45"], ["not valid YAML", "month"]),
+    "override that is a date": (["train.steps=2026-12-24"], ["train.steps: got '2026-12-24'", "valid integer"]),
     "override below a number": (["train.steps=1", "train.steps.more=1"], ["train.steps is 1", "nothing below"]),
     "override of every policy that is wrong": (
         ["team.policies.*.dtype=float16"],

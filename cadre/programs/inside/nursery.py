@@ -231,14 +231,7 @@ def function(reference: str) -> Run:
     """Calls the function of a file, which is imported here and now with what its client loads, with the task and a
     client where it takes one."""
     path, _, name = reference.rpartition(":")
-    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    spec = importlib.util.spec_from_file_location(f"cadre_program_{os.path.basename(path)[:-3]}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    main = getattr(module, name)
+    main = getattr(user_imports().import_file(path), name)
     importlib.import_module("cadre_warm").warm_up()
     first = client(main) if len(inspect.signature(main).parameters) > 1 else None
 
@@ -254,6 +247,18 @@ def function(reference: str) -> Run:
         return 0
 
     return run
+
+
+def user_imports() -> Any:
+    """How a file of the user's finds its neighbours, as in Cadre's own process; of the standard library alone."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "settings", "user_imports.py")
+    spec = importlib.util.spec_from_file_location("cadre_user_imports", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def client(main: Callable[..., Any]) -> Any:
@@ -281,7 +286,8 @@ def start() -> None:
         nursery = Nursery(function(words[0]) if kind == "function" else command(words), orders, out)
     except BaseException as error:  # noqa: BLE001 - whatever the file raises is told in one line
         traceback.print_exc()
-        last = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        last = [frame for frame in frames if not frame.filename.endswith("user_imports.py")][-1]
         told = f"{type(error).__name__}: {str(error)[:2000]} at line {last.lineno} of {os.path.basename(last.filename)}"
         os.write(out, json.dumps({"failed": told}).encode() + b"\n")
         sys.exit(1)

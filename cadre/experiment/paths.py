@@ -1,0 +1,116 @@
+"""Relative paths in a configuration: those of a YAML file are meant from its folder, all others from the current one.
+
+A run keeps whole paths, so that it goes on from whatever folder.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cadre.envs import ENVS
+from cadre.settings.policy import EMBEDDED
+from cadre.settings.user_code import file_of_module
+
+log = logging.getLogger("cadre.experiment")
+FUNCTION = re.compile(r"[^:\s][^:\n]*\.py:\w+")
+MODULE = re.compile(r"[^\W\d][\w.]*:\w+")
+# Settings of an environment are any text: what has a folder or an ending may be a file's name.
+LIKE_A_FILE = re.compile(r"[~.]?[^\n]*/[^\n]*|[^\n/]*[^\n/.]\.[A-Za-z]\w{0,7}")
+Key = tuple[str, ...]
+
+
+def located_beside(raw: Mapping[str, Any], recipe: Path) -> dict[str, Any]:
+    """Return what a YAML file says with whole paths of the files that it names from its own folder.
+
+    What lies in the current folder alone is what it meant once: it is still taken, with a warning.
+    """
+    here = recipe.absolute().parent.resolve()
+
+    def find(key: Key, name: str) -> str | None:
+        beside, before = _existing(key, name, here), _existing(key, name, Path.cwd())
+        if before is not None and not _is_same(beside, before):
+            also = f"; {before} is not meant any more" if beside else ""
+            where = "" if beside else ", where it is not, but in the current folder"
+            log.warning(
+                "%s: %s: %s is meant from the folder of the file%s%s. Write it from there, or as a whole path.",
+                recipe,
+                ".".join(key),
+                name,
+                where,
+                also,
+            )
+        return beside or before or (str(here / name) if FUNCTION.fullmatch(name) and not _is_whole(name) else None)
+
+    return {name: _walk(value, (str(name),), find) for name, value in raw.items()}
+
+
+def located_here(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with whole paths of what lies in the current folder."""
+    return {
+        name: _walk(value, (str(name),), lambda key, text: _existing(key, text, Path.cwd()))
+        for name, value in raw.items()
+    }
+
+
+def _walk(value: Any, key: Key, find: Any) -> Any:
+    if isinstance(value, Mapping):
+        is_remote = key[:2] == ("team", "policies") and len(key) == 3 and value.get("url") is not None
+        return {
+            name: inner if is_remote and name == "model" else _walk(inner, (*key, str(name)), find)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [_walk(inner, (*key, "[]"), find) for inner in value]
+    if isinstance(value, str) and _may_be_a_path(key, value):
+        return find(key, value) or value
+    return value
+
+
+def _may_be_a_path(key: Key, value: str) -> bool:
+    match key:
+        case ("team", "prompts", *_):
+            return False
+        case ("env",):
+            return value not in ENVS and bool(FUNCTION.fullmatch(value) or MODULE.fullmatch(value))
+        case ("team",) | ("team", "policies", _) | ("team", "policies", _, "model"):
+            return value not in EMBEDDED
+        case ("algorithm", "critic", "policy") | ("algorithm", "critic", "policy", "model"):
+            return value not in EMBEDDED
+        case (*_, "lora", "path" | "adapter") | ("algorithm", "reward_model"):
+            return True
+        case ("settings", "source") | ("evaluate", "settings", "source"):
+            return value not in ("hub", "example")
+        case ("settings", "run", "[]"):
+            return True
+        case ("settings", *_) | ("evaluate", "settings", *_):
+            return bool(LIKE_A_FILE.fullmatch(value) or FUNCTION.fullmatch(value))
+    return bool(FUNCTION.fullmatch(value))
+
+
+def _existing(key: Key, name: str, folder: Path) -> str | None:
+    """The whole path of what the name says from a folder, if something lies there."""
+    if key == ("env",) and not FUNCTION.fullmatch(name):
+        return file_of_module(name, folder)
+    file, colon, attribute = name.rpartition(":") if FUNCTION.fullmatch(name) else (name, "", "")
+    path = Path(folder, Path(file).expanduser())
+    if key[:1] == ("settings",) and key[-1] == "[]" and not path.is_file():
+        return None  # a word of a command, such as the program `python`, is no folder
+    try:
+        return f"{path.absolute()}{colon}{attribute}" if file and path.exists() else None
+    except OSError:
+        return None  # too long for a name
+
+
+def _is_whole(name: str) -> bool:
+    return name.startswith(("/", "~"))
+
+
+def _is_same(beside: str | None, before: str) -> bool:
+    def plain(name: str) -> Path:
+        return Path(name.rpartition(":")[0] if FUNCTION.fullmatch(name) else name).resolve()
+
+    return beside is not None and plain(beside) == plain(before)

@@ -1,0 +1,205 @@
+"""A file of the user's imports what lies beside it; nothing else does."""
+
+import importlib
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cadre.envs.spec import EnvSpec, env_class, name_of
+from cadre.errors import ConfigError, ContractError
+from cadre.settings.user_code import load_file, load_function
+
+ENV = "from cadre import Env\nclass Toy(Env):\n    roles = ('a',)\n    value = VALUE\n"
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = folder / (name.replace("__", "/", 1) if not name.startswith("__") else name)
+        path = path.with_name(f"{path.name.replace('INIT', '__init__')}.py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def value_of(file: Path, name: str = "value") -> object:
+    return getattr(load_file("env", file), name)
+
+
+def test_a_neighbour_is_imported_in_every_form(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        scoring="value = 7\ndef score(): return value\n",
+        pkg__INIT="from .inner import deep\n",
+        pkg__inner="import scoring\ndeep = scoring.value + 1\n",
+        bare__inside="three = 3\n",
+        toy="import scoring, pkg.inner, importlib\nfrom scoring import *\nimport pkg.inner as inner\n"
+        "from pkg import deep\nfrom bare.inside import three\nfrom bare import inside\n"
+        "def late():\n    from scoring import score as once_more\n    return once_more()\n"
+        "value = (score(), pkg.inner.deep, inner.deep, deep, three, inside.three, late(),\n"
+        "         importlib.import_module('scoring') is scoring)\n",
+    )
+    assert value_of(tmp_path / "toy.py") == (7, 8, 8, 8, 3, 3, 7, True)
+    assert str(tmp_path) not in sys.path
+
+
+def test_two_folders_have_neighbours_of_their_own(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write(
+            tmp_path / name,
+            scoring=f"value = {name!r}\n",
+            toy="def late():\n    import scoring\n    return scoring.value\n",
+        )
+    assert [value_of(tmp_path / name / "toy.py", "late")() for name in ("one", "two", "one")] == ["one", "two", "one"]
+
+
+@pytest.mark.parametrize("name", ["types", "random", "logging", "queue", "typing", "statistics", "numpy", "pydantic"])
+def test_a_neighbour_of_a_known_name_reaches_no_library(name: str, tmp_path: Path) -> None:
+    write(tmp_path, **{name: "raise RuntimeError('it was imported')\n"})
+    (tmp_path / "toy.py").write_text(ENV.replace("VALUE", "1"))
+    code = (
+        f"from cadre.envs.spec import env_class\nenv_class({str(tmp_path / 'toy.py:Toy')!r})\nimport cadre.learn.loss"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd="/", check=True)
+
+
+def test_the_library_is_meant_where_it_has_what_is_asked_for(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        random="def mine(): return 'mine'\n",
+        test="def helper(): return 'helper'\n",
+        toy="from random import Random\nfrom random import mine\nfrom test import helper\nimport json\n"
+        "value = (Random(0).random() < 1, mine(), helper())\n",
+        plain="import random\nvalue = random.Random(0).random() < 1\n",
+    )
+    with pytest.warns(UserWarning, match="has the name of a module of the standard library"):
+        assert value_of(tmp_path / "toy.py") == (True, "mine", "helper")
+    with pytest.warns(UserWarning, match="has the name of a module of the standard library"):
+        assert value_of(tmp_path / "plain.py") is True
+
+
+def test_a_neighbour_comes_before_an_installed_package_and_a_folder_of_data_after_it(tmp_path: Path) -> None:
+    write(tmp_path, rich="value = 'mine'\n", toy="import rich, typer\nvalue = (rich.value, hasattr(typer, 'Typer'))\n")
+    (tmp_path / "typer").mkdir()
+    (tmp_path / "cadre").mkdir()
+    (tmp_path / "cadre" / "__init__.py").write_text("raise RuntimeError\n")
+    assert value_of(tmp_path / "toy.py") == ("mine", True)
+    assert importlib.import_module("rich").__name__ == "rich"
+    assert hasattr(importlib.import_module("rich"), "print")
+
+
+@pytest.mark.parametrize(
+    "form", ["from .helpers import value", "from pkg.helpers import value", "from helpers import value"]
+)
+@pytest.mark.parametrize("package", ["", "from .envs import Toy\n", None])
+def test_a_file_of_a_package(form: str, package: str | None, tmp_path: Path) -> None:
+    write(tmp_path, pkg__helpers="value = 5\n", pkg__envs=f"{form}\n" + ENV.replace("VALUE", "value"))
+    if package is not None:
+        (tmp_path / "pkg" / "__init__.py").write_text(package)
+    assert env_class(f"{tmp_path}/pkg/envs.py:Toy").value == 5
+
+
+def test_a_module_below_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(
+        tmp_path,
+        scoring="value = 3\n",
+        things__INIT="",
+        things__envs="from scoring import value\n" + ENV.replace("VALUE", "value"),
+    )
+    monkeypatch.chdir(tmp_path)
+    env = env_class("things.envs:Toy")
+    assert env.value == 3
+    monkeypatch.chdir("/")
+    assert env_class(name_of(env)) is env
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        env_class("things.other:Toy")
+
+
+def test_states_pass_between_processes(tmp_path: Path) -> None:
+    """A process that has loaded the file finds its classes and those of its neighbours, lazily imported ones too."""
+    write(
+        tmp_path,
+        board="class Board:\n    cells = 9\n",
+        toy=ENV.replace("VALUE", "1")
+        + "    def board(self):\n        from board import Board\n        return Board()\n",
+    )
+    env = EnvSpec(f"{tmp_path}/toy.py:Toy", {})
+    state = env.declared.board(None)
+    (tmp_path / "state").write_bytes(pickle.dumps([state, env.declared]))
+    code = (
+        f"import pickle\nfrom cadre.envs.spec import EnvSpec\nEnvSpec({str(tmp_path / 'toy.py:Toy')!r}, {{}})\n"
+        f"board, kind = pickle.load(open({str(tmp_path / 'state')!r}, 'rb'))\nprint(board.cells, kind.value)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    assert done.stdout.split() == ["9", "1"]
+
+
+def test_a_neighbour_that_changes_is_read_again(tmp_path: Path) -> None:
+    write(tmp_path, scoring="value = 1\n", toy="from scoring import value\n")
+    assert value_of(tmp_path / "toy.py") == 1
+    (tmp_path / "scoring.py").write_text("value = 22\n")
+    os.utime(tmp_path / "scoring.py", ns=(0, 1))
+    assert value_of(tmp_path / "toy.py") == 22
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("import sys\nsys.exit(0)", ["toy.py ends the program while it is loaded", "line 2", "__main__"]),
+        ("quit()", ["ends the program", "line 1"]),
+        ("raise SystemExit('bye')", ["ends the program", "line 1"]),
+        ("import argparse\np = argparse.ArgumentParser()\np.parse_args()", ["line 3", "reads the command line"]),
+        ("import argparse\np = argparse.ArgumentParser()\np.parse_known_args()", ["line 3", "reads the command line"]),
+        ("import sys\nname = sys.argv[1]", ["line 2", "IndexError"]),
+        ("name = input('name? ')", ["line 1", "EOFError"]),
+        ("import neighbour", ["toy.py failed to load at line 1 of neighbour.py", "called from line 1:", "KeyError"]),
+        ("import nowhere", ["toy.py failed to load at line 1: ModuleNotFoundError: No module named 'nowhere'"]),
+        ("from neighbours import nothing", ["cannot import name 'nothing' from 'neighbours'"]),
+        ("import neighbours.nothing", ["No module named 'neighbours.nothing'"]),
+        ("raise BaseException('odd')", ["line 1", "BaseException: odd"]),
+    ],
+)
+def test_what_a_file_does_while_it_is_loaded_names_the_file(text: str, wanted: list[str], tmp_path: Path) -> None:
+    write(tmp_path, toy=f"{text}\n", neighbour="{}['x']\n", neighbours="")
+    with pytest.raises(ConfigError) as caught:
+        load_file("env", tmp_path / "toy.py")
+    for part in ("env: ", *wanted):
+        assert part in str(caught.value)
+    assert "cadre_user" not in str(caught.value)
+
+
+def test_ctrl_c_stays_what_it_is(tmp_path: Path) -> None:
+    write(tmp_path, toy="raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        load_file("env", tmp_path / "toy.py")
+
+
+def test_what_a_file_prints_is_told_with_its_name_and_not_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, scoring="print('from below')\n", toy="import scoring\nprint('hello')\nvalue = 1\n")
+    before = sys.argv
+    assert value_of(tmp_path / "toy.py") == 1
+    assert capsys.readouterr().out == ""
+    assert f"{tmp_path}/toy.py printed while it was loaded: from below hello" in caplog.text
+    assert sys.argv is before
+
+
+def test_an_error_in_a_function_names_the_setting_and_the_lines(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        below="def deep(numbers):\n    return numbers['x']\n",
+        mine="from below import deep\ndef f(numbers):\n    return deep(numbers)\nconstant = 3\n",
+    )
+    with pytest.raises(ContractError) as caught:
+        load_function("algorithm.scale", f"{tmp_path}/mine.py:f", {})({})
+    assert str(caught.value).startswith(
+        "algorithm.scale: mine.py:f: raised KeyError: 'x' at line 2 of below.py, in deep, called "
+        "from line 3 of mine.py, in f; expected"
+    )
+    assert isinstance(caught.value.__cause__, KeyError)
+    with pytest.raises(ConfigError, match="has constant as int and no function"):
+        load_function("algorithm.scale", f"{tmp_path}/mine.py:constant", {})
