@@ -1,0 +1,523 @@
+"""Mutants: changes of one line that a test must notice. Does one?
+
+Every mutant of the table names a line of the package, what stands in its place, and the test files that must notice.
+The change is made in a copy of the checkout, one mutant at a time, and the tests run there until the first that fails.
+Verdicts are kept in --home and are reused as long as neither the package nor the tests have changed. `python
+bench/mutants.py --write` appends `mutants.killed`, how many of the table a test noticed, to results/correctness.jsonl;
+`--check` only looks whether every line is still there, `--only NAME` runs one mutant anew. It ends with 1 where a
+mutant survives or a line to change is no longer in its file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import ROOT, commit, record
+
+COMMAND = "python bench/mutants.py --write"
+COPIED = ("cadre", "tests", "bench", "examples", "docs", "pyproject.toml", "README.md")
+TIMEOUT = 900
+# What pytest ends with where a test failed, and where a file could not be imported, which is noticed too.
+FAILED, BROKEN = 1, 2
+
+ADVANTAGES = "cadre/advantages/"
+OF_GROUPS = ("tests/advantages/test_group_relative.py",)
+OF_GAE = ("tests/advantages/test_gae.py",)
+OF_LOSS = ("tests/learn/test_loss.py",)
+OF_TREES = ("tests/advantages/test_filters.py",)
+OF_SCHEMES = ("tests/algorithms/test_credit_schemes.py",)
+OF_ROUNDING = ("tests/rewards/test_rounding.py",)
+OF_LEARNING = ("tests/engines/torch/learning/test_trainer.py",)
+OF_PREFERENCES = ("tests/advantages/test_by_preference.py",)
+OF_PREFIX_TREES = ("tests/learn/test_prefix_tree.py", "tests/engines/torch/learning/test_prefix_tree_forward.py")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A line of `file`, without its indentation, what stands in its place, and the test files that must notice."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+
+LOSS_VALUE = "value = correction * objective + config.entropy * tokens.entropy - config.kl * on_policy * divergence"
+MASK = "mask=(False,) * before + (True,) * after,"
+CLAMP = "bounded = ratio.clamp(1.0 - clip.low, 1.0 + clip.high) * advantages"
+SEQUENCE_RATIO = "return mean.detach().exp() * (log_ratio - log_ratio.detach()).exp()"
+ROLE_REWARD = "return alpha * branch.reward.team + branch.reward.local.get(role, 0.0)"
+WEIGHED = "return [replace(scored, weight=share(scored) * each[block(scored)]) for scored in samples]"
+STD = "return largest * math.sqrt(squares / sum(weight for _, weight in self.weighted))"
+LEFT_OUT = "means.append((total - sum(by_episode[episode][1] for episode in own)) / rest)"
+DISTANCES = "distances = {scored.decision.place: beta * sum(gaps(scored)) for scored in samples}"
+WHITENED = (
+    "advantages = whitened(trained, estimates) if critic.whiten else [estimate.advantages for estimate in estimates]"
+)
+OF_POLICY = "loss = self._loss_of(Share(policy, batch, scores), denominators[policy], metrics[policy])"
+ONE_MICRO_BATCH = (
+    "loss = self._loss_of(Share(policy, batch, scores), type(denominators[policy]).of("
+    "[one for one in micro.data if one.policy == policy], self._loss.divisor), metrics[policy])"
+)
+LORA = "hidden = nn.functional.linear(inputs, self.down.to(inputs.dtype)) * self.scale"
+SEGMENTS = "return [(policy, len(list(rows))) for policy, rows in groupby(policies)]"
+GAE = "advantage = reward + value_after - value + gae_lambda * advantage_after"
+AT_THE_END = "value, advantage = 0.0, 0.0"
+BOOTSTRAPPED = "value, advantage = (0.0 if any(after for _, after in spans) else fmean(said[decision.place])), 0.0"
+MOMENTS = "mean, scale = moments[scored.sample.policy, scored.sample.role]"
+ONE_ROLE = "mean, scale = moments[min(part for part in moments if part[0] == scored.sample.policy)]"
+
+# By area: groups and trees, sequences, losses, critics, preferences, models, the optimiser, rounding, penalties.
+MUTANTS = (
+    Mutant(
+        "group mean replaced by 0",
+        ADVANTAGES + "baselines.py",
+        "return [group.mean] * len(group.values)",
+        "return [0.0] * len(group.values)",
+        OF_GROUPS,
+    ),
+    Mutant("std with ddof 1", ADVANTAGES + "baselines.py", STD, STD.replace("/ sum(", "/ (-1 + sum(") + ")", OF_GROUPS),
+    Mutant(
+        "scale dropped",
+        ADVANTAGES + "group_relative.py",
+        "beyond.append(0.0 if nothing else (value - base) / divisor)",
+        "beyond.append(0.0 if nothing else value - base)",
+        OF_GROUPS,
+    ),
+    Mutant(
+        "alpha dropped from the carry score",
+        "cadre/rollout/grow.py",
+        "return alpha * reward.team + sum(reward.local.values())",
+        "return reward.team + sum(reward.local.values())",
+        ("tests/rollout/test_grow.py",),
+    ),
+    Mutant(
+        "alpha dropped from a role's reward",
+        ADVANTAGES + "returns.py",
+        ROLE_REWARD,
+        ROLE_REWARD.replace("alpha * ", ""),
+        ("tests/advantages/test_returns.py", "tests/envs/test_mixed_reward.py"),
+    ),
+    Mutant(
+        "local reward of another role",
+        ADVANTAGES + "returns.py",
+        ROLE_REWARD,
+        "return alpha * branch.reward.team + next(iter(branch.reward.local.values()), 0.0)",
+        OF_GROUPS,
+    ),
+    Mutant(
+        "discount a step instead of a turn",
+        ADVANTAGES + "returns.py",
+        "discount = gamma if child.round > turn else 1.0",
+        "discount = gamma",
+        ("tests/advantages/test_returns.py", "tests/advantages/test_turns.py"),
+    ),
+    Mutant(
+        "leave-one-out including itself",
+        ADVANTAGES + "baselines.py",
+        LEFT_OUT,
+        "means.append(total / weight)",
+        OF_GROUPS,
+    ),
+    Mutant(
+        "greedy picks the lowest",
+        "cadre/rollout/tree_shape.py",
+        "best = max(scores)",
+        "best = min(scores)",
+        ("tests/rollout/test_grow.py",),
+    ),
+    Mutant(
+        "ties by index",
+        "cadre/rollout/tree_shape.py",
+        "return [generator.choice(ties)]",
+        "return [ties[0]]",
+        OF_ROUNDING,
+    ),
+    Mutant("tree weights all 1", ADVANTAGES + "filters.py", WEIGHED, "return list(samples)", OF_TREES),
+    Mutant(
+        "share of fanned-out decisions dropped",
+        ADVANTAGES + "filters.py",
+        "return node.share / len(node.samples[scored.decision.role])",
+        "return 1.0 / len(node.samples[scored.decision.role])",
+        OF_TREES,
+    ),
+    Mutant(
+        "end of sequence left out of the mask",
+        ADVANTAGES + "sequences.py",
+        MASK,
+        "mask=(False,) * before + (True,) * (after - 1) + (False,),",
+        ("tests/advantages/test_sequences.py",),
+    ),
+    Mutant(
+        "prompt tokens in the mask",
+        ADVANTAGES + "sequences.py",
+        MASK,
+        "mask=(True,) * before + (True,) * after,",
+        ("tests/advantages/test_sequences.py",),
+    ),
+    Mutant(
+        "temperature ignored in log-probabilities",
+        "cadre/engines/torch/learning/token_logprobs.py",
+        "scores = scores / chunk.temperatures.unsqueeze(1)",
+        "scores = scores * 1.0",
+        ("tests/engines/torch/learning/test_token_logprobs.py",),
+    ),
+    Mutant(
+        "old log-probabilities from the learner instead of the sampler",
+        "cadre/learn/loss.py",
+        "return self.logprobs - self.old",
+        "return self.logprobs - self.logprobs.detach()",
+        OF_LOSS,
+    ),
+    Mutant(
+        "clip bounds swapped",
+        "cadre/learn/objectives.py",
+        CLAMP,
+        "bounded = ratio.clamp(1.0 - clip.high, 1.0 + clip.low) * advantages",
+        OF_LOSS,
+    ),
+    Mutant("dual clip off", "cadre/learn/objectives.py", "if clip.dual is None:", "if True:", OF_LOSS),
+    Mutant(
+        "CISPO's weight with a gradient",
+        "cadre/learn/objectives.py",
+        "ratio = log_ratio.detach().exp()",
+        "ratio = log_ratio.exp()",
+        OF_LOSS,
+    ),
+    Mutant(
+        "GSPO-token's stop-gradient replaced by the plain sequence ratio",
+        "cadre/learn/objectives.py",
+        SEQUENCE_RATIO,
+        "return mean.exp().expand_as(log_ratio)",
+        OF_LOSS,
+    ),
+    Mutant(
+        "sequence mean instead of sum",
+        "cadre/learn/aggregation.py",
+        "return 1.0 / (whole.sequences * whole.divisor)",
+        "return 1.0 / (whole.sequences * max(1, length))",
+        ("tests/learn/test_aggregation.py",),
+    ),
+    Mutant(
+        "denominators of a micro-batch",
+        "cadre/engines/torch/learning/gradients.py",
+        OF_POLICY,
+        ONE_MICRO_BATCH,
+        OF_LEARNING,
+    ),
+    Mutant(
+        "sign of the KL", "cadre/learn/loss.py", LOSS_VALUE, LOSS_VALUE.replace("- config.kl", "+ config.kl"), OF_LOSS
+    ),
+    Mutant(
+        "k1 for k2",
+        "cadre/learn/loss.py",
+        "divergence = 0.5 * (tokens.logprobs - tokens.reference).square()",
+        "divergence = tokens.logprobs - tokens.reference",
+        OF_LOSS,
+    ),
+    Mutant(
+        "sign of the entropy",
+        "cadre/learn/loss.py",
+        LOSS_VALUE,
+        LOSS_VALUE.replace("+ config.entropy", "- config.entropy"),
+        OF_LOSS,
+    ),
+    Mutant(
+        "gradient of the entropy off",
+        "cadre/learn/loss.py",
+        LOSS_VALUE,
+        LOSS_VALUE.replace("tokens.entropy", "tokens.entropy.detach()"),
+        OF_LOSS,
+    ),
+    Mutant(
+        "bound of the importance weight off",
+        "cadre/learn/corrections.py",
+        "return rho.clamp(max=high), rho > high",
+        "return rho, rho > high",
+        OF_LOSS,
+    ),
+    Mutant("lambda of GAE 1", ADVANTAGES + "gae.py", GAE, GAE.replace("gae_lambda * ", ""), OF_GAE),
+    Mutant("value bootstrapped at the end of an episode", ADVANTAGES + "gae.py", AT_THE_END, BOOTSTRAPPED, OF_GAE),
+    Mutant("value clip off", "cadre/learn/value_heads.py", "if clip is not None:", "if False:", OF_LOSS),
+    Mutant("whitening off", ADVANTAGES + "by_critic.py", WHITENED, WHITENED.replace("critic.whiten", "False"), OF_GAE),
+    Mutant(
+        "sign of DPO",
+        ADVANTAGES + "by_preference.py",
+        "push = beta * _sigmoid(-pair.margin) / len(pairs)",
+        "push = -beta * _sigmoid(-pair.margin) / len(pairs)",
+        OF_PREFERENCES,
+    ),
+    Mutant(
+        "reference of DPO dropped",
+        ADVANTAGES + "by_preference.py",
+        DISTANCES,
+        DISTANCES.replace("gaps(scored)", "scored.sample.logprobs"),
+        OF_PREFERENCES,
+    ),
+    Mutant(
+        "scale of LoRA dropped",
+        "cadre/engines/torch/base/lora.py",
+        LORA,
+        LORA.removesuffix(" * self.scale"),
+        ("tests/engines/torch/base/test_lora.py",),
+    ),
+    Mutant(
+        "adapter of another role",
+        "cadre/engines/torch/base/lora.py",
+        SEGMENTS,
+        SEGMENTS.replace("(policy, len", "(min(policies), len"),
+        ("tests/engines/torch/base/test_lora.py",),
+    ),
+    Mutant(
+        "mask of the prefix tree one position too far",
+        "cadre/learn/prefix_tree.py",
+        "under = (key <= query) & (query < ends[key])",
+        "under = (key <= query) & (query <= ends[key])",
+        OF_PREFIX_TREES,
+    ),
+    Mutant(
+        "sliding window off by one",
+        "cadre/learn/prefix_tree_attention.py",
+        "return _additive((distance >= 0) & (distance < window), dtype)",
+        "return _additive((distance >= 0) & (distance <= window), dtype)",
+        OF_PREFIX_TREES,
+    ),
+    Mutant(
+        "dropout on while learning",
+        "cadre/engines/torch/base/loading.py",
+        "return model.eval()",
+        "return model.train()",
+        OF_LEARNING,
+    ),
+    Mutant(
+        "gradients clipped whatever their norm",
+        "cadre/learn/optimiser.py",
+        "if norm > self.config.max_grad_norm:",
+        "if norm > 0:",
+        ("tests/learn/test_optimiser.py",),
+    ),
+    # Deviations of leaves.
+    Mutant(
+        "deviation over the means of shared parts",
+        ADVANTAGES + "baselines.py",
+        "if self.episodes:",
+        "if False:",
+        OF_SCHEMES,
+    ),
+    Mutant(
+        "leaves worth the mean of their shared part",
+        ADVANTAGES + "group_relative.py",
+        'if credit.returns == "episode":',
+        "if False:",
+        OF_SCHEMES,
+    ),
+    # Zero variance.
+    Mutant(
+        "zero variance absolute",
+        "cadre/rewards/rounding.py",
+        "return abs(difference) <= resolution * size",
+        "return abs(difference) <= 1e-9",
+        OF_ROUNDING,
+    ),
+    Mutant(
+        "zero variance of returns without the size of their rewards",
+        ADVANTAGES + "group_relative.py",
+        "size=size_of_returns(scored.decision, credit),",
+        "size=0.0,",
+        OF_ROUNDING,
+    ),
+    # Critics.
+    Mutant("whitened by another role's moments", ADVANTAGES + "gae.py", MOMENTS, ONE_ROLE, OF_GAE),
+    Mutant(
+        "value heads at the policy's rate",
+        "cadre/settings/critic.py",
+        'return heads.model_copy(update={"learning_rate": max(policy.learning_rate, HEADS_RATE)})',
+        "return heads",
+        ("tests/engines/torch/learning/test_gradients.py",),
+    ),
+    # Penalties.
+    Mutant(
+        "k2 without an importance weight",
+        "cadre/learn/loss.py",
+        "on_policy = correction * tokens.log_ratio.detach().exp()",
+        "on_policy = correction",
+        OF_LOSS,
+    ),
+    Mutant(
+        "the ramp ends at the role's length",
+        ADVANTAGES + "penalties.py",
+        "most = narrowed(sampling[role], scored.decision.node.observations[role]).max_tokens",
+        "most = sampling[role].max_tokens",
+        OF_TREES,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a mutant: whether a test noticed, which one, and the seconds that it took."""
+
+    name: str
+    killed: bool
+    by: str
+    seconds: float
+
+
+def place_of(mutant: Mutant, root: Path) -> int:
+    """Return the number of the line that the mutant changes. Raises SystemExit where it is not there exactly once."""
+    lines = (root / mutant.file).read_text(encoding="utf-8").splitlines()
+    places = [number for number, line in enumerate(lines) if line.strip() == mutant.before]
+    if len(places) != 1:
+        raise SystemExit(
+            f"Mutant {mutant.name!r}: {mutant.file} has {len(places)} lines `{mutant.before}`; expected one. The code "
+            "has changed: name the line that does this now in MUTANTS."
+        )
+    return places[0]
+
+
+def check(mutants: Sequence[Mutant], root: Path) -> None:
+    """Raise SystemExit where a line to change or a test file is not there, or two mutants have one name."""
+    names = [mutant.name for mutant in mutants]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise SystemExit(f"Mutants of one name: {', '.join(twice)}. Rename one.")
+    for mutant in mutants:
+        place_of(mutant, root)
+        if missing := [test for test in mutant.tests if not (root / test).is_file()]:
+            raise SystemExit(f"Mutant {mutant.name!r}: no test file {missing[0]}. Name the one that must notice.")
+
+
+def fingerprint(root: Path, mutant: Mutant) -> str:
+    """Return what a verdict depends on: the mutant, the package and its test files."""
+    digest = hashlib.sha256(repr(mutant).encode())
+    for path in sorted([*(root / "cadre").rglob("*.py"), *(root / "tests").rglob("*.py")]):
+        digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def judge(mutant: Mutant, copy: Path) -> Verdict:
+    """Change the line in the copy, run the tests that must notice, and put the line back."""
+    path, number = copy / mutant.file, place_of(mutant, copy)
+    original = path.read_text(encoding="utf-8")
+    lines = original.splitlines(keepends=True)
+    lines[number] = lines[number].replace(mutant.before, mutant.after)
+    path.write_text("".join(lines), encoding="utf-8")
+    started = time.perf_counter()
+    try:
+        code, told = run_tests(copy, mutant.tests)
+    finally:
+        path.write_text(original, encoding="utf-8")
+    if code not in (0, FAILED, BROKEN):
+        raise SystemExit(f"Mutant {mutant.name!r}: pytest ended with {code}.\n{told[-2000:]}")
+    failed = [line for line in told.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    by = failed[0].split(" - ")[0].partition(" ")[2] if failed else ""
+    return Verdict(mutant.name, code != 0, by, time.perf_counter() - started)
+
+
+def run_tests(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
+    """Return pytest's exit code and output in the copy, up to the first failure. No byte code is kept: a line that
+    changes within a second would not be seen."""
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(copy)}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return FAILED, f"FAILED after {TIMEOUT} seconds"
+    return done.returncode, done.stdout + done.stderr
+
+
+def copied(folder: Path) -> Path:
+    """Return a copy of what the tests need below the folder."""
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, folder / name)
+    return folder
+
+
+def judged(mutants: Sequence[Mutant], home: Path, anew: bool) -> Iterator[Verdict]:
+    """Yield the verdict of every mutant, those that are known from `home` without running anything."""
+    home.mkdir(parents=True, exist_ok=True)
+    known = {} if anew else read_verdicts(home)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        marks = {mutant: fingerprint(ROOT, mutant) for mutant in mutants}
+        if new := [mutant for mutant, mark in marks.items() if mark not in known]:
+            unchanged(new, copied(Path(folder)))
+        for mutant, mark in marks.items():
+            if mark not in known:
+                known[mark] = judge(mutant, Path(folder))
+                with (home / "verdicts.jsonl").open("a", encoding="utf-8") as out:
+                    out.write(json.dumps({"mark": mark, **vars(known[mark])}) + "\n")
+            yield known[mark]
+
+
+def unchanged(mutants: Sequence[Mutant], copy: Path) -> None:
+    """Raise SystemExit where the tests fail without any mutant, which would count as noticing all of them."""
+    code, told = run_tests(copy, sorted({test for mutant in mutants for test in mutant.tests}))
+    if code:
+        raise SystemExit(f"The tests fail without any mutant (pytest ended with {code}). Mend them.\n{told[-3000:]}")
+
+
+def read_verdicts(home: Path) -> dict[str, Verdict]:
+    """Return the verdicts of earlier runs by what they depend on."""
+    path = home / "verdicts.jsonl"
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    return {one["mark"]: Verdict(one["name"], one["killed"], one["by"], one["seconds"]) for one in lines}
+
+
+def report(verdicts: Sequence[Verdict]) -> Mapping[str, int]:
+    """Print the survivors and the sum."""
+    survivors = [verdict.name for verdict in verdicts if not verdict.killed]
+    for name in survivors:
+        print(f"SURVIVED: {name}")
+    counts = {"killed": len(verdicts) - len(survivors), "all": len(verdicts)}
+    seconds = sum(verdict.seconds for verdict in verdicts)
+    print(f"{counts['killed']} of {counts['all']} mutants killed, {seconds:.0f} s of tests")
+    return counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="append mutants.killed to results/correctness.jsonl")
+    parser.add_argument("--check", action="store_true", help="only look whether every line to change is there")
+    parser.add_argument("--only", help="a part of the names of the mutants to run anew")
+    parser.add_argument("--home", type=Path, default=ROOT / "runs" / "mutants", help="where verdicts are kept")
+    wanted = parser.parse_args()
+    check(MUTANTS, ROOT)
+    mutants = [mutant for mutant in MUTANTS if wanted.only is None or wanted.only in mutant.name]
+    if wanted.check:
+        print(f"{len(mutants)} mutants, every line is there")
+        return
+    if not mutants or (wanted.write and wanted.only):
+        raise SystemExit(
+            "--only: no mutant has such a name, or --write asks for all of them. Leave one of the two out."
+        )
+    verdicts = []
+    for number, verdict in enumerate(judged(mutants, wanted.home, bool(wanted.only)), 1):
+        verdicts.append(verdict)
+        outcome = f"killed by {verdict.by}" if verdict.killed else "SURVIVED"
+        print(f"{number}/{len(mutants)} {verdict.name}: {outcome} ({verdict.seconds:.0f} s)", flush=True)
+    counts = report(verdicts)
+    if wanted.write:
+        record("correctness", "mutants.killed", [counts["killed"]], "mutants", COMMAND, counts["all"], (), commit())
+    if counts["killed"] < counts["all"]:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The table of mutants fits the code, and a verdict is what the tests say."""
+
+from pathlib import Path
+
+import pytest
+
+import mutants
+from mutants import MUTANTS, ROOT, Mutant, check, judge, place_of
+
+
+def test_every_line_to_change_is_in_the_package() -> None:
+    """A mutant whose line has changed is no longer tried: name the line that does this now."""
+    check(MUTANTS, ROOT)
+    for mutant in MUTANTS:
+        assert mutant.before != mutant.after
+        source = (ROOT / mutant.file).read_text().splitlines()
+        source[place_of(mutant, ROOT)] = source[place_of(mutant, ROOT)].replace(mutant.before, mutant.after)
+        compile("\n".join(source), mutant.file, "exec")
+
+
+def toy(folder: Path) -> Path:
+    (folder / "cadre").mkdir()
+    (folder / "cadre/__init__.py").write_text("")
+    (folder / "cadre/sums.py").write_text("def total(a, b):\n    return a + b\n\n\ndef zero():\n    return 0\n")
+    (folder / "test_sums.py").write_text(
+        "from cadre.sums import total\n\n\ndef test_it():\n    assert total(2, 3) == 5\n"
+    )
+    return folder
+
+
+def test_a_mutant_is_killed_by_a_test_that_fails_and_survives_otherwise(tmp_path: Path) -> None:
+    folder = toy(tmp_path)
+    before = (folder / "cadre/sums.py").read_text()
+    noticed = Mutant("sum", "cadre/sums.py", "return a + b", "return a - b", ("test_sums.py",))
+    unnoticed = Mutant("zero", "cadre/sums.py", "return 0", "return 1", ("test_sums.py",))
+    assert [judge(one, folder).killed for one in (noticed, unnoticed)] == [True, False]
+    assert judge(noticed, folder).by == "test_sums.py::test_it"
+    assert (folder / "cadre/sums.py").read_text() == before
+
+
+def test_a_line_that_is_gone_is_refused(tmp_path: Path) -> None:
+    folder = toy(tmp_path)
+    gone = Mutant("gone", "cadre/sums.py", "return a * b", "return 0", ("test_sums.py",))
+    with pytest.raises(SystemExit, match="has 0 lines `return a \\* b`; expected one"):
+        check([gone], folder)
+    untested = Mutant("untested", "cadre/sums.py", "return a + b", "return 0", ("test_gone.py",))
+    with pytest.raises(SystemExit, match="no test file test_gone"):
+        check([untested], folder)
+    with pytest.raises(SystemExit, match="of one name: untested"):
+        check([untested, untested], folder)
+
+
+def test_verdicts_are_kept_as_long_as_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = toy(tmp_path)
+    (folder / "tests").mkdir()
+    monkeypatch.setattr(mutants, "ROOT", folder)
+    monkeypatch.setattr(mutants, "COPIED", ("cadre", "test_sums.py"))
+    noticed = Mutant("sum", "cadre/sums.py", "return a + b", "return a - b", ("test_sums.py",))
+    first = list(mutants.judged([noticed], tmp_path / "home", anew=False))
+    assert [verdict.killed for verdict in first] == [True]
+    monkeypatch.setattr(mutants, "judge", lambda *_: pytest.fail("judged again"))
+    assert list(mutants.judged([noticed], tmp_path / "home", anew=False)) == first
+    (folder / "tests/test_more.py").write_text("")
+    with pytest.raises(pytest.fail.Exception, match="judged again"):
+        list(mutants.judged([noticed], tmp_path / "home", anew=False))
