@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from cadre.engines.torch.base.loading import locate, pick_device
 from cadre.errors import EngineError
 from cadre.types import Message
 
+Item = TypeVar("Item")
 # Padded tokens of one forward.
 TOKENS = 4_096
 MEAN = "reward_mean"  # in the configuration of a folder
@@ -61,13 +62,17 @@ class RewardModel:
 
     @torch.no_grad()
     def score(self, prompts: Sequence[Sequence[Message]], completions: Sequence[str]) -> list[float]:
-        """One number a completion, the answer to the prompt beside it, less the model's mean."""
+        """One number a completion, the answer to the prompt beside it, less the model's mean.
+
+        Equal answers to one prompt are scored once: padded with others they would differ by rounding, which is no
+        reason to prefer one, and scores about 0 do not show how large the numbers were that were rounded.
+        """
         asked = [self.encode(prompt, answer) for prompt, answer in zip(prompts, completions, strict=True)]
-        order = sorted(range(len(asked)), key=lambda index: -len(asked[index]))
-        scores: dict[int, float] = {}
-        for part in parts_of(order, lambda index: len(asked[index]), self.tokens):
-            scores |= dict(zip(part, self.forward([asked[index] for index in part]).tolist(), strict=True))
-        return [scores[index] - self.mean for index in range(len(asked))]
+        order = sorted(dict.fromkeys(asked), key=len, reverse=True)
+        scores: dict[tuple[int, ...], float] = {}
+        for part in parts_of(order, len, self.tokens):
+            scores |= dict(zip(part, self.forward(part).tolist(), strict=True))
+        return [scores[ids] - self.mean for ids in asked]
 
     def encode(self, prompt: Sequence[Message], answer: str) -> tuple[int, ...]:
         """The ids of a scored sequence. Raises EngineError where it is longer than the model's context."""
@@ -89,14 +94,14 @@ class RewardModel:
         return logits[:, 0].float()
 
 
-def parts_of(order: Sequence[int], size: Callable[[int], int], tokens: int) -> Iterator[list[int]]:
+def parts_of(order: Sequence[Item], size: Callable[[Item], int], tokens: int) -> Iterator[list[Item]]:
     """Runs of an order by falling size whose padded size is at most `tokens`; a larger one stands alone."""
-    part: list[int] = []
-    for index in order:
+    part: list[Item] = []
+    for item in order:
         if part and size(part[0]) * (len(part) + 1) > tokens:
             yield part
             part = []
-        part.append(index)
+        part.append(item)
     if part:
         yield part
 

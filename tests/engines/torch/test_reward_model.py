@@ -51,6 +51,24 @@ def test_the_answers_learned_from_have_mean_0(folders, tmp_path):
     assert abs(mean) > 1e-3
 
 
+def test_equal_answers_have_one_score_whatever_they_are_padded_with(folders, tmp_path):
+    """Mistake: a group of equal answers is cut into several forwards, whose rounding is then taken for a preference."""
+    out, _ = trained(folders, tmp_path, Settings(steps=1, validate=0.0))
+    scorer = RewardModel.load(out)
+    prompt = toy(1)[0].prompt
+    answers = ["please", *("x" * length for length in (40, 7, 90)), "please", "please"]
+    for tokens in (1, 60, 200, 10_000):
+        scorer.tokens = tokens
+        scores = scorer.score([prompt] * len(answers), answers)
+        assert scores[0] == scores[4] == scores[5]
+        assert len(set(scores)) == 4
+    scorer.tokens, sizes = 60, []
+    forward = scorer.forward
+    scorer.forward = lambda sequences: sizes.append(len(sequences)) or forward(sequences)
+    scorer.score([prompt] * 4, ["please"] * 4)
+    assert sizes == [1]
+
+
 def test_what_is_no_reward_model_is_refused(folders, tmp_path):
     with pytest.raises(EngineError, match="expected a sequence classifier with one"):
         RewardModel.load(folders["llama"])
