@@ -28,7 +28,21 @@ def training_cautions(experiment: Experiment) -> list[str]:
     _some(experiment.env_spec, "train", 0, 1)
     if experiment.config.evaluate.tasks:
         _some(experiment.held_out, "test", 0, 1)
-    return [*cautions(experiment), *_same_tasks(experiment)]
+    return [*cautions(experiment), *_same_tasks(experiment), *_reference_of_adapters(experiment)]
+
+
+def _reference_of_adapters(experiment: Experiment) -> list[str]:
+    """A policy that begins from an adapter is held against the plain base, as one with a fresh adapter is."""
+    plan = experiment.plan
+    for name in experiment.learners if plan.kl or plan.loss.kl else ():
+        lora = experiment.policies[name].lora
+        if lora is not None and lora.path is not None:
+            return [
+                f"warning: {name} begins from the adapter {lora.path}, and the penalty on its distance from the "
+                "reference (kl) is about the plain base without it. Merge the adapter into its base and name that "
+                "model to be held against where it begins."
+            ]
+    return []
 
 
 def _embedded_model(experiment: Experiment) -> list[str]:

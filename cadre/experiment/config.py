@@ -15,6 +15,7 @@ from cadre.algorithms import ALGORITHMS, Algorithm
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
+from cadre.experiment.adapters import with_adapters
 from cadre.experiment.explain import Explainer
 from cadre.experiment.paths import located_here
 from cadre.experiment.recipes import read_recipe
@@ -77,7 +78,7 @@ def parse(raw: Mapping[str, Any], env: type[Env] | None = None) -> Config:
     `env` is the class that `raw` names, where it need not be looked for.
     """
     try:
-        return Config.model_validate(_with_roles(located_here(raw), env))
+        return Config.model_validate(_with_roles(with_adapters(located_here(raw)), env))
     except ValidationError as error:
         raise ConfigError(Explainer(Config, ALGORITHMS).paragraph(error)) from None
 

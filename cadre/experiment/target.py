@@ -10,6 +10,7 @@ from typing import Any
 
 from cadre.env import Env
 from cadre.errors import ConfigError, one_line
+from cadre.experiment.adapters import is_adapter
 from cadre.experiment.config import Config, parse
 from cadre.experiment.recipes import read_recipe
 from cadre.settings.trust import Code, admit
@@ -108,7 +109,7 @@ def _whole(value: str) -> object:
 
 
 def _is_model(name: str, folder: Path) -> bool:
-    if (folder / "config.json").is_file():
+    if (folder / "config.json").is_file() or is_adapter(folder):
         return True
     is_path = folder.exists() or name.startswith((".", "/", "~")) or name.endswith((".yaml", ".yml"))
     return not is_path and name.count("/") == 1

@@ -21,6 +21,7 @@ class LoraConfig(Section):
     rank: Positive = Field(16, description="of the two matrices whose product is added")
     alpha: float = Field(32.0, gt=0.0, description="the update is scaled by alpha / rank")
     targets: Literal["all-linear"] | tuple[str, ...] = Field("all-linear", description="modules that get an adapter")
+    path: str | None = Field(None, description="a PEFT folder, or what cadre export wrote, to begin from; has the rest")
 
     @model_validator(mode="after")
     def _something_is_adapted(self) -> LoraConfig:
@@ -36,7 +37,7 @@ class LoraConfig(Section):
 class PolicyConfig(Section):
     """One set of weights. Written short, `shared: seed` means `shared: {model: seed}`."""
 
-    model: str = Field(description="seed or games (the embedded models), a checkpoint folder, or a hub name")
+    model: str = Field(description="seed, games (embedded models), a folder of a model or an adapter, or a hub name")
     lora: LoraConfig | None = Field(None, description="train an adapter on the frozen model instead of the model")
     frozen: bool = Field(False, description="play, but never train")
     url: str | None = Field(None, description="an OpenAI-compatible endpoint that serves the model; needs frozen")
@@ -84,7 +85,7 @@ class PolicyConfig(Section):
 
     @model_validator(mode="after")
     def _frozen_has_no_adapter(self) -> PolicyConfig:
-        if self.frozen and self.lora is not None:
+        if self.frozen and self.lora is not None and self.lora.path is None:
             raise refused(
                 "",
                 "got lora and frozen: true, which would leave the adapter at zero; expected one of the two. Remove "

@@ -12,6 +12,7 @@ VLLM = (
     vllm.sampling_engine_of_vision,
     vllm.vllm,
     vllm.vllm_device,
+    vllm.vllm_adapter,
     vllm.vllm_rank,
     vllm.sampling_engine,
 )

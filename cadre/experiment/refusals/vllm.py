@@ -97,6 +97,18 @@ def vllm_device(experiment: Experiment) -> None:
             )
 
 
+def vllm_adapter(experiment: Experiment) -> None:
+    """vLLM is handed adapters after updates alone, and would draw from the plain base before."""
+    for name in experiment.on_vllm:
+        lora = experiment.policies[name].lora
+        if lora is not None and lora.path is not None:
+            raise ConfigError(
+                f"team.policies.{name}.lora.path: got {lora.path} with sampling.engine=vllm, which begins from fresh "
+                "adapters alone; expected sampling.engine=torch for this policy. Set that, or merge the adapter into "
+                "its base (PEFT's merge_and_unload, or cadre export --merge) and name that model."
+            )
+
+
 def vllm_rank(experiment: Experiment) -> None:
     """No adapter is larger than vLLM takes."""
     for name in experiment.on_vllm:

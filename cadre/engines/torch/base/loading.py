@@ -206,6 +206,11 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
     config = model.config.get_text_config()
     context = context_of(config) or 1 << 20
     adapters = Adapters(model, loras, seed)
+    for name, lora in loras.items():
+        if lora.path is not None:
+            from cadre.engines.torch.base.storage import load_adapter  # which loads models by this module
+
+            load_adapter(adapters.parameters(name), Path(lora.path))
     attention = LayerAttention.of(config)
     if pictures is not None and attention.window is not None:
         raise EngineError(
