@@ -12,7 +12,7 @@ import os
 import resource
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 # Descriptions that people and libraries write: recipes, configurations, manifests.
 DESCRIPTION = 16 * MIB
 # One line of a file of rows or of a run's records.
-LINE = 64 * MIB
+LINE = 256 * MIB
 
 # Files and connections at once without which nothing trains: the programs of the sandbox alone take some dozen.
 LEAST_DESCRIPTORS = 64
@@ -69,6 +69,14 @@ def read_text(path: Path | str, most: int = DESCRIPTION, encoding: str = "utf-8"
 def read_json(path: Path | str, most: int = DESCRIPTION) -> Any:
     """Return what a JSON file says. Raises OSError, and ValueError for one that is not JSON."""
     return parse_json(read_bytes(path, most))
+
+
+def lines_of(file: BinaryIO, most: int = LINE) -> Iterator[bytes]:
+    """Yield the lines of an open file, with their ends. Raises ValueError at one of more than `most` bytes."""
+    while line := file.readline(most + 1):
+        if len(line) > most:
+            raise ValueError(f"it holds more than {size_of(most)}, the most that is read of one line")
+        yield line
 
 
 def parse_json(text: str | bytes) -> Any:

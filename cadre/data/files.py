@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import codecs
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from cadre.data.jsonl import refuse_halves, rows_of
 from cadre.errors import DataError, first_line
+from cadre.file_limits import open_regular, parse_json, read_bytes
 
 ENDINGS = (".jsonl", ".parquet", ".json")
+# Of a list in JSON, which is held in memory whole.
+MOST_BYTES = 2 << 30
 
 
 def rows_in(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -31,7 +34,7 @@ def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:
             "file to JSON lines."
         ) from None
     try:
-        with parquet.ParquetFile(file) as opened:
+        with open_regular(file) as held, parquet.ParquetFile(held) as opened:
             for batch in opened.iter_batches(1_000):
                 yield from batch.to_pylist()
     except (ArrowException, OSError) as error:
@@ -42,8 +45,10 @@ def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:
 
 def _listed(file: Path) -> list[Mapping[str, Any]]:
     try:
-        rows = json.loads(file.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
+        rows = parse_json(read_bytes(file, MOST_BYTES).removeprefix(codecs.BOM_UTF8))
+    except OSError as error:
+        raise DataError(f"data: {file} cannot be read ({error.strerror}). Fix the path or the file.") from None
+    except ValueError as error:
         raise DataError(f"data: {file} cannot be read as JSON ({error}). Fix the file.") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"data: {file} holds no list of objects; expected one, or JSON lines. Fix the file.")

@@ -6,9 +6,10 @@ import codecs
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from cadre.errors import DataError
+from cadre.file_limits import lines_of, open_regular, parse_json
 
 State = tuple[tuple[str, int, int], ...]
 
@@ -27,8 +28,8 @@ def rows_of(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     character (a lone surrogate), which no tokenizer takes.
     """
     try:
-        with file.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
+        with open_regular(file) as opened:
+            for number, line in enumerate(_lines(opened, file), 1):
                 line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                 if line.strip():
                     yield number, _row(line.rstrip(b"\n"), f"data: {file}, line {number}:")
@@ -36,12 +37,24 @@ def rows_of(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         raise DataError(f"data: {file} cannot be read: {error.strerror}. Fix the path or its permissions.") from None
 
 
+def _lines(opened: BinaryIO, file: Path) -> Iterator[bytes]:
+    number = 0
+    try:
+        for line in lines_of(opened):
+            number += 1
+            yield line
+    except ValueError as error:
+        raise DataError(
+            f"data: {file}, line {number + 1}: {error}; expected one object a line. Fix the file."
+        ) from None
+
+
 def _row(line: bytes, where: str) -> Mapping[str, Any]:
     try:
-        row = json.loads(line.decode())
+        row = parse_json(line.decode())
     except UnicodeDecodeError as error:
         raise DataError(f"{where} got the byte {line[error.start]:#x}; expected UTF-8. Convert the file.") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{where} got no JSON ({error}); expected one object. Fix or remove the line.") from None
     if not isinstance(row, dict):
         raise DataError(f"{where} got {type(row).__name__}; expected one JSON object. Fix or remove the line.")

@@ -18,8 +18,11 @@ from typing import Any
 
 from cadre.data.boxed import last_boxed
 from cadre.data.records import Article, Problem, Program
+from cadre.file_limits import size_of
 
 Row = Mapping[str, Any]
+# Bytes of the private tests of one problem, once unpacked: few bytes may stand for very many.
+MOST_TESTS = 1 << 30
 PYTHON3 = 3  # among the languages that CodeContests numbers
 
 
@@ -222,7 +225,11 @@ def private_cases(text: str) -> list[Row]:
     """Tests as JSON, or as base64 of zlib of a pickle of JSON. Raises ValueError for any other pickle."""
     if text.lstrip().startswith("["):
         return json.loads(text)
-    return json.loads(pickled_text(zlib.decompress(base64.b64decode(text))))
+    packed = zlib.decompressobj()
+    tests = packed.decompress(base64.b64decode(text), MOST_TESTS)
+    if packed.unconsumed_tail:
+        raise ValueError(f"private tests of at most {size_of(MOST_TESTS)} were expected")
+    return json.loads(pickled_text(tests))
 
 
 def pickled_text(data: bytes) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cadre.engines import tool_calls
+from cadre.engines.template_limits import render
 from cadre.errors import EngineError, PromptError, first_line
 from cadre.settings.vision import VISION_MODELS
 from cadre.types import History, Image, Message, PreviousTurn, Tool, images_of
@@ -83,11 +84,11 @@ class Template:
             options["tools"] = tool_calls.definitions(tools)
         written = self._as_dicts(self._merged(told))
         try:
-            text: str = self._tokenizer.apply_chat_template(
-                written, tokenize=False, add_generation_prompt=generation, **options
-            )
+            text = render(self._tokenizer, written, add_generation_prompt=generation, **options)
             text.encode()  # half a character is none
             return text
+        except EngineError:
+            raise
         except Exception as error:
             roles = ", ".join(message.role for message in messages)
             raise PromptError(
@@ -231,7 +232,9 @@ class Template:
         """Whether the template takes the messages, and writes the probe that is somewhere in them or in the options."""
         written, options = self._as_dicts(messages), {**options, **self._options}
         try:
-            return PROBE in self._tokenizer.apply_chat_template(written, tokenize=False, **options)
+            return PROBE in render(self._tokenizer, written, **options)
+        except EngineError:
+            raise
         except Exception:  # noqa: BLE001 - as in render
             return False
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from cadre.envs.check_values import described
 from cadre.errors import ConfigError, DataError
+from cadre.file_limits import open_regular
 from cadre.types import Image
 
 FORMATS = ("PNG", "JPEG", "WEBP")
@@ -51,7 +52,7 @@ def _read(path: Path) -> bytes:
     if not path.is_file():
         kind = "is no plain file" if path.exists() else "does not exist"
         raise DataError(f"image {str(path)!r}: it {kind}; expected a PNG, JPEG or WebP file. Check the path.")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         data = file.read(MOST_BYTES + 1)
     return data
 

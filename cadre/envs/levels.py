@@ -11,7 +11,9 @@ from cadre import random_keys
 from cadre.data.jsonl import rows_of
 from cadre.envs.answers import MOVES, Cell
 from cadre.errors import ConfigError, DataError
+from cadre.file_limits import MIB, read_bytes
 
+MOST_BYTES = 64 * MIB  # of a file of levels in text
 PULLS = 60  # moves played in reverse, a box
 TRIES = 8  # choices of goals in one room
 USUAL = str.maketrans(" .$@", ".GBS")  # the usual marks of level files -> those of the prompts; #, * and + are the same
@@ -126,7 +128,7 @@ def _of_rows(path: Path) -> Iterator[list[str]]:
 def _of_text(path: Path) -> list[list[str]]:
     """Lines that draw nothing part the levels."""
     drawings: list[list[str]] = [[]]
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in read_bytes(path, MOST_BYTES).decode(errors="replace").splitlines():
         if line.startswith("#"):
             drawings[-1].append(line)
         elif drawings[-1]:

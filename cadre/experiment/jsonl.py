@@ -14,6 +14,7 @@ from typing import Any
 
 from cadre.errors import RunError
 from cadre.experiment.to_disk import writing
+from cadre.file_limits import lines_of, open_regular, parse_json
 
 
 def append(path: Path, record: Mapping[str, Any]) -> int:
@@ -65,17 +66,23 @@ def numbered(path: Path, start: int = 0) -> Iterator[tuple[int, dict[str, Any]]]
     if not path.exists():
         return
     end = start
-    with path.open("rb") as file:
-        file.seek(start)
-        for number, line in enumerate(file, 1):
-            end += len(line)
-            if line.endswith(b"\n"):
-                yield end, _parsed(path, number, line)
+    number = 0
+    try:
+        with open_regular(path) as file:
+            file.seek(start)
+            for number, line in enumerate(lines_of(file), 1):
+                end += len(line)
+                if line.endswith(b"\n"):
+                    yield end, _parsed(path, number, line)
+    except ValueError as error:
+        raise RunError(f"{path}, line {number + 1}: {error}. Restore the file, or remove that line.") from None
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror}); expected what the run wrote. Restore it.") from None
 
 
 def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError as error:
         raise RunError(
             f"{path}, line {number}: not JSON ({error}); expected one object a line, as the run wrote it. The file was "

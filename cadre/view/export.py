@@ -41,6 +41,7 @@ SPACES = {"about": "show", "curves": "show", "left": "show", "trees": "show turn
 IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 PRELOAD = re.compile(r'<link rel="modulepreload" [^>]*>\n')
 MEGABYTE = 1_000_000
+ALL = 1 << 62
 
 
 def write(runs: Sequence[RunReader], out: Path, megabytes: float) -> int:
@@ -69,9 +70,9 @@ def saved(run: RunReader, megabytes: float) -> dict[str, Any]:
     first, about = len(rows) - len(kept), run.about()
     return {
         "about": about,
-        "metrics": run.metrics(0),
+        "metrics": run.metrics(0, ALL),
         "evaluations": run.evaluations(),
-        "left_out": run.left_out(0),
+        "left_out": run.left_out(0, ALL),
         "trees": {"first": 0, "rows": rows[first:], "missing": first},
         "tree": [tree for tree, _ in kept],
         "table": [table_of(tree, about["alpha"]) for tree, _ in kept],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from threading import Lock
 from typing import Any
 
 from cadre.errors import RunError
+from cadre.file_limits import lines_of, open_regular, parse_json
 
 HEAD = re.compile(rb'\{"step": (\d+), "tree": (\d+), ')
 
@@ -29,20 +29,20 @@ class AnnotationIndex:
         with self._following:
             self._follow()
             places = list(self._places[step, tree])
-        with self._path.open("rb") as file:
+        with open_regular(self._path) as file:
             for offset, length in places:
                 file.seek(offset)
-                yield json.loads(file.read(length))
+                yield parse_json(file.read(length))
 
     def _follow(self) -> None:
         """Take in what was written since; a stream that was cut off, whatever was written after that, is read anew."""
-        with self._path.open("rb") as file:
+        with open_regular(self._path) as file:
             file.seek(self._end - len(self._last))
             if file.read(len(self._last)) != self._last:
                 self._end, self._last = 0, b""
                 self._places.clear()
                 file.seek(0)
-            for line in file:
+            for line in lines_of(file):
                 if not line.endswith(b"\n"):
                     return
                 head = HEAD.match(line)
@@ -54,7 +54,7 @@ class AnnotationIndex:
     def _place(self, line: bytes) -> tuple[int, int]:
         """Of a line that another program wrote, with its fields in another order."""
         try:
-            told = json.loads(line)
+            told = parse_json(line)
             return told["step"], told["tree"]
         except (ValueError, KeyError, TypeError):
             raise RunError(

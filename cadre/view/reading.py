@@ -23,6 +23,8 @@ from cadre.settings.trust import only_reading
 from cadre.view.lines import AnnotationIndex
 
 Json = dict[str, Any]
+# Bytes of a file that are read for one request; the page asks for more until it has all.
+AT_ONCE = 16 << 20
 # What of a sample is told with its tree; its tokens are not.
 TOLD = ("policy", "text", "finish", "version", "history", "message")
 
@@ -67,9 +69,9 @@ class RunReader:
     def generation(self) -> int:
         return sum(1 for _ in jsonl.records(self.folder / "resumed.jsonl"))
 
-    def metrics(self, offset: int) -> Json:
-        """The steps from byte `offset` of the file on, by column, and the byte to ask from next."""
-        lines, end = self._since("metrics.jsonl", offset)
+    def metrics(self, offset: int, most: int = AT_ONCE) -> Json:
+        """The steps from byte `offset` of the file on, `most` bytes or so, by column, and the byte to ask from next."""
+        lines, end = self._since("metrics.jsonl", offset, most)
         names = sorted({name for line in lines for name in line} - {"step"})
         columns = {name: [_finite(line.get(name)) for line in lines] for name in names}
         return {"offset": end, "generation": self.generation(), "steps": [x["step"] for x in lines], "columns": columns}
@@ -77,9 +79,9 @@ class RunReader:
     def evaluations(self) -> list[Json]:
         return self._run.evaluations()
 
-    def left_out(self, offset: int) -> Json:
-        """What was left out, from byte `offset` of the file on."""
-        lines, end = self._since(left_out.FILE, offset)
+    def left_out(self, offset: int, most: int = AT_ONCE) -> Json:
+        """What was left out, from byte `offset` of the file on, `most` bytes or so."""
+        lines, end = self._since(left_out.FILE, offset, most)
         return {"offset": end, "lines": lines}
 
     def entries(self, first: int) -> Json:
@@ -147,14 +149,20 @@ class RunReader:
         words = vocabulary.read(self.folder).get(policy, {})
         return [words.get(str(token), f"[{token}]") for token in ids]
 
-    def _since(self, name: str, offset: int) -> tuple[list[Json], int]:
-        """The whole lines of a file from a byte on, where one begins; from its start where it was cut meanwhile."""
+    def _since(self, name: str, offset: int, most: int) -> tuple[list[Json], int]:
+        """The whole lines of a file from a byte on, where one begins, until they are `most` bytes; from its start where
+        it was cut meanwhile."""
         path = self.folder / name
         if not path.is_file():
             return [], 0
         start = offset if _begins_line(path, offset) else 0
-        numbered = list(jsonl.numbered(path, start))
-        return [line for _, line in numbered], numbered[-1][0] if numbered else start
+        lines, end = [], start
+        for after, line in jsonl.numbered(path, start):
+            lines.append(line)
+            end = after
+            if end - start >= most:
+                break
+        return lines, end
 
 
 def _begins_line(path: Path, offset: int) -> bool:

@@ -18,9 +18,11 @@ from typing import Any, Protocol
 from cadre.envs.adapters import standstill
 from cadre.envs.adapters.standstill import Activity
 from cadre.errors import ConfigError
+from cadre.file_limits import MIB, read_text
 from cadre.settings.user_code import load_function
 
 TOLD = 2_000
+MOST_RESULT = 16 * MIB  # bytes of what a program returns
 LAST_LINE = 1 << 20
 
 
@@ -80,7 +82,7 @@ class InProcess:
 
     def _result(self, status: int) -> Ended:
         path = self.control / "result.json"
-        said = _json(path.read_text(encoding="utf-8")) if path.is_file() else None
+        said = _result_in(path) if path.is_file() else None
         if isinstance(said, dict):
             return Ended(said.get("value"), _with_output(str(said["error"]), self.output()) if "error" in said else "")
         if status:
@@ -104,6 +106,14 @@ def _end_of(path: Path, most: int) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+def _result_in(path: Path) -> Any:
+    """What the program's process left; None for what is none, or too much, as the program may write there too."""
+    try:
+        return _json(read_text(path, MOST_RESULT))
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _json(text: str) -> Any:
