@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from cadre.env import Split
 from cadre.envs.from_data import FromData
 from cadre.envs.spec import EnvSpec
@@ -28,7 +30,25 @@ def training_cautions(experiment: Experiment) -> list[str]:
     _some(experiment.env_spec, "train", 0, 1)
     if experiment.config.evaluate.tasks:
         _some(experiment.held_out, "test", 0, 1)
-    return [*cautions(experiment), *_same_tasks(experiment), *_reference_of_adapters(experiment)]
+    return [
+        *cautions(experiment),
+        *_same_tasks(experiment),
+        *_reference_of_adapters(experiment),
+        *_roles_of_one(experiment),
+    ]
+
+
+def _roles_of_one(experiment: Experiment) -> list[str]:
+    """A role with one sample a decision is compared with nobody, where decisions alone are compared."""
+    plan, k = experiment.plan, experiment.config.algorithm.k
+    if plan.critic is not None or plan.credit.group != "node" or plan.credit.baseline in ("none", "running"):
+        return []
+    alone = [role for role in experiment.trained_roles if isinstance(k, Mapping) and k.get(role) == 1]
+    return [
+        f"warning: {role} has algorithm.k 1 and is compared with its other samples of a decision, of which there are "
+        f"none, so that it learns nothing. Raise algorithm.k.{role}, or set frozen for its policy if that is meant."
+        for role in alone
+    ]
 
 
 def _reference_of_adapters(experiment: Experiment) -> list[str]:

@@ -17,6 +17,7 @@ from cadre.errors import ConfigError
 from cadre.experiment.config import Config
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.refusals import EVALUATION, TRAINING
+from cadre.experiment.refusals.learning import algorithm_k_of_one
 from cadre.experiment.refusals.team import somebody_is_trained
 from cadre.settings import LearnerConfig, PolicyConfig, SamplingConfig
 from cadre.settings.loss import chosen_loss
@@ -32,6 +33,7 @@ def resolve(config: Config, env: type[Env] | None = None) -> Experiment:
     """
     experiment = resolve_for_trees(config, env)
     somebody_is_trained(experiment)
+    algorithm_k_of_one(experiment)
     return experiment
 
 

@@ -177,7 +177,7 @@ def test_what_has_no_siblings_or_no_comparison_is_refused() -> None:
     with pytest.raises(ConfigError, match="come from a critic"):
         check(relay({"name": "ippo", "k": 2}))
     with pytest.raises(ConfigError, match="no decision with siblings"):
-        audit({"name": "grpo", "k": 1}, Wanted(tasks=1))
+        audit({"name": "ma_reinforce", "k": 1}, Wanted(tasks=1))
 
 
 def test_the_command_says_what_it_costs_before_it_starts(speaker: Path, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_trees_that_branch_later_are_refused(tmp_path: Path, algorithm: Any) -> 
 
 def test_episodes_side_by_side_and_answers_that_are_paid_at_once_are_not(tmp_path: Path) -> None:
     resolved(tmp_path, "grpo", replayable=False)
-    resolved(tmp_path, {"name": "at_grpo", "k": 1}, replayable=False)
+    resolved(tmp_path, {"name": "ma_reinforce", "k": 1}, replayable=False)
     resolved(tmp_path, "at_grpo", replayable=False, turn_reward=f"{AGENTS}:score_turn")
     with pytest.raises(ConfigError, match=r"settings\.replayable"):
         resolved(tmp_path, "magrpo", replayable=False, turn_reward=f"{AGENTS}:score_turn")

@@ -31,7 +31,14 @@ def test_roles_are_counted_apart() -> None:
 def test_a_training_prints_it_once(speaker: Path, tmp_path: Path) -> None:
     """A group of one sample has no std, whatever it is paid."""
     console = Console(width=80, record=True, quiet=False, file=StringIO())
-    chosen = configured(speaker, algorithm={"name": "at_grpo", "k": 1}, train={"steps": 7, "tasks_per_step": 1})
+    axes = {
+        "shape": "independent",
+        "returns": "reward_to_go",
+        "group": "task_role",
+        "baseline": "mean",
+        "scale": "none",
+    }
+    chosen = configured(speaker, algorithm={"name": "custom", "k": 1, **axes}, train={"steps": 7, "tasks_per_step": 1})
     run = Run.create(tmp_path / "run", chosen)
     session.start(resolve(chosen), run, console)
     printed = " ".join(console.export_text().split())

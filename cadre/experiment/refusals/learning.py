@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from cadre.advantages.baselines import BASELINES, of_the_group
+from cadre.advantages.baselines import BASELINES, GroupReturns, of_the_group
+from cadre.advantages.credit import Credit
 from cadre.errors import ConfigError, nearest
 from cadre.experiment.bases import engines_of
 from cadre.experiment.experiment import Experiment
+from cadre.rollout.tree_shape import Shape
 from cadre.settings.user_code import load_function
 from cadre.settings.vision import VISION_MODELS, model_type
 
@@ -189,3 +191,54 @@ def train_replacements(experiment: Experiment) -> None:
             f"train.replacements: got {rounds} with credit.without_std=keep, which leaves nothing to replace; "
             "expected 0. Set credit.without_std=drop, or remove train.replacements."
         )
+
+
+# Returns that every sample of one episode shares, but for what its role earns by itself.
+OF_WHOLE_EPISODES = ("episode", "passed")
+# How deep a tree is looked at for decisions with more than one sample.
+DEPTHS = 50
+
+
+def algorithm_k_of_one(experiment: Experiment) -> None:
+    """A sample that is compared with itself alone has no advantage: a baseline of the group needs two."""
+    plan, config = experiment.plan, experiment.config
+    if plan.critic is not None or not _has_one_sample_everywhere(plan.shape, list(experiment.trained_roles)):
+        return
+    name = config.algorithm.name
+    if plan.preference is not None:
+        raise ConfigError(
+            f"algorithm.k: got 1 with {name}, which prefers one of the samples of a decision to another; expected 2 or "
+            "more. Raise it."
+        )
+    credits = [plan.credit, *([plan.credit.second] if plan.credit.second else [])]
+    if all(_compares_nothing(credit, config.train.tasks_per_step) for credit in credits):
+        alone = " and train.tasks_per_step=1" if plan.credit.group == "role" else ""
+        raise ConfigError(
+            f"algorithm.k: got 1{alone} with {name}, whose baseline ({plan.credit.baseline}) is made of the samples of "
+            "a group, here one each, so that every advantage is 0 and nothing is learned; expected 2 or more. Raise "
+            "it, or use an algorithm with another baseline, such as spiral (a running mean) or ippo (a critic)."
+        )
+
+
+def _has_one_sample_everywhere(shape: Shape, roles: Sequence[str]) -> bool:
+    """Whether a tree is one episode, with one sample at each of its decisions."""
+    places = [(turn, depth) for depth in range(DEPTHS) for turn in range(depth + 1)]
+    return shape.grower is None and all(shape.count(role, *place) == 1 for role in roles for place in places)
+
+
+def _compares_nothing(credit: Credit, tasks: int) -> bool:
+    """Whether groups of one episode a task have one sample each, or equal returns, under a baseline made of them."""
+    shares_return = credit.returns in OF_WHOLE_EPISODES
+    compares_one = {
+        "node": True,
+        "role_turn_task": True,
+        "task": shares_return,
+        "task_role": shares_return,
+        "subtree": shares_return,
+        "role": shares_return and tasks == 1,
+    }
+    if not compares_one.get(credit.group, False):
+        return False
+    baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
+    alone = [list(baseline(GroupReturns((value,), (1.0,), (0.0,)))) == [value] for value in (1.0, 2.0)]
+    return of_the_group(baseline) and all(alone)
