@@ -11,17 +11,23 @@ import asyncio
 import base64
 import json
 import os
+from collections.abc import AsyncIterator
 from typing import Any
 
 from cadre import random_keys
 from cadre.engines import tool_calls
 from cadre.engines.stop_strings import cut
 from cadre.errors import AnswerError, EngineError, PromptError
+from cadre.file_limits import MIB, size_of
 from cadre.team import Weights
 from cadre.types import BranchFailure, Finish, Message, Request, Sample, Sampling, ToolCall
 
 # Statuses of a request that this conversation makes invalid (too long, filtered); others are the endpoint's own.
 OF_REQUEST = {400, 413, 422}
+
+# Seconds that one answer may take in all, and bytes that it may have: a body may come without end, byte by byte.
+ANSWER_S = 3_600.0
+MOST_BYTES = 64 * MIB
 
 
 class OpenAISampler:
@@ -48,8 +54,9 @@ class OpenAISampler:
 
         Raises PromptError or AnswerError where all calls fail so, and EngineError where the endpoint fails.
         """
-        async with self._openai.AsyncOpenAI(base_url=self._url, api_key=self._key) as client:
-            calls = (self._complete(client, request, index) for index in range(request.count))
+        limited = self._openai.DefaultAsyncHttpxClient(event_hooks={"response": [_limit_body]})
+        async with self._openai.AsyncOpenAI(base_url=self._url, api_key=self._key, http_client=limited) as client:
+            calls = (asyncio.wait_for(self._complete(client, request, i), ANSWER_S) for i in range(request.count))
             answers = await asyncio.gather(*calls, return_exceptions=True)
         failures = [self._failure(request, answer) for answer in answers if isinstance(answer, BaseException)]
         if len(failures) == len(answers):
@@ -103,7 +110,14 @@ class OpenAISampler:
                 f"{whose} answered for model {self._model!r} with {error}; expected a text, tool calls or reasoning. "
                 "Raise sampling.max_tokens where it was cut off, or look into the endpoint's log."
             )
-        if isinstance(error, self._openai.OpenAIError | _NoCompletionError | json.JSONDecodeError):
+        if isinstance(error, TimeoutError):
+            raise EngineError(
+                f"{whose} did not answer a request to model {self._model!r} within {ANSWER_S:g} s; expected an answer "
+                "by then. Look into the endpoint's log, or lower sampling.max_tokens."
+            ) from error
+        if isinstance(error.__cause__, _BodyError):
+            error = error.__cause__
+        if isinstance(error, _BodyError | self._openai.OpenAIError | _NoCompletionError | json.JSONDecodeError):
             raise EngineError(
                 f"{whose} failed for model {self._model!r}: {error}. Check the url, the model's name and the key."
             ) from error
@@ -119,6 +133,25 @@ class OpenAISampler:
         if self._enable_thinking is not None:
             body["chat_template_kwargs"] = {"enable_thinking": self._enable_thinking}
         return body
+
+
+class _BodyError(Exception):
+    """An endpoint answers more than anybody asked for."""
+
+
+async def _limit_body(response: Any) -> None:
+    """Let the body of a response end with an error where it is too long, also once it is unpacked."""
+    read = response.aiter_bytes
+
+    async def limited(chunk_size: int | None = None) -> AsyncIterator[bytes]:
+        length = 0
+        async for part in read(chunk_size):
+            length += len(part)
+            if length > MOST_BYTES:
+                raise _BodyError(f"it answers with more than {size_of(MOST_BYTES)}")
+            yield part
+
+    response.aiter_bytes = limited
 
 
 class _NoCompletionError(Exception):
