@@ -25,6 +25,7 @@ from typing import Any
 
 from cadre.data.specs import Spec
 from cadre.errors import DataError, first_line
+from cadre.file_limits import read_json
 
 PATIENCE = 2.0  # seconds in which the hub has to answer at all
 CONVERTED = "refs/convert/parquet"
@@ -89,9 +90,9 @@ def _kept(home: Path, note: Path) -> list[Path] | None:
     if not note.is_file():
         return None
     try:
-        told = json.loads(note.read_text(encoding="utf-8"))
+        told = read_json(note)
         paths = [(home / told["commit"] / file["path"], file["size"]) for file in told["files"]]
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None  # cut off or not ours: the set is asked for again, and what is there need not be fetched
     whole = all(path.is_file() and path.stat().st_size == size for path, size in paths)
     return [path for path, _ in paths] if whole else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from cadre.file_limits import read_json
 
 VISION_MODELS = ("idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
@@ -11,7 +12,7 @@ VISION_MODELS = ("idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 def model_type(folder: Path) -> str:
     """The type of the model in a folder; empty where its config.json names none."""
     try:
-        named = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type", "")
+        named = read_json(folder / "config.json").get("model_type", "")
     except (OSError, ValueError, AttributeError):
         return ""
     return str(named)
