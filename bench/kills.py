@@ -3,6 +3,11 @@
 Three teams: a LoRA a role, a model a role, and critics. A moment is drawn from the whole of a process's life, or is one
 that is watched for: a checkpoint being written, an evaluation just logged, a step just logged. `--kills` are divided
 among the teams. Appends `resume.kills` and `resume.mismatches` to results/resume.jsonl.
+
+`--outputs` kills so many calls that write something under a name of the user's (a fork, an export, a page, a warm
+start, a training) at random moments and calls each again: `kills.tried` counts them, `kills.lost` those after which
+what stands under the name was half, or the second call did not give the whole. Both are appended to
+results/correctness.jsonl.
 """
 
 from __future__ import annotations
@@ -30,6 +35,8 @@ SMALL = (
 ).split()
 # A life that is not killed by then ends by itself or is stuck.
 LONGEST_SECONDS = 300.0
+# Files that say how long something took, or how often it was gone on with.
+TIMED = {"metrics.jsonl", "environment.json", "status.json", "manifest.json", ".lock", "resumed.jsonl", "command.json"}
 
 
 def start(recipe: str, folder: Path, log: Path) -> subprocess.Popen[bytes]:
@@ -119,16 +126,96 @@ def attacked(recipe: str, folder: Path, kills: int, seconds: float, draw: random
     return made, ended
 
 
+def content(path: Path) -> dict[str, str]:
+    """A checksum of every file of an output that is the same each time; what it took is left out."""
+    files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file())
+    kept = [one for one in files if one.name not in TIMED and "tensorboard" not in one.parts]
+    return {str(one.relative_to(path)): hashlib.sha256(one.read_bytes()).hexdigest() for one in kept}
+
+
+def calls(scratch: Path) -> dict[str, list[str]]:
+    """The calls that are killed, each with OUT for what it writes; a training for them is made in `scratch`."""
+    source, recipe = scratch / "source", TEAMS["lora"]
+    killed(start(recipe, source, scratch / "source.log"), lambda: False)
+    answers = scratch / "answers.jsonl"
+    answers.write_text(json.dumps({"role": "tool", "prompt": "1", "answer": "2"}) + "\n")
+    short = ["train.steps=2", "train.tasks_per_step=2", "train.checkpoint_every=1", "evaluate.tasks=0"]
+    return {
+        "fork": ["fork", str(source), "--at", "4", "--run", "OUT"],
+        "export": ["export", str(source), "mover", "OUT", "--merge"],
+        "view": ["view", str(source), "--export", "OUT"],
+        "warm-start": ["warm-start", recipe, "--on", str(answers), "--steps", "2", "--run", "OUT"],
+        "train": ["train", recipe, *short, "--run", "OUT"],
+    }
+
+
+def called(words: list[str], out: Path, log: Path) -> subprocess.Popen[bytes]:
+    """The call for `out`; one that makes a run which is there already goes on with it."""
+    if (out / "config.yaml").exists() and words[0] in ("warm-start", "train"):
+        warm = words[0] == "warm-start" and not any((out / "checkpoints").glob("step-*"))
+        words = ["warm-start" if warm else "train", "--run", "OUT", "--resume"]
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            [*CADRE, *(str(out) if word == "OUT" else word for word in words)],
+            cwd=ROOT,
+            stdout=file,
+            stderr=file,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+
+
+def is_lost(name: str, words: list[str], out: Path, expected: dict[str, str], log: Path) -> bool:
+    """Whether what a killed call left is half, or the call made again does not give the whole."""
+    makes_run = name in ("warm-start", "train")
+    if out.exists() and not makes_run:
+        return content(out) != expected
+    if name == "warm-start" and any((out / "checkpoints").glob("step-*")):
+        return content(out) != expected
+    if called(words, out, log).wait() != 0:
+        return True
+    return content(out) != expected
+
+
+def outputs(count: int, scratch: Path, draw: random.Random) -> tuple[int, int]:
+    """Kill so many calls; (killed, lost)."""
+    words, tried, lost = calls(scratch), 0, 0
+    whole: dict[str, tuple[dict[str, str], float]] = {}
+    for name in words:
+        began = time.monotonic()
+        if called(words[name], scratch / f"{name}-whole", scratch / f"{name}.log").wait() != 0:
+            raise RuntimeError(f"{name} failed; see {scratch / name}.log")
+        whole[name] = content(scratch / f"{name}-whole"), time.monotonic() - began
+    names = [list(words)[number % len(words)] for number in range(count)]
+    for number, name in enumerate(names):
+        expected, seconds = whole[name]
+        out, log, due = scratch / f"{name}-{number}", scratch / f"{name}.log", draw.uniform(0.0, seconds)
+        at = time.monotonic() + due
+        if not killed(called(words[name], out, log), lambda at=at: time.monotonic() >= at):
+            continue
+        wrong = is_lost(name, words[name], out, expected, log)
+        tried, lost = tried + 1, lost + wrong
+        print(f"{name} killed after {due:.1f} of {seconds:.1f} s{': LOST' if wrong else ''}", flush=True)
+    return tried, lost
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=51)
+    parser.add_argument("--outputs", type=int, default=0, help="calls that write an output, to kill")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--teams", nargs="+", default=list(TEAMS), choices=list(TEAMS))
     parser.add_argument("--write", action="store_true", help="append to results/")
     options = parser.parse_args()
     total = mismatches = 0
     with tempfile.TemporaryDirectory() as scratch:
-        for team in options.teams:
+        if options.outputs:
+            tried, lost = outputs(options.outputs, Path(scratch), random.Random(f"{options.seed} outputs"))
+            print(f"outputs: {tried} killed, {lost} lost", flush=True)
+            if options.write:
+                command = f"python bench/kills.py --kills 0 --outputs {options.outputs} --seed {options.seed} --write"
+                record("correctness", "kills.tried", [tried], "calls", command, tried)
+                record("correctness", "kills.lost", [lost], "calls", command, tried)
+        for team in options.teams if options.kills else ():
             draw = random.Random(f"{options.seed} {team}")
             whole, broken = Path(scratch) / f"{team}-whole", Path(scratch) / team
             began = time.monotonic()
@@ -139,7 +226,7 @@ def main() -> None:
             wrong = [folder for folder in folders if folder.exists() and state(folder) != expected]
             print(f"{team}: {made} kills, {ended} runs ended, {len(wrong)} differ", flush=True)
             total, mismatches = total + made, mismatches + len(wrong)
-    if options.write:
+    if options.write and options.kills:
         command = f"python bench/kills.py --kills {options.kills} --seed {options.seed} --write"
         record("resume", "resume.kills", [total], "kills", command, total)
         record("resume", "resume.mismatches", [mismatches], "runs", command, total)

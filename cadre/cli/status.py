@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cadre.cli.terminal import RunFolder, console
+from cadre.cli.terminal import RunFolder, console, visible
 from cadre.experiment.status import read
 
 
@@ -23,7 +23,7 @@ def status(
         console.print(json.dumps(said), markup=False, highlight=False)
         return
     for line in lines(said, time.time()):
-        console.print(line, markup=False, highlight=False)
+        console.print(visible(line), markup=False, highlight=False)
 
 
 def lines(said: Mapping[str, Any], now: float) -> list[str]:

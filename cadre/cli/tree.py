@@ -24,7 +24,8 @@ def _node(tree: KeptTree, number: int, depth: int) -> Iterator[str]:
     for role, observation in node["observations"].items():
         yield ""
         yield _clipped(f"{role} sees", depth)
-        for line in observation["messages"][-1]["content"].rstrip().split("\n")[-SEEN_LINES:]:
+        last = observation["messages"][-1]["content"] if observation["messages"] else ""
+        for line in last.rstrip().split("\n")[-SEEN_LINES:]:
             yield _clipped(f"| {line}", depth + 1)
     for branch in node["branches"]:
         yield from _branch(node, branch, depth)

@@ -17,12 +17,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cadre.errors import RunError
+from cadre.errors import CadreError, EngineError, RunError
 from cadre.experiment import in_flight, sealed
 from cadre.experiment.in_flight import StepSample
+from cadre.experiment.records import CheckpointState, read_record, refuse_link
 from cadre.team import Team, Weights
 
 log = logging.getLogger(__name__)
+STATE = "state.json"
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,9 @@ def save(folder: Path, state: State, team: Team, config: str = "", weights: Mapp
     """
     final = folder / name_of(state.step)
     if final.exists():
-        if sealed.damage(final) is None:
+        if damage(final) is None:
             return final
-        shutil.rmtree(final)
+        final.unlink() if final.is_symlink() or final.is_file() else shutil.rmtree(final)
 
     def fill(partial: Path) -> None:
         for learner in team.learners:
@@ -65,7 +67,7 @@ def save(folder: Path, state: State, team: Team, config: str = "", weights: Mapp
         for policy, other in (weights or {}).items():
             _take_weights(other, partial / policy)
         in_flight.write(partial, state.in_flight)
-        (partial / "state.json").write_text(json.dumps(_without_trees(state)))
+        (partial / STATE).write_text(json.dumps(_without_trees(state)))
         (partial / "config.yaml").write_text(config)
 
     return sealed.write(final, fill)
@@ -87,23 +89,69 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(name[1]) for name in named if name)
 
 
+def damage(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint, in words, or None where it is whole and its state can be read."""
+    if (wrong := sealed.damage(checkpoint)) is not None:
+        return wrong
+    try:
+        state = read_state(checkpoint)
+    except RunError as error:
+        return str(error)
+    if name_of(state.step) != checkpoint.name:
+        return f"{STATE} is of step {state.step}"
+    return None
+
+
 def latest(folder: Path, at_most: int | None = None) -> Path:
     """The newest whole checkpoint, of a step of `at_most` where that is given.
 
     A damaged one is passed over with a warning. Raises RunError where no whole one is left.
     """
-    damaged = []
+    return next(whole_ones(folder, at_most))
+
+
+def whole_ones(folder: Path, at_most: int | None = None) -> Iterator[Path]:
+    """The whole checkpoints, newest first. Damaged ones are passed over with a warning. Raises RunError at the end."""
+    refuse_link(folder)
+    damaged: list[str] = []
     for path in _newest_first(folder, at_most):
-        wrong = sealed.damage(path)
-        if wrong is None:
-            return path
-        damaged.append(f"{path.name}: {wrong}")
-        log.warning("The checkpoint %s is damaged: %s. The one before it is used.", path, wrong)
+        if (wrong := damage(path)) is not None:
+            damaged.append(f"{path.name}: {wrong}")
+            log.warning("The checkpoint %s is damaged: %s. The one before it is used.", path, wrong)
+            continue
+        yield path
     told = f" ({'; '.join(damaged)})" if damaged else ""
     raise RunError(
         f"checkpoint: {folder} holds no whole checkpoint{told}; expected step-NNNNNN with a manifest.json. Restore one "
         "from a copy, or train anew in another folder."
     )
+
+
+def restore(folder: Path, team: Team) -> tuple[Path, State]:
+    """Restore a team from the newest checkpoint that is whole and fits it; returns that and its state.
+
+    Those that are passed over are named in warnings, with the steps that are lost. Raises RunError where none is whole,
+    and what the newest raised where none fits.
+    """
+    newest = max(steps(folder), default=0)
+    first: CadreError | None = None
+    candidates = whole_ones(folder)
+    while True:
+        try:
+            path = next(candidates)
+        except RunError:
+            if first is not None:
+                raise first from None
+            raise
+        try:
+            state = load(path, team)
+        except (EngineError, RunError) as error:
+            first = first or error
+            log.warning("The checkpoint %s cannot be used: %s The one before it is tried.", path, error)
+            continue
+        if state.step < newest:
+            log.warning("%s is used: %d steps after it are lost and made again.", path, newest - state.step)
+        return path, state
 
 
 def _newest_first(folder: Path, at_most: int | None) -> Iterator[Path]:
@@ -114,7 +162,8 @@ def _newest_first(folder: Path, at_most: int | None) -> Iterator[Path]:
 
 def read_state(checkpoint: Path) -> State:
     """The loop's own state, without the weights."""
-    return State(**json.loads((checkpoint / "state.json").read_text()), in_flight=in_flight.read(checkpoint))
+    record = read_record(checkpoint / STATE, CheckpointState)
+    return State(**record.model_dump(), in_flight=in_flight.read(checkpoint))
 
 
 def _without_trees(state: State) -> dict[str, Any]:
@@ -144,4 +193,5 @@ def prune(folder: Path, present: int, keep: int, best: int | None, every: int = 
     kept = {*past[max(0, len(past) - keep) :], best, *(step for step in past if every and step % every == 0)}
     for step in found:
         if step not in kept:
-            shutil.rmtree(folder / name_of(step))
+            damaged = folder / name_of(step)
+            damaged.unlink() if damaged.is_symlink() or damaged.is_file() else shutil.rmtree(damaged)

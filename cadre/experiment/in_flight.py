@@ -12,9 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from cadre.experiment import jsonl
+from cadre.experiment.records import damaged
 from cadre.experiment.trees import pictures
 from cadre.experiment.trees.format import images_of
 from cadre.rollout.dynamic_sampling import Sampled
@@ -44,7 +45,10 @@ def read(folder: Path) -> tuple[StepSample, ...]:
     lines = jsonl.records(folder / FILE)
     if (folder / pictures.FOLDER).is_dir():
         lines = (pictures.filled(line, folder) for line in lines)
-    return tuple(_records().validate_python(line) for line in lines)
+    try:
+        return tuple(_records().validate_python(line) for line in lines)
+    except ValidationError as error:
+        raise damaged(folder / FILE, str(error).splitlines()[1].strip()) from None
 
 
 def _without_bytes(value: Any) -> Any:

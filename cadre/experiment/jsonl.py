@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from pydantic import BaseModel
 
 from cadre.errors import RunError
+from cadre.experiment.records import Open, checked, exists, loads, open_plain
 from cadre.experiment.to_disk import writing
-from cadre.file_limits import lines_of, open_regular, parse_json
+from cadre.file_limits import lines_of
 
 
 def append(path: Path, record: Mapping[str, Any]) -> int:
@@ -23,8 +27,8 @@ def append(path: Path, record: Mapping[str, Any]) -> int:
     On a full disk the file is as it was. Raises RunError.
     """
     line = (json.dumps(record, allow_nan=True) + "\n").encode()
-    with writing(path), path.open("ab") as file:
-        end = whole_length(path)
+    with writing(path), open_plain(path, flags=os.O_RDWR | os.O_CREAT) as file:
+        end = _whole_length(file)
         _write_whole(file.fileno(), line, end)
     return end
 
@@ -32,6 +36,7 @@ def append(path: Path, record: Mapping[str, Any]) -> int:
 def _write_whole(descriptor: int, line: bytes, end: int) -> None:
     """Write `line` at byte `end`, and cut the file back to `end` where that fails half way."""
     os.ftruncate(descriptor, end)
+    os.lseek(descriptor, end, os.SEEK_SET)
     try:
         written = 0
         while written < len(line):
@@ -43,63 +48,112 @@ def _write_whole(descriptor: int, line: bytes, end: int) -> None:
 
 def whole_length(path: Path, block: int = 1 << 16) -> int:
     """Bytes up to and including the last newline."""
-    with path.open("rb") as file:
-        position = file.seek(0, os.SEEK_END)
-        while position > 0:
-            start = max(0, position - block)
-            file.seek(start)
-            newline = file.read(position - start).rfind(b"\n")
-            if newline >= 0:
-                return start + newline + 1
-            position = start
+    with open_plain(path) as file:
+        return _whole_length(file, block)
+
+
+def _whole_length(file: BinaryIO, block: int = 1 << 16) -> int:
+    position = file.seek(0, os.SEEK_END)
+    while position > 0:
+        start = max(0, position - block)
+        file.seek(start)
+        newline = file.read(position - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        position = start
     return 0
 
 
-def records(path: Path) -> Iterator[dict[str, Any]]:
-    """Every whole line as an object; none where there is no file. Raises RunError that names a broken line."""
-    for _, record in numbered(path):
+def records(path: Path, model: type[BaseModel] = Open) -> Iterator[dict[str, Any]]:
+    """Every whole line as an object that fits the model; none where there is no file. Raises RunError that names a
+    broken line."""
+    for _, record in numbered(path, 0, model):
         yield record
 
 
-def numbered(path: Path, start: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+def numbered(path: Path, start: int = 0, model: type[BaseModel] = Open) -> Iterator[tuple[int, dict[str, Any]]]:
     """Every whole line from byte `start` on, where one begins, as (byte after it, object)."""
-    if not path.exists():
+    if not exists(path):
         return
     end = start
     number = 0
     try:
-        with open_regular(path) as file:
+        with open_plain(path) as file:
             file.seek(start)
             for number, line in enumerate(lines_of(file), 1):
                 end += len(line)
                 if line.endswith(b"\n"):
-                    yield end, _parsed(path, number, line)
+                    yield end, _parsed(path, number, line, model)
     except ValueError as error:
         raise RunError(f"{path}, line {number + 1}: {error}. Restore the file, or remove that line.") from None
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror}); expected what the run wrote. Restore it.") from None
 
 
-def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _parsed(path: Path, number: int, line: bytes, model: type[BaseModel]) -> dict[str, Any]:
     try:
-        record = parse_json(line)
+        record: dict[str, Any] = loads(line)
+        checked(record, model)
     except ValueError as error:
         raise RunError(
-            f"{path}, line {number}: not JSON ({error}); expected one object a line, as the run wrote it. The file was "
-            "changed or damaged: restore it, or remove the lines from that one on and resume."
+            f"{path}, line {number}: {error}; expected one object a line, as the run wrote it. The file was changed or "
+            "damaged: restore it from a copy. With --resume such lines are left out and named."
         ) from None
-    if not isinstance(record, dict):
-        raise RunError(f"{path}, line {number}: got {type(record).__name__}; expected an object. Restore the file.")
     return record
 
 
-def cut(path: Path, begins: Callable[[dict[str, Any]], bool]) -> None:
+def cut(path: Path, begins: Callable[[dict[str, Any]], bool], model: type[BaseModel] = Open) -> None:
     """Cut the file off before the first line for which `begins` holds, in place: no copy, so no space is needed."""
-    if not path.exists():
+    if not exists(path):
         return
     kept = 0
-    for end, record in numbered(path):
+    for end, record in numbered(path, 0, model):
         if begins(record):
             break
         kept = end
-    os.truncate(path, kept)
+    with open_plain(path, flags=os.O_RDWR) as file:
+        os.ftruncate(file.fileno(), kept)
+
+
+def mend(path: Path, model: type[BaseModel]) -> list[str]:
+    """Leave out the lines that do not fit the model; returns what was wrong with each, `line 3: it is empty`.
+
+    The file as it was is kept beside it, as `NAME.damaged` or, where that is taken, `NAME.damaged-2` and so on. What
+    follows the last newline was cut off by a crash and is no line.
+    """
+    if not exists(path):
+        return []
+    wrong, kept = [], []
+    with open_plain(path) as file:
+        try:
+            for number, line in enumerate(lines_of(file), 1):
+                if not line.endswith(b"\n"):
+                    break
+                if (why := _fault(line, model)) is None:
+                    kept.append(line)
+                else:
+                    wrong.append(f"line {number}: {why}")
+        except ValueError as error:  # a line without end: what follows it is lost too
+            wrong.append(f"line {len(kept) + len(wrong) + 1}: {error}")
+    if wrong:
+        fresh = path.with_name(f"{path.name}.new")
+        with writing(path):
+            fresh.unlink(missing_ok=True)
+            fresh.write_bytes(b"".join(kept))
+            os.link(path, _beside(path))
+            fresh.replace(path)
+    return wrong
+
+
+def _fault(line: bytes, model: type[BaseModel]) -> str | None:
+    """What keeps a line from being a record of the model; None where it is one."""
+    try:
+        checked(loads(line), model)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _beside(path: Path) -> Path:
+    names = (f"{path.name}.damaged" + (f"-{number}" if number > 1 else "") for number in count(1))
+    return next(free for free in map(path.with_name, names) if not exists(free))

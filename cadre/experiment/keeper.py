@@ -71,10 +71,11 @@ class Keeper:
         return by_time or by_step or self._best()[0] == step
 
     def save(self) -> None:
-        """Write the state, and remove what need not be kept."""
+        """Write the state, once the logs of the steps before it are on the disk, and remove what need not be kept."""
         goal = self.run.config.train
         best_step, best = self._best()
         self.state = replace(self.state, best_step=best_step, best=best, in_flight=self.ahead.ready())
+        self.run.flush()
         checkpoint.save(self._folder, self.state, self.team, dump(self.run.config))
         checkpoint.prune(self._folder, self.state.step, goal.checkpoints_kept, best_step, goal.checkpoint_every)
         self._saved = time.monotonic()

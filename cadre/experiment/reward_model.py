@@ -17,6 +17,7 @@ from cadre.errors import DivergedError, RunError
 from cadre.experiment import checkpoint, sealed
 from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.lock import RunLock
+from cadre.experiment.records import Begun, read_record
 from cadre.experiment.to_disk import write_text
 from cadre.rewards.preferences import Pair, line_of
 
@@ -72,7 +73,7 @@ def _refuse_another(home: Path, begun: dict[str, object]) -> None:
     path = home / BEGUN
     if not path.is_file():
         return
-    before = json.loads(path.read_text(encoding="utf-8"))
+    before = read_record(path, Begun).model_dump()
     for name, value in begun.items():
         if before.get(name) != value:
             raise RunError(

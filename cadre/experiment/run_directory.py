@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import logging
 import os
 import platform
 import shlex
@@ -36,11 +37,21 @@ from pathlib import Path
 from typing import Any
 
 from cadre import __version__
-from cadre.data.atomic import partial_of
-from cadre.errors import RunError
+from cadre.data.atomic import flush, partial_of
+from cadre.errors import ConfigError, RunError
 from cadre.experiment import jsonl
 from cadre.experiment.commits import commits
 from cadre.experiment.config import Config, dump, load
+from cadre.experiment.records import (
+    Command,
+    Environment,
+    Evaluation,
+    Record,
+    StepMetrics,
+    exists,
+    open_plain,
+    read_record,
+)
 from cadre.experiment.to_disk import write_text, writing
 from cadre.experiment.trackers import Trackers
 from cadre.experiment.trackers.story import Story
@@ -54,6 +65,8 @@ from cadre.settings.trust import only_reading
 BEGUN = {".lock", "config.yaml.new", "command.json.new", "command.json"}
 # Beside a run that is being built by a fork or a warm start.
 COMMAND = "command.txt"
+METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
+log = logging.getLogger(__name__)
 PACKAGES = ("torch", "transformers", "tokenizers", "peft", "numpy")
 
 
@@ -95,9 +108,18 @@ class Run:
                     f"run: {folder} is not there, as the call that makes it was stopped; expected the folder of a run. "
                     f"Call it again{noted_command(folder)}."
                 )
-            raise RunError(f"run: {folder} holds no config.yaml; expected the folder of a run. See the folder runs/.")
-        with only_reading():
-            return cls(folder, load(str(folder / "config.yaml"), overrides))
+            raise RunError(
+                f"run: {folder} holds no config.yaml; expected the folder of a run. See the folder runs/."
+                f"{_copy_of_config(folder)}"
+            )
+        open_plain(folder / "config.yaml").close()
+        try:
+            with only_reading():
+                return cls(folder, load(str(folder / "config.yaml"), overrides))
+        except ConfigError as error:
+            if overrides or not (copy := _copy_of_config(folder)):
+                raise
+            raise ConfigError(f"{error}{copy}") from None
 
     def write_config(self, config: Config) -> None:
         """Make `config` the run's own, whole or not at all."""
@@ -106,17 +128,16 @@ class Run:
 
     def command(self) -> tuple[str, list[str]]:
         """The recipe and the changes that the run was begun with; no recipe where it was begun from Python."""
-        path = self.folder / "command.json"
-        if not path.exists():
-            return "", []
-        begun: dict[str, Any] = json.loads(path.read_text())
-        return begun["recipe"], begun["overrides"]
+        begun = self._begun()
+        return begun.recipe, begun.overrides
 
     def forked_at(self) -> int | None:
         """The step after which the run begins, where it was forked from another one."""
+        return self._begun().forked_at
+
+    def _begun(self) -> Command:
         path = self.folder / "command.json"
-        begun: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        return begun.get("forked_at")
+        return _read(path, Command) or Command(recipe="", overrides=[])
 
     def record_environment(
         self, sandbox: Mapping[str, Any], sampling_memory: Mapping[str, float], tasks: Mapping[str, str]
@@ -138,9 +159,8 @@ class Run:
 
     def environment(self) -> dict[str, Any]:
         """What the run ran on, as `record_environment` wrote it; nothing before that."""
-        path = self.folder / "environment.json"
-        told: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-        return told
+        record = _read(self.folder / "environment.json", Environment)
+        return {} if record is None else record.model_dump(exclude_unset=True)
 
     def sampling_memory(self) -> dict[str, float]:
         """GiB that each policy was sampled in; nothing where that was on another machine."""
@@ -154,32 +174,42 @@ class Run:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """One step's metrics to every tracker, when all else of it is written: a step that has them is logged whole."""
-        jsonl.append(self.folder / "metrics.jsonl", {"step": step, **metrics})
+        jsonl.append(self.folder / METRICS, {"step": step, **metrics})
         self._draw(step, metrics)
 
     def log_evaluation(self, step: int, report: Mapping[str, Any]) -> None:
         """One evaluation, made after `step` updates."""
-        jsonl.append(self.folder / "evaluations.jsonl", {"step": step, **report})
+        jsonl.append(self.folder / EVALUATIONS, {"step": step, **report})
         self._draw(step, _evaluated(report))
 
     def metrics(self) -> list[dict[str, Any]]:
         """One object a step, first to last."""
-        return list(jsonl.records(self.folder / "metrics.jsonl"))
+        return list(jsonl.records(self.folder / METRICS, StepMetrics))
 
     def evaluations(self) -> list[dict[str, Any]]:
         """One object an evaluation, first to last."""
-        return list(jsonl.records(self.folder / "evaluations.jsonl"))
+        return list(jsonl.records(self.folder / EVALUATIONS, Evaluation))
 
     def total(self, name: str) -> float:
         """The sum of a metric over the steps so far."""
-        return sum(line[name] for line in self.metrics())
+        return sum(line.get(name) or 0.0 for line in self.metrics())
+
+    def flush(self) -> None:
+        """Make the disk hold all that was logged so far: a checkpoint that comes after it finds its lines there."""
+        with writing(self.folder):
+            for path in (*self.folder.glob("*.json*"), *(self.folder / "annotations").glob("*.jsonl")):
+                if path.is_file() and not path.is_symlink():
+                    flush(path)
+            for folder in (self.folder / "annotations", self.folder):
+                if folder.is_dir():
+                    flush(folder)
 
     def rewind(self, step: int) -> None:
         """Forget what was logged at or after `step`: a resumed run makes it again. Trackers draw it anew."""
         jsonl.append(self.folder / "resumed.jsonl", {"step": step})
-        jsonl.cut(self.folder / "metrics.jsonl", lambda line: line["step"] >= step)
+        jsonl.cut(self.folder / METRICS, lambda line: line["step"] >= step, StepMetrics)
         keep.forget(self.folder, step)
-        jsonl.cut(self.folder / "evaluations.jsonl", lambda line: line["step"] > step)
+        jsonl.cut(self.folder / EVALUATIONS, lambda line: line["step"] > step, Evaluation)
         self.close()
         shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)
         for at, numbers in self._logged():
@@ -223,6 +253,31 @@ def must_be_free(folder: Path) -> None:
             f"--run: {folder} exists and is not empty; expected a new folder, as nothing is ever overwritten. "
             f"Name another, or go on with it: {goes_on(folder)}."
         )
+
+
+def _read(path: Path, model: type[Record]) -> Record | None:
+    """Return a record of a run, None where there is none. One that is damaged is told of, and left out."""
+    if not exists(path):
+        return None
+    try:
+        return read_record(path, model)
+    except RunError as error:
+        _tell(f"{error} It is left out.")
+        return None
+
+
+@cache
+def _tell(warning: str) -> None:
+    """Log a warning once, however often what it is about is read."""
+    log.warning("%s", warning)
+
+
+def _copy_of_config(folder: Path) -> str:
+    """A sentence about the copy of a run's configuration that its newest checkpoint holds; nothing without one."""
+    copies = sorted((folder / "checkpoints").glob("step-*/config.yaml"))
+    if not copies:
+        return ""
+    return f" The newest checkpoint has a copy: {shlex.join(['cp', str(copies[-1]), str(folder / 'config.yaml')])}."
 
 
 def clear_begun(folder: Path) -> None:

@@ -10,9 +10,10 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from cadre.data.atomic import flush
+from cadre.errors import RunError
+from cadre.experiment.records import Manifest, read_record
 from cadre.experiment.to_disk import writing
 
 MANIFEST = "manifest.json"
@@ -41,18 +42,25 @@ def write(final: Path, fill: Callable[[Path], None]) -> Path:
 
 def damage(folder: Path) -> str | None:
     """What is wrong with a sealed folder, in words, or None where every file is as it was written."""
+    if not folder.is_dir() or folder.is_symlink():
+        return "it is a link" if folder.is_symlink() else "it is no folder"
     try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
-        expected: dict[str, dict[str, Any]] = manifest["files"]
-    except (OSError, ValueError, KeyError, TypeError):
+        expected = read_record(folder / MANIFEST, Manifest).files
+    except RunError:
         return f"{MANIFEST} is missing or broken"
+    found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
+    for name, path in found.items():
+        if path.is_symlink():
+            return f"{name} is a link, which is not followed"
+        if path.is_file() and name != MANIFEST and name not in expected and not path.name.startswith("."):
+            return f"{name} is not among what was written"
     for name, entry in expected.items():
-        path = folder / name
-        if not path.is_file():
+        if name not in found or not found[name].is_file():
             return f"{name} is missing"
-        if path.stat().st_size != entry["bytes"]:
-            return f"{name} has {path.stat().st_size:,} bytes in place of {entry['bytes']:,}"
-        if _sha256(path) != entry["sha256"]:
+        size = found[name].stat().st_size
+        if size != entry.bytes:
+            return f"{name} has {size:,} bytes in place of {entry.bytes:,}"
+        if _sha256(found[name]) != entry.sha256:
             return f"{name} is not what was written (its checksum differs)"
     return None
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from cadre import sandbox
 from cadre.errors import RunError
-from cadre.experiment import checkpoint
+from cadre.experiment import checkpoint, losses
 from cadre.experiment.bases import Watched
 from cadre.experiment.build import build_team, hosted, sampling_memory, vocabulary
 from cadre.experiment.cautions import training_cautions
@@ -42,6 +42,8 @@ def start(
         if resume and not force:
             refuse_others(experiment, run)
         if resume:
+            for paragraph in losses.mend(run):
+                console.print(paragraph, markup=False, highlight=False)
             adopt(run)
         return _locked(experiment, run, console, resume)
 
@@ -67,6 +69,8 @@ def _trained(experiment: Experiment, run: Run, team: Team, watched: Watched, con
     run.words = vocabulary(experiment)
     run.record_environment(sandbox.record(), sampling_memory(team), digests(experiment))
     state = _restored(run, team) if resume else State()
+    for paragraph in losses.missing(run, state) if resume else ():
+        console.print(paragraph, markup=False, highlight=False)
     experiment = hosted(experiment)
     goal, spent, interrupt = experiment.config.train, run.total("rollout/tokens"), Interrupt()
     with (
@@ -99,8 +103,7 @@ def _restored(run: Run, team: Team) -> State:
             )
         run.rewind(0)
         return State()
-    latest = checkpoint.latest(folder)
-    state = checkpoint.load(latest, team)
+    latest, state = checkpoint.restore(folder, team)
     run.rewind(state.step)
     with only_reading():
         before = load(str(latest / "config.yaml")) if state.in_flight else run.config

@@ -19,8 +19,10 @@ from typing import Any
 from cadre.cluster.remote_learner import RemoteLearner
 from cadre.cluster.sampler_pool import SamplerPool
 from cadre.errors import RunError
+from cadre.experiment import records
 from cadre.experiment.ahead import SamplingAhead
 from cadre.experiment.keeper import Keeper
+from cadre.experiment.records import exists, open_plain, parse, read_text
 from cadre.team import Metrics, Team
 
 FILE = "status.json"
@@ -60,13 +62,6 @@ def parts_of(team: Team) -> list[Part]:
     return parts
 
 
-# What readers rely on.
-FIELDS = {
-    *("written", "step", "steps", "learning", "sampling", "ready"),
-    *("max_staleness", "staleness", "tokens_per_s", "parts"),
-}
-
-
 class Status:
     """Writes the file for as long as a training goes on; owned by the loop. `last` are the metrics of the last step."""
 
@@ -89,6 +84,7 @@ class Status:
         path = self._keeper.run.folder / FILE
         fresh = path.with_suffix(".new")
         with suppress(OSError):
+            fresh.unlink(missing_ok=True)
             fresh.write_text(json.dumps(self._now(), indent=1) + "\n")
             fresh.replace(path)
 
@@ -121,21 +117,21 @@ def read(folder: Path) -> dict[str, Any]:
     Raises RunError where no run ever trained there.
     """
     path = folder / FILE
-    if not path.is_file():
+    if not exists(path):
         raise RunError(f"status: {folder} holds no {FILE}; expected the folder of a run that has begun to train.")
     try:
-        said = json.loads(path.read_text())
-    except ValueError:
-        said = None
-    if not isinstance(said, dict) or not said.keys() >= FIELDS:
-        raise RunError(f"status: {path} is damaged; expected what a run writes. It is written anew with --resume.")
-    return {**said, "runs": _locked(folder / ".lock")}
+        said = parse(read_text(path), records.Status)
+    except ValueError as error:
+        raise RunError(
+            f"status: {path} is damaged ({error}); expected what a run writes. It is written anew with --resume."
+        ) from None
+    return {**said.model_dump(), "runs": _locked(folder / ".lock")}
 
 
 def _locked(path: Path) -> bool:
-    if not path.exists():
+    if not exists(path):
         return False
-    with path.open() as file:
+    with open_plain(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -11,6 +11,7 @@ leaves out: packing, mixing with reinforcement learning, and a reference model o
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from cadre.experiment.examples import Example, line_of
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.lock import RunLock
+from cadre.experiment.records import StepMetrics, WarmStartSettings, exists, read_record
 from cadre.experiment.run_directory import Run, clear_begun, goes_on, must_be_free
 from cadre.settings import LearnerConfig, LossConfig
 from cadre.settings.section import merged
@@ -38,6 +40,7 @@ from cadre.types import Datum
 CROSS_ENTROPY = LossConfig(ratio="none", aggregate="token_mean")
 HOME, SETTINGS, EXAMPLES, METRICS = "warm_start", "settings.json", "examples.jsonl", "metrics.jsonl"
 SAVE_EVERY = 20  # steps
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def prepare(run: Run, settings: WarmStart, examples: Sequence[Example]) -> None:
 def reopened(run: Run) -> WarmStart:
     """The settings of a run's warm start. Raises RunError where it has none, or is trained already."""
     path = run.folder / HOME / SETTINGS
-    if not path.is_file():
+    if not exists(path):
         raise RunError(
             f"warm-start: {run.folder} has no warm start to go on with; expected one. Begin without --resume."
         )
@@ -86,7 +89,7 @@ def reopened(run: Run) -> WarmStart:
             f"warm-start: that of {run.folder} is complete; expected one that was stopped. "
             f"Go on with: {goes_on(run.folder)}."
         )
-    return WarmStart(**json.loads(path.read_text()))
+    return WarmStart(**read_record(path, WarmStartSettings, run.folder).model_dump())
 
 
 def start(
@@ -171,8 +174,10 @@ async def _steps(
     """Make the steps that are left; saved every so many, and where an interrupt asks for the end."""
     interrupt, tell = watching
     folder = home / "checkpoints"
-    state = checkpoint.load(checkpoint.latest(folder), team) if checkpoint.steps(folder) else State()
-    jsonl.cut(home / METRICS, lambda line: line["step"] >= state.step)
+    state = checkpoint.restore(folder, team)[1] if checkpoint.steps(folder) else State()
+    for wrong in jsonl.mend(home / METRICS, StepMetrics):
+        log.warning("%s: left out %s.", home / METRICS, wrong)
+    jsonl.cut(home / METRICS, lambda line: line["step"] >= state.step, StepMetrics)
     while state.step < settings.steps and not interrupt.asked:
         updates = await team.update(picked(data, state.step, settings))
         metrics = {f"{policy}/{name}": value for policy, told in updates.items() for name, value in told.items()}

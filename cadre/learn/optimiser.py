@@ -10,12 +10,14 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from pydantic import BaseModel, NonNegativeInt
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from cadre.errors import EngineError
+from cadre.errors import EngineError, first_line
 from cadre.learn import tensor_files
 from cadre.settings import LearnerConfig
 
@@ -34,6 +36,27 @@ def learning_rate(config: LearnerConfig, update: int, total: int) -> float:
         return config.learning_rate
     progress = (update - config.warmup_steps) / max(1, total - config.warmup_steps)
     return config.learning_rate * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+
+
+class Counters(BaseModel):
+    """`optimiser.json`: how many updates and steps were made, and the steps of each weight."""
+
+    updates: NonNegativeInt
+    applied: NonNegativeInt
+    skips: NonNegativeInt
+    skipped: NonNegativeInt
+    steps: dict[str, NonNegativeInt]
+
+
+def _counters(path: Path) -> dict[str, Any]:
+    """Raises EngineError where the file does not hold them."""
+    try:
+        return Counters.model_validate(json.loads(path.read_text()), strict=True).model_dump()
+    except (OSError, ValueError, RecursionError) as error:
+        raise EngineError(
+            f"{path} is damaged ({first_line(error)}); expected the counters of an optimiser, as a run writes them. "
+            "Restore it, or go on from another checkpoint."
+        ) from None
 
 
 class Optimiser:
@@ -116,7 +139,7 @@ class Optimiser:
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote. Raises EngineError where it belongs to other parameters."""
-        counters = json.loads((folder / "optimiser.json").read_text())
+        counters = _counters(folder / "optimiser.json")
         self._check(set(counters["steps"]), folder)
         self._adam.state.clear()
         for name, step in counters["steps"].items():

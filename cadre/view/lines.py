@@ -10,7 +10,8 @@ from threading import Lock
 from typing import Any
 
 from cadre.errors import RunError
-from cadre.file_limits import lines_of, open_regular, parse_json
+from cadre.experiment.records import AnnotationHead, checked, loads, open_plain
+from cadre.file_limits import lines_of
 
 HEAD = re.compile(rb'\{"step": (\d+), "tree": (\d+), ')
 
@@ -29,14 +30,14 @@ class AnnotationIndex:
         with self._following:
             self._follow()
             places = list(self._places[step, tree])
-        with open_regular(self._path) as file:
+        with open_plain(self._path) as file:
             for offset, length in places:
                 file.seek(offset)
-                yield parse_json(file.read(length))
+                yield self._parsed(file.read(length))
 
     def _follow(self) -> None:
         """Take in what was written since; a stream that was cut off, whatever was written after that, is read anew."""
-        with open_regular(self._path) as file:
+        with open_plain(self._path) as file:
             file.seek(self._end - len(self._last))
             if file.read(len(self._last)) != self._last:
                 self._end, self._last = 0, b""
@@ -53,10 +54,16 @@ class AnnotationIndex:
 
     def _place(self, line: bytes) -> tuple[int, int]:
         """Of a line that another program wrote, with its fields in another order."""
+        told = self._parsed(line)
+        return told["step"], told["tree"]
+
+    def _parsed(self, line: bytes) -> dict[str, Any]:
         try:
-            told = parse_json(line)
-            return told["step"], told["tree"]
-        except (ValueError, KeyError, TypeError):
+            told: dict[str, Any] = loads(line)
+            checked(told, AnnotationHead)
+        except ValueError as error:
             raise RunError(
-                f"{self._path}: got the line {line[:80]!r}; expected an object with step and tree. Fix or remove it."
+                f"{self._path}: got the line {line[:80]!r}; expected an object with step and tree, and a list of "
+                f"samples ({error}). Fix or remove it."
             ) from None
+        return told

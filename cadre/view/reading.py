@@ -15,6 +15,7 @@ from cadre.algorithms import plan_of
 from cadre.errors import ConfigError, RunError
 from cadre.experiment import jsonl
 from cadre.experiment.config import dump
+from cadre.experiment.records import Annotation, LeftOut, OfStep, Record, StepMetrics, check, exists, open_plain
 from cadre.experiment.run_directory import Run
 from cadre.experiment.trees import annotate, left_out, pictures, stream, vocabulary
 from cadre.experiment.trees.format import KeptTree, samples
@@ -67,11 +68,11 @@ class RunReader:
         return {"shape": plan.shape.name, "alpha": plan.credit.alpha}
 
     def generation(self) -> int:
-        return sum(1 for _ in jsonl.records(self.folder / "resumed.jsonl"))
+        return sum(1 for _ in jsonl.records(self.folder / "resumed.jsonl", OfStep))
 
     def metrics(self, offset: int, most: int = AT_ONCE) -> Json:
         """The steps from byte `offset` of the file on, `most` bytes or so, by column, and the byte to ask from next."""
-        lines, end = self._since("metrics.jsonl", offset, most)
+        lines, end = self._since("metrics.jsonl", offset, most, StepMetrics)
         names = sorted({name for line in lines for name in line} - {"step"})
         columns = {name: [_finite(line.get(name)) for line in lines] for name in names}
         return {"offset": end, "generation": self.generation(), "steps": [x["step"] for x in lines], "columns": columns}
@@ -81,7 +82,7 @@ class RunReader:
 
     def left_out(self, offset: int, most: int = AT_ONCE) -> Json:
         """What was left out, from byte `offset` of the file on, `most` bytes or so."""
-        lines, end = self._since(left_out.FILE, offset, most)
+        lines, end = self._since(left_out.FILE, offset, most, LeftOut)
         return {"offset": end, "lines": lines}
 
     def entries(self, first: int) -> Json:
@@ -140,6 +141,7 @@ class RunReader:
         for path in annotate.producers(self.folder):
             index = self._said.setdefault(path.stem, AnnotationIndex(path))
             for line in index.of(entry.step, entry.tree):
+                check(line, Annotation, path)
                 for fields in line["samples"]:
                     place = (fields["node"], fields["role"], fields["index"])
                     said.setdefault(place, {})[path.stem] = fields
@@ -149,15 +151,15 @@ class RunReader:
         words = vocabulary.read(self.folder).get(policy, {})
         return [words.get(str(token), f"[{token}]") for token in ids]
 
-    def _since(self, name: str, offset: int, most: int) -> tuple[list[Json], int]:
+    def _since(self, name: str, offset: int, most: int, model: type[Record]) -> tuple[list[Json], int]:
         """The whole lines of a file from a byte on, where one begins, until they are `most` bytes; from its start where
         it was cut meanwhile."""
         path = self.folder / name
-        if not path.is_file():
+        if not exists(path):
             return [], 0
         start = offset if _begins_line(path, offset) else 0
         lines, end = [], start
-        for after, line in jsonl.numbered(path, start):
+        for after, line in jsonl.numbered(path, start, model):
             lines.append(line)
             end = after
             if end - start >= most:
@@ -169,7 +171,7 @@ def _begins_line(path: Path, offset: int) -> bool:
     """Whether a line begins at a byte of a file, or would; not so where it was cut off and written on since."""
     if not 0 < offset <= path.stat().st_size:
         return False
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         file.seek(offset - 1)
         return file.read(1) == b"\n"
 

@@ -16,6 +16,7 @@ from cadre.advantages.batch import TrainingBatch
 from cadre.advantages.filters import cut_off
 from cadre.advantages.samples import ScoredSample
 from cadre.experiment import jsonl
+from cadre.experiment.records import OfStep, refuse_link
 from cadre.learn.token_notes import TokenNote
 from cadre.settings import CreditConfig
 from cadre.types import Node, Place, Tree
@@ -94,11 +95,12 @@ def write(folder: Path, step: int, streams: Mapping[str, Mapping[int, list[Field
 
 
 def producers(folder: Path) -> list[Path]:
-    """The streams of a run, by name."""
+    """The streams of a run, by name. Raises RunError where their folder is a link."""
+    refuse_link(folder / FOLDER)
     return sorted((folder / FOLDER).glob("*.jsonl"))
 
 
 def cut(folder: Path, step: int) -> None:
     """Forget what was said of `step` and of later ones."""
     for path in producers(folder):
-        jsonl.cut(path, lambda line: line["step"] >= step)
+        jsonl.cut(path, lambda line: line["step"] >= step, OfStep)

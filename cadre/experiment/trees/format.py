@@ -101,6 +101,8 @@ def upgraded(line: Json, number: int) -> KeptTree:
     """A line of any version as one of this version; `number` is its place in its step. Raises RunError for one of a
     later version."""
     version = line.get("version", 1)
+    if not isinstance(version, int) or version < 1:
+        raise ValueError(f"version: got {version!r}, expected a number")
     if version > VERSION:
         raise RunError(
             f"trees.jsonl: got format {version}; expected {VERSION} or an older one. The run was made by a later "

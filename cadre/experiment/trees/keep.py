@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cadre.advantages.batch import TrainingBatch
 from cadre.experiment import jsonl
+from cadre.experiment.records import LeftOut, copy_plain, refuse_link
 from cadre.experiment.trees import annotate, left_out, pictures, stream, vocabulary
 from cadre.experiment.trees.format import as_record, images_of
 from cadre.experiment.trees.vocabulary import Vocabulary
@@ -74,17 +74,19 @@ def forget(folder: Path, step: int) -> None:
     """Forget what was written of `step` and of later ones; what the words of a model are stays true."""
     stream.cut(folder, step)
     annotate.cut(folder, step)
-    jsonl.cut(folder / left_out.FILE, lambda line: line["step"] >= step)
+    jsonl.cut(folder / left_out.FILE, lambda line: line["step"] >= step, LeftOut)
 
 
 def copy(folder: Path, into: Path, step: int) -> None:
     """Copy what was kept of the steps before `step` from one run to another, as the first wrote it."""
+    refuse_link(folder / pictures.FOLDER)
     streams = [*folder.glob("*.jsonl"), *annotate.producers(folder)]
     for path in streams:
         if path.name in COPIED or path.parent.name == annotate.FOLDER:
             there = into / path.relative_to(folder)
             there.parent.mkdir(exist_ok=True)
-            shutil.copyfile(path, there)
-    if (folder / pictures.FOLDER).is_dir():
-        shutil.copytree(folder / pictures.FOLDER, into / pictures.FOLDER, dirs_exist_ok=True)
+            copy_plain(path, there)
+    for path in (folder / pictures.FOLDER).glob("*.png"):
+        (into / pictures.FOLDER).mkdir(exist_ok=True)
+        copy_plain(path, into / pictures.FOLDER / path.name)
     forget(into, step)

@@ -12,11 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from cadre.data.atomic import flush
 from cadre.errors import RunError
+from cadre.experiment.records import exists, open_plain
 from cadre.experiment.to_disk import writing
 from cadre.types import Image
 
 FOLDER = "pictures"
+PNG = b"\x89PNG\r\n\x1a\n"
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -34,18 +37,23 @@ def save(folder: Path, images: Iterable[Image]) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 partial = path.with_name(f".partial-{path.name}")
                 partial.write_bytes(image.png)
+                flush(partial)
                 partial.rename(path)
 
 
 def read(folder: Path, digest: str) -> bytes:
     """The file of a picture. Raises RunError where there is none of that name."""
     path = folder / FOLDER / f"{digest}.png"
-    if not DIGEST.fullmatch(digest) or not path.is_file():
+    if not DIGEST.fullmatch(digest) or not exists(path):
         raise RunError(
             f"pictures: {folder} holds none that is called {digest[:80]!r}; expected the digest of one that its trees "
             "show. Restore the folder pictures from a copy."
         )
-    return path.read_bytes()
+    with open_plain(path, folder) as file:
+        png = file.read()
+    if not png.startswith(PNG):
+        raise RunError(f"pictures: {path} is no PNG file; expected one. Restore it from a copy.")
+    return png
 
 
 class Kept:

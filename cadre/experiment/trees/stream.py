@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cadre.experiment import jsonl
+from cadre.experiment.records import IndexLine, TreeHead, check_tree, checked, damaged, exists, loads, open_plain
 from cadre.experiment.trees.format import KeptTree, samples, upgraded
 
 TREES, INDEX = "trees.jsonl", "trees.index.jsonl"
@@ -44,6 +45,9 @@ class Entry:
     roles: tuple[str, ...]
 
 
+FIELDS = tuple(Entry.__dataclass_fields__)
+
+
 def append(folder: Path, record: KeptTree) -> None:
     """Write a tree behind the last whole one, then its line of the index."""
     offset = jsonl.append(folder / TREES, record)
@@ -61,7 +65,7 @@ def fits(folder: Path, record: KeptTree, most: float, beside: int = 0) -> bool:
 def entries(folder: Path) -> list[Entry]:
     """The whole trees of a run, in the order in which they were kept; none where it keeps none."""
     path = folder / TREES
-    if not path.is_file():
+    if not exists(path):
         return []
     known, end = _indexed(folder, jsonl.whole_length(path))
     return [*known, *_unindexed(path, end, known)]
@@ -71,8 +75,8 @@ def _indexed(folder: Path, size: int) -> tuple[list[Entry], int]:
     """The lines of the index that fit the stream, and the byte up to which they tell of it."""
     known: list[Entry] = []
     end = 0
-    for line in jsonl.records(folder / INDEX):
-        entry = Entry(**{**line, "roles": tuple(line["roles"])})
+    for line in jsonl.records(folder / INDEX, IndexLine):
+        entry = Entry(**{name: line[name] for name in FIELDS} | {"roles": tuple(line["roles"])})
         if entry.offset != end or entry.offset + entry.length > size:
             break
         known.append(entry)
@@ -85,19 +89,37 @@ def _unindexed(path: Path, offset: int, before: list[Entry]) -> Iterator[Entry]:
     made: dict[int, int] = {}
     for entry in before:
         made[entry.step] = made.get(entry.step, 0) + 1
-    for end, line in jsonl.numbered(path, offset):
+    for end, line in jsonl.numbered(path, offset, TreeHead):
         number = made.get(line["step"], 0)
         made[line["step"]] = number + 1
-        yield entry_of(upgraded(line, number), offset, end - offset)
+        yield entry_of(_checked(path, line, number), offset, end - offset)
         offset = end
 
 
 def read(folder: Path, entry: Entry) -> KeptTree:
-    """The tree that an entry stands for."""
-    with (folder / TREES).open("rb") as file:
+    """The tree that an entry stands for. Raises RunError where it is damaged."""
+    path = folder / TREES
+    with open_plain(path) as file:
         file.seek(entry.offset)
-        line: dict[str, Any] = json.loads(file.read(entry.length))
-    return upgraded(line, entry.tree)
+        text = file.read(entry.length)
+    try:
+        line: dict[str, Any] = loads(text)
+        checked(line, TreeHead)
+    except ValueError as error:
+        raise damaged(path, f"the tree of step {entry.step} at byte {entry.offset}: {error}") from None
+    return _checked(path, line, entry.tree)
+
+
+def _checked(path: Path, line: dict[str, Any], number: int) -> KeptTree:
+    """A line in the present format, which holds together."""
+    try:
+        tree = upgraded(line, number)
+        check_tree(tree)
+    except ValueError as error:
+        raise damaged(path, f"a tree of step {line['step']}: {error}") from None
+    except (KeyError, TypeError, AttributeError):
+        raise damaged(path, f"a tree of step {line['step']} is of no known format") from None
+    return tree
 
 
 def entry_of(tree: KeptTree, offset: int, length: int) -> Entry:
@@ -138,5 +160,13 @@ def _episodes(tree: KeptTree) -> tuple[list[float], int]:
 
 def cut(folder: Path, step: int) -> None:
     """Forget the trees of `step` and of later ones."""
-    jsonl.cut(folder / INDEX, lambda line: line["step"] >= step)
-    jsonl.cut(folder / TREES, lambda line: line["step"] >= step)
+    jsonl.cut(folder / INDEX, lambda line: line["step"] >= step, IndexLine)
+    jsonl.cut(folder / TREES, lambda line: line["step"] >= step, TreeHead)
+
+
+def index_anew(folder: Path) -> None:
+    """Write the index of a stream whose lines have changed, or that has lost it."""
+    found = entries(folder)
+    (folder / INDEX).unlink(missing_ok=True)
+    for entry in found:
+        jsonl.append(folder / INDEX, asdict(entry))

@@ -10,6 +10,7 @@ from typing import Any
 from cadre.data.atomic import whole
 from cadre.errors import ConfigError
 from cadre.experiment import jsonl
+from cadre.experiment.records import Annotation, refuse_link
 from cadre.experiment.trees import stream
 from cadre.experiment.trees.annotate import FOLDER
 from cadre.experiment.trees.format import KeptTree, samples
@@ -64,7 +65,8 @@ def _row(tree: KeptTree, place: tuple[int, str, int], sample: Row) -> Row:
 
 
 def _credit(folder: Path) -> Iterator[tuple[Place, Row]]:
-    for line in jsonl.records(folder / FOLDER / "credit.jsonl"):
+    refuse_link(folder / FOLDER)
+    for line in jsonl.records(folder / FOLDER / "credit.jsonl", Annotation):
         for said in line["samples"]:
             place = (line["step"], line["tree"], said["node"], said["role"], said["index"])
             yield place, {name: said.get(name) for name in NONE}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cadre.experiment import jsonl
+from cadre.experiment.records import Words
 from cadre.experiment.trees.format import KeptTree, samples
 
 FILE = "vocabulary.jsonl"
@@ -60,6 +61,6 @@ def tokens_of(tree: KeptTree) -> dict[str, set[int]]:
 def read(folder: Path) -> dict[str, dict[str, str]]:
     """By policy: the spelling of each token."""
     words: dict[str, dict[str, str]] = {}
-    for line in jsonl.records(folder / FILE):
+    for line in jsonl.records(folder / FILE, Words):
         words.setdefault(line["policy"], {}).update(line["tokens"])
     return words
