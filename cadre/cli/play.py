@@ -93,11 +93,11 @@ def _print_episode(tree: Tree) -> None:
         ending = (": solved" if branch.success else ": not solved") if branch.over else ""
         paid = {"team": branch.reward.team, **branch.reward.local}
         parts = f" ({listed})" if (listed := _listed(branch.reward.parts)) else ""
-        console.print(f"paid {_listed(paid)}{parts}{ending}", markup=False)
+        console.print(visible(f"paid {_listed(paid)}{parts}{ending}"), markup=False)
 
 
 def _print_under(heading: str, text: str) -> None:
-    console.rule(heading, align="left")
+    console.rule(Text(visible(heading)), align="left")
     console.print(visible(text), markup=False, highlight=False)
 
 

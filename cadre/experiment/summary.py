@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cadre.data.atomic import whole
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, one_line
 from cadre.experiment.config import dump
 from cadre.experiment.run_directory import Run
 
@@ -35,15 +37,22 @@ def lines(run: Run, price: float = 0.0) -> Iterator[str]:
     """The page but for its plots."""
     steps, config = run.metrics(), run.config
     recipe, overrides = run.command()
-    yield from (f"# {run.folder.resolve().name}", "")
+    yield from (f"# {_plain(run.folder.resolve().name)}", "")
     command = " ".join(filter(None, ["cadre train", recipe, *overrides]))
-    yield from (f"`{command}`", "") if recipe else ()
+    yield from (f"`{one_line(command).replace('`', chr(39))}`", "") if recipe else ()
     goal = config.train
-    yield f"{config.env}, {config.algorithm.name}, seed {goal.seed}; {len(steps)} of {goal.steps} steps."
+    yield f"{_plain(config.env)}, {config.algorithm.name}, seed {goal.seed}; {len(steps)} of {goal.steps} steps."
     yield from ("", "## Held-out tasks", "", *_evaluations(run.evaluations()))
     yield from ("", "## Cost", "", *_cost(steps, price))
     yield from ("", "## Made on", "", *_environment(run))
-    yield from ("", "## Settings", "", "```yaml", dump(config).rstrip(), "```")
+    settings = dump(config).rstrip()
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", settings)), default=0))
+    yield from ("", "## Settings", "", f"{fence}yaml", settings, fence)
+
+
+def _plain(text: str) -> str:
+    """A text of a run's records as one line that is no Markdown and no HTML, as a stranger may have written it."""
+    return re.sub(r"([`\[\]|!])", r"\\\1", html.escape(one_line(text), quote=False))
 
 
 def _evaluations(reports: Sequence[Line]) -> Iterator[str]:
@@ -75,11 +84,13 @@ def _cost(steps: Sequence[Line], price: float) -> Iterator[str]:
 def _environment(run: Run) -> Iterator[str]:
     told = run.environment()
     packages = {"cadre": told.get("cadre"), "python": told.get("python"), **told.get("packages", {})}
-    yield f"- {told.get('machine', 'an unknown machine')}"
-    yield "- " + ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+    yield f"- {_plain(told.get('machine', 'an unknown machine'))}"
+    yield "- " + ", ".join(_plain(f"{name} {version}") for name, version in packages.items() if version)
     made_of = {"cadre": "Cadre", "here": "the folder that it was begun in"}
     told_of = [
-        f"{what} at {told['commits'][name]}" for name, what in made_of.items() if name in told.get("commits", {})
+        f"{what} at {_plain(told['commits'][name])}"
+        for name, what in made_of.items()
+        if name in told.get("commits", {})
     ]
     yield f"- commits: {', '.join(told_of) or 'none is known'}; a plus is for changes that were not committed"
 

@@ -1,5 +1,6 @@
 """A run as a page."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -61,3 +62,18 @@ def test_a_picture_that_is_there_is_not_overwritten(run: Run, tmp_path: Path) ->
     assert done.code == 2
     assert "report-2.png exists" in " ".join(done.err.split())
     assert (tmp_path / "report-2.png").read_bytes() == b"mine"
+
+
+def test_texts_of_a_stranger_are_no_html(run: Run) -> None:
+    harm = "`</code><script>harm()</script>\n<img src=x>"
+    (run.folder / "command.json").write_text(json.dumps({"recipe": harm, "overrides": ["a=```"]}))
+    (run.folder / "environment.json").write_text(json.dumps({"machine": harm, "commits": {"cadre": harm}}))
+    run.config = run.config.model_copy(update={"env": f"```\n{harm}"})
+    page = list(summary.lines(run))
+    code = next(line for line in page if line.startswith("`cadre train"))
+    assert code.count("`") == 2
+    fence = page[-1]
+    settings = page[page.index(f"{fence}yaml") + 1]
+    assert fence not in settings
+    rest = [line for line in page if line not in (code, settings)]
+    assert not any("<" in line for line in rest)
