@@ -51,6 +51,8 @@ def check_code(setting: str, path: Path) -> None:
 
 def lies_in(path: Path, folder: Path) -> bool:
     """Return whether a path leads into a folder, by its name or by what its links come to."""
+    if "\0" in str(path):
+        return False
     named = Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder))
     return named or Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
