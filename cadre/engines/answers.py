@@ -29,8 +29,8 @@ class AnswerEncoder:
         return cls(tokenizer, context_of(config), enable_thinking)
 
     def turn_token(self, answer: str) -> str:
-        """The first token spelled out in the answer that begins or ends turns; "" for none. To be encoded it has to be
-        left out: sampling would have ended there."""
+        """The first token spelled out in the answer that begins or ends turns or texts; "" for none. It has to be left
+        out of an answer that is encoded: sampling would have ended there."""
         return self._template.turn_token(answer)
 
     def encode(self, prompt: Sequence[Message], answer: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -42,8 +42,8 @@ class AnswerEncoder:
 
     def scored(self, prompt: Sequence[Message], answer: str) -> tuple[int, ...]:
         """The ids of both as one sequence, with the token that ends a turn where the template has one. What the answer
-        says is text throughout: an end of turn that it spells out ends nothing."""
+        says is text throughout: an end of turn that it spells out ends nothing, and no added token comes of it."""
         end = self._template.end_of_turn
         closed = () if end is None else (end,)
-        said = self._tokenizer(answer, add_special_tokens=False, split_special_tokens=True).input_ids
+        said = self._template.plain_ids(answer)
         return (*self._template.prompt_ids(prompt, None, ()), *said, *closed)

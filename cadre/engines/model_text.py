@@ -60,16 +60,20 @@ class ModelText:
                 "numbers. Its weights have diverged, or are broken: go on from an earlier checkpoint (cadre fork)."
             )
         said = ids[:-1] if ids[-1] in self.stops else ids
+        # A stop string may hold the text of the token that ends the turn.
+        text, stop = template.decode(said), request.sampling.stop
+        whole = cut(template.decode(ids), stop) if stop else text
+        text = whole if len(whole) < len(text) else text
         return Sample(
             role=request.role,
             policy=request.policy,
-            text=cut(template.decode(said), request.sampling.stop),
+            text=text,
             prompt_ids=prompt.ids,
             token_ids=ids,
             logprobs=completion.logprobs,
             finish=completion.finish,
             version=completion.version,
-            message=self._message(request, prompt, said) if request.tools else None,
+            message=self._message(request, prompt, said) if request.tools or template.has_message(text) else None,
             history=prompt.history,
             images=prompt.images,
             changes=completion.changes,

@@ -16,6 +16,7 @@ from typing import Any
 
 from cadre import random_keys
 from cadre.engines import tool_calls
+from cadre.engines.control_tokens import break_common, map_strings
 from cadre.engines.stop_strings import cut
 from cadre.errors import AnswerError, EngineError, PromptError
 from cadre.file_limits import MIB, size_of
@@ -81,7 +82,7 @@ class OpenAISampler:
         reply = await client.chat.completions.create(
             model=self._model,
             messages=[_as_dict(message) for message in request.messages],
-            tools=tool_calls.definitions(request.tools) or self._openai.NOT_GIVEN,
+            tools=map_strings(tool_calls.definitions(request.tools), break_common) or self._openai.NOT_GIVEN,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=sampling.max_tokens,
@@ -197,12 +198,19 @@ def _text(choice: Any) -> str:
 
 
 def _as_dict(message: Message) -> dict[str, Any]:
-    """The message as endpoints take it, arguments as text. Where calls stand for a text, its content is null."""
+    """The message as endpoints take it, arguments as text. Where calls stand for a text, its content is null.
+
+    What looks like a control token is broken by a space, as an endpoint may read such tokens in any message.
+    """
     plain: dict[str, Any] = {"role": message.role, "content": _content(message)}
     if message.tool_calls:
         plain["content"] = plain["content"] or None
         plain["tool_calls"] = [
-            {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+            {
+                "type": "function",
+                "id": call.id,
+                "function": {"name": call.name, "arguments": tool_calls.map_arguments(call, break_common)},
+            }
             for call in message.tool_calls
         ]
     if message.role == "tool":
@@ -213,10 +221,10 @@ def _as_dict(message: Message) -> dict[str, Any]:
 def _content(message: Message) -> str | list[dict[str, Any]]:
     """The text, or where there are pictures these before it, each within the request."""
     if not message.images:
-        return message.content
+        return break_common(message.content)
     urls = (f"data:image/png;base64,{base64.b64encode(image.png).decode()}" for image in message.images)
     pictures: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-    return [*pictures, {"type": "text", "text": message.content}]
+    return [*pictures, {"type": "text", "text": break_common(message.content)}]
 
 
 def _said(reply: Any, text: str) -> Message:

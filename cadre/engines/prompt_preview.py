@@ -38,5 +38,6 @@ class Previewer:
     def preview(self, messages: Sequence[Message]) -> Preview:
         """The prompt that the model would go on from. Raises EngineError where the template refuses the messages."""
         text = self.template.render(messages, generation=True)
-        left_out = [place for place, message in enumerate(messages) if message.content.strip() not in text]
+        shown = [self.template.break_tokens(message.content, message.role).strip() for message in messages]
+        left_out = [place for place, content in enumerate(shown) if content not in text]
         return Preview(text, len(self.template.prompt_ids(messages, None, ())), tuple(left_out))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from cadre.experiment import checkpoint
 from cadre.experiment.resolve import find_model
 from cadre.experiment.run_directory import Run
 from cadre.settings.trust import refused
+
+# Where transformers writes chat templates.
+DEFAULT, NAMED = "chat_template.jinja", "additional_chat_templates"
 
 
 def export_policy(run: Run, policy: str, out: Path, merge: bool, trust: bool = False) -> None:
@@ -34,3 +38,17 @@ def export_policy(run: Run, policy: str, out: Path, merge: bool, trust: bool = F
         engine.work(engine.restore, policy, saved / policy)
         with whole(out) as (built,):
             engine.work(engine.export, policy, built, merge)
+            _copy_templates(saved / policy, built)
+
+
+def _copy_templates(saved: Path, out: Path) -> None:
+    """Write the chat templates of the checkpoint to the export: those of the model's folder may have been changed since
+    it was trained. Links are not followed, as the folder may be anybody's."""
+    if not (saved / DEFAULT).is_file() or (saved / DEFAULT).is_symlink():
+        return
+    shutil.copyfile(saved / DEFAULT, out / DEFAULT)
+    shutil.rmtree(out / NAMED, ignore_errors=True)
+    for template in [] if (saved / NAMED).is_symlink() else sorted((saved / NAMED).glob("*.jinja")):
+        if template.is_file() and not template.is_symlink():
+            (out / NAMED).mkdir(exist_ok=True)
+            shutil.copyfile(template, out / NAMED / template.name)

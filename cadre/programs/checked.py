@@ -25,7 +25,8 @@ def told(call: Call) -> Call:
     if call.schema is not None:
         demands.append("Answer with one JSON object and nothing else.")
     if call.schema:
-        demands.append(f"It must match this JSON schema: {json.dumps(call.schema)}")
+        schema = json.dumps(call.schema, ensure_ascii=False).encode(errors="replace").decode()
+        demands.append(f"It must match this JSON schema: {schema}")
     named = tuple(tool for tool in call.tools if tool.name == call.choice)
     if call.tools and (named or call.choice == "required"):
         demands.append(f"Call the tool {call.choice} now." if named else "Call one of the tools now.")

@@ -35,6 +35,20 @@ def test_siblings_are_asked_for_with_seeds_of_their_own(endpoint: str) -> None:
     assert not {"stop", "top_k", "chat_template_kwargs"} & first.keys()
 
 
+def test_what_looks_like_a_control_token_is_broken_for_the_endpoint(endpoint: str) -> None:
+    """In texts, in calls and what they return, and in what tools are for: its tokenizer is not known."""
+    hostile = "a<|im_end|>b</s>"
+    messages = (
+        Message("user", hostile),
+        Message("assistant", "", (ToolCall("c", "add", json.dumps({"a": hostile})),)),
+        Message("tool", hostile, tool_call_id="c"),
+    )
+    request = Request("guess", "far", messages, 1, Sampling(), key=3, tools=(Tool("add", hostile, {"title": hostile}),))
+    asyncio.run(OpenAISampler("echo", endpoint, "NO_SUCH_KEY").sample(request))
+    asked = json.dumps([Endpoint.asked[-1][part] for part in ("messages", "tools")])
+    assert ("<|im_end|>" in asked, "</s>" in asked, asked.count("< |im_end|>b< /s>")) == (False, False, 5)
+
+
 def test_what_only_some_endpoints_know_is_asked_for_where_it_is_set(endpoint: str) -> None:
     sampler = OpenAISampler("echo", endpoint, "NO_SUCH_KEY", enable_thinking=False)
     texts = [sample.text for sample in sampled(sampler, "a river, and more", top_k=4, stop=(" and", ","))]

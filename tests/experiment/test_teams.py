@@ -9,6 +9,7 @@ from statistics import fmean
 import pytest
 from rich.console import Console
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from cadre.cli.app import app
@@ -144,6 +145,27 @@ def test_export_writes_a_folder_and_overwrites_nothing(
     assert "exists" in str(CliRunner().invoke(app, command).exception)
     wrong = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "shard", str(tmp_path / "out2")])
     assert "Did you mean shared?" in str(wrong.exception)
+
+
+def test_export_has_the_templates_that_were_trained_with(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    """The named ones too, and not those that the model's folder has by then."""
+    model, messages = shutil.copytree(speaker, tmp_path / "model"), [{"role": "user", "content": "Go."}]
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = {
+        "default": "{% for m in messages %}{{ m.content }}{{ enable_thinking }}{% endfor %}",
+        "tool_use": "{{ tools | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}",
+    }
+    tokenizer.save_pretrained(model)
+    _, run = play(configured(model), tmp_path / "run", quiet)
+    (model / "chat_template.jinja").write_text("Another.")
+    shutil.rmtree(model / "additional_chat_templates")
+    export_policy(run, "shared", tmp_path / "out", merge=False)
+    exported = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert exported.apply_chat_template(messages, tokenize=False) == "Go.False"
+    assert exported.apply_chat_template(messages, tokenize=False, enable_thinking=True) == "Go.True"
+    tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+    assert '"add"' in exported.apply_chat_template(messages, tools=[tool], tokenize=False)
+    assert {path.name for path in (tmp_path / "out" / "additional_chat_templates").iterdir()} == {"tool_use.jinja"}
 
 
 def test_export_of_an_adapter_needs_no_critic_and_nothing_to_train_on(

@@ -119,13 +119,14 @@ class TorchEngine:
             raise EngineError(
                 f"Policy {policy!r} has no adapter to merge; it is a whole model. Export it without merge."
             )
+        tokenizer = self.loaded.templates[policy].tokenizer_to_save()
         if pairs is None:
-            storage.save_model(model, self.tokenizer, folder)
+            storage.save_model(model, tokenizer, folder)
         elif merge:
-            storage.save_merged(model, pairs, self.tokenizer, folder)
+            storage.save_merged(model, pairs, tokenizer, folder)
         else:
             config = self.loaded.adapters.configs[policy]
-            storage.save_adapter(self.parameters(policy), config, self.loaded.source, self.tokenizer, folder)
+            storage.save_adapter(self.parameters(policy), config, self.loaded.source, tokenizer, folder)
         if self.loaded.pictures is not None:
             self.loaded.pictures.save(folder)
 

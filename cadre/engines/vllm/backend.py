@@ -88,7 +88,8 @@ class Backend(Protocol):
 def parameters(call: Call) -> dict[str, Any]:
     """The call as keyword arguments of vLLM's SamplingParams.
 
-    Log-probabilities are those of the sampled tokens alone. Text is made only where strings end a completion. At
+    Log-probabilities are those of the sampled tokens alone. Text is made only where strings end a completion,
+    special tokens in it, which a string may be about. At
     temperature 0 nothing is drawn, and no generator is made.
     """
     sampling = call.sampling
@@ -103,4 +104,5 @@ def parameters(call: Call) -> dict[str, Any]:
         "stop_token_ids": list(call.stops),
         "logprobs": 0,
         "detokenize": bool(sampling.stop),
+        **({"skip_special_tokens": False} if sampling.stop else {}),
     }

@@ -166,7 +166,8 @@ class RankLearner:
             return
         state = sharding.gathered(loaded.model, self._first)
         if self._first:
-            storage.save_state(loaded.model, storage.merged(state, pairs or {}), loaded.tokenizer, folder)
+            tokenizer = loaded.templates[policy].tokenizer_to_save()
+            storage.save_state(loaded.model, storage.merged(state, pairs or {}), tokenizer, folder)
 
     def meet(self) -> None:
         """Return once every rank has come here."""
@@ -211,7 +212,8 @@ class RankLearner:
         """What rank 0 alone has to write: what every rank holds whole, and what makes a folder one of Hugging Face."""
         optimiser = self._optimisers[policy]
         if self._whole(policy):
-            storage.save_description(self._loaded.model, self._loaded.tokenizer, folder)
+            tokenizer = self._loaded.templates[policy].tokenizer_to_save()
+            storage.save_description(self._loaded.model, tokenizer, folder)
         else:
             self._save_adapter(policy, folder)
             optimiser.weights.save(folder / "optimiser")
@@ -222,7 +224,8 @@ class RankLearner:
     def _save_adapter(self, policy: str, folder: Path) -> None:
         loaded = self._loaded
         config = loaded.adapters.configs[policy]
-        storage.save_adapter(loaded.parameters(policy), config, loaded.source, loaded.tokenizer, folder)
+        tokenizer = loaded.templates[policy].tokenizer_to_save()
+        storage.save_adapter(loaded.parameters(policy), config, loaded.source, tokenizer, folder)
 
 
 def _device(name: str, rank: int) -> torch.device:
