@@ -134,7 +134,7 @@ class CallForm:
         if not isinstance(inner, dict):
             raise ValueError("no object")
         name = next((inner[key] for key in self.name_keys if key in inner), None)
-        arguments = next((inner[key] for key in self.argument_keys if key in inner), {})
+        arguments: Any = next((inner[key] for key in self.argument_keys if key in inner), {})
         if isinstance(arguments, str):
             arguments = json.loads(arguments)
         return str(name), arguments

@@ -232,7 +232,7 @@ class Template:
         """How a conversation with these tools, or with calls and without tools, is written."""
         use = self.tool_use
         if not use.keeps:
-            raise PromptError(
+            raise EngineError(
                 f"The chat template of {self._tokenizer.name_or_path or 'this model'} leaves out parts of a "
                 "conversation with tools (a call, what it returned, or what was said before), written by itself and in "
                 "words; expected all of it in the prompt. Take a model with another template, or a task without tools."

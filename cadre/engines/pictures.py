@@ -119,9 +119,9 @@ def of_model(source: str, tokenizer: Any, trust_remote_code: bool = False) -> Pi
     return Pictures(source, tokenizer, config, trust_remote_code)
 
 
-def _chat_template(source: str) -> str:
+def _chat_template(source: str) -> str | dict[str, str]:
     written = ProcessorMixin.get_processor_dict(source)[0].get("chat_template")
-    if not isinstance(written, str):
+    if not isinstance(written, str | dict):
         raise EngineError(
             f"The model {source!r} has no chat template, which says where pictures stand; expected one beside its "
             "tokenizer or processor. Add chat_template.jinja."
