@@ -63,9 +63,7 @@ WEIGHED = "return [replace(scored, weight=share(scored) * each[block(scored)]) f
 STD = "return largest * math.sqrt(squares / sum(weight for _, weight in self.weighted))"
 LEFT_OUT = "means.append((total - sum(by_episode[episode][1] for episode in own)) / rest)"
 DISTANCES = "distances = {scored.decision.place: beta * sum(gaps(scored)) for scored in samples}"
-WHITENED = (
-    "advantages = whitened(trained, estimates) if critic.whiten else [estimate.advantages for estimate in estimates]"
-)
+WHITENED = "advantages = whitened(trained, estimates) if critic.whiten else list(map(without_rounding, estimates))"
 OF_POLICY = "loss = self._loss_of(Share(policy, batch, scores), denominators[policy], metrics[policy])"
 ONE_MICRO_BATCH = (
     "loss = self._loss_of(Share(policy, batch, scores), type(denominators[policy]).of("

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cadre.advantages.credit import Credit
 from cadre.advantages.critic_inputs import Critic, CriticInput, critic_datum, critic_inputs, values_of
-from cadre.advantages.gae import Estimate, Values, compute_gae, critic_metrics, whitened
+from cadre.advantages.gae import Estimate, Values, compute_gae, critic_metrics, whitened, without_rounding
 from cadre.advantages.samples import ScoredSample
 from cadre.team import Metrics, Team
 from cadre.types import Datum, Targets
@@ -25,7 +25,7 @@ def judged_by_critic(
     inputs = critic_inputs(trained, critic, team)
     values = values_of(inputs, team)
     estimates = compute_gae(trained, values, credit, critic)
-    advantages = whitened(trained, estimates) if critic.whiten else [estimate.advantages for estimate in estimates]
+    advantages = whitened(trained, estimates) if critic.whiten else list(map(without_rounding, estimates))
     targets = [
         Targets(read.head, read.at, estimate.returns, value) if read.in_sample else None
         for read, estimate, value in zip(inputs, estimates, values, strict=True)

@@ -18,7 +18,7 @@ from cadre.advantages.critic_inputs import Critic
 from cadre.advantages.returns import absolute_reward, reward_to_go, role_reward
 from cadre.advantages.samples import ScoredSample
 from cadre.errors import ConfigError
-from cadre.rewards.rounding import is_constant
+from cadre.rewards.rounding import is_constant, is_rounding
 from cadre.rollout.walk import Decision
 from cadre.team import Metrics
 from cadre.types import Node, Place
@@ -147,6 +147,12 @@ def whitened(samples: Sequence[ScoredSample], estimates: Sequence[Estimate]) -> 
         return tuple((advantage - mean) * scale for advantage in estimate.advantages)
 
     return [white(scored, estimate) for scored, estimate in zip(samples, estimates, strict=True)]
+
+
+def without_rounding(estimate: Estimate) -> tuple[float, ...]:
+    """Return the advantages, 0.0 for those that are rounding: an optimiser that scales gradients would make a step of
+    what a critic that is right misses."""
+    return tuple(0.0 if is_rounding(one, estimate.size) else one for one in estimate.advantages)
 
 
 def critic_metrics(samples: Sequence[ScoredSample], values: Values, estimates: Sequence[Estimate]) -> Metrics:

@@ -17,7 +17,7 @@ from cadre.advantages.credit import Credit
 from cadre.advantages.returns import RETURNS, episode_rewards, episodes_through, part_of_episodes, size_of_returns
 from cadre.advantages.samples import ScoredSample
 from cadre.errors import ConfigError
-from cadre.rewards.rounding import EXACT, is_rounding
+from cadre.rewards.rounding import EXACT, is_constant, is_rounding
 from cadre.rollout.walk import Decision
 from cadre.settings.user_code import load_function
 from cadre.types import Message
@@ -127,7 +127,7 @@ def _judge(key: Key, members: Sequence[ScoredSample], credit: Credit, state: Map
     scale = _finite("algorithm.scale", credit.scale, load_function("algorithm.scale", credit.scale, SCALES)(returns))
     divisor = 1.0 if scale <= 0.0 or is_rounding(scale, returns.size, EXACT) else scale
     if of_the_group(baseline):
-        gains = [0.0] * len(members) if returns.zero_variance else _beyond(returns, baseline, divisor)
+        gains = _beyond(returns, baseline, divisor)
         charges = _of_distances(members, baseline, credit)
         advantages = [gain + paid for gain, paid in zip(gains, charges, strict=True)]
     else:
@@ -176,9 +176,13 @@ def _episodes(
 
 
 def _beyond(returns: GroupReturns, baseline: Baseline, divisor: float) -> list[float]:
-    """What each value is worth beyond its baseline; what float64 leaves of equal numbers is 0.0."""
+    """What each value is worth beyond its baseline: 0.0 where all values and baselines differ by rounding alone. An
+    optimiser that scales gradients makes a step of any residue."""
+    bases = list(baseline(returns))
+    if is_constant([*returns.values, *bases], returns.size):
+        return [0.0] * len(bases)
     beyond = []
-    for value, base in zip(returns.values, baseline(returns), strict=True):
+    for value, base in zip(returns.values, bases, strict=True):
         nothing = is_rounding(value - base, max(abs(value), abs(base), returns.size), EXACT)
         beyond.append(0.0 if nothing else (value - base) / divisor)
     return beyond

@@ -212,7 +212,7 @@ def size_of_returns(decision: Decision, credit: Credit) -> float:
         return SUMS[credit.returns](decision, credit, absolute_reward)
     if credit.returns == "difference":
         value, of_root, of_node, episodes = _values(decision, credit, absolute_reward)
-        return (2 * value + of_root + of_node) / math.sqrt(episodes)
+        return 2 * max(value, of_root, of_node) / math.sqrt(episodes)
     if credit.returns == "passed":
         return 1.0
     # A function of the user's may scale rewards down, so that only the residue of float64 can be told from signal.

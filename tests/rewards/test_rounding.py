@@ -137,12 +137,31 @@ def test_whitening_and_explained_variance_see_no_rounding(scale: float) -> None:
         assert explained_variance(values, values) == pytest.approx(wanted)
 
 
-def test_a_critic_that_is_right_up_to_rounding_leaves_no_advantage() -> None:
-    """The values of a head are float32: what they miss 0.7 by is no reason to learn."""
+@pytest.mark.parametrize("whiten", [True, False])
+def test_a_critic_that_is_nearly_right_leaves_no_step_for_an_optimiser_that_scales(whiten: bool) -> None:
     said = iter((0.69999999, 0.70000005, 0.69999999, 0.7))
     learner = Learner(says=lambda datum, place: next(said))
-    batch = build_batch([Tree(Task("t", {}), paid([0.7, 0.7, 0.7, 0.7]))], named("ippo"), team_of(learner))
-    assert {datum.advantages[-1] for datum in batch.data} <= {0.0}
+    plan = named("ippo", whiten=whiten)
+    batch = build_batch([Tree(Task("t", {}), paid([0.7, 0.7, 0.7, 0.7]))], plan, team_of(learner))
+    assert {datum.advantages[-1] for datum in batch.data} == {0.0}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_baselines_that_are_not_made_of_the_group_see_no_rounding_either(scale: float) -> None:
+    """Mistake: Adam makes a whole step of an advantage of 1e-7, as it divides by the gradient's own size."""
+    values = equal(scale, np.float32, 4)
+    trees = [Tree(Task("t", {}), paid(values))]
+    assert {datum.advantages[-1] for datum in build_batch(trees, named("tree_rl"), team_of(Learner())).data} == {0.0}
+    state = {"a": values[0]}
+    batch = build_batch(trees, named("spiral"), team_of(Learner()), state)
+    assert {datum.advantages[-1] for datum in batch.data} == {0.0}
+    assert [group.silent for group in batch.groups] == [True]
+    for offset in (0.0, 1e6):
+        trees = [Tree(Task("t", {}), paid([scale * (offset + value) for value in (0.0, 1.0)]))]
+        batch = build_batch(trees, named("spiral"), team_of(Learner()), {"a": scale * (offset + 0.5)})
+        assert [d.advantages[-1] for d in batch.data] == pytest.approx([-0.5 * scale, 0.5 * scale], rel=1e-4)
+        batch = build_batch(trees, named("tree_rl"), team_of(Learner()))
+        assert [d.advantages[-1] for d in batch.data] == pytest.approx([-scale, scale], rel=1e-4)
 
 
 @pytest.mark.parametrize("scale", SCALES)
