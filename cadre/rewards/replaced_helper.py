@@ -5,7 +5,8 @@ sandbox, in one process with both, and is of the standard library alone.
 
 genuine     the helper's own answers, as ever: a function that notices looks at the helper otherwise than by calling it
 zero        the zero of the type that it answers with first: 0, '', [], False, None, and so on for each of a tuple
-first       its first answer, every time; an error where that is a function or several items to come, which work later
+first       its first answer, every time; where that works later, as functions and iterators do, the first that it gives
+other       its own answer, changed within its type: one more, not it, an item or a letter more
 lagged      the latest of its earlier answers that differs from the one that is due
 identity    the first argument that is of the answer's type
 `..._same`  its own answers, and an error at the first that the replacement of that name would change
@@ -60,6 +61,25 @@ def cadre_replaced(original: Any, kind: str) -> Any:
             return tuple(map(zero, value))
         raise RuntimeError("no zero")
 
+    def changed(value: Any) -> Any:
+        if value is None or isinstance(value, bool):
+            return 0 if value is None else not value
+        if isinstance(value, (int, float, complex)):
+            return value + 1
+        if isinstance(value, str):
+            return value + "?"
+        if isinstance(value, bytes):
+            return value + b"?"
+        if isinstance(value, tuple):
+            return tuple(map(changed, value)) or (None,)
+        if isinstance(value, list):
+            return [*value, None]
+        if isinstance(value, (set, frozenset)):
+            return value | {None}
+        if isinstance(value, dict):
+            return {**value, None: None}
+        raise RuntimeError("no other")
+
     def identity(value: Any, arguments: Any, keywords: Any) -> Any:
         for given in (*arguments, *keywords.values()):
             if type(given) is type(value):
@@ -77,12 +97,16 @@ def cadre_replaced(original: Any, kind: str) -> Any:
             return handed(*kept[0])
         same = kind.endswith("_same")
         own, runs = answer(*(arguments, keywords) if same or kind == "first" else copied((arguments, keywords)))
-        if kind == "first" and ((runs and len(own) > 1) or isinstance(own, types.FunctionType)):
-            raise RuntimeError("no constant")
+        if kind == "first" and runs:
+            own = own[:1] * len(own)
+        if kind == "first" and isinstance(own, types.FunctionType):
+            own = cadre_replaced(own, kind)
         keeps = handed(own, False)
         if kind == "zero":
             kept.append((zero(own), runs))
             return handed(*kept[0])
+        if kind == "other":
+            return handed(changed(own), runs)
         if kind.startswith("identity"):
             other = (identity(own, arguments, keywords), runs)
         else:

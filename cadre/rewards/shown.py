@@ -50,11 +50,13 @@ class Shown:
         return self.composes(said, out) or self.stands_in_statement(said, out)
 
     def composes(self, said: Words, out: Words) -> bool:
-        """Whether shown cases one after another make up a test, with a count before them or without."""
-        counted = said[1:] if said and isinstance(said[0], float) else said
-        return any(self.made_of(rest, out) for rest in {said, counted} if rest)
+        """Whether shown cases one after another make up a test, or do so after a count; then what comes after the last
+        of them is not read."""
+        counted = isinstance(said[0], float) if said else False
+        return len(said) in self.ends(said, out) or (counted and max(self.ends(said[1:], out), default=0) > 0)
 
-    def made_of(self, said: Words, out: Words) -> bool:
+    def ends(self, said: Words, out: Words) -> set[int]:
+        """The numbers of words at which shown cases one after another, from the first word on, have printed `out`."""
         reached, waiting = {(0, 0)}, [(0, 0)]
         while waiting:
             here, there = waiting.pop()
@@ -64,7 +66,7 @@ class Shown:
                 if fits and ahead not in reached:
                     reached.add(ahead)
                     waiting.append(ahead)
-        return (len(said), len(out)) in reached
+        return {here for here, there in reached if there == len(out)}
 
     def stands_in_statement(self, said: Words, out: Words) -> bool:
         """Whether the statement has the input and then, with nothing but joining words between, the output."""

@@ -3,7 +3,8 @@
 A test is a pair of an input and an output for a script, otherwise an assert on what the function returns, which can
 look at nothing else (`cadre.rewards.source.looks_at_values`). Tests on what the problem shows already do not count:
 they would be copied, not written. The right program and the wrong ones are written alike, and run equally often in an
-order that hangs on the tests; tests whose verdict on equal runs differs are none.
+order that hangs on the tests; tests whose verdict on equal runs differs are none. Where the only right program is one
+that a model wrote, tests have to tell it from its own answers changed, too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from cadre import random_keys
 from cadre.data.records import Program
 from cadre.rewards.code import LIMITS, StdioTests, Tests, UnitTests, all_tests, extract_code, fenced, judge, ready
 from cadre.rewards.inspect import ask, respelt
+from cadre.rewards.pairs import REPLACED
 from cadre.rewards.shown import Shown, shown_by
 from cadre.sandbox import default
 from cadre.sandbox.checkers import Verdict
@@ -121,14 +123,27 @@ async def worth(tests: Tests | None, program: Program, right: str, count: int) -
     if tests is None or not right:
         return Worth(tests is not None)
     wrong = await mutants(program, right, count)
+    # Who wrote the right program may have written it so that whatever is changed in it shows in any test.
+    lying = (
+        [answering(program, right, kind) for kind in ("zero", "other")] if right != program.reference and wrong else []
+    )
     written_alike: str = await ask("plain", source=right) or right
-    verdicts = await repeated([ready(program, one) for one in (written_alike, *wrong)], tests, program.id)
+    programs = [ready(program, written_alike), *(ready(program, one) for one in wrong), *filter(None, lying)]
+    verdicts = await repeated(programs, tests, program.id)
     if not all(same(runs) for runs in verdicts):
         return Worth(False)
     verdict, *others = (runs[0] for runs in verdicts)
     if not verdict.ok:  # wrong tests tell nothing
         return Worth(True, verdict.share, 0.0)
-    return Worth(True, 1.0, sum(not other.ok for other in others) / len(wrong) if wrong else None)
+    groups = [group for group in (others[: len(wrong)], others[len(wrong) :]) if group]
+    return Worth(True, 1.0, min((sum(not one.ok for one in group) / len(group) for group in groups), default=None))
+
+
+def answering(program: Program, right: str, kind: str) -> str:
+    """A right program for a function, with answers of the right type that are not its own; see `replaced_helper`."""
+    if not program.entry:
+        return ""
+    return f"{ready(program, right)}\n\n{REPLACED}\n\n{program.entry} = cadre_replaced({program.entry}, {kind!r})\n"
 
 
 async def repeated(programs: list[str], tests: Tests, name: str) -> list[list[Verdict]]:

@@ -300,3 +300,27 @@ def test_a_shown_input_with_more_that_nobody_reads_is_none_of_ones_own(given: st
     problem = Program("s", "Sum.", "", "", public=(("3 4\n", "7\n"),), hidden=(("1 1", "2"),))
     answer = f"```input\n{given}\n```\n```output\n{expected}\n```"
     assert (asyncio.run(tester.written(answer, problem)) is not None) is own
+
+
+# Each guard that a mutant turns round raises or answers what is equal to nothing, whatever it is called with.
+GUARDED = "def add(a=0, b=0):\n" + "".join(
+    f"    if {n} != {n}: {end}\n" for n in range(20) for end in ("raise ValueError", "return float('nan')")
+)
+
+
+@pytest.mark.parametrize(
+    ("test", "kills"),
+    [
+        ("add(4, 4) == add(4, 4)", 0.0),
+        ("[add(4, 4) for _ in range(3)]", 0.0),
+        ("str(add(4, 4)) != ''", 0.0),
+        ("add(4, 4) is not None", 0.0),
+        ("add(4, 4) == 8", 1.0),
+        ("add(0, 0) == 0", 0.5),  # the zero of its type is right here
+    ],
+)
+def test_a_program_that_betrays_each_change_makes_no_test_a_good_one(test: str, kills: float) -> None:
+    """Without a reference the coder's program is the right one, and its mutants hang on how that is written."""
+    problem = Program("g", "Add two numbers.", "add", tests=PROBLEM.tests, names=("add",))
+    found = worth_of(f"assert {test}", problem, GUARDED + "    return a + b")
+    assert found == Worth(True, 1.0, kills)
