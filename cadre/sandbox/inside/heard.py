@@ -29,7 +29,8 @@ NAMES = {kind.__name__: kind for kind in (Counter, OrderedDict, defaultdict, deq
 MOST_CALLS, MOST_SCALARS = 2000, 5000  # of a test; of a value
 GAP = 8  # words that may stand between the values of an example in a text
 TOKEN = re.compile(
-    r"""(?P<quoted>"[^"\n]*"|(?<!\w)'[^'\n]*'(?!\w))|(?P<number>[-+]?\d[\d_]*(?:\.\d+)?(?:[eE][-+]?\d+)?)|(?P<word>[^\W\d]\w*)"""
+    r"""(?P<quoted>"[^"\n]*"|(?<!\w)'[^'\n]*'(?!\w))|(?P<number>[-+]?\d[\d_]*(?:\.\d+)?(?:[eE][-+]?\d+)?)|"""
+    r"(?P<word>[^\W\d]\w*|[-=]+>|[→➞⇒=:\n])"
 )
 SAID: dict[str, Any] = {"true": True, "yes": True, "false": False, "no": False, "none": None, "null": None}
 RAISED = object()  # the answer of a call that raised
@@ -125,7 +126,8 @@ def same(one: Any, other: Any) -> bool:
         if unordered:
             mine, theirs = (sorted(rows, key=order) for rows in (mine, theirs))
         left, right = (list(itertools.chain.from_iterable(rows)) for rows in (mine, theirs))
-        if len(left) == len(right) and all(map(same_scalar, left, right)):
+        held = len(left) == len(right) and all(map(same_scalar, left, right))
+        if held and (left or len(mine) == len(theirs)):  # [[], []] is not []
             return True
     return False
 
@@ -190,7 +192,7 @@ def is_in_words(call: Call, tokens: list[Token]) -> bool:
     given, answer = list(values(call.told)), list(values(call.answer))
     if not given or not answer or equal(given, answer) or len(given) + len(answer) > len(tokens):
         return False
-    return appear(given + answer, tokens) or appear(answer + given, tokens)
+    return appear(given, answer, tokens) or appear(answer, given, tokens)
 
 
 def values(value: Any) -> Iterator[Any]:
@@ -204,23 +206,25 @@ def values(value: Any) -> Iterator[Any]:
         yield value
 
 
-def appear(wanted: list[Any], tokens: list[Token]) -> bool:
-    starts = (place for place, token in enumerate(tokens) if shows(token, wanted[0]))
-    return any(follow(wanted[1:], tokens[place + 1 :]) for place in starts)
+def appear(first: list[Any], second: list[Any], tokens: list[Token]) -> bool:
+    """Whether the values come one after another, with a word or a sign between the first ones and the second."""
+    starts = (place for place, token in enumerate(tokens) if shows(token, first[0]))
+    return any(follow(first[1:] + second, len(first) - 1, tokens[place + 1 :]) for place in starts)
 
 
-def follow(wanted: list[Any], tokens: list[Token]) -> bool:
-    """Whether the values come next in the tokens, one after another, with nothing but words between."""
-    place = skipped = 0
-    for value in wanted:
+def follow(wanted: list[Any], second: int, tokens: list[Token]) -> bool:
+    """Whether the values come next in the tokens, with nothing but words between: something before that one which is
+    `second`, as the items of one list are no call and its answer."""
+    place = 0
+    for number, value in enumerate(wanted):
+        begun = place
         while place < len(tokens) and not shows(tokens[place], value):
-            skipped += 1
-            if not tokens[place][1] or skipped > GAP:
+            if not tokens[place][1] or place - begun == GAP:
                 return False
             place += 1
-        if place == len(tokens):
+        if place == len(tokens) or (number == second and place == begun):
             return False
-        place, skipped = place + 1, 0
+        place += 1
     return True
 
 
@@ -228,7 +232,7 @@ def shows(token: Token, value: Any) -> bool:
     """Whether a token stands for a value; a word only for a text of its letters, which one letter is too few for."""
     shown, word = token
     if isinstance(value, str):
-        return shown == value and (not word or len(value) > 1)
+        return shown == value and len(value) > word  # a mere word needs two letters, a quoted text one
     if word or isinstance(shown, str):
         return False
     if any(isinstance(one, bool) or one is None for one in (shown, value)):
