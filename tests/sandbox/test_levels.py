@@ -283,6 +283,10 @@ def test_the_filter_allows_exactly_the_list(monkeypatch: pytest.MonkeyPatch, mac
         return answer(filters, number, arguments, arch)
 
     allow, deny = seccomp.ALLOW, seccomp.ERRNO | 1
+    unnamed = seccomp.head(1234) + seccomp.tail(folder, unnamed=True)
+    for number in always - special - {None}:
+        refused = number == syscalls.NUMBERS["uname"][column]
+        assert answer(unnamed, number, machine=arch) == (deny if refused else allow)
     targets = (1234, 1, 0, 0xFFFFFFFF)
     assert [of("kill", target, 15) for target in targets] == [allow, deny, deny, deny]
     assert [of("tgkill", target, 1234, 15) for target in targets] == [allow, deny, deny, deny]
