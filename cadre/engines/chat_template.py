@@ -150,6 +150,8 @@ class Template:
 
         Without a call the message is the text as it stands, but for channels: of those it has what was said to others.
         """
+        if token_ids and token_ids[-1] in (self.end_of_turn, self._tokenizer.eos_token_id):
+            token_ids = token_ids[:-1]
         text = self.decode(token_ids)
         if self._has_channels and (channels := call_forms.read_channels(text)) is not None:
             if not channels.calls:

@@ -210,6 +210,13 @@ def test_a_lone_named_template_is_the_default_one():
         template({"one": CONTENT, "two": CONTENT})
 
 
+@pytest.mark.parametrize("name", ["hermes", "llama bare", "pythonic", "mistral"])
+def test_a_call_is_read_with_the_end_of_its_turn_too(name):
+    one = template(forms.chat(forms.FORMS[name]))
+    said = (*ids(one, written(one, (call({"word": "x"}),))), one.end_of_turn)
+    assert [c.name for c in one.said((), said, TOOLS).tool_calls] == ["find"]
+
+
 THINKING = CONTENT.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
 
 
