@@ -13,7 +13,9 @@ system's time changes nothing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import os
 import signal
 import threading
 import time
@@ -32,6 +34,10 @@ GRACE_S = 2.0
 # How often the alarm sounds again, should the code have caught it and gone on.
 AGAIN_S = 1.0
 MOST_CLOSES = 10
+# After so many seconds of a call the log tells of it, and again after as many more.
+NOTE_S = 60.0
+
+log = logging.getLogger("cadre.rollout")
 
 
 class Overrun(BaseException):
@@ -85,9 +91,49 @@ def hurry() -> None:
 
 
 class _Held:
-    """How long stretches of blocking code have held the loop up so far, all of them together."""
+    """How long stretches of blocking code have held the loop up so far, all of them together, and whose does now."""
 
     seconds = 0.0
+    by: Deadline | None = None
+
+
+class _Notes:
+    """Tells in the log of calls that take long, before their time is over. A thread does so, as a call may hold up the
+    loop; it is made with the first call, and anew in a forked process."""
+
+    calls: set[Deadline] = set()
+    process = 0
+
+    @classmethod
+    @contextmanager
+    def of(cls, deadline: Deadline) -> Iterator[None]:
+        """Within it the call is under way."""
+        if cls.process != os.getpid():
+            cls.process, cls.calls = os.getpid(), set()
+            threading.Thread(target=cls._run, name="cadre-notes", daemon=True).start()
+        cls.calls.add(deadline)
+        try:
+            yield
+        finally:
+            cls.calls.discard(deadline)
+
+    @classmethod
+    def _run(cls) -> None:
+        while True:
+            time.sleep(NOTE_S / 12)
+            # While one call holds the loop up, the others are not slow but wait for it.
+            blocking = _Held.by
+            for deadline in [blocking] if blocking is not None else list(cls.calls):
+                if deadline.spent >= deadline.noted + NOTE_S:
+                    deadline.noted = deadline.spent
+                    limit = f"{deadline.seconds:g} s" if deadline.seconds < math.inf else "any time"
+                    log.warning(
+                        "%s: not done after %.0f s; it may take %s (%s).",
+                        deadline.what,
+                        deadline.noted,
+                        limit,
+                        deadline.setting,
+                    )
 
 
 class Deadline:
@@ -99,7 +145,7 @@ class Deadline:
     def __init__(self, what: str, seconds: float, setting: str) -> None:
         self.what, self.seconds, self.setting = what, seconds, setting
         self._began, self._others = time.monotonic(), -_Held.seconds
-        self.cleaning_up = False
+        self.cleaning_up, self.noted = False, 0.0
         self._lines, self._waited, self._waits_since = 0, 0.0, 0.0
 
     @property
@@ -115,7 +161,14 @@ class Deadline:
 
     def blocking(self, function: Callable[..., T], *arguments: Any) -> T:
         """What the function returns. Raises DeadlineError where it has not by then."""
+        if self in _Notes.calls:  # a stretch of a call that is awaited
+            return self._blocking(function, *arguments)
+        with _Notes.of(self):
+            return self._blocking(function, *arguments)
+
+    def _blocking(self, function: Callable[..., T], *arguments: Any) -> T:
         alarm, began = _Alarm(GRACE_S if self.cleaning_up else self.left), time.monotonic()
+        held_by, _Held.by = _Held.by, self
         try:
             try:
                 alarm.on()
@@ -128,6 +181,7 @@ class Deadline:
             raise
         finally:
             alarm.off()
+            _Held.by = held_by
             took = time.monotonic() - began
             _Held.seconds += took
             self._others -= took
@@ -139,7 +193,8 @@ class Deadline:
         """What the work returns. Raises DeadlineError where it has not by then, and cancels it."""
         mine = _current.set(self)
         try:
-            return await _Driven(work, self)
+            with _Notes.of(self):
+                return await _Driven(work, self)
         finally:
             _current.reset(mine)
 

@@ -287,3 +287,28 @@ def test_a_call_costs_little_more_for_it() -> None:
         return (time.perf_counter() - began) / 200
 
     assert asyncio.run(many()) < 5e-4
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_a_call_that_takes_long_is_told_of(
+    blocks: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its time is over, and of a call that holds the loop up alone, not of those that wait for it."""
+    monkeypatch.setattr(deadlines, "NOTE_S", 0.2)
+    monkeypatch.setattr(deadlines._Notes, "process", 0)  # a thread that looks as often
+
+    async def slow() -> None:
+        if blocks:
+            time.sleep(0.7)
+        else:
+            await asyncio.sleep(0.7)
+
+    async def both() -> None:
+        await asyncio.gather(
+            Deadline("one beside", 60.0, "episodes.step_seconds").awaiting(asyncio.sleep(0.01)),
+            Deadline("task 7: step()", 60.0, "episodes.step_seconds").awaiting(slow()),
+        )
+
+    asyncio.run(both())
+    assert "task 7: step(): not done after 0 s; it may take 60 s (episodes.step_seconds)." in caplog.messages
+    assert not any("one beside" in message for message in caplog.messages)

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from cadre import random_keys
+from cadre.engines import host_memory
 from cadre.errors import EngineError
+from cadre.file_limits import size_of
 from cadre.settings import LoraConfig
 
 Segments = Sequence[tuple[str, int]]  # a policy and how many rows in a row are its
@@ -27,6 +29,17 @@ Segments = Sequence[tuple[str, int]]  # a policy and how many rows in a row are 
 def segments(policies: Sequence[str]) -> Segments:
     """`("a", "a", "b")` as `[("a", 2), ("b", 1)]`."""
     return [(policy, len(list(rows))) for policy, rows in groupby(policies)]
+
+
+def _check_memory(policy: str, config: LoraConfig, layers: Mapping[str, Any]) -> None:
+    """Raise EngineError where an adapter takes more than this machine has, before it is allocated."""
+    sides = sum(linear.in_features + linear.out_features for linear in layers.values())
+    needed, there = 4 * config.rank * sides, host_memory.total()
+    if needed > there:
+        raise EngineError(
+            f"team.policies.{policy}.lora.rank: got {config.rank:,}, with which the adapter takes {size_of(needed)}, "
+            f"and this machine has {size_of(there)} of memory; expected a rank such as 16. Lower it."
+        )
 
 
 @dataclass(frozen=True)
@@ -60,6 +73,7 @@ class Adapters:
         self._fewer: Segments = ()
         for policy, config in configs.items():
             chosen = targeted_layers(model, config, policy)
+            _check_memory(policy, config, chosen)
             self.pairs[policy] = {name: _fresh(linear, config, (seed, policy, name)) for name, linear in chosen.items()}
         for name in {name: None for pairs in self.pairs.values() for name in pairs}:
             model.get_submodule(name).register_forward_hook(self._hook(name))

@@ -311,3 +311,8 @@ def test_policies_that_cannot_share_a_base_are_refused(folders, policies, messag
 def test_a_whole_model_has_nothing_to_merge(engine, tmp_path):
     with pytest.raises(EngineError, match="no adapter to merge"):
         engine().export("p", tmp_path, merge=True)
+
+
+def test_an_adapter_beyond_the_memory_is_refused_before_it_is_made(team):
+    with pytest.raises(EngineError, match=r"team\.policies\.p\.lora\.rank: got 1,000,000,000, .* this machine has"):
+        team({"p": 10**9})
