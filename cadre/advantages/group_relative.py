@@ -178,7 +178,14 @@ def _episodes(
 def _beyond(returns: GroupReturns, baseline: Baseline, divisor: float) -> list[float]:
     """What each value is worth beyond its baseline: 0.0 where all values and baselines differ by rounding alone. An
     optimiser that scales gradients makes a step of any residue."""
-    bases = list(baseline(returns))
+    bases, name = list(baseline(returns)), getattr(baseline, "__name__", "the function").removeprefix("_")
+    if len(bases) != len(returns.values):
+        raise ConfigError(
+            f"algorithm.baseline: {name} returned {len(bases)} numbers for a group of {len(returns.values)}; expected "
+            "one a sample. Return as many."
+        )
+    for base in bases:
+        _finite("algorithm.baseline", name, base)
     if is_constant([*returns.values, *bases], returns.size):
         return [0.0] * len(bases)
     beyond = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -148,13 +149,18 @@ def check_functions(key: str, axes: Custom | Comparison) -> None:
     load_function(f"{key}.returns", axes.returns, RETURNS)
     load_function(f"{key}.group", axes.group, GROUPINGS)
     scale = load_function(f"{key}.scale", axes.scale, SCALES)(TWO_RETURNS)
-    if not isinstance(scale, int | float):
-        raise ConfigError(f"{key}.scale: {axes.scale} returned {scale!r}; expected one number. Return that.")
+    if not isinstance(scale, int | float) or not math.isfinite(scale):
+        raise ConfigError(f"{key}.scale: {axes.scale} returned {scale!r}; expected one finite number. Return that.")
     baseline: Any = load_function(f"{key}.baseline", axes.baseline, BASELINES)(TWO_RETURNS)
     if not isinstance(baseline, list | tuple) or len(baseline) != len(TWO_RETURNS.values):
         raise ConfigError(
             f"{key}.baseline: {axes.baseline} returned {baseline!r} for a group of {len(TWO_RETURNS.values)}; "
             "expected a list with a number a sample. Return that."
+        )
+    if not all(isinstance(number, int | float) and math.isfinite(number) for number in baseline):
+        raise ConfigError(
+            f"{key}.baseline: {axes.baseline} returned {baseline!r} for the returns {TWO_RETURNS.values}; expected "
+            "finite numbers. Guard against what it divides by."
         )
 
 
