@@ -1,8 +1,13 @@
 """The contract check passes sound environments and names what is broken in unsound ones."""
 
 import asyncio
+import copy
 import itertools
+import json
+import random
 import threading
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,7 +16,7 @@ from cadre.env import Env
 from cadre.envs.check import ACTIONS, DRAWN_MOVES, check_env, examine
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ContractError
-from cadre.types import Message, Observation, Reward, Task
+from cadre.types import Message, Observation, Reward, Task, Tool
 from tests.games import Digit, Pair, Relay
 
 
@@ -381,3 +386,156 @@ def test_a_first_prompt_is_not_as_long_as_what_was_said_to_try_the_environment()
     prompts = asyncio.run(examine(game_of(Relay), actions=["9" * 5_000])).prompts
     assert prompts["runner"][0].content.startswith("train-0 runner turn=0 note=9999")
     assert len(prompts["runner"][0].content) < 200
+
+
+class Board:
+    def __init__(self) -> None:
+        self.cells = [0, 0, 0, 0]
+
+
+class Shallow(Relay):
+    """Its forks have one board together."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.board = Board()
+
+    def fork(self):
+        return copy.copy(self)
+
+    def observe(self):
+        seen = super().observe()
+        shown = Message("user", f"{self.board.cells}")
+        return {role: replace(one, messages=(*one.messages, shown)) for role, one in seen.items()}
+
+    async def step(self, actions):
+        self.board.cells[3] += 1
+        return await super().step(actions)
+
+
+class ShallowMended(Shallow):
+    def fork(self):
+        fork = copy.copy(self)
+        fork.board, fork.past = copy.deepcopy(self.board), list(self.past)
+        return fork
+
+
+class ShallowLeftOut(Shallow):
+    def fork(self):
+        return Env.fork(self)
+
+
+class OfTheClass(Relay):
+    heard: ClassVar[list] = []
+
+    async def step(self, actions):
+        self.heard.append(1)
+        await super().step(actions)
+        return Reward(team=float(len(self.heard)))
+
+
+class OfTheClassMended(OfTheClass):
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.heard = []
+
+
+TASKS = {
+    split: [Task(f"{split}-{i}", {"digit": i, "split": split, "left": [1, 2, 3, 4]}) for i in range(6)]
+    for split in ("train", "test")
+}
+
+
+class EatsItsTask(Relay):
+    """Its task is changed in place, so that it pays differently when it is played again."""
+
+    @classmethod
+    def tasks(cls, split):
+        return TASKS[split]
+
+    async def step(self, actions):
+        self.task.data["left"].pop()
+        await super().step(actions)
+        return Reward(team=float(len(self.task.data["left"])))
+
+
+class EatsItsOwn(EatsItsTask):
+    def __init__(self, task: Task) -> None:
+        super().__init__(replace(task, data=copy.deepcopy(task.data)))
+
+
+class Draws(Digit):
+    async def step(self, actions):
+        await super().step(actions)
+        return Reward(team=random.random())
+
+
+class DrawsSeeded(Digit):
+    async def step(self, actions):
+        await super().step(actions)
+        return Reward(team=random.Random(f"{self.task.id}").random())
+
+
+class CallsTools(Digit):
+    """One that takes samples, and is paid by the arguments of a call."""
+
+    schema: ClassVar[dict] = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "integer", "minimum": 2},
+            "how": {"enum": ["slow", "fast"]},
+            "x": {"type": "array"},
+        },
+        "required": ["a"],
+    }
+
+    def observe(self):
+        tools = (Tool("add", "Adds.", self.schema),)
+        return {role: replace(one, tools=tools) for role, one in super().observe().items()}
+
+    async def step_samples(self, samples):
+        (sample,) = samples.values()
+        for call in sample.message.tool_calls:
+            CALLED.append(json.loads(call.arguments))
+        return await self.step({role: one.text for role, one in samples.items()})
+
+
+CALLED: list[dict] = []
+
+
+class BreaksOnCalls(CallsTools):
+    async def step_samples(self, samples):
+        (sample,) = samples.values()
+        if sample.message.tool_calls:
+            raise KeyError("calls")
+        return await super().step_samples(samples)
+
+
+@pytest.mark.parametrize(
+    ("broken", "wanted", "mended"),
+    [
+        (Shallow, ["moved the original in self.board.cells[3]", "Copy self.board.cells in fork()"], ShallowMended),
+        (Shallow, ["or leave out fork()"], ShallowLeftOut),
+        (OfTheClass, ["OfTheClass.heard", "an attribute of self in __init__"], OfTheClassMended),
+        (EatsItsTask, ["changed the task itself, in data['left']", "copy.deepcopy(task.data)"], EatsItsOwn),
+        (Draws, ["seed random.Random from the task"], DrawsSeeded),
+    ],
+)
+def test_what_is_advised_mends_it(broken: type[Env], wanted: list[str], mended: type[Env]) -> None:
+    with pytest.raises(ContractError) as caught:
+        asyncio.run(check_env(game_of(broken)))
+    for part in wanted:
+        assert part in str(caught.value)
+    assert "Draw nothing unseeded" not in str(caught.value) or broken is Draws
+    for tasks in TASKS.values():
+        for task in tasks:
+            task.data["left"][:] = [1, 2, 3, 4]
+    assert asyncio.run(check_env(game_of(mended)))
+
+
+def test_samples_and_calls_of_tools_are_tried() -> None:
+    CALLED.clear()
+    assert asyncio.run(check_env(game_of(CallsTools)))
+    assert {"a": 2, "how": "slow", "x": ["x"]} in CALLED
+    with pytest.raises(ContractError, match=r"step_samples: raised KeyError: 'calls' at line \d+ .* a call of add"):
+        asyncio.run(check_env(game_of(BreaksOnCalls)))
