@@ -6,7 +6,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; one Ctrl-C or SIGTERM ends it in order from the first import on."""
+    """Run the command line; one Ctrl-C, SIGTERM or SIGHUP ends it in order from the first import on."""
     with stoppable():
         from cadre.cli.app import main as run
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command without a traceback, whatever it is at. A training hears them itself while it runs.
+"""Ctrl-C, SIGTERM and SIGHUP end a command without a traceback, whatever it is at. A training hears them itself.
 
 Nothing but the standard library is imported here: what is imported meanwhile is a part of what can be stopped.
 """
@@ -10,8 +10,10 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stop:
@@ -31,7 +33,9 @@ def stoppable() -> Iterator[None]:
         yield
         return
     stop = Stop()
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [signal.SIGINT, signal.SIGTERM]
+    heard += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []  # nohup ignores it
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield
     except BaseException as error:
@@ -45,7 +49,7 @@ def stoppable() -> Iterator[None]:
 
 
 def _end(number: int) -> None:
-    for again in (signal.SIGINT, signal.SIGTERM):
+    for again in NUMBERS:
         signal.signal(again, signal.SIG_IGN)
     pool = sys.modules.get("cadre.sandbox.pool")
     if pool is not None:
@@ -53,7 +57,8 @@ def _end(number: int) -> None:
     scratch = sys.modules.get("cadre.engines.scratch")
     if scratch is not None:
         scratch.remove_all()
-    sys.stdout.flush()
-    sys.stderr.write("Stopped.\n")
-    sys.stderr.flush()
+    with suppress(OSError, ValueError):  # a terminal that hung up takes nothing more
+        sys.stdout.flush()
+        sys.stderr.write("Stopped.\n")
+        sys.stderr.flush()
     os._exit(128 + number)

@@ -1,10 +1,13 @@
-"""Ctrl-C and SIGTERM as a wish that the loop grants where it can stop without harm."""
+"""Ctrl-C, SIGTERM and SIGHUP as a wish that the loop grants where it can stop without harm."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -13,20 +16,32 @@ from cadre.rollout import deadlines
 
 T = TypeVar("T")
 
+# Terminals and impatient hands send the same signal twice; the second one within these seconds means no more.
+SAME_WISH_S = 1.0
+STOPPING = b"Stopping: what was begun is saved first. Ctrl-C again, after a second, ends at once and loses it.\n"
+
 
 class Interrupt:
     """Asked once, it ends what is `stoppable` at once, or soon where an environment blocks, and lets everything else
-    finish. Asked again, it raises KeyboardInterrupt. One object lives as long as a training."""
+    finish. A Ctrl-C more than a second later is `forced`: it raises KeyboardInterrupt, and nothing more is saved. One
+    object lives as long as a training."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked = self.forced = False
+        self._asked_at = 0.0
         self._work: asyncio.Future[Any] | None = None
 
-    def __call__(self, *_: object) -> None:
-        """Ask; a signal handler, and safe to call from another thread."""
+    def __call__(self, number: int | None = None, _: object = None) -> None:
+        """Ask; a signal handler, and safe to call from another thread, where a second call forces."""
         if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
+            again = number is None or (number == signal.SIGINT and time.monotonic() - self._asked_at > SAME_WISH_S)
+            if again:
+                self.forced = True
+                raise KeyboardInterrupt
+            return
+        self.asked, self._asked_at = True, time.monotonic()
+        if number is not None:
+            _announce(number)
         deadlines.hurry()
         if self._work is not None:
             self._work.get_loop().call_soon_threadsafe(self._work.cancel)
@@ -49,13 +64,61 @@ class Interrupt:
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM ask. Only the main thread hears signals; elsewhere this changes nothing."""
+        """SIGINT and SIGTERM ask, and SIGHUP where it is not ignored, as under nohup. Only the main thread hears
+        signals; elsewhere this changes nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, self) for number in numbers}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+class Forgiving:
+    """A stream that drops what is printed to it once nobody reads it: the signal that asked for the end has ended the
+    terminal too, or the `tee` behind a pipe, and the save must not fail for that."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with self._dropping():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._dropping():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            _to_nowhere(self._stream.fileno())
+
+
+def _to_nowhere(descriptor: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def _announce(number: int) -> None:
+    """Say on stderr that the end was asked for. A handler may not enter a stream that is just being written to."""
+    sys.stdout, sys.stderr = Forgiving(sys.stdout), Forgiving(sys.stderr)
+    for descriptor in (1, 2):
+        try:
+            if descriptor == 2 or number == signal.SIGHUP:
+                os.write(descriptor, STOPPING if descriptor == 2 else b"\n")
+        except OSError:
+            _to_nowhere(descriptor)

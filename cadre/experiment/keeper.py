@@ -12,6 +12,7 @@ from cadre.experiment import checkpoint
 from cadre.experiment.ahead import SamplingAhead
 from cadre.experiment.checkpoint import State
 from cadre.experiment.config import dump
+from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.run_directory import Run
 from cadre.team import Team
 
@@ -23,8 +24,8 @@ class Keeper:
     steps as far as `ahead` has sampled them.
     """
 
-    def __init__(self, run: Run, team: Team, state: State, ahead: SamplingAhead) -> None:
-        self.run, self.team, self.state, self.ahead = run, team, state, ahead
+    def __init__(self, run: Run, team: Team, state: State, ahead: SamplingAhead, interrupt: Interrupt) -> None:
+        self.run, self.team, self.state, self.ahead, self._interrupt = run, team, state, ahead, interrupt
         self._folder = run.folder / "checkpoints"
         self._whole = True
         self._saved = time.monotonic()
@@ -32,7 +33,7 @@ class Keeper:
     @asynccontextmanager
     async def to_the_end(self) -> AsyncIterator[None]:
         """Save whatever ends this, unless a step was just changing the weights, or one that was sampled from earlier
-        ones is lost, or what was learned is worth nothing: then the last checkpoint stands."""
+        ones is lost, or what was learned is worth nothing, or the end was forced: then the last checkpoint stands."""
         try:
             yield
         except DivergedError:
@@ -40,7 +41,7 @@ class Keeper:
             raise
         finally:
             again = await self.ahead.close(self.state.step)
-            if self._whole and again:
+            if self._whole and again and not self._interrupt.forced:
                 self.save()
 
     @contextmanager

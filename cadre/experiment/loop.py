@@ -67,7 +67,7 @@ async def train(training: Training, start: State, interrupt: Interrupt) -> int:
     goal, every = training.experiment.config.train, training.experiment.config.evaluate.every
     span = Span(goal.max_staleness, goal.steps)
     ahead = SamplingAhead(partial(sample, training), training.team, span, start.in_flight)
-    keeper, tokens = Keeper(training.run, training.team, start, ahead), training.run.total("rollout/tokens")
+    keeper, tokens = Keeper(training.run, training.team, start, ahead, interrupt), training.run.total("rollout/tokens")
     status = Status(keeper, ahead)
     async with status.kept(), keeper.to_the_end():
         await ahead.hand_over()

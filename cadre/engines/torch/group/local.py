@@ -225,8 +225,8 @@ class Telling:
 
 def _belong_to_the_trainer(folder: Path) -> None:
     """End with the trainer, also in the middle of a call, and remove the folder if it has not; leave it to decide what
-    Ctrl-C and SIGTERM mean, which terminals and schedulers send to every process of a group."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    Ctrl-C, SIGTERM and SIGHUP mean, which terminals and schedulers send to every process of a group."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     trainer = multiprocessing.parent_process()
 

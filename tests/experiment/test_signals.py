@@ -1,0 +1,167 @@
+"""Real processes that train and get signals: what was begun is saved, whatever becomes of the terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cadre.experiment import checkpoint, config
+from cadre.experiment.interrupt import Interrupt
+from tests.experiment.test_loop import configured
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
+
+COMMAND = ["train", "digit.yaml", "--run", "out"]
+PLAIN = "from cadre.cli import main; main()"
+# A save takes two seconds, and writes a file when it has begun.
+SLOW = """
+import time
+from cadre.experiment import checkpoint
+save = checkpoint.sealed.write
+def slow(final, fill):
+    def filling(partial):
+        open("saving", "a").write("begun ")
+        time.sleep(2)
+        fill(partial)
+    return save(final, filling if final.name != "step-000000" else fill)
+checkpoint.sealed.write = slow
+"""
+
+
+def begun(model: Path, folder: Path, code: str = PLAIN, **options: Any) -> subprocess.Popen[str]:
+    """A training without end, once it has made three steps."""
+    chosen = configured(model, train={"steps": 100_000, "tasks_per_step": 4}, evaluate={"tasks": 0})
+    (folder / "digit.yaml").write_text(config.dump(chosen))
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | options
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *COMMAND],
+        cwd=folder,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        **streams,
+    )
+    until(lambda: steps_logged(folder) >= 3)
+    return process
+
+
+def until(true: Callable[[], bool], seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def steps_logged(folder: Path) -> int:
+    metrics = folder / "out" / "metrics.jsonl"
+    return metrics.read_text().count("\n") if metrics.exists() else 0
+
+
+def steps_saved(folder: Path) -> int:
+    saved = checkpoint.latest(folder / "out" / "checkpoints")
+    return int(json.loads((saved / "state.json").read_text())["step"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_every_signal_saves(number: signal.Signals, speaker: Path, tmp_path: Path) -> None:
+    process = begun(speaker, tmp_path)
+    process.send_signal(number)
+    printed, _ = process.communicate(timeout=90)
+    assert process.returncode == 130, printed
+    assert "Ctrl-C again" in printed
+    assert "cadre train --run out --resume" in printed
+    assert "Traceback" not in printed
+    assert steps_saved(tmp_path) == steps_logged(tmp_path) >= 3
+
+
+def test_a_second_ctrl_c_within_a_second_loses_nothing(speaker: Path, tmp_path: Path) -> None:
+    process = begun(speaker, tmp_path, SLOW + PLAIN)
+    process.send_signal(signal.SIGINT)
+    until((tmp_path / "saving").exists)
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=90)
+    assert process.returncode == 130, printed
+    assert steps_saved(tmp_path) == steps_logged(tmp_path) >= 3
+
+
+def test_one_after_more_than_a_second_ends_at_once_and_keeps_the_last_save(speaker: Path, tmp_path: Path) -> None:
+    process = begun(speaker, tmp_path, SLOW + PLAIN)
+    process.send_signal(signal.SIGINT)
+    until((tmp_path / "saving").exists)
+    time.sleep(1.2)
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=90)
+    assert process.returncode == 130, printed
+    assert (tmp_path / "saving").read_text() == "begun "
+    assert steps_saved(tmp_path) == 0
+    assert "Traceback" not in printed
+
+
+def test_a_second_sigterm_is_no_force(speaker: Path, tmp_path: Path) -> None:
+    process = begun(speaker, tmp_path, SLOW + PLAIN)
+    process.send_signal(signal.SIGHUP)
+    until((tmp_path / "saving").exists)
+    time.sleep(1.2)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=90)
+    assert steps_saved(tmp_path) == steps_logged(tmp_path) >= 3
+
+
+def test_a_reader_that_is_gone_costs_nothing(speaker: Path, tmp_path: Path) -> None:
+    """Ctrl-C ends the `tee` that the output is piped into, too."""
+    process = begun(speaker, tmp_path)
+    assert process.stdout is not None
+    process.send_signal(signal.SIGINT)
+    process.stdout.close()
+    assert process.wait(timeout=90) == 130
+    assert steps_saved(tmp_path) == steps_logged(tmp_path) >= 3
+
+
+def test_a_terminal_that_hangs_up_costs_nothing(speaker: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+
+    def own_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    process = begun(speaker, tmp_path, preexec_fn=own_terminal, **streams)
+    os.close(theirs)
+    os.close(ours)
+    assert process.wait(timeout=90) == 130
+    assert steps_saved(tmp_path) == steps_logged(tmp_path) >= 3
+
+
+def test_a_hang_up_that_is_ignored_stays_so(speaker: Path, tmp_path: Path) -> None:
+    """As nohup has it."""
+    ignoring = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+    process = begun(speaker, tmp_path, ignoring + PLAIN)
+    process.send_signal(signal.SIGHUP)
+    there = steps_logged(tmp_path)
+    until(lambda: steps_logged(tmp_path) > there + 2)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=90)
+    assert steps_saved(tmp_path) == steps_logged(tmp_path)
+
+
+def test_signals_within_a_second_are_one_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((100.0, 100.2, 100.9, 102.0))  # SIGTERM asks no clock
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    interrupt = Interrupt()
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+        interrupt(number)
+    assert not interrupt.forced
+    with pytest.raises(KeyboardInterrupt):
+        interrupt(signal.SIGINT)
+    assert interrupt.forced
