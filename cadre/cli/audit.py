@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from typing import Annotated
@@ -11,6 +10,7 @@ import typer
 
 from cadre.cli.terminal import Overrides, Target, Trust, console
 from cadre.experiment import target as targets
+from cadre.experiment.jsonl import to_json
 from cadre.rewards.intervals import Interval
 
 HEAD = ("decisions of", "number", "correlation", "explained", "at most", "matter")
@@ -38,7 +38,7 @@ def audit(
     tell = sys.stderr.write if as_json else lambda line: console.print(line.rstrip(), markup=False, highlight=False)
     report = audited(experiment, found.run, Wanted(tasks, decisions, plays, seed), base, tell)
     if as_json:
-        sys.stdout.write(json.dumps({name: one.as_dict() for name, one in report.items()}) + "\n")
+        sys.stdout.write(to_json({name: one.as_dict() for name, one in report.items()}) + "\n")
         return
     for line in lines({name: one.as_dict() for name, one in report.items()}):
         console.print(line, markup=False, highlight=False)

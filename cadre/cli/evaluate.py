@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,10 +12,13 @@ import typer
 
 from cadre.cli.ignored import refuse_ignored
 from cadre.cli.report import lines
-from cadre.cli.terminal import Overrides, Target, Trust, console, must_be_new, refuse_beside
+from cadre.cli.terminal import At, Best, Overrides, Target, Trust, console, must_be_new, refuse_beside, stderr
 from cadre.data.atomic import whole
 from cadre.experiment import target as targets
+from cadre.experiment.chosen_checkpoint import Chosen
 from cadre.experiment.evaluate import Repeats
+from cadre.experiment.jsonl import to_json
+from cadre.experiment.progress import EvaluationProgress
 from cadre.types import Tree
 
 OPTIONS = {
@@ -41,6 +43,8 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="names the random draws of the samples")] = 0,
     assign: Annotated[str, typer.Option(help="other policies for roles, such as tool=planner,planner=tool")] = "",
     base: Annotated[bool, typer.Option("--base", help="the models as they were before training")] = False,
+    best: Best = False,
+    at: At = None,
     trust: Trust = False,
     untrained: Annotated[str, typer.Option(help="roles, by comma, that play as before training")] = "",
     episodes: Annotated[Path | None, typer.Option(help="a new file for all that was seen and said, JSON lines")] = None,
@@ -52,7 +56,9 @@ def evaluate(
     if whole:
         refuse_beside(context, "--all", ["tasks"])
     if base:
-        refuse_beside(context, "--base", ["untrained"])
+        refuse_beside(context, "--base", ["untrained", "best", "at"])
+    if best:
+        refuse_beside(context, "--best", ["at"])
     if temperature == 0.0:
         refuse_beside(context, "temperature 0", ["ks"])
         refuse_ignored(overrides or [], "an evaluation at temperature 0", OF_SAMPLES)
@@ -61,12 +67,13 @@ def evaluate(
     repeats = Repeats(samples, temperature, tuple(ks or ()), seed)
     if episodes is not None:
         must_be_new(episodes, "--episodes")
-    wanted = HeldOut(None if whole else tasks, first, assign, untrained, base)
-    report, trees = evaluated(found, wanted, repeats)
+    wanted = HeldOut(None if whole else tasks, first, assign, untrained, base, Chosen(best, at))
+    with EvaluationProgress(stderr) as progress:
+        report, trees = evaluated(found, wanted, repeats, progress.begin)
     if episodes is not None:
         _keep(trees, episodes)
     if as_json:
-        sys.stdout.write(json.dumps(report) + "\n")
+        sys.stdout.write(to_json(report) + "\n")
         return
     for line in lines(report):
         console.print(line, markup=False, highlight=False)
@@ -74,6 +81,6 @@ def evaluate(
 
 def _keep(trees: Sequence[Tree], file: Path) -> None:
     """Trees as JSON lines, pictures left out, whose digests they have."""
-    told = (json.dumps(asdict(tree), default=lambda png: None) for tree in trees)
+    told = (to_json(asdict(tree), default=lambda png: None) for tree in trees)
     with whole(file) as (built,):
         built.write_text("".join(f"{line}\n" for line in told), encoding="utf-8")

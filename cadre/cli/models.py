@@ -7,27 +7,33 @@ from typing import Annotated
 
 import typer
 
-from cadre.cli.terminal import Overrides, RunFolder, Trust, console, must_be_new
+from cadre.cli.terminal import At, Best, Overrides, RunFolder, Trust, console, must_be_new, refuse_beside
 from cadre.cli.train import STOPPED
 from cadre.experiment import config, run_directory
+from cadre.experiment.chosen_checkpoint import Chosen
 from cadre.experiment.resolve import resolve_for_trees
 
 
 def export(
+    context: typer.Context,
     folder: RunFolder,
     policy: Annotated[str, typer.Argument(help="which policy of the run")],
     out: Annotated[Path, typer.Argument(help="the folder to write; must be new")],
     merge: Annotated[
         bool, typer.Option("--merge", help="add an adapter to its base and write the whole model")
     ] = False,
+    best: Best = False,
+    at: At = None,
     trust: Trust = False,
 ) -> None:
     """Write a trained policy as a Hugging Face or PEFT folder, for use without Cadre."""
+    if best:
+        refuse_beside(context, "--best", ["at"])
     here = run_directory.Run.open(folder)
     must_be_new(out, "export")
     from cadre.experiment.export import export_policy
 
-    export_policy(here, policy, out, merge, trust)
+    export_policy(here, policy, out, merge, trust, Chosen(best, at))
     console.print(f"wrote {policy} to {out}", markup=False, highlight=False)
 
 

@@ -11,11 +11,12 @@ import typer
 from rich.text import Text
 
 from cadre.cli.ignored import refuse_ignored
-from cadre.cli.terminal import Overrides, Target, Trust, console, refuse_beside, refuse_without, visible
+from cadre.cli.terminal import At, Best, Overrides, Target, Trust, console, refuse_beside, refuse_without, visible
 from cadre.cli.tree import lines as tree_lines
 from cadre.errors import RunError
 from cadre.experiment import kept_trees
 from cadre.experiment import target as targets
+from cadre.experiment.chosen_checkpoint import Chosen
 from cadre.rollout import walk
 from cadre.types import Tree
 
@@ -37,11 +38,17 @@ def play(
     plain: Annotated[bool, typer.Option("--plain", help="with --step, print the tree, as without a terminal")] = False,
     assign: Annotated[str, typer.Option(help="other policies for roles")] = "",
     base: Annotated[bool, typer.Option("--base", help="the models as they were before training")] = False,
+    best: Best = False,
+    at: At = None,
     trust: Trust = False,
 ) -> None:
     """Play one held-out episode and print what everybody saw and said; or walk through a tree of the training."""
     if step is not None:
-        refuse_beside(context, "--step", ["overrides", "assign", "base", "trust"])
+        refuse_beside(context, "--step", ["overrides", "assign", "base", "best", "at", "trust"])
+    if base:
+        refuse_beside(context, "--base", ["best", "at"])
+    if best:
+        refuse_beside(context, "--best", ["at"])
     refuse_ignored(overrides or [], "one episode at temperature 0", OPTIONS)
     if step is not None:
         _show_kept(target, (step, task), plain)
@@ -50,7 +57,7 @@ def play(
     refuse_without(context, "--step", ["plain"])
     from cadre.experiment.held_out import HeldOut, opened
 
-    loaded, (chosen,) = opened(found, HeldOut(1, task, assign, base=base))
+    loaded, (chosen,) = opened(found, HeldOut(1, task, assign, base=base, checkpoint=Chosen(best, at)))
     _print_episode(loaded.play(chosen))
 
 

@@ -57,6 +57,8 @@ def _conditions(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     budget = ", ".join(f"{role} {most:,}" for role, most in report["max_tokens"].items())
     temperature = report["temperature"]
     rows = [("played", f"{f'at temperature {temperature:g}' if temperature else 'greedily'}; most tokens: {budget}")]
+    if "checkpoint" in report:
+        rows.append(("weights", f"of the checkpoint after step {report['checkpoint']}"))
     if report["failures"]:
         played = report["tasks"] * report.get("samples", 1)
         of = "episodes" if "samples" in report else "tasks"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cadre.cli.terminal import RunFolder, console, visible
+from cadre.experiment.jsonl import to_json
 from cadre.experiment.status import read
 
 
@@ -20,7 +20,7 @@ def status(
     """What a run is doing: its step, what is sampled ahead, staleness, tokens a second, and its processes."""
     said = read(folder)
     if as_json:
-        console.print(json.dumps(said), markup=False, highlight=False)
+        console.print(to_json(said), markup=False, highlight=False)
         return
     for line in lines(said, time.time()):
         console.print(visible(line), markup=False, highlight=False)
@@ -35,6 +35,7 @@ def lines(said: Mapping[str, Any], now: float) -> list[str]:
         ("doing", _doing(said)),
         ("ahead", f"{len(said['ready'])} steps sampled and waiting, at most {said['max_staleness']} updates ahead"),
         ("staleness", ", ".join(f"{name} {value:g}" for name, value in said["staleness"].items()) or "none yet"),
+        *([("evaluated", _evaluated(said["evaluation"]))] if "evaluation" in said else []),
         ("tokens/s", f"{rate:,.0f} in the last step" if rate else "none yet"),
         *((part["kind"], _part(part)) for part in said["parts"]),
     ]
@@ -45,6 +46,13 @@ def _doing(said: Mapping[str, Any]) -> str:
     doing = ["learning"] if said["learning"] else []
     doing += [f"sampling step {step + 1}" for step in said["sampling"]]
     return " and ".join(doing) if doing and said["runs"] else "nothing" if not said["runs"] else "evaluating or saving"
+
+
+def _evaluated(report: Mapping[str, Any] | None) -> str:
+    """The last evaluation; the one before training is that of step 0."""
+    if report is None:
+        return "not yet"
+    return f"step {report['step']}: success {report['success']:.1%} on {report['tasks']} held-out tasks"
 
 
 def _part(part: Mapping[str, Any]) -> str:

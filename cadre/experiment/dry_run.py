@@ -7,14 +7,16 @@ by a sampler that has nothing to say, and every model is run on tensors that hav
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cadre import random_keys
 from cadre.envs.from_data import with_example
 from cadre.envs.spec import EnvSpec
+from cadre.errors import ContractError
 from cadre.experiment.bases import engines_of, memory_setting, sharing_of
 from cadre.experiment.config import Config
 from cadre.experiment.experiment import Experiment
@@ -23,7 +25,7 @@ from cadre.experiment.resolve import resolve
 from cadre.rollout import episodes, rounds
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.team import Team, Weights
-from cadre.types import Request, Sample, Sampling
+from cadre.types import Message, Request, Sample, Sampling, ToolCall
 
 if TYPE_CHECKING:
     from cadre.engines.torch.estimate.sizes import Sizes
@@ -31,14 +33,23 @@ if TYPE_CHECKING:
 # Of English and code, about; fewer in other languages.
 CHARACTERS_A_TOKEN = 3
 
+# Calls in a row that a role is taken to make where tools are offered, and samples of a tree after which it makes none.
+TOOL_CALLS, MOST_SAMPLES = 8, 4096
+
 Asked = tuple[Request, asyncio.Future[list[Sample]]]
 
 
 @dataclass
 class Silent:
-    """A sampler whose siblings are so many spaces each, all different; it remembers what each round asks for."""
+    """A sampler whose siblings are so many spaces each, all different; it remembers what each round asks for.
 
+    Where a role is offered tools it calls one of them, up to `calls` times in a conversation: each call is a turn more,
+    that of the answer to the tool's result. Past `MOST_SAMPLES` it calls no more, as some trees grow with every turn.
+    """
+
+    calls: int = 0
     rounds: list[list[Request]] = field(default_factory=list)
+    drawn: int = 0
 
     async def sample(self, request: Request) -> list[Sample]:
         asked: Asked = (request, asyncio.get_running_loop().create_future())
@@ -48,9 +59,26 @@ class Silent:
     async def _answer(self, batch: Sequence[Asked]) -> None:
         self.rounds.append([request for request, _ in batch])
         for request, future in batch:
+            self.drawn += request.count
             texts = (" " * (k + 1) for k in range(request.count))
-            samples = [Sample(request.role, request.policy, text, (0,), (0,), (0.0,), "stop", 0) for text in texts]
-            future.set_result(samples)
+            calls = self._calls(request)
+            future.set_result(
+                [
+                    Sample(
+                        *(request.role, request.policy, text, (0,), (0,), (0.0,), "stop", 0),
+                        message=Message("assistant", text, calls) if request.tools else None,
+                    )
+                    for text in texts
+                ]
+            )
+
+    def _calls(self, request: Request) -> tuple[ToolCall, ...]:
+        """The call that a role makes here; none where it made enough in this conversation."""
+        made = sum(bool(message.tool_calls) for message in request.messages)
+        if not request.tools or made >= self.calls or self.drawn > MOST_SAMPLES:
+            return ()
+        tool = request.tools[made % len(request.tools)]
+        return (ToolCall(f"call_{made}", tool.name, json.dumps(example_of(tool.parameters))),)
 
     async def load(self, weights: Weights) -> None:
         raise NotImplementedError("a dry run has no weights")
@@ -65,7 +93,7 @@ def look(config: Config) -> Outlook:
     example = with_example(EnvSpec(config.env, config.settings).env_class, config.settings)
     experiment = resolve(config if example is None else config.model_copy(update={"settings": example}))
     env_spec = experiment.env_spec
-    asked = asyncio.run(_count(experiment))
+    asked, calls = count_requests(experiment)
     each = [request for requests in asked for request in requests]
     samples: Counter[str] = Counter()
     for request in each:
@@ -74,6 +102,7 @@ def look(config: Config) -> Outlook:
         env=config.env,
         tasks=None if example else (len(env_spec.tasks("train")), len(experiment.held_out.tasks("test"))),
         rounds=len(asked),
+        tool_calls=calls,
         samples=dict(samples),
         tokens=sum(count * experiment.sampling[role].max_tokens for role, count in samples.items()),
         characters=max(_characters(request) for request in each),
@@ -82,9 +111,33 @@ def look(config: Config) -> Outlook:
     )
 
 
-async def _count(experiment: Experiment) -> list[list[Request]]:
+def count_requests(experiment: Experiment) -> tuple[list[list[Request]], int]:
+    """What one tree over a training task asks of its samplers, by round, and how many tool calls in a row it is counted
+    with; none where no tools are offered, or where the task cannot be played with calls that mean nothing."""
+    asked = asyncio.run(_count(experiment, 0))
+    if not any(request.tools for requests in asked for request in requests):
+        return asked, 0
+    try:
+        return asyncio.run(_count(experiment, TOOL_CALLS)), TOOL_CALLS
+    except ContractError:
+        return asked, 0
+
+
+def example_of(schema: Mapping[str, Any]) -> Any:
+    """Return a value of a JSON schema's type: of an object its required properties."""
+    if schema.get("enum"):
+        return schema["enum"][0]
+    kind = schema.get("type", "object" if "properties" in schema or not schema else "string")
+    kind = kind[0] if isinstance(kind, list) and kind else kind
+    properties = schema.get("properties", {})
+    if kind == "object":
+        return {name: example_of(properties.get(name, {"type": "string"})) for name in schema.get("required", ())}
+    return {"integer": 1, "number": 1.0, "boolean": True, "array": [], "null": None}.get(str(kind), "x")
+
+
+async def _count(experiment: Experiment, calls: int) -> list[list[Request]]:
     """What one tree over a training task asks of its samplers, by round."""
-    silent = Silent()
+    silent = Silent(calls)
     roles = experiment.config.team.roles
     team = Team(roles, dict.fromkeys(roles.values(), silent), dict.fromkeys(roles, Sampling()))
     task = experiment.env_spec.tasks("train")[0]

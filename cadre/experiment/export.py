@@ -9,7 +9,7 @@ from pathlib import Path
 from cadre.cluster.recipes import EngineRecipe
 from cadre.data.atomic import whole
 from cadre.errors import ConfigError, nearest
-from cadre.experiment import checkpoint
+from cadre.experiment.chosen_checkpoint import LATEST, Chosen
 from cadre.experiment.resolve import find_model
 from cadre.experiment.run_directory import Run
 from cadre.settings.trust import refused
@@ -18,8 +18,8 @@ from cadre.settings.trust import refused
 DEFAULT, NAMED = "chat_template.jinja", "additional_chat_templates"
 
 
-def export_policy(run: Run, policy: str, out: Path, merge: bool, trust: bool = False) -> None:
-    """Write the policy of the run's latest checkpoint to `out`: a Hugging Face folder, or a PEFT one for an adapter
+def export_policy(run: Run, policy: str, out: Path, merge: bool, trust: bool = False, chosen: Chosen = LATEST) -> None:
+    """Write the policy of a checkpoint of the run to `out`: a Hugging Face folder, or a PEFT one for an adapter
     that is not to be merged into its base. Nothing else of the run is looked at. Raises ConfigError where it has not
     trained the policy, or where its model needs code of its own that the user does not `trust`."""
     trained = [name for name, settings in run.config.team.policies.items() if not settings.frozen]
@@ -28,7 +28,7 @@ def export_policy(run: Run, policy: str, out: Path, merge: bool, trust: bool = F
             f"export: got policy {policy!r}; expected one that {run.folder} trained: {', '.join(trained)}. "
             f"Name one of them.{nearest(policy, trained)}"
         )
-    saved = checkpoint.latest(run.folder / "checkpoints")
+    saved = chosen.find(run.folder)
     settings = run.config.team.policies[policy]
     if settings.trust_remote_code and not trust:
         asked = f"the code that ships with {settings.model!r} (team.policies.{policy}.trust_remote_code)"

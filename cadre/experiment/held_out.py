@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cadre.errors import ConfigError
 from cadre.experiment import exact
 from cadre.experiment.build import assignment, untrained_roles
+from cadre.experiment.chosen_checkpoint import LATEST, Chosen
 from cadre.experiment.evaluate import Repeats, evaluate, evaluate_sampled, held_out_tasks
 from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.loaded_team import LoadedTeam, load_team
@@ -27,6 +29,7 @@ class HeldOut:
     assign     other policies for roles, such as tool=planner,planner=tool
     untrained  roles, by comma, that play as before training
     base       whether all of them do
+    checkpoint of the run, whose weights the others play with
     """
 
     count: int | None = 200
@@ -34,30 +37,44 @@ class HeldOut:
     assign: str = ""
     untrained: str = ""
     base: bool = False
+    checkpoint: Chosen = LATEST
 
 
 def opened(target: Target, wanted: HeldOut) -> tuple[LoadedTeam, Sequence[Task]]:
     """The team and the tasks. Raises ConfigError or RunError for what cannot be played, before any model loads."""
     experiment = resolve_for_evaluation(target.config, target.env)
+    if target.run is None and wanted.checkpoint != LATEST:
+        raise ConfigError(
+            "--best and --at name a checkpoint of a run; got a recipe or a model, which has none. Name the folder of a "
+            "run, or leave them out."
+        )
     assignment(target.config, wanted.assign)
     untrained_roles(target.config, wanted.untrained)
     tasks = held_out_tasks(experiment.held_out, wanted.count, wanted.first)
-    loaded = load_team(experiment, target.run, wanted.base).assigned(wanted.assign)
+    loaded = load_team(experiment, target.run, wanted.base, wanted.checkpoint).assigned(wanted.assign)
     return loaded.beside_untrained(wanted.untrained) if wanted.untrained else loaded, tasks
 
 
-def evaluated(target: Target, wanted: HeldOut, repeats: Repeats) -> tuple[dict[str, Any], list[Tree]]:
-    """The report by name, and all that was played: once a task at temperature 0, or as often as `repeats` says."""
+def evaluated(
+    target: Target,
+    wanted: HeldOut,
+    repeats: Repeats,
+    begin: Callable[[int], Callable[[], None]] = lambda tasks: lambda: None,
+) -> tuple[dict[str, Any], list[Tree]]:
+    """The report by name, and all that was played: once a task at temperature 0, or as often as `repeats` says. `begin`
+    is given the number of tasks, and returns what is called when one has been played."""
     loaded, tasks = opened(target, wanted)
     rollout = loaded.experiment.evaluation(loaded.team, _tell_first())
     beside: dict[str, Any] = exact.as_field(loaded.team, loaded.experiment.held_out)
+    if target.run is not None and not wanted.base:
+        beside["checkpoint"] = loaded.step
     if not wanted.base:
         beside |= trained_on(target.run, loaded.experiment.held_out, tasks)
     if repeats.temperature == 0.0:
-        report, trees = run_to_end(evaluate(rollout, tasks, repeats.seed))
+        report, trees = run_to_end(evaluate(rollout, tasks, repeats.seed, begin(len(tasks))))
         budget = {role: sampling.max_tokens for role, sampling in loaded.team.sampling.items()}
         return {**report.as_dict(), "temperature": 0.0, "max_tokens": budget, **beside}, trees
-    sampled, trees = run_to_end(evaluate_sampled(rollout, tasks, repeats))
+    sampled, trees = run_to_end(evaluate_sampled(rollout, tasks, repeats, begin(len(tasks))))
     return {**sampled.as_dict(), **beside}, trees
 
 

@@ -7,6 +7,7 @@ A line counts from its newline on. What follows the last newline was cut off by 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
@@ -21,12 +22,30 @@ from cadre.experiment.to_disk import writing
 from cadre.file_limits import lines_of
 
 
+def to_json(value: Any, **options: Any) -> str:
+    """Return the value as JSON. A number that is not finite, which Python would write as NaN or Infinity and no other
+    reader takes, is null."""
+    try:
+        return json.dumps(value, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(finite(value), **options)
+
+
+def finite(value: Any) -> Any:
+    """Return the value with None for every number in it that is not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: finite(one) for name, one in value.items()}
+    return [finite(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 def append(path: Path, record: Mapping[str, Any]) -> int:
     """Write one record behind the last whole line; returns the byte at which it begins.
 
     On a full disk the file is as it was. Raises RunError.
     """
-    line = (json.dumps(record, allow_nan=True) + "\n").encode()
+    line = (to_json(record) + "\n").encode()
     with writing(path), open_plain(path, flags=os.O_RDWR | os.O_CREAT) as file:
         end = _whole_length(file)
         _write_whole(file.fileno(), line, end)

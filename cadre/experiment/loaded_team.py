@@ -16,6 +16,7 @@ from cadre.errors import RunError
 from cadre.experiment import checkpoint, evaluate, kept_trees
 from cadre.experiment.build import assignment, beside_untrained, build_team
 from cadre.experiment.cautions import cautions
+from cadre.experiment.chosen_checkpoint import LATEST, Chosen
 from cadre.experiment.evaluate import Repeats, held_out_tasks
 from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.experiment import Experiment
@@ -32,7 +33,8 @@ from cadre.types import Task, Tree
 
 @dataclass(frozen=True)
 class LoadedTeam:
-    """A team in memory that plays its environment; `run` is what training left behind, None where there was none.
+    """A team in memory that plays its environment; `run` is what training left behind, None where there was none, and
+    `step` the updates after which the weights were saved that play.
 
     Every method may be called beside a running event loop, and blocks until it is done.
     """
@@ -40,6 +42,7 @@ class LoadedTeam:
     experiment: Experiment
     team: Team
     run: Run | None = None
+    step: int | None = None
 
     @property
     def folder(self) -> Path:
@@ -118,18 +121,20 @@ def open_team(target: Target, untrained: bool = False) -> LoadedTeam:
     return load_team(resolve_for_evaluation(target.config, target.env), target.run, untrained)
 
 
-def load_team(experiment: Experiment, folder: Path | None, untrained: bool = False) -> LoadedTeam:
-    """Load the models of an experiment, and the weights of the latest checkpoint of the run in `folder` unless it plays
+def load_team(
+    experiment: Experiment, folder: Path | None, untrained: bool = False, chosen: Chosen = LATEST
+) -> LoadedTeam:
+    """Load the models of an experiment, and the weights of a checkpoint of the run in `folder` unless it plays
     `untrained`. What is seldom meant is told on stderr."""
     config = experiment.config
     for paragraph in cautions(experiment):
         sys.stderr.write(f"{paragraph}\n")
     sandbox.configure(config.sandbox.level, cgroup=config.sandbox.cgroup)
     run = None if folder is None else Run(folder, config)
-    saved = None if run is None or untrained else checkpoint.latest(run.folder / "checkpoints")
+    saved = None if run is None or untrained else chosen.find(run.folder)
     team = build_team(experiment)
     with closed_on_failure() as failed:
         failed.callback(team.close)
         if saved is not None:
             run_to_end(checkpoint.load_weights(saved, team, experiment.learners))
-    return LoadedTeam(experiment, team, run)
+    return LoadedTeam(experiment, team, run, None if saved is None else checkpoint.read_state(saved).step)

@@ -68,6 +68,7 @@ class Outlook:
     env          by name
     tasks        training and held-out tasks; None where nobody has said where the data are
     rounds       of sampling in one step, as deep as the first training task's tree is
+    tool_calls   in a row, with which a role that is offered tools is counted; 0 where none are
     samples      completions that each role would draw in one step, where nobody has anything to say
     tokens       the most tokens that they can have together
     characters   of the longest prompt that was met
@@ -83,6 +84,7 @@ class Outlook:
     characters: int
     policies: dict[str, PolicyOutlook]
     devices: dict[str, int]
+    tool_calls: int = 0
 
 
 def lines(outlook: Outlook) -> Iterator[str]:
@@ -93,6 +95,8 @@ def lines(outlook: Outlook) -> Iterator[str]:
         yield f"{outlook.env}: {outlook.tasks[0]:,} training and {outlook.tasks[1]:,} held-out tasks"
     drawn = ", ".join(f"{count:,} by {role}" for role, count in outlook.samples.items())
     yield f"a step: {sum(outlook.samples.values()):,} samples ({drawn}), at most {outlook.tokens:,} tokens"
+    if outlook.tool_calls:
+        yield f"tools are offered: counted with up to {outlook.tool_calls} calls in a row, each a turn of its own"
     yield f"the longest prompt that was met: {outlook.characters:,} characters"
     for name, policy in outlook.policies.items():
         yield from _policy_lines(name, policy)

@@ -98,6 +98,40 @@ class Progress:
             self.console.print(line, markup=False, highlight=False)
 
 
+class EvaluationProgress:
+    """How far an evaluation of its own is: a bar on a terminal, elsewhere a line every tenth of its tasks. Lives as
+    long as the evaluation."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._done, self._total = console, 0, 0
+        columns = (TextColumn("evaluating"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bars = Bars(*columns, TimeRemainingColumn(), console=console, transient=True, disable=self._plain)
+
+    @property
+    def _plain(self) -> bool:
+        return not self._console.is_terminal
+
+    def __enter__(self) -> EvaluationProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def begin(self, tasks: int) -> Callable[[], None]:
+        """Begin with so many tasks; returns what to call when one has been played."""
+        self._total = tasks
+        self._bars.start()
+        bar = self._bars.add_task("tasks", total=tasks)
+
+        def played() -> None:
+            self._done += 1
+            self._bars.advance(bar)
+            if self._plain and self._done * 10 // self._total > (self._done - 1) * 10 // self._total:
+                self._console.print(f"evaluated {self._done}/{self._total} tasks", markup=False, highlight=False)
+
+        return played
+
+
 def _unmoved(metrics: Mapping[str, float]) -> bool:
     """Whether no policy made an optimiser step, as where all samples of every group were paid alike."""
     updates = [value for name, value in metrics.items() if name.endswith("/updates")]

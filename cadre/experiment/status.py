@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 from cadre.cluster.remote_learner import RemoteLearner
 from cadre.cluster.sampler_pool import SamplerPool
 from cadre.errors import RunError
-from cadre.experiment import records
+from cadre.experiment import jsonl, records
 from cadre.experiment.ahead import SamplingAhead
 from cadre.experiment.keeper import Keeper
 from cadre.experiment.records import exists, open_plain, parse, read_text
@@ -85,7 +84,7 @@ class Status:
         fresh = path.with_suffix(".new")
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
-            fresh.write_text(json.dumps(self._now(), indent=1) + "\n")
+            fresh.write_text(jsonl.to_json(self._now(), indent=1) + "\n")
             fresh.replace(path)
 
     async def _write_on(self) -> None:
@@ -112,7 +111,7 @@ class Status:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What the run in `folder` was doing when it last said so, and whether it still `runs`.
+    """What the run in `folder` was doing when it last said so, whether it still `runs`, and its last `evaluation`.
 
     Raises RunError where no run ever trained there.
     """
@@ -125,7 +124,12 @@ def read(folder: Path) -> dict[str, Any]:
         raise RunError(
             f"status: {path} is damaged ({error}); expected what a run writes. It is written anew with --resume."
         ) from None
-    return {**said.model_dump(), "runs": _locked(folder / ".lock")}
+    reports = list(jsonl.records(folder / "evaluations.jsonl", records.Evaluation))
+    return {
+        **said.model_dump(),
+        "runs": _locked(folder / ".lock"),
+        "evaluation": reports[-1] if reports else None,
+    }
 
 
 def _locked(path: Path) -> bool:

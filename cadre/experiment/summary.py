@@ -70,7 +70,7 @@ def _evaluations(reports: Sequence[Line]) -> Iterator[str]:
 
 def _cost(steps: Sequence[Line], price: float) -> Iterator[str]:
     def total(name: str) -> float:
-        return float(sum(line.get(name, 0.0) for line in steps))
+        return float(sum(line.get(name) or 0.0 for line in steps))
 
     sampling, learning = total("time/sample_s"), total("time/learn_s")
     hours = (sampling + learning) / 3600
@@ -118,7 +118,9 @@ def draw(steps: Sequence[Line], paths: Sequence[Path]) -> list[tuple[str, Path]]
         figure = Figure(figsize=(6.4, 2.8), layout="constrained")
         axes = figure.subplots()
         for name in names:
-            points = [(line["step"] + 1, line[name]) for line in steps if name in line]
+            points = [(line["step"] + 1, line[name]) for line in steps if line.get(name) is not None]
+            if not points:
+                continue
             axes.plot(*zip(*points, strict=True), label=name.rpartition("/")[0])
         axes.set(title=title, xlabel="step")
         axes.legend(frameon=False)

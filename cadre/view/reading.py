@@ -5,7 +5,6 @@ Everything here is plain JSON values. Trees leave out the ids of tokens, which a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -74,7 +73,7 @@ class RunReader:
         """The steps from byte `offset` of the file on, `most` bytes or so, by column, and the byte to ask from next."""
         lines, end = self._since("metrics.jsonl", offset, most, StepMetrics)
         names = sorted({name for line in lines for name in line} - {"step"})
-        columns = {name: [_finite(line.get(name)) for line in lines] for name in names}
+        columns = {name: [jsonl.finite(line.get(name)) for line in lines] for name in names}
         return {"offset": end, "generation": self.generation(), "steps": [x["step"] for x in lines], "columns": columns}
 
     def evaluations(self) -> list[Json]:
@@ -208,8 +207,3 @@ def table_of(tree: KeptTree, alpha: float) -> list[list[Any]]:
         bits = sum(flag << place for place, flag in enumerate(flags))
         rows.append([number, role, index, sample["text"], sum(paid) / max(1, len(paid)), advantage, bits])
     return rows
-
-
-def _finite(value: float | None) -> float | None:
-    """JSON in a browser has no NaN: what is not finite is a gap."""
-    return value if value is not None and math.isfinite(value) else None

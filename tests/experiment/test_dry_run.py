@@ -157,3 +157,60 @@ def test_a_policy_that_is_not_asked_in_the_task_that_was_tried(tmp_path: Path) -
     raw = {"env": f"{file}:Seldom", "team": team, "algorithm": "grpo", "train": {"steps": 1}, "evaluate": {"tasks": 1}}
     looked = dry_run.look(config.parse(raw))
     assert looked.policies["h"].memory == looked.policies["s"].memory
+
+
+TOOLED = '''
+from cadre import Env, Message, Observation, Reward, Task
+from cadre.types import Tool
+
+class Asks(Env):
+    """A role looks things up before it answers, up to five times."""
+
+    roles = ("a",)
+
+    def __init__(self, task, strict=False):
+        super().__init__(task)
+        self.messages, self.done, self.strict = [Message("user", "?")], False, strict
+
+    def observe(self):
+        schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+        tool = Tool("look", "Looks.", schema)
+        return {} if self.done else {"a": Observation("a", tuple(self.messages), (tool,))}
+
+    async def step_samples(self, samples):
+        import json
+        message = samples["a"].message
+        for call in message.tool_calls:
+            assert json.loads(call.arguments) == {"n": 1}
+            if self.strict:
+                raise KeyError(call.name)
+            self.messages += [message, Message("tool", "found", tool_call_id=call.id)]
+        self.done = not message.tool_calls or len(self.messages) > 10
+        return Reward(team=1.0)
+
+    @property
+    def success(self):
+        return self.done
+
+    @classmethod
+    def tasks(cls, split, strict=False):
+        return [Task(f"{split}-{n}", {"n": n, "split": split}) for n in range(3)]
+'''
+
+
+@pytest.mark.parametrize(("shape", "drawn"), [("independent", 10), ("greedy", 10)])
+def test_tool_calls_are_turns_of_their_own(shape: str, drawn: int, speaker: Path, tmp_path: Path) -> None:
+    """Five calls and the answer after the last result; two siblings side by side, or two a turn."""
+    (tmp_path / "asks.py").write_text(TOOLED)
+    algorithm = {"independent": "grpo", "greedy": "at_grpo"}[shape]
+    sections = {
+        "env": f"{tmp_path}/asks.py:Asks",
+        "team": {"policies": {"p": str(speaker)}, "roles": {"a": "p"}},
+        "algorithm": {"name": algorithm, "k": 2},
+        "train": {"tasks_per_step": 1},
+    }
+    found = dry_run.look(config.parse(sections))
+    assert (found.rounds, found.samples) == (5, {"a": drawn})
+    assert "calls in a row" in "\n".join(outlook.lines(found))
+    unplayable = dry_run.look(config.parse(sections | {"settings": {"strict": True}}))
+    assert (unplayable.rounds, unplayable.samples, unplayable.tool_calls) == (1, {"a": 2}, 0)

@@ -71,3 +71,21 @@ def test_cutting_keeps_the_lines_before(tmp_path: Path) -> None:
     jsonl.cut(path, lambda line: False)
     assert len(list(jsonl.records(path))) == 3
     jsonl.cut(tmp_path / "none.jsonl", lambda line: True)
+
+
+def test_what_is_no_number_is_null_for_every_reader(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    jsonl.append(path, {"a": float("nan"), "b": [float("inf"), 1.5], "c": {"d": (-float("inf"), 2)}, "e": 0.1})
+
+    def refuse(text: str) -> float:
+        raise AssertionError(text)
+
+    line = json.loads(path.read_text(), parse_constant=refuse)
+    assert line == {"a": None, "b": [None, 1.5], "c": {"d": [None, 2]}, "e": 0.1}
+
+
+def test_older_files_that_have_nan_are_still_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": NaN, "b": Infinity}\n')
+    (record,) = jsonl.records(path)
+    assert record["a"] != record["a"]

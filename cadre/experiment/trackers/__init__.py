@@ -9,6 +9,7 @@ Each package reads its own environment variables: where it writes, who is logged
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from cadre.errors import ConfigError
@@ -43,10 +44,12 @@ class Trackers:
         self._open = {name: begun(name, story) for name in names}
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Draw everywhere. One that fails is left out from there on, with a warning: training is worth more."""
+        """Draw everywhere what is a finite number. One that fails is left out from there on, with a warning: training
+        is worth more."""
+        drawn = {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
         for name, tracker in list(self._open.items()):
             try:
-                tracker.draw(step, numbers)
+                tracker.draw(step, drawn)
             except tracker.errors as error:
                 del self._open[name]
                 log.warning("%s is told no more of this run, which goes on: %s", name, _told(error))

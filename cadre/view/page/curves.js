@@ -90,12 +90,13 @@ function groups(runs) {
   return [...found.values()];
 }
 
-// What one run has under a pattern: [[label, hue, values], ...].
+// What one run has under a pattern: [[label, hue, values, steps], ...]; the steps are those of the run where left out.
 function seriesOf(run, pattern) {
   const policies = [...new Set(Object.values(run.assignment))];
   if (pattern.startsWith("evaluate/")) {
-    const byStep = new Map(run.evaluations.map((one) => [Math.max(one.step, 1), one[pattern.slice(9)]]));
-    return byStep.size ? [["held-out", hue(0), run.xs.map((x) => byStep.get(x) ?? null)]] : [];
+    // The evaluation before training is that of step 0, at which there is no update.
+    const byStep = new Map(run.evaluations.map((one) => [one.step, one[pattern.slice(9)]]));
+    return byStep.size ? [["held-out", hue(0), [...byStep.values()], [...byStep.keys()]]] : [];
   }
   const names = pattern.startsWith("ROLE") ? Object.keys(run.assignment) : pattern.startsWith("POLICY") ? policies : [""];
   return names.flatMap((name, place) => {
@@ -121,9 +122,9 @@ function smoothed(values, weight) {
 function cardOf([title, pattern, unit], runs, bands, smooth) {
   const lines = bands
     ? groups(runs).flatMap((group, place) => bandsOf(group, place, pattern, smooth, runs.length > group.length))
-    : runs.flatMap((run, place) => seriesOf(run, pattern).map(([label, colour, values]) => ({
+    : runs.flatMap((run, place) => seriesOf(run, pattern).map(([label, colour, values, xs]) => ({
       label: runs.length > 1 ? `${run.name} ${label}` : label,
-      hue: colour, dash: runs.length > 1 ? place : 0, xs: run.xs, ys: smoothed(values, smooth), run,
+      hue: colour, dash: runs.length > 1 ? place : 0, xs: xs ?? run.xs, ys: smoothed(values, smooth), run,
     })));
   if (!lines.length) return null;
   const holder = h("div", { class: "plot" });
@@ -140,10 +141,11 @@ const lastOf = (values) => { for (let i = values.length - 1; i >= 0; i -= 1) if 
 function bandsOf(group, place, pattern, smooth, named) {
   const found = new Map();
   for (const run of group) {
-    for (const [label, colour, values] of seriesOf(run, pattern)) {
+    for (const [label, colour, values, xs] of seriesOf(run, pattern)) {
       const told = found.get(label) ?? { colour, at: new Map() };
       smoothed(values, smooth).forEach((value, i) => {
-        if (value !== null) told.at.set(run.xs[i], [...(told.at.get(run.xs[i]) ?? []), value]);
+        const x = (xs ?? run.xs)[i];
+        if (value !== null) told.at.set(x, [...(told.at.get(x) ?? []), value]);
       });
       found.set(label, told);
     }
@@ -216,8 +218,9 @@ function draw({ holder, lines, title }) {
 const colourOf = (value) => line(0).replace(/ 215 /, ` ${value} `);
 const sparse = (values) => values.length > 1 && values.filter((value) => value !== null).length <= values.length / 2;
 
-// The nearest kept tree at or before a step.
-function openTrees(run, step) {
+// The nearest kept tree at or before a step; before the first update there is none.
+function openTrees(run, shown) {
+  const step = Math.max(shown, 1);
   const best = run.trees.reduce((found, one) => (Math.abs(one.step + 1 - step) < Math.abs((found?.step ?? 1e9) + 1 - step) ? one : found), null);
   go({ tab: "trees", run: run.name, step, tree: best && best.step + 1 === step ? best.tree : "", node: "", role: "", index: "" });
 }

@@ -146,13 +146,14 @@ class Trainer:
         """What the update did, beside the means over its tokens."""
         tokens = trained_tokens(data)
         applied, skipped = self._steps(policy)
+        updates = applied - before[0]
         return {
             "learning_rate": self._optimisers[policy].weights.rate,
-            "updates": applied - before[0],
+            "updates": updates,
             "skipped": skipped - before[1],
             "sequences": len(data),
             "trained_tokens": tokens,
-            "tokens_per_s": tokens / seconds,
+            "tokens_per_s": tokens / seconds if updates else math.nan,  # nothing was computed that could be timed
         }
 
     def _diverged(self, policy: str, data: Sequence[Datum]) -> DivergedError:
