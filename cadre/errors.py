@@ -11,6 +11,7 @@ CadreError               one paragraph: what, got, expected, what to do
 |-- SandboxError         this machine cannot confine programs as strictly as the run asks
 |   `-- SandboxUnavailable   a program could not be run or judged, which says nothing about the program
 |-- RunError             a run directory that would be overwritten, or cannot be resumed
+|   `-- TakenError           a path that is there already, or that another process is just writing
 `-- DivergedError        training met numbers that are not finite
 """
 
@@ -82,6 +83,10 @@ class SandboxUnavailable(SandboxError):
 
 class RunError(CadreError):
     """A run directory exists already, is missing, or was made by another configuration."""
+
+
+class TakenError(RunError):
+    """A path that was to be made exists already, or another process is making it."""
 
 
 class DivergedError(CadreError):

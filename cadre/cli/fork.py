@@ -11,7 +11,7 @@ from cadre.cli.terminal import Best, Overrides, RunFolder, Trust, console, refus
 from cadre.errors import ConfigError
 from cadre.experiment.chosen_checkpoint import best_step
 from cadre.experiment.resume import fork as fork_run
-from cadre.experiment.run_directory import goes_on, new_folder
+from cadre.experiment.run_directory import Run, goes_on, in_new_folder
 
 
 def fork(
@@ -31,7 +31,12 @@ def fork(
         step = best_step(folder)
     if step is None:
         raise ConfigError("fork: got neither --at nor --best; expected where to part. Add --at STEP, of a checkpoint.")
-    run = fork_run(folder, step, into or new_folder(folder.resolve().name), overrides or [], trust)
+    parted = step
+
+    def create(new: Path) -> Run:
+        return fork_run(folder, parted, new, overrides or [], trust)
+
+    run = in_new_folder(into, folder.resolve().name, create)
     console.print(
         f"{run.folder} begins after step {step} of {folder}. Go on with:\n  {goes_on(run.folder)}",
         markup=False,

@@ -17,7 +17,7 @@ from cadre.experiment.build import ask_hub
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.resolve import resolve
 from cadre.experiment.resume import reopened
-from cadre.experiment.run_directory import Run, goes_on, new_folder
+from cadre.experiment.run_directory import Run, goes_on, in_new_folder
 
 # The exit code of a run that was stopped before its end, as of a command that Ctrl-C ended.
 STOPPED = 130
@@ -55,7 +55,8 @@ def train(
         refuse_unused(changes, chosen)
         experiment = resolve(chosen)
         ask_hub(experiment)
-        _train(experiment, Run.create(folder or new_folder(recipe), experiment.config, recipe, changes), resume)
+        here = in_new_folder(folder, recipe, lambda new: Run.create(new, experiment.config, recipe, changes))
+        _train(experiment, here, resume)
 
 
 def _dry_run(recipe: str, overrides: list[str]) -> None:

@@ -15,7 +15,7 @@ from cadre.experiment import config, examples, warm_start
 from cadre.experiment.build import ask_hub
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run, goes_on, must_be_free, new_folder
+from cadre.experiment.run_directory import Run, goes_on, in_new_folder, must_be_free
 from cadre.experiment.target import tell_imports
 from cadre.experiment.warm_start import WarmStart
 from cadre.settings.trust import admit
@@ -59,8 +59,12 @@ def command(
         given = _examples(experiment, on, own)
         data = warm_start.encoded(experiment, given)
         settings = WarmStart(steps, per_step, learning_rate, seed)
-        into = folder or new_folder(recipe)
-        run = warm_start.create(into, experiment.config, settings, given, [recipe, *(overrides or [])])
+        begun_with = [recipe, *(overrides or [])]
+
+        def create(new: Path) -> Run:
+            return warm_start.create(new, experiment.config, settings, given, begun_with)
+
+        run = in_new_folder(folder, recipe, create)
     _train(experiment, run, settings, data)
 
 

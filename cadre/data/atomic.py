@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from cadre.errors import RunError
+from cadre.errors import RunError, TakenError
 
 # How libraries that are written in Rust report the system's errors, in exceptions of their own.
 OF_SYSTEM = re.compile(r"\(os error (\d+)\)")
@@ -51,7 +51,7 @@ def whole(*outs: Path) -> Iterator[list[Path]]:
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
     except FileExistsError as error:
-        raise RunError(
+        raise TakenError(
             f"{error.filename}: it exists by now; expected a new path, as nothing is ever overwritten. Name another."
         ) from None
     except Exception as error:
@@ -97,7 +97,7 @@ def _claimed(partial: Path) -> Iterator[Path]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise RunError(
+                raise TakenError(
                     f"{partial.with_name(partial.name.removeprefix('.partial-'))}: another process is writing it; "
                     "expected one at a time. Wait for it, or name another path."
                 ) from None

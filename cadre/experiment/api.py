@@ -25,7 +25,7 @@ from cadre.experiment.recipes import read_recipe
 from cadre.experiment.report import Report
 from cadre.experiment.resolve import resolve
 from cadre.experiment.resume import going_on
-from cadre.experiment.run_directory import Run, new_folder
+from cadre.experiment.run_directory import Run, in_new_folder
 from cadre.experiment.target import Target, find
 from cadre.experiment.threads import settle_threads
 from cadre.settings.yaml_file import Raw, merge
@@ -91,7 +91,8 @@ def train(
         raw = _raw(recipe, sections)
         experiment = resolve(parse(raw, env), env)
         ask_hub(experiment)
-        here = Run.create(Path(run).expanduser() if run else new_folder(_name(recipe, raw)), experiment.config)
+        folder = Path(run).expanduser() if run else None
+        here = in_new_folder(folder, _name(recipe, raw), lambda new: Run.create(new, experiment.config))
     team, _ = session.start(experiment, here, Console(soft_wrap=True, emoji=False, quiet=quiet), resume)
     return LoadedTeam(experiment, team, here)
 

@@ -1,11 +1,14 @@
 """Relative paths in a configuration: those of a YAML file are meant from its folder, all others from the current one.
 
-A run keeps whole paths, so that it goes on from whatever folder.
+A run keeps whole paths, so that it goes on from whatever folder. It notes the folder that it was begun in (`root`) and
+its own place there, so that it also goes on where both were moved.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,6 +57,50 @@ def located_here(raw: Mapping[str, Any]) -> dict[str, Any]:
         name: _walk(value, (str(name),), lambda key, text: _existing(key, text, Path.cwd()))
         for name, value in raw.items()
     }
+
+
+def located_in(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a configuration with whole paths of what lies in a folder."""
+    return {
+        name: _walk(value, (str(name),), lambda key, text: _existing(key, text, folder)) for name, value in raw.items()
+    }
+
+
+def note_of_root(run: Path) -> dict[str, str]:
+    """Return what a run that is begun here notes of where that is."""
+    here, place = Path.cwd().resolve(), run.absolute().parent.resolve() / run.name
+    return {"root": str(here), "run": os.path.relpath(place, here)}
+
+
+def roots_of(run: Path) -> tuple[Path, Path] | None:
+    """Return the folder that a run was begun in, and where that is now: moved as the run was, if that has the same
+    place in it still. None where the run notes none."""
+    try:
+        begun = json.loads((run / "command.json").read_text(encoding="utf-8"))
+        before, place = Path(begun["root"]), Path(begun["run"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    now = run.resolve()
+    inside = place.parts and ".." not in place.parts and not place.is_absolute()
+    if inside and now.parts[-len(place.parts) :] == place.parts:
+        return before, Path(*now.parts[: -len(place.parts)])
+    return before, before
+
+
+def relocated(raw: Mapping[str, Any], run: Path) -> dict[str, Any]:
+    """Return the configuration of a run with the paths of what was moved together with it: of each that is not there
+    any more, and that lies at the same place below the folder that the run was begun in."""
+    roots = roots_of(run)
+    if roots is None or roots[0] == roots[1]:
+        return dict(raw)
+    before, now = roots
+
+    def find(key: Key, name: str) -> str | None:
+        if _existing(key, name, now) is not None or not name.startswith(f"{before}/"):
+            return None
+        return _existing(key, f"{now}/{name.removeprefix(f'{before}/')}", now)
+
+    return {name: _walk(value, (str(name),), find) for name, value in raw.items()}
 
 
 def _walk(value: Any, key: Key, find: Any) -> Any:

@@ -21,7 +21,7 @@ from cadre.algorithms import ALGORITHMS
 from cadre.envs import ENVS
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest
-from cadre.experiment.paths import located_beside
+from cadre.experiment.paths import located_beside, relocated
 from cadre.settings.known_models import KNOWN_MODELS, KnownModel
 from cadre.settings.yaml_file import Raw, dump_yaml, read
 
@@ -141,7 +141,11 @@ def read_recipe(recipe: str) -> dict[str, Any]:
     is_folder = os.path.isdir(path)
     if os.path.exists(path) and not is_folder:  # unlike Path's own, these take a name that is too long for one
         raw = read(Path(path))
-        return raw if recipe in known or is_of_a_run(Path(path)) else located_beside(raw, Path(path))
+        if recipe in known:
+            return raw
+        if is_of_a_run(Path(path)):
+            return relocated(raw, Path(path).parent)
+        return located_beside(raw, Path(path))
     if not is_folder and (real := composed(recipe)) is not None:
         return real.raw()
     what = "a folder" if is_folder else "neither a bundled recipe nor a file"

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-from cadre.data.atomic import whole
 from cadre.errors import ConfigError, RunError
 from cadre.experiment import checkpoint, jsonl, warm_start
 from cadre.experiment.config import Config, flat, parse
+from cadre.experiment.paths import located_in, roots_of
 from cadre.experiment.recipes import read_recipe
 from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run, clear_begun, goes_on, must_be_free, note_command
+from cadre.experiment.run_directory import Run, goes_on, new_run, note_command
 from cadre.experiment.target import tell_imports
 from cadre.experiment.trees import keep
 from cadre.settings.section import merged
@@ -50,14 +50,18 @@ def reopened(
     """
     run = Run.open(folder)
     begun_with, changes = run.command()
-    changed_here = [*(changes if _alike(recipe, begun_with) else []), *overrides]
-    return going_on(run, _wanted(run, recipe, changed_here, trust), force)
+    roots = roots_of(folder)
+    root = Path.cwd() if roots is None else roots[1]
+    begun_by = changes if _alike(recipe, begun_with, root) else []
+    return going_on(run, _wanted(run, recipe, (begun_by, overrides), root, trust), force)
 
 
-def _alike(recipe: str, begun_with: str) -> bool:
-    """Whether two names are of one recipe: the same name, or the same file."""
+def _alike(recipe: str, begun_with: str, root: Path) -> bool:
+    """Whether two names are of one recipe: the same name, or the same file as it was named in `root`."""
     file = Path(recipe).expanduser()
-    return recipe == begun_with or (file.is_file() and file.resolve() == Path(begun_with).expanduser().resolve())
+    return recipe == begun_with or (
+        file.is_file() and file.resolve() == (root / Path(begun_with).expanduser()).resolve()
+    )
 
 
 def going_on(run: Run, wanted: Config, force: bool = False) -> Run:
@@ -107,9 +111,12 @@ def _schedules(config: Config) -> list[str]:
     return [f"{name}={value}" for name, value in said if name.endswith(ends) and value != "constant"]
 
 
-def _wanted(run: Run, recipe: str, changes: Sequence[str], trust: bool) -> Config:
-    """What to go on with: the recipe of that name, or the run's own configuration where none is named."""
-    raw = overridden(read_recipe(recipe or str(run.folder / "config.yaml")), changes)
+def _wanted(run: Run, recipe: str, changes: tuple[Sequence[str], Sequence[str]], root: Path, trust: bool) -> Config:
+    """What to go on with: the recipe of that name, or the run's own configuration where none is named, with the changes
+    that it was begun with in `root`, and with new ones."""
+    begun_by, overrides = changes
+    raw = overridden(read_recipe(recipe or str(run.folder / "config.yaml")), begun_by)
+    raw = overridden(located_in(raw, root) if begun_by else raw, overrides)
     tell_imports(admit(run.folder, raw, trust, own=bool(recipe)))
     return parse(raw)
 
@@ -168,17 +175,15 @@ def fork(folder: Path, step: int, into: Path, overrides: Sequence[str] = (), tru
     saved = checkpoint.latest(folder / "checkpoints", at_most=step)
     if saved.name != checkpoint.name_of(step):
         raise RunError(f"fork: the checkpoint of step {step} in {folder} is damaged; expected a whole one.")
-    config = _wanted(source, "", overrides, trust)
+    config = _wanted(source, "", ((), overrides), folder, trust)
     refuse_other_policies("fork", source.config, config)
     resolve(config)
     recipe, before = source.command()
-    must_be_free(into)
-    with whole(into) as (built,):
+    with new_run(into) as built:
         again = ["cadre", "fork", str(folder), "--at", str(step), "--run", str(into), *overrides]
         note_command(built, again)
-        run = Run.create(built, config, recipe, [*before, *overrides], forked_at=step)
+        run = Run.fill(built, config, recipe, [*before, *overrides], step, into)
         _copy(source, run, saved, step)
-        clear_begun(into)
     return Run(into, config)
 
 

@@ -1,7 +1,7 @@
 """A run directory: everything that one training run leaves behind, and the only place that writes it.
 
 config.yaml         the whole configuration, defaults written out
-command.json        the recipe and the changes that the run was begun with
+command.json        the recipe and the changes that the run was begun with, in which folder, and its own place there
 environment.json    versions, machine, how programs are confined
 metrics.jsonl       one object a step
 evaluations.jsonl   one object an evaluation; evaluations-1.jsonl where the run went on with other held-out tasks
@@ -17,7 +17,7 @@ status.json         what the run is doing now, see `cadre.experiment.status`
 checkpoints/        step-000030/: what `cadre.experiment.checkpoint` saves
 .lock               held by the one process that writes here
 
-Nothing in it names the folder, so that it may be moved.
+It may be moved: what it was begun from is found where it was, or where it was moved to together with the run.
 """
 
 from __future__ import annotations
@@ -31,17 +31,20 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cadre import __version__
-from cadre.data.atomic import flush, partial_of
-from cadre.errors import ConfigError, RunError
+from cadre.data.atomic import flush, partial_of, whole
+from cadre.errors import ConfigError, RunError, TakenError
 from cadre.experiment import jsonl
 from cadre.experiment.commits import commits
 from cadre.experiment.config import Config, dump, load
+from cadre.experiment.paths import note_of_root
 from cadre.experiment.records import (
     Command,
     Environment,
@@ -67,6 +70,7 @@ BEGUN = {".lock", "config.yaml.new", "command.json.new", "command.json"}
 COMMAND = "command.txt"
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 PACKAGES = ("torch", "transformers", "tokenizers", "peft", "numpy")
 
 
@@ -87,11 +91,25 @@ class Run:
         overrides: Sequence[str] = (),
         forked_at: int | None = None,
     ) -> Run:
-        """A new run, which may begin where another one stood after the step `forked_at`; a folder that holds anything
-        is refused."""
-        must_be_free(folder)
+        """A new run, which may begin where another one stood after the step `forked_at`. It appears whole, for others
+        that are begun in the same moment to see or not. Raises TakenError for a folder that holds anything."""
+        with new_run(folder) as built:
+            cls.fill(built, config, recipe, overrides, forked_at, folder)
+        return cls(folder, config)
+
+    @classmethod
+    def fill(
+        cls,
+        folder: Path,
+        config: Config,
+        recipe: str = "",
+        overrides: Sequence[str] = (),
+        forked_at: int | None = None,
+        place: Path | None = None,
+    ) -> Run:
+        """Write what every run begins with into the folder that it is built in, before it lies at its `place`."""
         folder.mkdir(parents=True, exist_ok=True)
-        begun: dict[str, Any] = {"recipe": recipe, "overrides": list(overrides)}
+        begun: dict[str, Any] = {"recipe": recipe, "overrides": list(overrides), **note_of_root(place or folder)}
         if forked_at is not None:
             begun["forked_at"] = forked_at
         write_text(folder / "command.json", json.dumps(begun) + "\n")
@@ -249,7 +267,7 @@ def _evaluated(report: Mapping[str, Any]) -> dict[str, float]:
 def must_be_free(folder: Path) -> None:
     """Raises RunError where a new run would find anything in its folder."""
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - BEGUN):
-        raise RunError(
+        raise TakenError(
             f"--run: {folder} exists and is not empty; expected a new folder, as nothing is ever overwritten. "
             f"Name another, or go on with it: {goes_on(folder)}."
         )
@@ -302,13 +320,40 @@ def goes_on(folder: Path, command: str = "train") -> str:
     return shlex.join(["cadre", command, "--run", str(folder), "--resume"])
 
 
+@contextmanager
+def new_run(folder: Path) -> Iterator[Path]:
+    """Yield the folder to build a run in; when the block ends it appears as `folder`, which nobody else can make
+    meanwhile. Raises TakenError where it holds anything, or where another process is making it."""
+    must_be_free(folder)
+    with whole(folder) as (built,):
+        must_be_free(folder)  # another process may have made it before the lock was ours
+        yield built
+        clear_begun(folder)
+
+
 def new_folder(recipe: str, parent: Path = Path("runs")) -> Path:
     """`runs/RECIPE-001` or the next number that is free."""
+    return next(numbered_folders(recipe, parent))
+
+
+def numbered_folders(recipe: str, parent: Path = Path("runs")) -> Iterator[Path]:
+    """Yield `runs/RECIPE-001` and so on, those that are free when they are asked for."""
     stem = Path(recipe).name.removesuffix(".yaml").removesuffix(".yml")
-    number = 1
-    while (parent / f"{stem}-{number:03d}").exists():
-        number += 1
-    return parent / f"{stem}-{number:03d}"
+    for number in count(1):
+        folder = parent / f"{stem}-{number:03d}"
+        if not os.path.lexists(folder):
+            yield folder
+
+
+def in_new_folder(folder: Path | None, recipe: str, create: Callable[[Path], T]) -> T:
+    """Return what `create` makes in `folder`, or where none is named in the first of the recipe's numbered ones that no
+    run begun in the same moment takes."""
+    if folder is not None:
+        return create(folder)
+    for numbered in numbered_folders(recipe):
+        with suppress(TakenError):
+            return create(numbered)
+    raise AssertionError("numbers do not end")
 
 
 @cache

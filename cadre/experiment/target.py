@@ -12,6 +12,7 @@ from cadre.env import Env
 from cadre.errors import ConfigError, one_line
 from cadre.experiment.adapters import is_adapter
 from cadre.experiment.config import Config, parse
+from cadre.experiment.paths import relocated
 from cadre.experiment.recipes import read_recipe
 from cadre.settings.trust import Code, admit
 from cadre.settings.yaml_file import Raw, merge, overridden, override, parse_yaml, read
@@ -45,7 +46,13 @@ def find(
     """
     folder = Path(name).expanduser()
     is_run = (folder / "config.yaml").is_file()
-    raw = read(folder / "config.yaml") if is_run else _model(name) if _is_model(name, folder) else read_recipe(name)
+    raw = (
+        relocated(read(folder / "config.yaml"), folder)
+        if is_run
+        else _model(name)
+        if _is_model(name, folder)
+        else read_recipe(name)
+    )
     merge(raw, changes or {})
     _chosen_here(raw, [*(f"settings.{name}" for name in (changes or {}).get("settings", {})), *overrides])
     overridden(raw, overrides)

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from cadre import random_keys
 from cadre.advantages.plan import Plan
-from cadre.data.atomic import whole
 from cadre.errors import DataError, RunError
 from cadre.experiment import checkpoint, jsonl
 from cadre.experiment.bases import Watched
@@ -31,7 +30,7 @@ from cadre.experiment.experiment import Experiment
 from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.lock import RunLock
 from cadre.experiment.records import StepMetrics, WarmStartSettings, exists, read_record
-from cadre.experiment.run_directory import Run, clear_begun, goes_on, must_be_free
+from cadre.experiment.run_directory import Run, goes_on, new_run
 from cadre.settings import LearnerConfig, LossConfig
 from cadre.settings.section import merged
 from cadre.team import Metrics, Team
@@ -60,12 +59,9 @@ def create(
 
     `command` is the recipe, and the changes to it.
     """
-    must_be_free(folder)
     recipe, *overrides = command or ("",)
-    with whole(folder) as (built,):
-        run = Run.create(built, config, recipe, overrides)
-        prepare(run, settings, examples)
-        clear_begun(folder)
+    with new_run(folder) as built:
+        prepare(Run.fill(built, config, recipe, overrides, None, folder), settings, examples)
     return Run(folder, config)
 
 

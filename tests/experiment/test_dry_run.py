@@ -177,6 +177,9 @@ class Asks(Env):
         tool = Tool("look", "Looks.", schema)
         return {} if self.done else {"a": Observation("a", tuple(self.messages), (tool,))}
 
+    async def step(self, actions):
+        raise NotImplementedError
+
     async def step_samples(self, samples):
         import json
         message = samples["a"].message
