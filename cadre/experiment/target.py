@@ -46,13 +46,10 @@ def find(
     """
     folder = Path(name).expanduser()
     is_run = (folder / "config.yaml").is_file()
-    raw = (
-        relocated(read(folder / "config.yaml"), folder)
-        if is_run
-        else _model(name)
-        if _is_model(name, folder)
-        else read_recipe(name)
-    )
+    if is_run:
+        raw = relocated(read(folder / "config.yaml"), folder)
+    else:
+        raw = _model(name) if _is_model(name, folder) else read_recipe(name)
     merge(raw, changes or {})
     _chosen_here(raw, [*(f"settings.{name}" for name in (changes or {}).get("settings", {})), *overrides])
     overridden(raw, overrides)

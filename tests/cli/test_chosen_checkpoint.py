@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from cadre.experiment import checkpoint, jsonl
-from cadre.experiment.chosen_checkpoint import best_step
+from cadre.experiment.chosen_checkpoint import Chosen, best_step
 from tests.cli.calling import call
 from tests.experiment.test_loop import configured, play
 
@@ -42,17 +43,18 @@ def test_the_best_is_the_first_of_equals_and_the_latest_is_usual(run: Path) -> N
 
 
 def test_export_writes_the_weights_of_the_checkpoint_that_is_named(run: Path, tmp_path: Path) -> None:
-    for name, options in {"best": ["--best"], "first": ["--at", "0"], "last": []}.items():
-        done = call("export", str(run), "shared", str(tmp_path / name), *options)
-        assert done.code == 0, done.err
-    written = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in ("best", "first", "last")}
-    assert len(set(written.values())) == 3
-    saved = run / "checkpoints" / checkpoint.name_of(1) / "shared" / "model.safetensors"
-    from safetensors.numpy import load
-
-    one, other = load(written["best"]), load(saved.read_bytes())
-    assert all((one[name] == other[name]).all() for name in one.keys() & other.keys())
-    assert one.keys() & other.keys()
+    """The last one is damaged, so that whoever takes it is told."""
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    (copied / "checkpoints" / checkpoint.name_of(3) / "shared" / "model.safetensors").unlink()
+    assert call("export", str(copied), "shared", str(tmp_path / "best"), "--best").code == 0
+    assert call("export", str(copied), "shared", str(tmp_path / "at"), "--at", "2").code == 0
+    damaged = call("export", str(copied), "shared", str(tmp_path / "damaged"), "--at", "3")
+    assert (damaged.code, "is damaged" in damaged.err) == (2, True)
+    assert not (tmp_path / "damaged").exists()
+    assert Chosen(best=True).find(copied).name == checkpoint.name_of(1)
+    assert Chosen(at=0).find(copied).name == checkpoint.name_of(0)
+    assert Chosen().find(copied).name == checkpoint.name_of(2)
 
 
 def test_play_and_fork_take_it_too(run: Path, tmp_path: Path) -> None:
