@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -64,12 +65,14 @@ class TorchEngine:
         self._batcher = RequestBatcher(self._decode)
         self.loaded = self._batcher.work(loading.load, source, policies, target, seed)
         self.tokenizer = self.loaded.tokenizer
+        self._forms = self._batcher.work(forms, self.loaded, self.dtype)
+        if self._forms.longest is not None:
+            self.loaded = replace(self.loaded, context=self._forms.longest)
         self._text = ModelText(self.loaded.templates, self.loaded.stops, self.loaded.context)
         self.memory = memory or device_memory.for_sampling(target, self._taken(), sharing)
         # Ids alone do not tell pictures apart, so nothing is known of earlier turns where there may be some.
         self.turns = TurnCache(0 if self.loaded.pictures else self.memory // OF_TURNS)
         self.graphs = False
-        self._forms = self._batcher.work(forms, self.loaded, self.dtype)
 
     async def sample(self, request: Request) -> list[Sample]:
         """`request.count` siblings, drawn in one batch with whatever else is asked for at the time."""
@@ -193,6 +196,8 @@ class TorchEngine:
     def _keeping(self) -> Keeping:
         """How keys are held, as is right for the model."""
         turns = self.turns if self._forms.turns else TurnCache(0)
+        if self._forms.recompute:
+            return Keeping(turns, share=False, recompute=True)
         return Keeping(turns, self._forms.share, self.graphs and replays(self.loaded, self.dtype))
 
 

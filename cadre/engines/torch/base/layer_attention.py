@@ -1,11 +1,9 @@
-"""How a model's layers attend: to all tokens before, or to those in a window."""
+"""How a model's layers attend, as its configuration names it: to all tokens before, or to those in a window."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Self
-
-from cadre.errors import EngineError
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # transformers' names
 
@@ -19,13 +17,7 @@ class LayerAttention:
 
     @classmethod
     def of(cls, config: Any) -> Self:
-        """Read off a transformers configuration. Raises EngineError for a layer that is neither full nor sliding."""
+        """Read off a transformers configuration. Layers of other kinds, as of a state space, are among the types."""
         window: int | None = getattr(config, "sliding_window", None)
         types = frozenset(getattr(config, "layer_types", None) or [SLIDING if window else FULL])
-        unknown = types - {FULL, SLIDING}
-        if unknown:
-            raise EngineError(
-                f"The model has layers of the kind {sorted(unknown)[0]!r}; the torch engine samples from models whose "
-                f"layers are {FULL} or {SLIDING}. Choose another model, or another engine."
-            )
         return cls(types, window if SLIDING in types else None)

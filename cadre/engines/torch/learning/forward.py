@@ -7,7 +7,7 @@ the others: a forward and a backward are work of all ranks together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -15,16 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from cadre.engines.context import steady
 from cadre.engines.torch.base import vision
 from cadre.engines.torch.base.loading import Loaded, autocast
 from cadre.engines.torch.base.lora import segments
 from cadre.engines.torch.learning.divergence import check_finite
-from cadre.engines.torch.learning.lm_head import last_states, project
-from cadre.engines.torch.learning.prefix_tree_forward import packing, recomputing, tree_states
+from cadre.engines.torch.learning.lm_head import project
+from cadre.engines.torch.learning.packing_trial import learning_form
+from cadre.engines.torch.learning.prefix_tree_forward import batch_states, packing
 from cadre.engines.torch.learning.ranks import Ranks
+from cadre.engines.torch.learning.recompute import recomputed
 from cadre.engines.torch.learning.token_logprobs import LogprobQuery, token_logprobs
 from cadre.errors import EngineError
 from cadre.learn.batch import Batch, collate
@@ -67,7 +68,7 @@ def score(
     """
     sequences, positions = batch.mask.nonzero(as_tuple=True)
     with autocast(model, precision.dtype):
-        states, nodes = _states(model, batch, precision.flex)
+        states, nodes = batch_states(model, batch, precision.flex)
         read = nodes[sequences, positions - 1]
         query = LogprobQuery.of(read, batch.temperature[sequences], batch.token_ids[sequences, positions])
         logprobs, entropy = token_logprobs(model, states, query, precision.entropy_tokens)
@@ -81,17 +82,6 @@ def score(
         entropy=blank.index_put((sequences, positions), entropy),
         values=heads(take(states, judged), targets.heads) if heads else blank.new_zeros(0),
     )
-
-
-def _states(model: Any, batch: Batch, flex: bool) -> tuple[Tensor, Tensor]:
-    """The last hidden states [N, H] of what is run, and for each token that is read which of them is its own [B, T]."""
-    if batch.tree is not None:
-        paths = torch.nn.utils.rnn.pad_sequence(list(batch.tree.paths), batch_first=True)
-        states, places = tree_states(model, batch.tree, flex)
-        return states, places[paths.to(states.device)]
-    states = last_states(model, **{"input_ids": batch.token_ids, **batch.vision})
-    nodes = torch.arange(batch.token_ids.numel(), device=states.device)
-    return states.flatten(0, 1), nodes.view_as(batch.token_ids)
 
 
 class Scorer(nn.Module):
@@ -136,8 +126,11 @@ class Forward:
         self._packing = packing(self.model, learners)
         self._tokens = min((learner.tokens_per_microbatch for learner in learners), default=0)
         self._checkpointing = any(learner.gradient_checkpointing for learner in learners)
-        if self._checkpointing:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": recomputing(self.model)})
+        if learners and loaded.pictures is None:
+            form = learning_form(loaded, precision, self._packing)
+            self._packing = form.packing
+            # With no room for a second sequence each is run alone.
+            self._tokens *= form.together
 
     def cut(self, data: Sequence[Datum]) -> list[MicroBatch]:
         """This rank's part of the sequences in micro-batches, those of a policy side by side in each.
@@ -233,17 +226,8 @@ class Forward:
     @contextmanager
     def training(self) -> Iterator[None]:
         """Within it layers recompute their activations in the backward pass, where that is asked for."""
-        self._recompute(self._checkpointing)
-        try:
+        with recomputed(self.model) if self._checkpointing else nullcontext():
             yield
-        finally:
-            self._recompute(False)
-
-    def _recompute(self, on: bool) -> None:
-        # Layers recompute in training mode only; their inner modules stay in eval mode, so nothing is dropped out.
-        for module in self.model.modules():
-            if isinstance(module, GradientCheckpointingLayer):
-                module.training = on
 
 
 def _check_lengths(data: Sequence[Datum], most: int | None) -> None:

@@ -7,8 +7,8 @@ last layer makes of a node counts only where a loss reads it, so of most of a pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,8 +17,10 @@ from transformers import AttentionInterface
 
 from cadre.engines.torch.base.loading import attending, check_keywords
 from cadre.engines.torch.learning.lm_head import last_states
+from cadre.engines.torch.learning.recompute import is_recomputed
 from cadre.errors import EngineError
 from cadre.learn.attention_scoring import Scoring
+from cadre.learn.batch import Batch
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.learn.prefix_tree_attention import Layout, attention
 from cadre.settings import LearnerConfig, Packing
@@ -48,6 +50,17 @@ def packing(model: Any, configs: Collection[LearnerConfig]) -> Packing:
     return next(iter(asked), "auto") if kind in PACKABLE else "padded"
 
 
+def batch_states(model: Any, batch: Batch, flex: bool) -> tuple[Tensor, Tensor]:
+    """The last hidden states [N, H] of what is run, and for each token that is read which of them is its own [B, T]."""
+    if batch.tree is not None:
+        paths = torch.nn.utils.rnn.pad_sequence(list(batch.tree.paths), batch_first=True)
+        states, places = tree_states(model, batch.tree, flex)
+        return states, places[paths.to(states.device)]
+    states = last_states(model, **{"input_ids": batch.token_ids, **batch.vision})
+    nodes = torch.arange(batch.token_ids.numel(), device=states.device)
+    return states.flatten(0, 1), nodes.view_as(batch.token_ids)
+
+
 def tree_states(model: Any, tree: PrefixTree, flex: bool) -> tuple[Tensor, Tensor]:
     """Last hidden states [M, H], and for each of the N nodes which of them is its own, int64 [N].
 
@@ -57,7 +70,7 @@ def tree_states(model: Any, tree: PrefixTree, flex: bool) -> tuple[Tensor, Tenso
     layout = Layout.of(tree, device, flex)
     layer = model.base_model.layers[-1]
     # A layer that is computed again in the backward pass would be without what narrows it.
-    narrow = not (layer.gradient_checkpointing and layer.training)
+    narrow = not is_recomputed(layer)
     kept = tree.read if narrow else torch.arange(len(tree.token_ids))
     read = kept.to(device)
     with attending(model, NAME), _narrowed(layer, read) if narrow else nullcontext():
@@ -120,12 +133,3 @@ def _attend(
 
 
 AttentionInterface.register(NAME, _attend)
-
-
-def recomputing(model: Any) -> Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]:
-    """What a checkpointed layer is run in, first and again in the backward pass: with the attention of the first."""
-
-    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), attending(model, model.config._attn_implementation)
-
-    return contexts

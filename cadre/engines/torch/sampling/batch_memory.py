@@ -28,8 +28,10 @@ class SequenceMemory:
     @classmethod
     def of(cls, config: Any, dtype: torch.dtype) -> Self:
         """What a model takes by its transformers configuration, decoding in `dtype`."""
-        heads: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        size: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        # Models without attention name no heads; one token's states are as wide as keys of all heads would be.
+        all_heads: int = _number(config, "num_attention_heads") or 1
+        heads: int = _number(config, "num_key_value_heads") or all_heads
+        size: int = _number(config, "head_dim") or config.hidden_size // all_heads
         return cls(2 * heads * size * config.num_hidden_layers * dtype.itemsize, config.vocab_size * SCORE_BYTES)
 
     def of_batch(self, sequences: int, longest: int) -> int:
@@ -53,6 +55,12 @@ def split(requests: Sequence[GenerationRequest], memory: SequenceMemory, most: i
             batches.append([request])
             sequences, longest = request.count, _longest(request)
     return batches
+
+
+def _number(config: Any, name: str) -> int | None:
+    """A setting that is one number for all layers; where it differs among them, the largest."""
+    value = getattr(config, name, None)
+    return max(value) if isinstance(value, list | tuple) else value
 
 
 def _longest(request: GenerationRequest) -> int:

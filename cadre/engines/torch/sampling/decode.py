@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from cadre.engines.torch.sampling.generation import GenerationRequest, Listener
 from cadre.engines.torch.sampling.kv_cache import GROWTH, KeyValues
 from cadre.engines.torch.sampling.llama_step import Step
 from cadre.engines.torch.sampling.prefill import Prefill, Prompt, prefill
+from cadre.engines.torch.sampling.recomputed import Recomputed
 from cadre.engines.torch.sampling.sequences import Sequences, Siblings, Transcript
 from cadre.engines.torch.sampling.shared_prefix_cache import Prompts, SharedKeys
 from cadre.engines.torch.sampling.token_sampling import sample_tokens, uniform
@@ -40,11 +41,13 @@ SERIAL_FLOPS = 300_000_000
 @dataclass(frozen=True)
 class Keeping:
     """How keys are held: with `share`, where the model can, a prompt's once for all its siblings, else each has its
-    own, with `graphs` in fixed places, for steps that are replayed; and `turns`, those of earlier turns."""
+    own, with `graphs` in fixed places, for steps that are replayed; and `turns`, those of earlier turns. With
+    `recompute` none are held."""
 
     turns: TurnCache
     share: bool = True
     graphs: bool = False
+    recompute: bool = False
 
 
 @torch.inference_mode()
@@ -104,21 +107,37 @@ class DecodingBatch:
         self._ends_by_text = any(request.ends for request in requests)
 
         self._turns = keeping.turns
+        self._pictures = loaded.pictures
+        self._token = torch.zeros(len(self._sequences), dtype=torch.int64, device=device)
+        if keeping.recompute:
+            owners = self._siblings.owners
+            ids, policies = [owner.prompt_ids for owner in owners], [owner.policy for owner in owners]
+            recomputed = Recomputed(loaded, ids, policies)
+            self._keys: Keys | Recomputed = recomputed
+            self._logits = recomputed.logits()
+            self._next: Callable[[Tensor, Tensor], Tensor] = recomputed.step
+        else:
+            self._fill(loaded, requests, dtype, keeping)
+
+    def _fill(
+        self, loaded: Loaded, requests: Sequence[GenerationRequest], dtype: torch.dtype, keeping: Keeping
+    ) -> None:
+        """Run the prompts, and choose how their keys and values are held and read."""
+        device = loaded.model.device
         filled = prefill(loaded, map(_prompt, requests), keeping.turns, keeping.share)
         numbers = [filled.number[_prompt(owner)] for owner in self._siblings.owners]
         self._prompts = [filled.parts[number] for number in numbers]
         read = torch.tensor(numbers, device=device)
-        self._keys = _held(loaded, filled, read, max(request.limit for request in requests), keeping)
+        keys = _held(loaded, filled, read, max(request.limit for request in requests), keeping)
+        self._keys = keys
         self._logits = filled.logits[read]
-        self._token = read.new_zeros(len(read))
-        self._pictures = loaded.pictures
         if filled.shifts is not None:
             self._sequences = self._sequences.shifted(filled.shifts[read])
-        self._next: Callable[[Tensor, Tensor], Tensor] = self._by_the_model
-        if isinstance(self._keys, SharedKeys) and (step := Step.of(loaded.model, dtype)):
-            self._next = partial(step, self._keys)
-        if isinstance(self._keys, FixedKeys):
-            self._next = Replayed(self._by_the_model, self._keys, fixed_keys.recorder(device))
+        self._next = self._by_the_model
+        if isinstance(keys, SharedKeys) and (step := Step.of(loaded.model, dtype)):
+            self._next = partial(step, keys)
+        if isinstance(keys, FixedKeys):
+            self._next = Replayed(self._by_the_model, keys, fixed_keys.recorder(device))
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -163,11 +182,11 @@ class DecodingBatch:
             self._sequences = self._sequences.advanced()
 
     def _by_the_model(self, token: Tensor, position: Tensor) -> Tensor:
-        """The next logits [B, V] by the model's own forward."""
+        """The next logits [B, V] by the model's own forward over the keys."""
         if self._pictures is not None:
             token = vision.said(token, self._pictures)
-        with self._keys.reading(self._model, position) as keys:
-            output = self._model(input_ids=token.unsqueeze(1), position_ids=position.unsqueeze(1), **keys)
+        with cast(Keys, self._keys).reading(self._model, position) as inputs:
+            output = self._model(input_ids=token.unsqueeze(1), position_ids=position.unsqueeze(1), **inputs)
         logits: Tensor = output.logits[:, -1]
         return logits
 
@@ -188,7 +207,7 @@ class DecodingBatch:
     def _keep(self, ended: Tensor) -> None:
         """Let later turns know what these sequences have said, but for the last token, which was not run."""
         said = self._transcript.length - 1
-        if not said or not self._turns.limit:
+        if not said or not self._turns.limit or isinstance(self._keys, Recomputed):
             return
         rows = ended.nonzero().squeeze(1)
         numbers, piece = self._sequences.number[rows].tolist(), self._keys.said(rows)

@@ -42,8 +42,8 @@ SETTINGS = {
     "mpt": {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 512},
     "bloom": {"n_layer": 2, "n_head": 4},
 }
-REFUSED = {"mpt": "gives logits that are", "bloom": "raises"}
-SERVED = sorted(SETTINGS.keys() - REFUSED.keys())
+WITHOUT_CACHE = {"mpt": "gives logits that are", "bloom": "raises"}
+CACHED = sorted(SETTINGS.keys() - WITHOUT_CACHE.keys())
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def gap(folder, engine):
 
 
 @pytest.mark.parametrize("graphs", [False, True])
-@pytest.mark.parametrize("kind", SERVED)
+@pytest.mark.parametrize("kind", CACHED)
 def test_attention_that_is_not_plain_is_sampled_without_sharing(others, engine, kind, graphs):
     mine = engine(others / kind)
     mine.graphs = graphs
@@ -87,10 +87,20 @@ def test_attention_that_is_not_plain_is_sampled_without_sharing(others, engine, 
     assert gap(others / kind, mine) < 1e-4
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-def test_a_model_that_no_form_is_right_for_is_refused_when_loaded(others, engine, kind):
-    with pytest.raises(EngineError, match=rf"(?s)type '{kind}'.*different length it {REFUSED[kind]}.*Take a model"):
-        engine(others / kind)
+@pytest.mark.parametrize("kind", WITHOUT_CACHE)
+def test_a_model_that_no_cached_form_is_right_for_is_sampled_without_a_cache(others, engine, kind):
+    with pytest.warns(UserWarning, match=rf"type '{kind}', is sampled without a cache.*it {WITHOUT_CACHE[kind]}"):
+        mine = engine(others / kind)
+    assert mine._forms == Forms(share=False, turns=False, recompute=True)
+    assert gap(others / kind, mine) < 1e-4
+
+
+def test_a_model_that_looks_at_later_tokens_is_refused_when_loaded(tmp_path, engine):
+    config = AutoConfig.for_model("bert", **{"vocab_size": 260, **tiny.SHAPE})
+    tiny.save(lambda: AutoModelForCausalLM.from_config(config), tmp_path)
+    tiny.byte_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(EngineError, match=r"(?s)type 'bert'.*different length it gives logits that are.*Take a model"):
+        engine(tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -1,0 +1,49 @@
+"""What trials of a model's forms share: tokens, the logits that are right, and how far others are from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cadre.engines.torch.base import vision
+from cadre.engines.torch.base.loading import Loaded
+
+# How far logits may be off, as a part of how far they are from even ones: several times what precision alone makes of
+# it, and a fraction of what a wrong form does.
+TOLERANCE = {torch.float32: 0.0005, torch.bfloat16: 0.15}
+
+ModelKind = tuple[object, ...]
+
+
+def model_kind(model: Any) -> ModelKind:
+    """All of a model but its weights: models of one kind are tried once."""
+    config = {name: value for name, value in model.config.to_dict().items() if name != "_name_or_path"}
+    return type(model), str(config), model.config._attn_implementation, model.dtype, model.device.type
+
+
+def meaningless_tokens(model: Any, count: int, start: int) -> tuple[int, ...]:
+    """So many tokens, none of which comes twice in a row."""
+    vocabulary = model.get_output_embeddings().weight.shape[0]
+    return tuple((start + 1) * (29 * place + 5) % vocabulary for place in range(count))
+
+
+def plain_logits(loaded: Loaded, ids: Iterable[int]) -> Tensor:
+    """The logits float32 [T, V] of one sequence by the model's own forward."""
+    token = torch.tensor([[*ids]], device=loaded.model.device)
+    if loaded.pictures is not None:
+        token = vision.said(token, loaded.pictures)
+    logits: Tensor = loaded.model(input_ids=token, use_cache=False).logits[0].float()
+    return logits
+
+
+def logit_distance(got: Tensor, wanted: Tensor) -> Tensor:
+    """How far logits [T, V] are from others, as a part of these [T]; 0 where there is no telling, as none is finite."""
+    known = wanted.isfinite()
+    blank = torch.zeros_like(wanted)
+    even = torch.where(known, wanted, blank).sum(1, keepdim=True) / known.sum(1, keepdim=True).clamp(min=1)
+    difference = torch.where(known, got - wanted, blank).norm(dim=1)
+    spread = torch.where(known, wanted - even, blank).norm(dim=1).clamp(min=1e-6)
+    return (difference / spread).nan_to_num(torch.inf)
