@@ -68,6 +68,7 @@ class Template:
 
     def __init__(self, tokenizer: Any, enable_thinking: bool | None = None, pictures: Pictures | None = None) -> None:
         self._tokenizer, self._pictures = tokenizer, pictures
+        self._size = 1 + max(tokenizer.get_vocab().values(), default=-1)
         self._templates = _named_templates(tokenizer)
         self._options = _options(tokenizer, "\n".join(self._templates.values()), enable_thinking)
         self._control = ControlTokens(tokenizer)
@@ -190,8 +191,14 @@ class Template:
         return self._has_channels and call_forms.read_channels(text) is not None
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of a completion, with the special tokens that are in it."""
-        return self._tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        """The text of a completion, with the special tokens that are in it, and without ids that the tokenizer does
+        not have: models often have more embeddings than it has tokens."""
+        known = [token for token in token_ids if token < self._size]
+        return self._tokenizer.decode(known, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def token(self, token_id: int) -> str:
+        """The token of an id, as the tokenizer spells it."""
+        return str(self._tokenizer.convert_ids_to_tokens(token_id))
 
     def turn_token(self, text: str) -> str:
         """The first token spelled out in the text that no answer may have, as it begins or ends turns or texts; "" for

@@ -29,17 +29,26 @@ class Completion:
 
 @dataclass(frozen=True)
 class ModelText:
-    """The chat `templates` of one model by policy, `stops`, the ids that end a turn, and `context`, its longest
-    sequence."""
+    """The chat `templates` of one model by policy, `stops`, the ids that end a turn, `context`, its longest sequence,
+    and how many tokens it has `embeddings` for, None where that is not known."""
 
     templates: Mapping[str, Template]
     stops: tuple[int, ...]
     context: int
+    embeddings: int | None = None
 
     def prompt(self, request: Request) -> Prompt:
-        """What the model continues."""
+        """What the model continues. Raises PromptError where it holds a token that the model cannot read."""
         template = self.templates[request.policy]
-        return template.prompt(request.messages, request.previous, self.stops, request.tools)
+        prompt = template.prompt(request.messages, request.previous, self.stops, request.tools)
+        highest = max(prompt.ids, default=0)
+        if self.embeddings is not None and highest >= self.embeddings:
+            raise PromptError(
+                f"Role {request.role!r}: its prompt holds the token {template.token(highest)!r} of id {highest}, and "
+                f"the model has embeddings for {self.embeddings} tokens; expected lower ids. Keep that text out of "
+                "what observe() returns, or take a tokenizer that fits the model."
+            )
+        return prompt
 
     def limit(self, request: Request, prompt: int) -> int:
         """The longest completion that fits the context. Raises PromptError where none does."""

@@ -68,7 +68,8 @@ class TorchEngine:
         self._forms = self._batcher.work(forms, self.loaded, self.dtype)
         if self._forms.longest is not None:
             self.loaded = replace(self.loaded, context=self._forms.longest)
-        self._text = ModelText(self.loaded.templates, self.loaded.stops, self.loaded.context)
+        rows = self.loaded.model.get_input_embeddings().weight.shape[0]
+        self._text = ModelText(self.loaded.templates, self.loaded.stops, self.loaded.context, rows)
         self.memory = memory or device_memory.for_sampling(target, self._taken(), sharing)
         # Ids alone do not tell pictures apart, so nothing is known of earlier turns where there may be some.
         self.turns = TurnCache(0 if self.loaded.pictures else self.memory // OF_TURNS)
@@ -188,6 +189,7 @@ class TorchEngine:
             SequenceMemory.of(self.loaded.model.config.get_text_config(), self.dtype),
             Stamped(listener, dict(self.versions)),
         )
+        loading.check_defaults()
         self.turns.enter(scope)
         keeping = self._keeping()
         for batch in batch_memory.split(requests, memory, self.memory):

@@ -102,6 +102,7 @@ class TorchLearner:
         self.engine.close()
 
     def _update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+        loading.check_defaults()
         with _ON_CPU if self.engine.loaded.model.device.type == "cpu" else nullcontext():
             metrics = self._trainer.update(data)
         self._count()

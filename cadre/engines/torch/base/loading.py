@@ -27,6 +27,7 @@ from cadre.engines.pictures import Pictures
 from cadre.engines.torch.base import device_memory
 from cadre.engines.torch.base.layer_attention import LayerAttention
 from cadre.engines.torch.base.lora import Adapters
+from cadre.engines.torch.base.model_checks import check_tokens, check_torch_defaults, check_weights
 from cadre.errors import EngineError
 from cadre.file_limits import read_json, size_of
 from cadre.settings import PolicyConfig
@@ -115,6 +116,7 @@ def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype) -> Any:
     """The model alone, on the CPU, in eval mode. Raises EngineError where it cannot be loaded."""
     check_memory(source, policy, dtype)
     with reading(source, "model"), ONE_AT_A_TIME, limit_modules(source):
+        check_torch_defaults()
         model, found = class_of(hub.model_type(source)).from_pretrained(
             source,
             dtype=dtype,
@@ -126,8 +128,9 @@ def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype) -> Any:
         raise EngineError(
             f"The model of {source!r} is not whole: of the weights that config.json asks for {len(missing)} are not "
             f"there ({missing[0]}), and would be drawn at random. Expected weights and configuration of one model. "
-            "Download it again, or fix config.json."
+            "Download it again, or fix config.json (tie_word_embeddings, where the vocabulary projection is missing)."
         )
+    check_weights(source, model, found["unexpected_keys"])
     # Stock SDPA ignores soft-capped attention scores (Gemma 2), so such a model takes the eager form.
     if getattr(model.config, "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")
@@ -203,6 +206,7 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
         templates = templates_of(tokenizer, policies, pictures)
         configured = getattr(model.generation_config, "eos_token_id", None)
         stops = stops_of(configured, tokenizer, next(iter(templates.values())))
+    check_tokens(source, model, tokenizer, templates, stops)
     config = model.config.get_text_config()
     context = context_of(config) or 1 << 20
     adapters = Adapters(model, loras, seed)
@@ -251,6 +255,12 @@ def projecting(model: Any, sequences: Tensor, positions: Tensor) -> Iterator[Non
         yield
     finally:
         handle.remove()
+
+
+def check_defaults() -> None:
+    """Raise EngineError where torch's defaults have been changed since the model was loaded."""
+    with ONE_AT_A_TIME:
+        check_torch_defaults()
 
 
 @contextmanager
