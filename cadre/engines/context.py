@@ -12,7 +12,8 @@ def context_of(config: Any) -> int | None:
     """
     text = config.get_text_config()
     limits = (getattr(text, "max_position_embeddings", None), steady(config))
-    return min((limit for limit in limits if limit), default=None)
+    # XLNet says -1 for no limit.
+    return min((limit for limit in limits if limit and limit > 0), default=None)
 
 
 def steady(config: Any) -> int | None:

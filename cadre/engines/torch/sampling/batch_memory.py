@@ -59,7 +59,10 @@ def split(requests: Sequence[GenerationRequest], memory: SequenceMemory, most: i
 
 def _number(config: Any, name: str) -> int | None:
     """A setting that is one number for all layers; where it differs among them, the largest."""
-    value = getattr(config, name, None)
+    try:
+        value = getattr(config, name, None)
+    except RuntimeError:  # transformers names no one number for layers that differ
+        value = [getattr(layer, name) for layer in config.per_layer_config]
     return max(value) if isinstance(value, list | tuple) else value
 
 
