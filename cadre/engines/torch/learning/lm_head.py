@@ -17,6 +17,9 @@ from cadre.errors import EngineError
 # What models do to their logits, by the name of the option that says how much.
 SCALINGS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "final_logit_softcapping": lambda logits, cap: torch.tanh(logits / cap) * cap,  # Gemma 2
+    "logits_soft_cap": lambda logits, cap: torch.tanh(logits / cap) * cap,  # RecurrentGemma
+    "output_logit_soft_cap": lambda logits, cap: torch.tanh(logits / cap) * cap,  # xLSTM
+    "lm_head_multiplier": lambda logits, scale: logits * scale,  # Falcon-H1
     "logit_scale": lambda logits, scale: logits * scale,  # Cohere
     "logits_scaling": lambda logits, scale: logits / scale,  # Granite
 }
