@@ -3,6 +3,7 @@
 import pytest
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     CohereConfig,
     CohereForCausalLM,
@@ -36,6 +37,9 @@ def made(kind):
     model = {
         "cohere": lambda: CohereForCausalLM(CohereConfig(**SHAPE, logit_scale=0.25)),
         "granite": lambda: GraniteForCausalLM(GraniteConfig(**SHAPE, logits_scaling=4.0)),
+        "recurrent_gemma": lambda: AutoModelForCausalLM.from_config(
+            AutoConfig.for_model("recurrent_gemma", **SHAPE, lru_width=32, head_dim=16, logits_soft_cap=3.0)
+        ),
         "gpt2": lambda: GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=2, eos_token_id=2)),
     }[kind]()
     with torch.no_grad():
@@ -60,7 +64,7 @@ def test_logits_are_the_models_own(folders, architecture):
     assert (architecture == "gemma2") == (getattr(model.config, "final_logit_softcapping", None) is not None)
 
 
-@pytest.mark.parametrize("kind", ["cohere", "granite", "gpt2"])
+@pytest.mark.parametrize("kind", ["cohere", "granite", "recurrent_gemma", "gpt2"])
 def test_scaled_logits_and_models_of_other_kinds(kind):
     check_equal(made(kind))
 
