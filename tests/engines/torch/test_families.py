@@ -6,6 +6,7 @@ Windows are longer than what is tried when a model is loaded, and shorter than w
 """
 
 import asyncio
+import json
 import warnings
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from cadre.engines.torch import TorchLearner, TrainingSettings
+from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.torch.base.small_windows import WINDOW, with_small_windows
 from cadre.errors import EngineError
 from cadre.rollout.rounds import together
@@ -99,6 +100,45 @@ def test_sampler_and_learner_are_the_plain_forward(family):
     # The gradient is that of the plain forward too, whatever is run again for it.
     metrics = asyncio.run(learner.update(data))["p"]
     assert metrics["logprob_gap_max"] < 1e-4
+
+
+OWN_CODE = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class NearConfig(LlamaConfig):
+    model_type = "near"
+    reach: int = 48
+
+class NearForCausalLM(LlamaForCausalLM):
+    config_class = NearConfig
+
+    def forward(self, input_ids=None, attention_mask=None, **inputs):
+        length = input_ids.shape[1]
+        if attention_mask is None and length > 1:
+            apart = torch.arange(length)[:, None] - torch.arange(length)
+            seen = (apart >= 0) & (apart < self.config.reach)
+            blank = torch.zeros(len(input_ids), 1, length, length, dtype=self.dtype)
+            attention_mask = blank.masked_fill(~seen, torch.finfo(self.dtype).min)
+        return super().forward(input_ids=input_ids, attention_mask=attention_mask, **inputs)
+"""
+
+
+def test_a_window_by_another_name_in_code_of_its_own(tmp_path):
+    """Mistake: to look for windows under the names that are known."""
+    folder = tiny.build(tmp_path)
+    (folder / "near.py").write_text(OWN_CODE)
+    config = json.loads((folder / "config.json").read_text())
+    kinds = {"AutoConfig": "near.NearConfig", "AutoModelForCausalLM": "near.NearForCausalLM"}
+    own = {"model_type": "near", "architectures": ["NearForCausalLM"], "auto_map": kinds, "reach": LONG}
+    (folder / "config.json").write_text(json.dumps(config | own))
+    with pytest.warns(UserWarning, match="'near', is sampled without a cache"):
+        engine = TorchEngine(folder, {"p": tiny.policy(folder, trust_remote_code=True)}, 0)
+    (drawn,) = asyncio.run(together(two_turns(engine)))
+    for one in drawn:
+        wanted = plain_logprobs(engine.loaded.model, one, 1.0)
+        assert float((torch.tensor(one.logprobs) - wanted).abs().max()) < 1e-4
+    engine.close()
 
 
 def test_the_best_few_keys_hold_a_model_to_sequences_of_so_many_tokens(tmp_path):

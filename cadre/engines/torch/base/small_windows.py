@@ -25,12 +25,18 @@ from cadre.engines.torch.base.lora import Adapters
 
 WINDOW = 18
 # Settings that count tokens, by their names; and those among them that count layers, experts or ids, or are a rotary
-# base. What has the shape of weights is kept apart by trying it.
+# base.
 LENGTHS = re.compile(
     r"window|chunk|local|stride|span|keep|block_?(size|len)|sparse|sink|index_?top_?k|mem_?len|lookback|horizon|bucket"
     r"|segment|recent|dilat|receptive|floor|original_max|compress"
 )
 OTHERS = re.compile(r"layer|expert|theta|base|freq|_ids?$|head|dim|rank|conv|vocab|pattern|every|interval|step")
+# What sizes are called. Any other number may be a window of a type that nobody knows here, unless weights change shape
+# with it.
+SIZES = re.compile(
+    r"size|hidden|intermediate|head|layer|dim|rank|position|vocab|embd|d_model|d_ff|ffn|inner|expert|_ids?$|token|theta|base"
+    r"|freq|group|channel|width|depth|conv|state|max_seq|n_ctx|context|label|groups|seed|patch"
+)
 
 
 def with_small_windows(loaded: Loaded) -> Loaded | None:
@@ -41,7 +47,7 @@ def with_small_windows(loaded: Loaded) -> Loaded | None:
     """
     model = loaded.model
     config = copy.deepcopy(model.config)
-    lengths = _cut(config)
+    lengths = _cut(config) + _cut_unknown(model, config)
     if not lengths or loaded.context <= min(lengths):
         return None
     with ONE_AT_A_TIME, torch.random.fork_rng(devices=[]), _default_dtype(model.dtype), _parameters_without_data():
@@ -76,6 +82,28 @@ def _cut(config: Any) -> list[int]:
             elif _is_long(value):
                 cut.append(value)
                 values[name] = WINDOW
+    return cut
+
+
+def _cut_unknown(model: Any, config: Any) -> list[int]:
+    """Cut the numbers of a configuration whose names say nothing, and which no weight's shape depends on."""
+    cut = []
+    for name, value in list(vars(config).items()):
+        known = (
+            LENGTHS.search(name) or SIZES.search(name) or name.startswith("_") or name in PreTrainedConfig().to_dict()
+        )
+        if known or not _is_long(value):
+            continue
+        changed = copy.deepcopy(config)
+        vars(changed)[name] = WINDOW
+        try:
+            with ONE_AT_A_TIME, torch.random.fork_rng(devices=[]), torch.device("meta"):
+                shapes = {key: weight.shape for key, weight in type(model)(changed).named_parameters()}
+        except Exception:  # noqa: BLE001 - then it is a size
+            continue
+        if shapes == {key: weight.shape for key, weight in model.named_parameters()}:
+            vars(config)[name] = WINDOW
+            cut.append(value)
     return cut
 
 
