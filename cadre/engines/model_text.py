@@ -99,7 +99,12 @@ def stops_of(configured: int | Sequence[int] | None, tokenizer: Any, template: T
 
     Raises EngineError where there is none.
     """
-    named = {configured} if isinstance(configured, int | None) else {*configured}
+    named: set[Any] = {*configured} if isinstance(configured, list | tuple) else {configured}
+    if wrong := [stop for stop in named if not isinstance(stop, int | None)]:
+        raise EngineError(
+            f"The generation config's eos_token_id: got {wrong[0]!r}; expected the id of a token or a list of them. "
+            "Fix generation_config.json."
+        )
     named |= {tokenizer.eos_token_id, template.end_of_turn}
     stops = sorted(stop for stop in named if stop is not None)
     if not stops:

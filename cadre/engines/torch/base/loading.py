@@ -27,7 +27,7 @@ from cadre.engines.pictures import Pictures
 from cadre.engines.torch.base import device_memory
 from cadre.engines.torch.base.layer_attention import LayerAttention
 from cadre.engines.torch.base.lora import Adapters
-from cadre.engines.torch.base.model_checks import check_tokens, check_torch_defaults, check_weights
+from cadre.engines.torch.base.model_checks import check_padding, check_tokens, check_torch_defaults, check_weights
 from cadre.errors import EngineError
 from cadre.file_limits import read_json, size_of
 from cadre.settings import PolicyConfig
@@ -117,12 +117,21 @@ def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype) -> Any:
     check_memory(source, policy, dtype)
     with reading(source, "model"), ONE_AT_A_TIME, limit_modules(source):
         check_torch_defaults()
+        check_padding(source, AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code))
         model, found = class_of(hub.model_type(source)).from_pretrained(
             source,
             dtype=dtype,
             use_safetensors=True,
             trust_remote_code=policy.trust_remote_code,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below
+        )
+    if other := sorted(found["mismatched_keys"]):
+        name, saved, asked = other[0]
+        raise EngineError(
+            f"The weights of {source!r} do not fit its config.json: {name} is {list(saved)} in the file and would be "
+            f"{list(asked)} by the configuration, and so are {len(other) - 1} others. Expected weights and "
+            "configuration of one model. Fix the sizes in config.json (vocab_size, hidden_size), or download it again."
         )
     if missing := sorted(found["missing_keys"]):
         raise EngineError(

@@ -5,6 +5,7 @@ Each of these goes wrong later without it: in the middle of a run, or not in any
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
 from collections.abc import Iterable, Mapping
@@ -26,6 +27,17 @@ def check_torch_defaults() -> None:
             f"torch makes tensors of {dtype} on {device} unless told otherwise, as something in this process, such as "
             f"the environment's file, has called torch.{changed}; expected torch.float32 on cpu, as log-probabilities "
             "would differ with it. Remove the call, and name dtype and device where tensors are made."
+        )
+
+
+def check_padding(source: str, config: Any) -> None:
+    """Raise EngineError where the padding token has no embedding. None is needed: padding is never attended to."""
+    text = config.get_text_config()
+    padding, rows = getattr(text, "pad_token_id", None), getattr(text, "vocab_size", None)
+    if isinstance(padding, int) and isinstance(rows, int) and padding >= rows:
+        raise EngineError(
+            f"config.json of {source!r} says pad_token_id: {padding}, and vocab_size is {rows}; expected an id below "
+            "that, or none, which is enough here. Remove pad_token_id, or set it to a token of the model."
         )
 
 
@@ -76,8 +88,12 @@ def check_tokens(
     vocabulary = tokenizer.get_vocab()
     beyond = {index: token for token, index in vocabulary.items() if index >= rows}
     written = set(stops) | {tokenizer.bos_token_id} - {None}
-    for template in templates.values():
-        written |= set(template.prompt_ids((Message("user", "x"),), None, stops)) if beyond else set()
+    for template in templates.values() if beyond else ():
+        first = (Message("user", "x"),)
+        written |= set(template.prompt_ids(first, None, stops))
+        # A template for single turns may refuse an earlier one.
+        with contextlib.suppress(EngineError):
+            written |= set(template.prompt_ids((*first, Message("assistant", "y"), *first), None, stops))
     if needed := sorted(index for index in written if index >= rows):
         token = beyond.get(needed[0])
         named = f"{token!r} has" if token is not None else "an end of turn in the generation config has"

@@ -147,3 +147,29 @@ def test_padding_that_is_missing_or_means_something_else_changes_nothing(tmp_pat
         assert torch.allclose(wanted, torch.tensor(one.logprobs), atol=1e-4)
     assert update(learner, [tiny.datum(one, 1.0) for one in drawn])["p"]["logprob_gap_max"] < 1e-4
     learner.close()
+
+
+def test_padding_beyond_the_embeddings(tmp_path):
+    with pytest.raises(EngineError, match="pad_token_id: 9999, and vocab_size is 260; expected an id below"):
+        tiny.engine(changed(tiny.build(tmp_path), pad_token_id=9999))
+
+
+def test_weights_of_other_sizes(tmp_path):
+    with pytest.raises(EngineError, match=r"is \[260, 32\] in the file and would be \[300, 32\] by the configuration"):
+        tiny.engine(changed(tiny.build(tmp_path), vocab_size=300))
+
+
+def test_an_end_of_turn_that_is_no_id(tmp_path):
+    folder = changed(tiny.build(tmp_path), "generation_config.json", eos_token_id="<eos>")
+    with pytest.raises(EngineError, match="eos_token_id: got '<eos>'; expected the id of a token"):
+        tiny.engine(folder)
+
+
+def test_a_token_beyond_the_embeddings_that_earlier_turns_are_written_in(tmp_path):
+    folder = tiny.build(tmp_path)
+    written = "{% if message.role == 'assistant' %}<|bot|>{% else %}{{ message.role }}{% endif %}"
+    tokenizer = tiny.byte_tokenizer(tiny.CHATML.replace("{{ message.role }}", written))
+    tokenizer.add_tokens(["<|bot|>"])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(EngineError, match=r"'<\|bot\|>' has id 260, and the embeddings have 260 rows"):
+        tiny.engine(folder)
