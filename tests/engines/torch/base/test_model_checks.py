@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from cadre.errors import EngineError, PromptError
-from cadre.types import Datum
+from cadre.types import Datum, Message
 from tests.engines import tiny
 from tests.engines.tiny import request, sample, update
 
@@ -38,16 +39,21 @@ def test_an_end_of_turn_beyond_the_embeddings(tmp_path):
         tiny.engine(folder)
 
 
-def test_a_token_beyond_the_embeddings_that_no_conversation_needs_is_refused_where_one_holds_it(tmp_path):
+def test_a_token_beyond_the_embeddings_that_few_conversations_need_is_refused_where_one_holds_it(tmp_path):
     folder = tiny.build(tmp_path)
-    tokenizer = tiny.byte_tokenizer()
-    tokenizer.add_tokens(["<picture>"])
+    written = "{% if message.role == 'system' %}<|rules|>{% else %}{{ message.role }}{% endif %}"
+    tokenizer = tiny.byte_tokenizer(tiny.CHATML.replace("{{ message.role }}", written))
+    tokenizer.add_tokens(["<|rules|>"])
     tokenizer.save_pretrained(folder)
-    with pytest.warns(UserWarning, match="1 tokens that the model has no embedding for, of 260, such as '<picture>'"):
+    with pytest.warns(
+        UserWarning, match=r"1 tokens that the model has no embedding for, of 260, such as '<\|rules\|>'"
+    ):
         engine = tiny.engine(folder)
-    assert len(sample(engine, request("a pic"))[0][0].token_ids) > 0
-    with pytest.raises(PromptError, match=r"holds the token '<picture>' of id 260, .* embeddings for 260 tokens"):
-        sample(engine, request("a <picture>"))
+    ((spelt,),) = sample(engine, request("a <|rules|>"))
+    assert max(spelt.prompt_ids) < 260  # text that spells a token is text
+    asked = replace(request("go"), messages=(Message("system", "Be brief."), Message("user", "go")))
+    with pytest.raises(PromptError, match=r"holds the token '<\|rules\|>' of id 260, .* embeddings for 260 tokens"):
+        sample(engine, asked)
     engine.close()
 
 
