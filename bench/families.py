@@ -89,6 +89,7 @@ SWITCHES = {"use_sliding_window": True, "max_window_layers": 1, "is_decoder": Tr
 # What a family needs beside these.
 OWN: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "doge": {"num_experts": 4},
     "mamba2": {"num_heads": 8, "head_dim": 8, "expand": 2},
     "zaya": {"num_experts_per_tok": 1},
     "dbrx": {

@@ -49,6 +49,7 @@ KINDS = {
 
 
 def built(folder, kind, **settings):
+    settings = {"num_experts": 4, **settings} if kind == "doge" else settings
     config = AutoConfig.for_model(kind, **{"vocab_size": 260, **tiny.SHAPE, "bos_token_id": 258, **settings})
     tiny.save(lambda: AutoModelForCausalLM.from_config(config), folder)
     tiny.byte_tokenizer().save_pretrained(folder)
