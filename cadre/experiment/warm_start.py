@@ -29,7 +29,7 @@ from cadre.experiment.examples import Example, line_of
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.lock import RunLock
-from cadre.experiment.records import StepMetrics, WarmStartSettings, exists, read_record
+from cadre.experiment.records import StepMetrics, WarmStartSettings, exists, read_record, refuse_link
 from cadre.experiment.run_directory import Run, goes_on, new_run
 from cadre.settings import LearnerConfig, LossConfig
 from cadre.settings.section import merged
@@ -85,6 +85,7 @@ def reopened(run: Run) -> WarmStart:
             f"warm-start: that of {run.folder} is complete; expected one that was stopped. "
             f"Go on with: {goes_on(run.folder)}."
         )
+    refuse_link(run.folder / HOME / EXAMPLES)
     return WarmStart(**read_record(path, WarmStartSettings, run.folder).model_dump())
 
 

@@ -36,6 +36,7 @@ def save(folder: Path, images: Iterable[Image]) -> None:
             with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 partial = path.with_name(f".partial-{path.name}")
+                partial.unlink(missing_ok=True)  # it may be a link to elsewhere
                 partial.write_bytes(image.png)
                 flush(partial)
                 partial.rename(path)

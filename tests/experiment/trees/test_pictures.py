@@ -72,3 +72,20 @@ def test_steps_in_flight_come_back_with_their_pictures(tmp_path: Path) -> None:
     assert sample.images[0].png == shade(1).png
     assert "png" not in (tmp_path / in_flight.FILE).read_text()
     assert len(list((tmp_path / "pictures").iterdir())) == 2
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "no picture"])
+def test_a_link_in_place_of_a_picture_is_not_followed(what: str, tmp_path: Path) -> None:
+    """Mistake: the page serves whatever file of its reader's a stranger's run folder points to."""
+    digest, outside, run = "a" * 64, tmp_path / "outside", tmp_path / "run"
+    outside.mkdir()
+    (outside / f"{digest}.png").write_bytes(b"\x89PNG\r\n\x1a\n secret")
+    run.mkdir()
+    if what == "folder":
+        (run / pictures.FOLDER).symlink_to(outside)
+    else:
+        (run / pictures.FOLDER).mkdir()
+        path = run / pictures.FOLDER / f"{digest}.png"
+        path.write_bytes(b"secret") if what == "no picture" else path.symlink_to(outside / f"{digest}.png")
+    with pytest.raises(RunError, match="is no PNG file" if what == "no picture" else "is a link"):
+        pictures.read(run, digest)
