@@ -16,7 +16,7 @@ from cadre.experiment.build import ask_hub
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run, goes_on, in_new_folder, must_be_free
-from cadre.experiment.target import tell_imports
+from cadre.experiment.target import note_imports, tell_imports
 from cadre.experiment.warm_start import WarmStart
 from cadre.settings.trust import admit
 from cadre.team import Metrics
@@ -46,8 +46,9 @@ def command(
         refuse_beside(context, "--resume", BEGUN_WITH)
         run = Run.open(folder)
         settings = warm_start.reopened(run)
-        tell_imports(admit(run.folder, run.config.model_dump(mode="json"), trust))
+        note_imports(admit(run.folder, run.config.model_dump(mode="json"), trust))
         experiment = resolve(run.config)
+        tell_imports()
         given = examples.read_examples(run.folder / warm_start.HOME / warm_start.EXAMPLES, [*experiment.trained_roles])
         data = warm_start.encoded(experiment, given)
     else:

@@ -23,7 +23,7 @@ from cadre.experiment.experiment import Experiment
 from cadre.experiment.report import Report, SampledReport
 from cadre.experiment.resolve import resolve_for_evaluation
 from cadre.experiment.run_directory import Run
-from cadre.experiment.target import Target
+from cadre.experiment.target import Target, tell_imports
 from cadre.experiment.trees import table
 from cadre.experiment.trees.format import KeptTree
 from cadre.rollout.grow import Rollout
@@ -127,6 +127,8 @@ def load_team(
     """Load the models of an experiment, and the weights of a checkpoint of the run in `folder` unless it plays
     `untrained`. What is seldom meant is told on stderr."""
     config = experiment.config
+    if folder is not None:
+        tell_imports()
     for paragraph in cautions(experiment):
         sys.stderr.write(f"{paragraph}\n")
     sandbox.configure(config.sandbox.level, cgroup=config.sandbox.cgroup)

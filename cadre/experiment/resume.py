@@ -14,7 +14,7 @@ from cadre.experiment.paths import located_in, roots_of
 from cadre.experiment.recipes import read_recipe
 from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run, goes_on, new_run, note_command
-from cadre.experiment.target import tell_imports
+from cadre.experiment.target import note_imports, tell_imports
 from cadre.experiment.trees import keep
 from cadre.settings.section import merged
 from cadre.settings.trust import admit
@@ -117,7 +117,8 @@ def _wanted(run: Run, recipe: str, changes: tuple[Sequence[str], Sequence[str]],
     begun_by, overrides = changes
     raw = overridden(read_recipe(recipe or str(run.folder / "config.yaml")), begun_by)
     raw = overridden(located_in(raw, root) if begun_by else raw, overrides)
-    tell_imports(admit(run.folder, raw, trust, own=bool(recipe)))
+    files = admit(run.folder, raw, trust, own=bool(recipe))
+    note_imports([] if recipe else files)  # the user's own recipe names what the user knows
     return parse(raw)
 
 
@@ -184,6 +185,7 @@ def fork(folder: Path, step: int, into: Path, overrides: Sequence[str] = (), tru
         note_command(built, again)
         run = Run.fill(built, config, recipe, [*before, *overrides], step, into)
         _copy(source, run, saved, step)
+    tell_imports()
     return Run(into, config)
 
 

@@ -24,6 +24,7 @@ from cadre.experiment.progress import Progress
 from cadre.experiment.resume import adopt, changed
 from cadre.experiment.run_directory import Run
 from cadre.experiment.same_tasks import digests, refuse_others
+from cadre.experiment.target import tell_imports
 from cadre.learn.token_notes import TokenNotes
 from cadre.settings.trust import only_reading
 from cadre.team import Team, closed_on_failure
@@ -39,6 +40,8 @@ def start(
     unless forced.
     """
     with RunLock(run.folder), closing(run):
+        if resume:
+            tell_imports()
         if resume and not force:
             refuse_others(experiment, run)
         if resume:

@@ -58,8 +58,7 @@ def find(
             f"{name} is taken for a model, as there is no run or recipe of that name; expected the environment that a "
             "model is to play beside it, as in env=maths. Fix the name, or add that."
         )
-    if is_run:
-        tell_imports(admit(folder, raw, trust))
+    note_imports(admit(folder, raw, trust) if is_run else [])
     config = parse(raw, env)
     for policy in _frozen_since(folder, config) if is_run else ():
         raise ConfigError(
@@ -69,10 +68,21 @@ def find(
     return Target(config, env, folder if is_run else None)
 
 
-def tell_imports(files: Sequence[Code]) -> None:
-    """Name on stderr the files that the configuration of a run imports."""
-    for code in files:
+# The files that the configuration which was admitted last imports, until they are named.
+_imports: list[Code] = []
+
+
+def note_imports(files: Sequence[Code]) -> None:
+    """Keep the files that the configuration of a run imports for `tell_imports`."""
+    _imports[:] = files
+
+
+def tell_imports() -> None:
+    """Name on stderr the files that the configuration of a run imports: once all that is refused is refused, so that
+    an error stands alone."""
+    for code in _imports:
         sys.stderr.write(f"imports {one_line(code.what)} ({one_line(code.setting)})\n")
+    _imports.clear()
 
 
 def _frozen_since(run: Path, config: Config) -> Iterator[str]:
