@@ -34,7 +34,7 @@ SMALL = (
     "train.steps=8 train.tasks_per_step=4 train.trees_kept=4 train.checkpoint_every=1 evaluate.tasks=8 evaluate.every=2"
 ).split()
 # A life that is not killed by then ends by itself or is stuck.
-LONGEST_SECONDS = 300.0
+LONGEST_SECONDS = 900.0
 # Files that say how long something took, or how often it was gone on with.
 TIMED = {"metrics.jsonl", "environment.json", "status.json", "manifest.json", ".lock", "resumed.jsonl", "command.json"}
 

@@ -127,13 +127,13 @@ def load_team(
     """Load the models of an experiment, and the weights of a checkpoint of the run in `folder` unless it plays
     `untrained`. What is seldom meant is told on stderr."""
     config = experiment.config
-    if folder is not None:
-        tell_imports()
     for paragraph in cautions(experiment):
         sys.stderr.write(f"{paragraph}\n")
     sandbox.configure(config.sandbox.level, cgroup=config.sandbox.cgroup)
     run = None if folder is None else Run(folder, config)
     saved = None if run is None or untrained else chosen.find(run.folder)
+    if folder is not None:
+        tell_imports()
     team = build_team(experiment)
     with closed_on_failure() as failed:
         failed.callback(team.close)
