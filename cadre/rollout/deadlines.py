@@ -25,7 +25,6 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from cadre.errors import ContractError, DeadlineError
-from cadre.settings.user_errors import place_of
 
 T = TypeVar("T")
 
@@ -200,6 +199,8 @@ class Deadline:
 
     def passed(self, where: BaseException | None = None) -> DeadlineError:
         """The error of a call that took too long, with the line that it was at."""
+        from cadre.settings.user_errors import place_of  # late: the sandbox runs on the standard library alone
+
         return DeadlineError(
             f"{self.what}: not done after {self.seconds:g} s{place_of(where) if where else ''}; expected an end by "
             f"then. Bound what it waits for, or raise {self.setting}."
