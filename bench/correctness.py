@@ -1,0 +1,359 @@
+"""Situations in which a result was wrong without a message, and the tests that hold each of them now.
+
+Each situation comes from a public bug report of another project or from a review of Cadre.
+`python bench/correctness.py` runs the tests of every situation and prints their counts; `--write` records
+`correct.cases` and `correct.cases_right` in results/correctness.jsonl;
+`--table` renews docs/correctness.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from common import ROOT, record
+
+PAGE = ROOT / "docs" / "correctness.md"
+BEGIN, END = "<!-- situations -->", "<!-- end of situations -->"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What went wrong in one situation, what happens now, and the tests that fail without the mend (ids of pytest)."""
+
+    name: str
+    source: str
+    before: str
+    now: str
+    tests: tuple[str, ...]
+
+
+SITUATIONS = (
+    Situation(
+        "a tokenizer with a template for tools beside the default one",
+        "huggingface/transformers#31429",
+        "the offer used one template, calls were read by the other's form, so every call stayed text",
+        "the template for tools writes and reads conversations with tools",
+        ("tests/engines/test_tool_use.py::test_the_template_for_tools_writes_conversations_with_tools",),
+    ),
+    Situation(
+        "tool calls as bare JSON, or as Pythonic calls",
+        "huggingface/trl#5518",
+        "only `<tool_call>` was read",
+        "calls are read in the form that the model's template writes, probed for 26 forms",
+        (
+            "tests/engines/test_tool_use.py::test_a_call_in_the_form_of_the_template_is_read_back",
+            "tests/engines/test_tool_use.py::test_calls_are_read_in_the_form_that_is_asked_for",
+        ),
+    ),
+    Situation(
+        "a template that leaves out calls, or their results",
+        "huggingface/trl#5517",
+        "the prompt lacked them, without a word",
+        "what the template drops is put in words with one warning, or refused",
+        (
+            "tests/engines/test_tool_use.py::test_nothing_of_a_conversation_with_calls_is_lost",
+            "tests/engines/test_tool_use.py::test_what_a_template_leaves_out_is_put_in_words",
+            "tests/engines/test_tool_use.py::test_a_template_that_forgets_what_was_called_is_refused",
+        ),
+    ),
+    Situation(
+        "`<\\|endoftext\\|>` inside a text",
+        "huggingface/transformers#29279",
+        "became the control token in prompts, and was learned in a warm start",
+        "stays text; a given answer that spells an end of the turn is refused by its line",
+        ("tests/engines/test_control_tokens.py",),
+    ),
+    Situation(
+        "equal rewards with float32 residue; rewards of 1e-10",
+        "NVIDIA-NeMo/RL#4161, THUDM/slime#233",
+        "advantages of +-1 from rounding, and none from real differences",
+        "zero variance is relative to the size of the rewards",
+        ("tests/rewards/test_rounding.py",),
+    ),
+    Situation(
+        "the user's file imports its neighbour",
+        "huggingface/trl#3448",
+        "`No module named ...`",
+        "every process that loads the file finds the neighbour",
+        ("tests/settings/test_user_imports.py",),
+    ),
+    Situation(
+        "begin from a PEFT adapter or an export",
+        "verl-project/verl#3400, huggingface/trl#3684",
+        "no setting took one",
+        "`lora.path`, or the folder as a model; equal to PEFT's own log-probabilities",
+        ("tests/experiment/test_adapters.py",),
+    ),
+    Situation(
+        "one sibling's conversation outgrows the context; an endpoint answers 400",
+        "PrimeIntellect-ai/verifiers#360, tinker-cookbook#506",
+        "trees of complete siblings were dropped, and the 400 ended the run",
+        "the branch ends with a reward, counted and shown; the others are kept",
+        ("tests/rollout/test_failed_branches.py", "tests/engines/test_openai.py"),
+    ),
+    Situation(
+        "`0100`, `1:30`, `on` in YAML",
+        "opensanctions#3845, yacs#48",
+        "octal 64, 90 and true",
+        "the scalars of YAML 1.2",
+        ("tests/settings/test_yaml_file.py",),
+    ),
+    Situation(
+        "a module that exits or reads the command line when it is imported",
+        "huggingface/trl#677",
+        "Cadre ended, once with exit code 0",
+        "an error that names the file and line",
+        ("tests/settings/test_user_imports.py::test_what_a_file_does_while_it_is_loaded_names_the_file",),
+    ),
+    Situation(
+        "groups of one",
+        "modelscope/ms-swift#3980",
+        "six steps without an update",
+        "refused where every advantage would be 0",
+        ("tests/experiment/test_one_sample.py",),
+    ),
+    Situation(
+        "a tester that copies the statement's example in another spelling",
+        "review",
+        "full reward",
+        "0.2 at most, as for a copy",
+        ("tests/rewards/test_copies.py",),
+    ),
+    Situation(
+        "a helper called for show",
+        "review",
+        "4 of 4",
+        "2.5, as a helper that is not used",
+        ("tests/rewards/test_pairs.py",),
+    ),
+    Situation(
+        "a stranger's run folder with code",
+        "review",
+        "`view`, `view --export`, `audit` and `fork` ran it",
+        "reading runs nothing; playing names the file and asks for `--trust`",
+        ("tests/cli/test_strange_folders.py",),
+    ),
+    Situation(
+        "an added token in another agent's message",
+        "review",
+        "became the control token",
+        "stays text",
+        ("tests/engines/test_control_tokens.py::test_no_text_of_others_becomes_a_control_token",),
+    ),
+    Situation(
+        "a full disk while exporting",
+        "review",
+        "a traceback, half an export, and no second try",
+        "one sentence; the folder appears whole or not at all",
+        ("tests/cli/test_whole_outputs.py::test_on_a_full_disk_it_is_one_sentence_and_a_second_try_works",),
+    ),
+    Situation(
+        "metrics cut after an earlier step than the checkpoint's",
+        "review",
+        "nothing was said",
+        "the missing steps are named",
+        ("tests/cli/test_damaged_runs.py::test_lost_metrics_are_named",),
+    ),
+    Situation(
+        "a fork killed at its start",
+        "review",
+        "`--resume` trained from step 0",
+        "a fork or a refusal that names the command",
+        (
+            "tests/cli/test_whole_outputs.py::test_a_fork_that_was_killed_is_no_run_and_its_command_is_named",
+            "tests/cli/test_whole_outputs.py::test_a_fork_without_its_checkpoint_never_begins_anew",
+        ),
+    ),
+    Situation(
+        "a script that loops, with many cases",
+        "review",
+        "80 s for 8 cases",
+        "three cases are tried",
+        ("tests/sandbox/test_checkers.py::test_a_script_that_takes_too_long_is_not_run_on_every_case",),
+    ),
+    Situation(
+        "a link in place of a picture in a run folder",
+        "review",
+        "the file outside was served",
+        "refused",
+        ("tests/experiment/trees/test_pictures.py::test_a_link_in_place_of_a_picture_is_not_followed",),
+    ),
+    Situation(
+        "`tasks()` returns None or a generator",
+        "review",
+        "a traceback",
+        "what it returned and what is expected",
+        ("tests/envs/test_check.py::test_broken_environments_are_named",),
+    ),
+    Situation(
+        "records of a wrong form in a run folder",
+        "review",
+        "tracebacks",
+        "named, and the last whole checkpoint is used",
+        (
+            "tests/cli/test_damaged_runs.py::test_the_checkpoint_before_a_damaged_one_is_used",
+            "tests/cli/test_damaged_runs.py::test_damaged_records_are_named_and_left_out",
+        ),
+    ),
+    Situation(
+        "recipes without end: self reference, devices, pipes",
+        "review",
+        "3,000 lines of traceback, or no end",
+        "refused in a sentence",
+        (
+            "tests/cli/test_endless_files.py::test_a_recipe_is_a_regular_file",
+            "tests/settings/test_yaml_file.py::test_what_has_no_end_is_refused",
+        ),
+    ),
+    Situation(
+        "a model of 10^9 layers",
+        "review",
+        "no end, in a dry run too",
+        "refused by its size",
+        ("tests/cli/test_endless_files.py::test_a_model_is_refused_by_its_size",),
+    ),
+    Situation(
+        "windows that are set by the mask, beyond the trial's length",
+        "review",
+        "0.7 nats between sampler and learner",
+        "tried on a copy with small windows and unequal lengths",
+        ("tests/engines/torch/test_families.py",),
+    ),
+    Situation(
+        "dropout that gradient checkpointing turns on",
+        "review",
+        "layers dropped out while learning",
+        "layers stay in evaluation mode",
+        ("tests/engines/torch/learning/test_trainer.py::test_nothing_is_dropped_out_while_learning",),
+    ),
+    Situation(
+        "tokens beyond the embeddings, changed default dtype, heads and padding that do not fit",
+        "public reports on several trainers",
+        "index errors in the middle of a step, or other weights without a word",
+        "checked when the model loads",
+        ("tests/engines/torch/base/test_model_checks.py",),
+    ),
+    Situation(
+        "runs that start in the same moment; runs that were moved",
+        "public reports on several trainers",
+        "shared folders; `--force` needed",
+        "exclusive folders; resumed from where they lie",
+        ("tests/experiment/test_run_folders.py",),
+    ),
+    Situation(
+        "SIGHUP, SIGTERM and a second Ctrl-C",
+        "public reports on several trainers",
+        "nothing saved, or the save was lost",
+        "saved; the message says how to force",
+        ("tests/experiment/test_signals.py",),
+    ),
+    Situation(
+        "NaN in metrics, the best checkpoint, progress of `eval`",
+        "public reports on several trainers",
+        "not JSON; no name; half an hour of silence",
+        "null; `--best`; progress",
+        ("tests/experiment/test_jsonl.py", "tests/cli/test_chosen_checkpoint.py"),
+    ),
+    Situation(
+        "intervals of equal values",
+        "review",
+        "width zero",
+        "Wilson's interval for rates, a floor for means",
+        ("tests/experiment/test_evaluate.py::test_no_interval_of_equal_values_has_width_zero",),
+    ),
+    Situation(
+        "deviation over the means of shared parts",
+        "review",
+        "Tree-GRPO's advantages twice as large",
+        "the deviation of the leaves",
+        ("tests/algorithms/test_credit_schemes.py",),
+    ),
+    Situation(
+        "whitening over the roles of a shared policy",
+        "review",
+        "a role's better sample got -0.73",
+        "by policy and role",
+        ("tests/advantages/test_gae.py",),
+    ),
+    Situation(
+        "requests whose head does not arrive",
+        "review",
+        "connections were held without end",
+        "closed after ten seconds, and counted",
+        ("tests/programs/test_http_limits.py",),
+    ),
+)
+
+
+def run_tests() -> dict[str, Counter[str]]:
+    """Return how often each outcome came in the tests of each situation, by its name; all run in one call of pytest."""
+    wanted = sorted({test for situation in SITUATIONS for test in situation.tests})
+    with TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-n", "2", f"--junitxml={report}", *wanted]
+        subprocess.run(command, cwd=ROOT, check=False)
+        cases = [(_test_id(case), _outcome(case)) for case in ElementTree.parse(report).iter("testcase")]
+    return {
+        situation.name: Counter(outcome for test, outcome in cases if _belongs(test, situation.tests))
+        for situation in SITUATIONS
+    }
+
+
+def _test_id(case: ElementTree.Element) -> str:
+    """Return the id of a test of the report, without its parameters."""
+    return f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name', '').partition('[')[0]}"
+
+
+def _outcome(case: ElementTree.Element) -> str:
+    kinds = {child.tag for child in case}
+    return "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+
+
+def _belongs(test: str, wanted: tuple[str, ...]) -> bool:
+    """Return True if the test is one of those, or lies in one of their files."""
+    return test in wanted or test.partition("::")[0] in wanted
+
+
+def table() -> str:
+    """Return the rows of docs/correctness.md."""
+    rows = ["| situation | reported as | before | now | tests |", "|---|---|---|---|---|"]
+    for one in SITUATIONS:
+        tests = "<br>".join(f"`{test}`" for test in one.tests)
+        rows.append(f"| {one.name} | {one.source} | {one.before} | {one.now} | {tests} |")
+    return "\n".join(rows)
+
+
+def renew_page() -> None:
+    """Replace the table of docs/correctness.md by the present one."""
+    text = PAGE.read_text()
+    head, rest = text.split(BEGIN)
+    PAGE.write_text(f"{head}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="append the figures to results/correctness.jsonl")
+    parser.add_argument("--table", action="store_true", help="renew docs/correctness.md and run nothing")
+    options = parser.parse_args()
+    if options.table:
+        renew_page()
+        return
+    right = 0
+    for name, counts in run_tests().items():
+        print(f"{name}: {dict(counts)}")
+        right += counts["passed"] > 0 and not counts["failed"]
+    print(f"{right} of {len(SITUATIONS)} situations are right")
+    if options.write:
+        for name, value in (("correct.cases", len(SITUATIONS)), ("correct.cases_right", right)):
+            record("correctness", name, [value], "situations", "python bench/correctness.py --write", n=len(SITUATIONS))
+
+
+if __name__ == "__main__":
+    main()
