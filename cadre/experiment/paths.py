@@ -6,7 +6,6 @@ its own place there, so that it also goes on where both were moved.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from cadre.envs import ENVS
+from cadre.errors import RunError
+from cadre.experiment.records import Root, read_record
 from cadre.settings.policy import EMBEDDED
 from cadre.settings.user_code import file_of_module
 
@@ -76,10 +77,10 @@ def roots_of(run: Path) -> tuple[Path, Path] | None:
     """Return the folder that a run was begun in, and where that is now: moved as the run was, if that has the same
     place in it still. None where the run notes none."""
     try:
-        begun = json.loads((run / "command.json").read_text(encoding="utf-8"))
-        before, place = Path(begun["root"]), Path(begun["run"])
-    except (OSError, ValueError, KeyError, TypeError):
+        begun = read_record(run / "command.json", Root)
+    except RunError:
         return None
+    before, place = Path(begun.root), Path(begun.run)
     now = run.resolve()
     inside = place.parts and ".." not in place.parts and not place.is_absolute()
     if inside and now.parts[-len(place.parts) :] == place.parts:

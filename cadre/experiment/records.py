@@ -22,6 +22,7 @@ from cadre.file_limits import DESCRIPTION, parse_json, size_of
 Count = Annotated[int, Field(strict=True, ge=0, le=1 << 62)]
 Step = Annotated[int, Field(strict=True, ge=0, le=1 << 40)]
 Number = Annotated[float, Field(strict=True)]
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Text = Annotated[str, Field(strict=True)]
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -38,6 +39,13 @@ class Command(Open):
     recipe: Text
     overrides: list[Text]
     forked_at: Step | None = None
+
+
+class Root(Open):
+    """Where a run was begun, in `command.json`: a folder, and the run's place in it."""
+
+    root: Text
+    run: Text
 
 
 class Environment(Open):
@@ -228,9 +236,9 @@ class CheckpointState(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     step: Step
-    baselines: dict[str, Number] = {}
+    baselines: dict[str, Finite] = {}
     best_step: Step | None = None
-    best: Number = 0.0
+    best: Finite = 0.0
 
 
 class WarmStartSettings(BaseModel):

@@ -176,6 +176,8 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "state with another step": written("state.json", '{"step": 7}'),
     "state with text for a number": written("state.json", '{"step": "3"}'),
     "state with a huge number": written("state.json", '{"step": 1' + "0" * 400 + "}"),
+    "state with NaN": written("state.json", '{"step": 3, "best_step": 3, "best": NaN}'),
+    "state with infinity": written("state.json", '{"step": 3, "baselines": {"left": Infinity}}'),
     "state a list": written("state.json", "[]"),
     "state deep": written("state.json", "[" * 100_000),
     "optimiser empty": written(OPTIMISER, ""),
