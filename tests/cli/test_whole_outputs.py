@@ -79,6 +79,9 @@ def test_on_a_full_disk_it_is_one_sentence_and_a_second_try_works(name: str, siz
         return
     assert done.code == 2
     told = [line for line in done.err.splitlines() if not line.startswith("imports ")]
+    if name == "episodes":  # what was played before has its progress there
+        assert done.err.count("error: ") == 1
+        told = told[-1:]
     assert [line[:7] for line in told] == ["error: "]
     assert "File too large" in done.err
     assert not (here / "OUT").exists()
