@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ SMALL = (
 ).split()
 # A life that is not killed by then ends by itself or is stuck.
 LONGEST_SECONDS = 900.0
+# Calls that are killed beside each other.
+AT_ONCE = 2
 # Files that say how long something took, or how often it was gone on with.
 TIMED = {"metrics.jsonl", "environment.json", "status.json", "manifest.json", ".lock", "resumed.jsonl", "command.json"}
 
@@ -136,12 +139,13 @@ def content(path: Path) -> dict[str, str]:
 def calls(scratch: Path) -> dict[str, list[str]]:
     """The calls that are killed, each with OUT for what it writes; a training for them is made in `scratch`."""
     source, recipe = scratch / "source", TEAMS["lora"]
-    killed(start(recipe, source, scratch / "source.log"), lambda: False)
+    short = ["train.steps=2", "train.tasks_per_step=2", "train.checkpoint_every=1", "evaluate.tasks=0"]
+    made = called(["train", recipe, *short, "train.trees_kept=2", "--run", "OUT"], source, scratch / "source.log")
+    killed(made, lambda: False)
     answers = scratch / "answers.jsonl"
     answers.write_text(json.dumps({"role": "tool", "prompt": "1", "answer": "2"}) + "\n")
-    short = ["train.steps=2", "train.tasks_per_step=2", "train.checkpoint_every=1", "evaluate.tasks=0"]
     return {
-        "fork": ["fork", str(source), "--at", "4", "--run", "OUT"],
+        "fork": ["fork", str(source), "--at", "1", "--run", "OUT"],
         "export": ["export", str(source), "mover", "OUT", "--merge"],
         "view": ["view", str(source), "--export", "OUT"],
         "warm-start": ["warm-start", recipe, "--on", str(answers), "--steps", "2", "--run", "OUT"],
@@ -178,7 +182,7 @@ def is_lost(name: str, words: list[str], out: Path, expected: dict[str, str], lo
 
 def outputs(count: int, scratch: Path, draw: random.Random) -> tuple[int, int]:
     """Kill so many calls; (killed, lost)."""
-    words, tried, lost = calls(scratch), 0, 0
+    words = calls(scratch)
     whole: dict[str, tuple[dict[str, str], float]] = {}
     for name in words:
         began = time.monotonic()
@@ -186,16 +190,23 @@ def outputs(count: int, scratch: Path, draw: random.Random) -> tuple[int, int]:
             raise RuntimeError(f"{name} failed; see {scratch / name}.log")
         whole[name] = content(scratch / f"{name}-whole"), time.monotonic() - began
     names = [list(words)[number % len(words)] for number in range(count)]
-    for number, name in enumerate(names):
-        expected, seconds = whole[name]
-        out, log, due = scratch / f"{name}-{number}", scratch / f"{name}.log", draw.uniform(0.0, seconds)
-        at = time.monotonic() + due
-        if not killed(called(words[name], out, log), lambda at=at: time.monotonic() >= at):
-            continue
+    drawn = [draw.uniform(0.0, whole[name][1]) for name in names]
+
+    def kill_one(number: int) -> bool | None:
+        """Whether the call is lost; None where it ended before it was killed."""
+        name, out = names[number], scratch / f"{names[number]}-{number}"
+        log, expected = out.with_suffix(".log"), whole[name][0]
+        at = time.monotonic() + drawn[number]
+        if not killed(called(words[name], out, log), lambda: time.monotonic() >= at):
+            return None
         wrong = is_lost(name, words[name], out, expected, log)
-        tried, lost = tried + 1, lost + wrong
-        print(f"{name} killed after {due:.1f} of {seconds:.1f} s{': LOST' if wrong else ''}", flush=True)
-    return tried, lost
+        after = f"{name} killed after {drawn[number]:.1f} of {whole[name][1]:.1f} s"
+        print(f"{after}{f': LOST, {log.read_text()[-500:]}' if wrong else ''}", flush=True)
+        return wrong
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        made = [wrong for wrong in pool.map(kill_one, range(count)) if wrong is not None]
+    return len(made), sum(made)
 
 
 def main() -> None:
