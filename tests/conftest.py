@@ -1,5 +1,6 @@
 """What every test may use: a tiny model folder that says digits, and a quiet display."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,12 @@ settings.load_profile("suite")
 def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained Llama over twelve tokens: ten digits, an end and a pad."""
     return write_speaker(tmp_path_factory.mktemp("speaker"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Notes about runs that tests begin are not left in the home of whoever runs them."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture

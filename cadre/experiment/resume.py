@@ -14,10 +14,10 @@ from cadre.experiment.paths import located_in, roots_of
 from cadre.experiment.recipes import read_recipe
 from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run, goes_on, new_run, note_command
-from cadre.experiment.target import note_imports, tell_imports
+from cadre.experiment.target import note_imports, own_settings, tell_imports
 from cadre.experiment.trees import keep
 from cadre.settings.section import merged
-from cadre.settings.trust import admit
+from cadre.settings.trust import admit, note_begun
 from cadre.settings.yaml_file import overridden
 
 # Settings that say how long to train, what to keep and where to run, not how what was made so far came about.
@@ -93,6 +93,7 @@ def adopt(run: Run) -> None:
         reports.rename(_beside(reports))
     if before != run.config:
         run.write_config(run.config)
+    note_begun(run.folder, run.folder, run.config.model_dump(mode="json"))
 
 
 def changed(before: Config, after: Config) -> list[str]:
@@ -117,7 +118,8 @@ def _wanted(run: Run, recipe: str, changes: tuple[Sequence[str], Sequence[str]],
     begun_by, overrides = changes
     raw = overridden(read_recipe(recipe or str(run.folder / "config.yaml")), begun_by)
     raw = overridden(located_in(raw, root) if begun_by else raw, overrides)
-    files = admit(run.folder, raw, trust, own=bool(recipe))
+    # The changes that the run was begun with are the folder's word, not the user's.
+    files = admit(run.folder, raw, trust, own_settings(read_recipe(recipe) if recipe else {}, overrides))
     note_imports([] if recipe else files)  # the user's own recipe names what the user knows
     return parse(raw)
 

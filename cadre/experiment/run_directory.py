@@ -62,7 +62,7 @@ from cadre.experiment.trees import keep, pictures
 from cadre.experiment.trees.keep import StepRecord
 from cadre.experiment.trees.vocabulary import Vocabulary
 from cadre.settings import CreditConfig
-from cadre.settings.trust import only_reading
+from cadre.settings.trust import note_begun, only_reading
 
 # What a run that was stopped before its first line has in its folder.
 BEGUN = {".lock", "config.yaml.new", "command.json.new", "command.json"}
@@ -115,6 +115,7 @@ class Run:
         write_text(folder / "command.json", json.dumps(begun) + "\n")
         run = cls(folder, config)
         run.write_config(config)
+        note_begun(folder, place or folder, config.model_dump(mode="json"))
         return run
 
     @classmethod

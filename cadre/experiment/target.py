@@ -58,7 +58,7 @@ def find(
             f"{name} is taken for a model, as there is no run or recipe of that name; expected the environment that a "
             "model is to play beside it, as in env=maths. Fix the name, or add that."
         )
-    note_imports(admit(folder, raw, trust) if is_run else [])
+    note_imports(admit(folder, raw, trust, own_settings({}, overrides, changes)) if is_run else [])
     config = parse(raw, env)
     for policy in _frozen_since(folder, config) if is_run else ():
         raise ConfigError(
@@ -66,6 +66,13 @@ def find(
             f"before; expected it as it was trained. Undo the change, or play that with --untrained."
         )
     return Target(config, env, folder if is_run else None)
+
+
+def own_settings(recipe: Raw, overrides: Sequence[str], changes: Mapping[str, Any] | None = None) -> Raw:
+    """Return what the user says beside a run: a recipe with changes. A change of every name that there is (`*`) names
+    none, and is left out."""
+    merge(recipe, {name: value for name, value in (changes or {}).items() if "*" not in str(value)})
+    return overridden(recipe, [pair for pair in overrides if "*" not in pair.partition("=")[0]])
 
 
 # The files that the configuration which was admitted last imports, until they are named.

@@ -6,10 +6,13 @@ stranger's choice. This module decides; `cadre.settings.user_code` and the comma
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -115,9 +118,13 @@ def reaches_of(raw: Mapping[str, Any]) -> Iterator[Code]:
         for name in ("run", "python") if isinstance(settings, Mapping) else ():
             value = settings.get(name)
             if isinstance(value, list) or (name == "python" and value):
-                words = " ".join(map(str, value)) if isinstance(value, list) else value
-                yield Code(f"{section}.{name}", f"the command {str(words)[:200]!r}")
+                words = shlex.join(map(str, value)) if isinstance(value, list) else str(value)
+                yield Code(f"{section}.{name}", f"the command {words!r}")
     yield from _of_policies(raw)
+    cluster = raw.get("cluster")
+    address = cluster.get("address") if isinstance(cluster, Mapping) else None
+    if address and address != "auto" and not _is_here(str(address)):
+        yield Code("cluster.address", f"the Ray cluster at {address}")
     sandbox = raw.get("sandbox")
     if isinstance(sandbox, Mapping) and sandbox.get("level") == "process":
         yield Code("sandbox.level", "programs that models write, confined by rlimits only")
@@ -144,7 +151,7 @@ def _of_policies(raw: Mapping[str, Any]) -> Iterator[Code]:
 def _is_here(url: str) -> bool:
     """Whether an address is this machine's own."""
     try:
-        host = urlsplit(url).hostname or ""
+        host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
@@ -158,19 +165,55 @@ def refused(what: list[str], folder: Path) -> str:
     )
 
 
-def admit(folder: Path, raw: Mapping[str, Any], trust: bool, own: bool = False) -> list[Code]:
+def admit(folder: Path, raw: Mapping[str, Any], trust: bool, own: Mapping[str, Any] | None = None) -> list[Code]:
     """Return the files that playing with the configuration of a run would import.
 
-    `own` says that the configuration is the user's, as where a recipe is named beside the run. Raises ConfigError where
-    files lie in the run folder, or its configuration asks for more than files, and the user does not `trust` it.
+    `own` is what the user says beside the run: a recipe that is named, and changes. Raises ConfigError where files lie
+    in the run folder, or where its configuration asks for more than files, none of which is `own`, nor the run begun
+    here with it (`note_begun`), and the user does not `trust` it.
     """
     files = list({code.file: code for code in code_of(raw)}.values())
     if trust:
         _distrusted.discard(folder.absolute())
         return files
-    brought = [f"{code.what} ({code.setting})" for code in files if code.file and lies_in(code.file, folder)]
-    brought += [] if own else [f"{code.what} ({code.setting})" for code in reaches_of(raw)]
+    brought = [code for code in files if code.file and lies_in(code.file, folder)]
+    said = list(reaches_of(own or {}))
+    for code in reaches_of(raw):
+        if _brings_file(code, raw, folder) or (code not in said and not _note(folder, folder, code).is_file()):
+            brought.append(code)
     if brought:
-        raise ConfigError(refused(brought, folder))
+        raise ConfigError(refused([f"{code.what[:200]} ({code.setting})" for code in brought], folder))
     _distrusted.add(folder.absolute())
     return files
+
+
+def _brings_file(code: Code, raw: Mapping[str, Any], folder: Path) -> bool:
+    """Whether a command starts with a word, or a policy with a model, that lies in the run folder."""
+    value: Any = raw
+    for name in code.setting.removesuffix(".trust_remote_code").split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    if isinstance(value, Mapping):
+        value = value.get("model")
+    words = value if isinstance(value, list) else [value]
+    return any(isinstance(word, str) and os.path.exists(word) and lies_in(Path(word), folder) for word in words)
+
+
+def note_begun(built: Path, folder: Path, raw: Mapping[str, Any]) -> None:
+    """Note outside of a run, which lies at `built` for now and at `folder` when it is whole, what its configuration
+    reaches: the user begins it on this machine. Without a folder for notes the user is asked again."""
+    for code in reaches_of(raw):
+        with suppress(OSError):
+            path = _note(built, folder, code)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+
+def _note(built: Path, folder: Path, code: Code) -> Path:
+    """Return the file, outside of all runs, that is there where a run was begun on this machine with what it reaches.
+
+    It is named after the folder's path and inode and after all of the command or address, so that no folder that is
+    unpacked or put in the run's place, and no other command, has it.
+    """
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    known = [os.path.realpath(folder), os.stat(built).st_ino, code.setting, code.what]
+    return Path(state, "cadre", "begun", hashlib.sha256(json.dumps(known).encode(errors="replace")).hexdigest())

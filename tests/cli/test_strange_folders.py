@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from cadre.errors import ConfigError
+from cadre.experiment.target import find
 from tests.cli.bad_calls import plain_recipe
 from tests.cli.calling import call
 
@@ -162,6 +165,7 @@ REACHES: dict[str, Callable[[dict[str, Any]], object]] = {
     "another machine": lambda config: config["team"]["policies"]["shared"].update(
         url="https://example.com/v1", frozen=True
     ),
+    "another machine's Ray": lambda config: config.update(cluster={"address": "ray://192.0.2.1:10001"}),
     "a weak sandbox": lambda config: config.update(sandbox={"level": "process"}),
 }
 
@@ -196,9 +200,88 @@ def test_a_recipe_of_the_users_own_needs_no_trust(run: Path, trained: Path) -> N
     assert done.code == 0, done.err
 
 
+def test_changes_that_a_folder_notes_are_not_the_users(run: Path, trained: Path) -> None:
+    """Mistake: the user names the recipe, and what `command.json` says it was changed by counts as theirs."""
+    recipe = trained.parent / "RECIPE"
+    changed(run, REACHES["a weak sandbox"])
+    begun = json.loads((run / "command.json").read_text())
+    begun.update(recipe=str(recipe), overrides=["train.trees_kept=1", "sandbox.level=process"])
+    (run / "command.json").write_text(json.dumps(begun))
+    refused = call("train", str(recipe), "train.steps=2", "--run", "RUN", "--resume")
+    assert (refused.code, "sandbox.level" in refused.err, "--trust" in refused.err) == (2, True, True)
+
+
+@pytest.mark.parametrize("what", ["a command", "a weak sandbox", "another machine's Ray"])
+def test_a_change_on_the_command_line_is_the_users(what: str, run: Path) -> None:
+    changed(run, REACHES[what])
+    own = {
+        "a command": "settings.run=[touch, it-ran]",
+        "a weak sandbox": "sandbox.level=process",
+        "another machine's Ray": "cluster.address=ray://192.0.2.1:10001",
+    }
+    for other in (value for name, value in own.items() if name != what):
+        with pytest.raises(ConfigError, match="--trust"):
+            find("RUN", [other])
+    assert find("RUN", [own[what]]).run == Path("RUN")
+
+
+@pytest.fixture(scope="module")
+def own(trained: Path) -> Path:
+    """A run that is begun on this machine, with what a stranger's would have to ask for."""
+    recipe, run = trained.parent / "RECIPE", trained.parent / "OWN"
+    assert call("train", str(recipe), "team.policies.shared.trust_remote_code=true", "--run", str(run)).code == 0
+    return run
+
+
+def test_a_run_that_was_begun_here_needs_no_trust(own: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(own)
+    assert call("eval", str(own), "--tasks", "1").code == 0
+    assert call("eval", str(tmp_path / "link"), "--tasks", "1").code == 0
+    assert call("fork", str(own), "--at", "1", "--run", str(tmp_path / "fork")).code == 0
+    assert call("eval", str(tmp_path / "fork"), "--tasks", "1").code == 0
+    assert call("train", "train.steps=2", "--run", str(own), "--resume").code == 0
+
+
+@pytest.mark.parametrize("other", ["a copy", "in its place", "another machine", "another reach"])
+def test_what_is_not_that_run_needs_trust(
+    other: str, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = own
+    if other == "a copy":
+        run = shutil.copytree(own, tmp_path / "copy")
+    elif other == "another machine":
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    else:
+        own.rename(own.with_name("ELSEWHERE"))
+        if other == "in its place":
+            shutil.copytree(own.with_name("ELSEWHERE"), own)
+        else:
+            own.with_name("ELSEWHERE").rename(own)
+            changed(own, REACHES["another machine"])
+    refused = call("eval", str(run), "--tasks", "1")
+    if other == "in its place":
+        shutil.rmtree(own)
+        own.with_name("ELSEWHERE").rename(own)
+    assert (refused.code, "--trust" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("content", ["fifo", "deep", "huge", "link"])
+def test_an_odd_note_of_the_command_is_no_traceback(content: str, run: Path, tmp_path: Path) -> None:
+    """Mistake: `eval` opens command.json by itself, and waits at a pipe."""
+    path = run / "command.json"
+    path.rename(tmp_path / "real")
+    if content == "fifo":
+        os.mkfifo(path)
+    elif content == "link":
+        path.symlink_to(tmp_path / "real")
+    else:
+        path.write_text("[" * 100_000 if content == "deep" else '{"root": "' + "x" * (1 << 25) + '"}')
+    done = call(*PLAYING["eval"])
+    assert done.code == 0, done.err
+
+
 def test_from_python(run: Path) -> None:
     import cadre
-    from cadre.errors import ConfigError
 
     marker = with_evil_env(run)
     with pytest.raises(ConfigError, match="--trust"):
