@@ -1,20 +1,23 @@
 """Mutants: changes of one line that a test must notice. Does one?
 
-Every mutant of the table names a line of the package, what stands in its place, and the test files that must notice.
-The change is made in a copy of the checkout, one mutant at a time, and the tests run there until the first that fails.
-Verdicts are kept in --home and are reused as long as neither the package nor the tests have changed. `python
-bench/mutants.py --write` appends `mutants.killed`, how many of the table a test noticed, to results/correctness.jsonl;
-`--check` only looks whether every line is still there, `--only NAME` runs one mutant anew. It ends with 1 where a
-mutant survives or a line to change is no longer in its file.
+Every mutant of the table names a line of the package, what stands in its place, and the tests that must notice, no more
+than those. The unmutated tests of the whole table run first, in one process. Then the change is made in a copy of the
+checkout, one mutant at a time, and its own tests run there until the first that fails. Verdicts are kept in --home and
+are reused as long as neither the changed file nor the files of the mutant's tests have changed; --anew judges all
+again. `python bench/mutants.py --write` appends `mutants.killed`, how many of the table a test noticed, to
+results/correctness.jsonl; `--check` only looks whether every line and test is still there, `--only NAME` runs one
+mutant anew. It ends with 1 where a mutant survives or a line to change is no longer in its file.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +25,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from common import ROOT, commit, record
 
@@ -32,20 +37,31 @@ TIMEOUT = 900
 FAILED, BROKEN = 1, 2
 
 ADVANTAGES = "cadre/advantages/"
-OF_GROUPS = ("tests/advantages/test_group_relative.py",)
-OF_GAE = ("tests/advantages/test_gae.py",)
-OF_LOSS = ("tests/learn/test_loss.py",)
-OF_TREES = ("tests/advantages/test_filters.py",)
-OF_SCHEMES = ("tests/algorithms/test_credit_schemes.py",)
-OF_ROUNDING = ("tests/rewards/test_rounding.py",)
-OF_LEARNING = ("tests/engines/torch/learning/test_trainer.py",)
-OF_PREFERENCES = ("tests/advantages/test_by_preference.py",)
-OF_PREFIX_TREES = ("tests/learn/test_prefix_tree.py", "tests/engines/torch/learning/test_prefix_tree_forward.py")
+OF_GROUPS = "tests/advantages/test_group_relative.py::"
+OF_RETURNS = "tests/advantages/test_returns.py::"
+OF_TREES = "tests/advantages/test_filters.py::"
+OF_SEQUENCES = "tests/advantages/test_sequences.py::"
+OF_GAE = "tests/advantages/test_gae.py::"
+OF_PREFERENCES = "tests/advantages/test_by_preference.py::"
+OF_SCHEMES = "tests/algorithms/test_credit_schemes.py::"
+OF_ROUNDING = "tests/rewards/test_rounding.py::"
+OF_GROWTH = "tests/rollout/test_grow.py::"
+OF_LOSS = "tests/learn/test_loss.py::"
+OF_AGGREGATION = "tests/learn/test_aggregation.py::"
+OF_OPTIMISERS = "tests/learn/test_optimiser.py::"
+OF_PREFIX_TREES = "tests/learn/test_prefix_tree.py::"
+OF_LEARNING = "tests/engines/torch/learning/test_trainer.py::"
+OF_GRADIENTS = "tests/engines/torch/learning/test_gradients.py::"
+OF_LOGPROBS = "tests/engines/torch/learning/test_token_logprobs.py::"
+OF_PREFIX_FORWARDS = "tests/engines/torch/learning/test_prefix_tree_forward.py::"
+OF_LORA = "tests/engines/torch/base/test_lora.py::"
+OF_FAMILIES = "tests/engines/torch/test_families.py::"
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A line of `file`, without its indentation, what stands in its place, and the test files that must notice."""
+    """A line of `file`, without its indentation, what stands in its place, and the tests that must notice, by their
+    ids in pytest."""
 
     name: str
     file: str
@@ -74,237 +90,284 @@ SEGMENTS = "return [(policy, len(list(rows))) for policy, rows in groupby(polici
 GAE = "advantage = reward + value_after - value + gae_lambda * advantage_after"
 AT_THE_END = "value, advantage = 0.0, 0.0"
 BOOTSTRAPPED = "value, advantage = (0.0 if any(after for _, after in spans) else fmean(said[decision.place])), 0.0"
-MOMENTS = "mean, scale = moments[scored.sample.policy, scored.sample.role]"
-ONE_ROLE = "mean, scale = moments[min(part for part in moments if part[0] == scored.sample.policy)]"
+MOMENTS = "mean, std = moments[scored.sample.policy, scored.sample.role]"
+ONE_ROLE = "mean, std = moments[min(part for part in moments if part[0] == scored.sample.policy)]"
 
-# By area: groups and trees, sequences, losses, critics, preferences, models, the optimiser, rounding, penalties.
+# By area: groups and trees, sequences, losses, critics, preferences, models, the optimiser; then deviations of leaves,
+# zero variance, critics, penalties and families.
 MUTANTS = (
     Mutant(
         "group mean replaced by 0",
         ADVANTAGES + "baselines.py",
         "return [group.mean] * len(group.values)",
         "return [0.0] * len(group.values)",
-        OF_GROUPS,
+        (OF_GROUPS + "test_baselines_on_one_group",),
     ),
-    Mutant("std with ddof 1", ADVANTAGES + "baselines.py", STD, STD.replace("/ sum(", "/ (-1 + sum(") + ")", OF_GROUPS),
+    Mutant(
+        "std with ddof 1",
+        ADVANTAGES + "baselines.py",
+        STD,
+        STD.replace("/ sum(", "/ (-1 + sum(") + ")",
+        (OF_ROUNDING + "test_a_function_of_the_group_gets_a_deviation_without_rounding",),
+    ),
     Mutant(
         "scale dropped",
         ADVANTAGES + "group_relative.py",
         "beyond.append(0.0 if nothing else (value - base) / divisor)",
         "beyond.append(0.0 if nothing else value - base)",
-        OF_GROUPS,
+        (OF_ROUNDING + "test_one_better_sample_of_many_is_signal",),
     ),
     Mutant(
         "alpha dropped from the carry score",
         "cadre/rollout/grow.py",
         "return alpha * reward.team + sum(reward.local.values())",
         "return reward.team + sum(reward.local.values())",
-        ("tests/rollout/test_grow.py",),
+        (OF_GROWTH + "test_a_branch_is_chosen_by_alpha_times_the_team_and_the_local_reward",),
     ),
     Mutant(
         "alpha dropped from a role's reward",
         ADVANTAGES + "returns.py",
         ROLE_REWARD,
         ROLE_REWARD.replace("alpha * ", ""),
-        ("tests/advantages/test_returns.py", "tests/envs/test_mixed_reward.py"),
+        (OF_RETURNS + "test_alpha_weighs_the_team_against_the_role",),
     ),
     Mutant(
         "local reward of another role",
         ADVANTAGES + "returns.py",
         ROLE_REWARD,
         "return alpha * branch.reward.team + next(iter(branch.reward.local.values()), 0.0)",
-        OF_GROUPS,
+        (OF_RETURNS + "test_the_local_reward_of_another_role_is_not_mine",),
     ),
     Mutant(
         "discount a step instead of a turn",
         ADVANTAGES + "returns.py",
         "discount = gamma if child.round > turn else 1.0",
         "discount = gamma",
-        ("tests/advantages/test_returns.py", "tests/advantages/test_turns.py"),
+        (OF_RETURNS + "test_gamma_counts_turns_not_the_steps_within_one",),
     ),
     Mutant(
         "leave-one-out including itself",
         ADVANTAGES + "baselines.py",
         LEFT_OUT,
         "means.append(total / weight)",
-        OF_GROUPS,
+        (OF_GROUPS + "test_baselines_on_one_group",),
     ),
     Mutant(
         "greedy picks the lowest",
         "cadre/rollout/tree_shape.py",
         "best = max(scores)",
         "best = min(scores)",
-        ("tests/rollout/test_grow.py",),
+        (OF_GROWTH + "test_greedy_carries_the_argmax_of_every_decision",),
     ),
     Mutant(
         "ties by index",
         "cadre/rollout/tree_shape.py",
         "return [generator.choice(ties)]",
         "return [ties[0]]",
-        OF_ROUNDING,
+        (OF_ROUNDING + "test_ties_are_drawn_among_equals_however_they_were_added_up[1.0]",),
     ),
-    Mutant("tree weights all 1", ADVANTAGES + "filters.py", WEIGHED, "return list(samples)", OF_TREES),
+    Mutant(
+        "tree weights all 1",
+        ADVANTAGES + "filters.py",
+        WEIGHED,
+        "return list(samples)",
+        (OF_TREES + "test_where_the_loss_averages_over_tokens_trees_have_equal_shares_of_them",),
+    ),
     Mutant(
         "share of fanned-out decisions dropped",
         ADVANTAGES + "filters.py",
         "return node.share / len(node.samples[scored.decision.role])",
         "return 1.0 / len(node.samples[scored.decision.role])",
-        OF_TREES,
+        (OF_TREES + "test_an_episode_weighs_the_same_wherever_it_parted_from_others",),
     ),
     Mutant(
         "end of sequence left out of the mask",
         ADVANTAGES + "sequences.py",
         MASK,
         "mask=(False,) * before + (True,) * (after - 1) + (False,),",
-        ("tests/advantages/test_sequences.py",),
+        (OF_SEQUENCES + "test_a_datum_trains_the_completion_with_its_end_and_never_the_prompt",),
     ),
     Mutant(
         "prompt tokens in the mask",
         ADVANTAGES + "sequences.py",
         MASK,
         "mask=(True,) * before + (True,) * after,",
-        ("tests/advantages/test_sequences.py",),
+        (OF_SEQUENCES + "test_a_datum_trains_the_completion_with_its_end_and_never_the_prompt",),
     ),
     Mutant(
         "temperature ignored in log-probabilities",
         "cadre/engines/torch/learning/token_logprobs.py",
         "scores = scores / chunk.temperatures.unsqueeze(1)",
         "scores = scores * 1.0",
-        ("tests/engines/torch/learning/test_token_logprobs.py",),
+        (OF_LOGPROBS + "test_a_log_probability_and_an_entropy_by_hand",),
     ),
     Mutant(
         "old log-probabilities from the learner instead of the sampler",
         "cadre/learn/loss.py",
         "return self.logprobs - self.old",
         "return self.logprobs - self.logprobs.detach()",
-        OF_LOSS,
+        (OF_LOSS + "test_by_hand",),
     ),
     Mutant(
         "clip bounds swapped",
         "cadre/learn/objectives.py",
         CLAMP,
         "bounded = ratio.clamp(1.0 - clip.high, 1.0 + clip.low) * advantages",
-        OF_LOSS,
+        (OF_LOSS + "test_by_hand",),
     ),
-    Mutant("dual clip off", "cadre/learn/objectives.py", "if clip.dual is None:", "if True:", OF_LOSS),
+    Mutant(
+        "dual clip off",
+        "cadre/learn/objectives.py",
+        "if clip.dual is None:",
+        "if True:",
+        (OF_LOSS + "test_dual_clip_by_hand",),
+    ),
     Mutant(
         "CISPO's weight with a gradient",
         "cadre/learn/objectives.py",
         "ratio = log_ratio.detach().exp()",
         "ratio = log_ratio.exp()",
-        OF_LOSS,
+        (OF_LOSS + "test_cispo_by_hand",),
     ),
     Mutant(
         "GSPO-token's stop-gradient replaced by the plain sequence ratio",
         "cadre/learn/objectives.py",
         SEQUENCE_RATIO,
         "return mean.exp().expand_as(log_ratio)",
-        OF_LOSS,
+        (OF_LOSS + "test_in_a_sequence_ratio_every_token_passes_the_gradient_of_its_own_advantage",),
     ),
     Mutant(
         "sequence mean instead of sum",
         "cadre/learn/aggregation.py",
         "return 1.0 / (whole.sequences * whole.divisor)",
         "return 1.0 / (whole.sequences * max(1, length))",
-        ("tests/learn/test_aggregation.py",),
+        (OF_AGGREGATION + "test_weights_of_one_and_three_trained_tokens",),
     ),
     Mutant(
         "denominators of a micro-batch",
         "cadre/engines/torch/learning/gradients.py",
         OF_POLICY,
         ONE_MICRO_BATCH,
-        OF_LEARNING,
+        (OF_LEARNING + "test_micro_batches_do_not_change_the_gradient[1]",),
     ),
     Mutant(
-        "sign of the KL", "cadre/learn/loss.py", LOSS_VALUE, LOSS_VALUE.replace("- config.kl", "+ config.kl"), OF_LOSS
+        "sign of the KL",
+        "cadre/learn/loss.py",
+        LOSS_VALUE,
+        LOSS_VALUE.replace("- config.kl", "+ config.kl"),
+        (OF_LOSS + "test_kl_in_the_loss_by_hand",),
     ),
     Mutant(
         "k1 for k2",
         "cadre/learn/loss.py",
         "divergence = 0.5 * (tokens.logprobs - tokens.reference).square()",
         "divergence = tokens.logprobs - tokens.reference",
-        OF_LOSS,
+        (OF_LOSS + "test_kl_in_the_loss_by_hand",),
     ),
     Mutant(
         "sign of the entropy",
         "cadre/learn/loss.py",
         LOSS_VALUE,
         LOSS_VALUE.replace("+ config.entropy", "- config.entropy"),
-        OF_LOSS,
+        (OF_LOSS + "test_entropy_lowers_the_loss_and_its_gradient_passes",),
     ),
     Mutant(
         "gradient of the entropy off",
         "cadre/learn/loss.py",
         LOSS_VALUE,
         LOSS_VALUE.replace("tokens.entropy", "tokens.entropy.detach()"),
-        OF_LOSS,
+        (OF_LOSS + "test_entropy_lowers_the_loss_and_its_gradient_passes",),
     ),
     Mutant(
         "bound of the importance weight off",
         "cadre/learn/corrections.py",
         "return rho.clamp(max=high), rho > high",
         "return rho, rho > high",
-        OF_LOSS,
+        (OF_LOSS + "test_importance_weights_by_hand",),
     ),
-    Mutant("lambda of GAE 1", ADVANTAGES + "gae.py", GAE, GAE.replace("gae_lambda * ", ""), OF_GAE),
-    Mutant("value bootstrapped at the end of an episode", ADVANTAGES + "gae.py", AT_THE_END, BOOTSTRAPPED, OF_GAE),
-    Mutant("value clip off", "cadre/learn/value_heads.py", "if clip is not None:", "if False:", OF_LOSS),
-    Mutant("whitening off", ADVANTAGES + "by_critic.py", WHITENED, WHITENED.replace("critic.whiten", "False"), OF_GAE),
+    Mutant(
+        "lambda of GAE 1",
+        ADVANTAGES + "gae.py",
+        GAE,
+        GAE.replace("gae_lambda * ", ""),
+        (OF_GAE + "test_gae_over_three_turns",),
+    ),
+    Mutant(
+        "value bootstrapped at the end of an episode",
+        ADVANTAGES + "gae.py",
+        AT_THE_END,
+        BOOTSTRAPPED,
+        (OF_GAE + "test_gae_over_three_turns",),
+    ),
+    Mutant(
+        "value clip off",
+        "cadre/learn/value_heads.py",
+        "if clip is not None:",
+        "if False:",
+        (OF_LOSS + "test_value_loss_by_hand",),
+    ),
+    Mutant(
+        "whitening off",
+        ADVANTAGES + "by_critic.py",
+        WHITENED,
+        WHITENED.replace("critic.whiten", "False"),
+        (OF_GAE + "test_whitening_is_over_the_batch_of_a_policy",),
+    ),
     Mutant(
         "sign of DPO",
         ADVANTAGES + "by_preference.py",
         "push = beta * _sigmoid(-pair.margin) / len(pairs)",
         "push = -beta * _sigmoid(-pair.margin) / len(pairs)",
-        OF_PREFERENCES,
+        (OF_PREFERENCES + "test_two_joint_actions_by_hand",),
     ),
     Mutant(
         "reference of DPO dropped",
         ADVANTAGES + "by_preference.py",
         DISTANCES,
         DISTANCES.replace("gaps(scored)", "scored.sample.logprobs"),
-        OF_PREFERENCES,
+        (OF_PREFERENCES + "test_two_joint_actions_by_hand",),
     ),
     Mutant(
         "scale of LoRA dropped",
         "cadre/engines/torch/base/lora.py",
         LORA,
         LORA.removesuffix(" * self.scale"),
-        ("tests/engines/torch/base/test_lora.py",),
+        (OF_LORA + "test_plain_peft_reads_an_adapter",),
     ),
     Mutant(
         "adapter of another role",
         "cadre/engines/torch/base/lora.py",
         SEGMENTS,
         SEGMENTS.replace("(policy, len", "(min(policies), len"),
-        ("tests/engines/torch/base/test_lora.py",),
+        (OF_LORA + "test_a_mixed_batch_samples_what_each_policy_samples_alone",),
     ),
     Mutant(
         "mask of the prefix tree one position too far",
         "cadre/learn/prefix_tree.py",
         "under = (key <= query) & (query < ends[key])",
         "under = (key <= query) & (query <= ends[key])",
-        OF_PREFIX_TREES,
+        (OF_PREFIX_TREES + "test_every_ancestor_is_attended_to_once",),
     ),
     Mutant(
         "sliding window off by one",
         "cadre/learn/prefix_tree_attention.py",
         "return _additive((distance >= 0) & (distance < window), dtype)",
         "return _additive((distance >= 0) & (distance <= window), dtype)",
-        OF_PREFIX_TREES,
+        (OF_PREFIX_FORWARDS + "test_gradients_are_those_of_padding[gemma2]",),
     ),
     Mutant(
         "dropout on while learning",
         "cadre/engines/torch/base/loading.py",
         "return model.eval()",
         "return model.train()",
-        OF_LEARNING,
+        (OF_LEARNING + "test_nothing_is_dropped_out_while_learning[False]",),
     ),
     Mutant(
         "gradients clipped whatever their norm",
         "cadre/learn/optimiser.py",
         "if norm > self.config.max_grad_norm:",
         "if norm > 0:",
-        ("tests/learn/test_optimiser.py",),
+        (OF_OPTIMISERS + "test_a_gradient_within_the_norm_is_left_as_it_is",),
     ),
     # Deviations of leaves.
     Mutant(
@@ -312,14 +375,14 @@ MUTANTS = (
         ADVANTAGES + "baselines.py",
         "if self.episodes:",
         "if False:",
-        OF_SCHEMES,
+        (OF_SCHEMES + "test_the_deviation_is_that_of_the_leaves_and_not_of_the_means_of_shared_parts",),
     ),
     Mutant(
         "leaves worth the mean of their shared part",
         ADVANTAGES + "group_relative.py",
         'if credit.returns == "episode":',
         "if False:",
-        OF_SCHEMES,
+        (OF_SCHEMES + "test_the_deviation_is_that_of_the_leaves_and_not_of_the_means_of_shared_parts",),
     ),
     # Zero variance.
     Mutant(
@@ -327,23 +390,29 @@ MUTANTS = (
         "cadre/rewards/rounding.py",
         "return abs(difference) <= resolution * size",
         "return abs(difference) <= 1e-9",
-        OF_ROUNDING,
+        (OF_ROUNDING + "test_the_question_itself",),
     ),
     Mutant(
         "zero variance of returns without the size of their rewards",
         ADVANTAGES + "group_relative.py",
         "size=size_of_returns(scored.decision, credit),",
         "size=0.0,",
-        OF_ROUNDING,
+        (OF_ROUNDING + "test_rewards_that_cancel_are_as_large_as_what_they_were_made_of",),
     ),
     # Critics.
-    Mutant("whitened by another role's moments", ADVANTAGES + "gae.py", MOMENTS, ONE_ROLE, OF_GAE),
+    Mutant(
+        "whitened by another role's moments",
+        ADVANTAGES + "gae.py",
+        MOMENTS,
+        ONE_ROLE,
+        (OF_GAE + "test_roles_of_a_shared_policy_are_whitened_apart",),
+    ),
     Mutant(
         "value heads at the policy's rate",
         "cadre/settings/critic.py",
         'return heads.model_copy(update={"learning_rate": max(policy.learning_rate, HEADS_RATE)})',
         "return heads",
-        ("tests/engines/torch/learning/test_gradients.py",),
+        (OF_GRADIENTS + "test_value_heads_have_a_rate_of_their_own",),
     ),
     # Penalties.
     Mutant(
@@ -351,14 +420,36 @@ MUTANTS = (
         "cadre/learn/loss.py",
         "on_policy = correction * tokens.log_ratio.detach().exp()",
         "on_policy = correction",
-        OF_LOSS,
+        (OF_LOSS + "test_kl_is_weighed_for_the_present_policy_without_a_gradient",),
     ),
     Mutant(
         "the ramp ends at the role's length",
         ADVANTAGES + "penalties.py",
         "most = narrowed(sampling[role], scored.decision.node.observations[role]).max_tokens",
         "most = sampling[role].max_tokens",
-        OF_TREES,
+        (OF_TREES + "test_the_ramp_ends_where_the_observation_allows_no_more",),
+    ),
+    # Families.
+    Mutant(
+        "packing tried within windows alone",
+        "cadre/engines/torch/learning/packing_trial.py",
+        "_found[key] = _tried(loaded, dtype, form) or _tried_past_windows(loaded, form)",
+        "_found[key] = _tried(loaded, dtype, form)",
+        (OF_FAMILIES + "test_sampler_and_learner_are_the_plain_forward[gpt_neo]",),
+    ),
+    Mutant(
+        "windows left as long as they are",
+        "cadre/engines/torch/base/small_windows.py",
+        "values[name] = WINDOW",
+        "values[name] = value",
+        (OF_FAMILIES + "test_a_copy_with_small_windows_has_the_weights_and_leaves_the_model_alone",),
+    ),
+    Mutant(
+        "dropout on in recomputed layers",
+        "cadre/engines/torch/learning/recompute.py",
+        'layer.__dict__["forward"] = _recomputing(model, layer, layer.forward)',
+        'layer.train().__dict__["forward"] = _recomputing(model, layer, layer.forward)',
+        (OF_FAMILIES + "test_sampler_and_learner_are_the_plain_forward[opt]",),
     ),
 )
 
@@ -392,15 +483,18 @@ def check(mutants: Sequence[Mutant], root: Path) -> None:
         raise SystemExit(f"Mutants of one name: {', '.join(twice)}. Rename one.")
     for mutant in mutants:
         place_of(mutant, root)
-        if missing := [test for test in mutant.tests if not (root / test).is_file()]:
-            raise SystemExit(f"Mutant {mutant.name!r}: no test file {missing[0]}. Name the one that must notice.")
+        for test in mutant.tests:
+            file, _, name = test.partition("::")
+            function = name.partition("[")[0]
+            if not (root / file).is_file() or f"def {function}(" not in (root / file).read_text(encoding="utf-8"):
+                raise SystemExit(f"Mutant {mutant.name!r}: no test {test}. Name the one that must notice.")
 
 
 def fingerprint(root: Path, mutant: Mutant) -> str:
-    """Return what a verdict depends on: the mutant, the package and its test files."""
+    """Return what a verdict is kept for: the mutant, the file that it changes and those of its tests."""
     digest = hashlib.sha256(repr(mutant).encode())
-    for path in sorted([*(root / "cadre").rglob("*.py"), *(root / "tests").rglob("*.py")]):
-        digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    for file in sorted({mutant.file, *(test.partition("::")[0] for test in mutant.tests)}):
+        digest.update(file.encode() + (root / file).read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -424,17 +518,56 @@ def judge(mutant: Mutant, copy: Path) -> Verdict:
 
 
 def run_tests(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
-    """Return pytest's exit code and output in the copy, up to the first failure. No byte code is kept: a line that
-    changes within a second would not be seen."""
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(copy)}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    try:
-        done = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return FAILED, f"FAILED after {TIMEOUT} seconds"
-    return done.returncode, done.stdout + done.stderr
+    """Return pytest's exit code and output in the copy, up to the first failure, from a process of their own.
+
+    The process is a fork of this one, which has imported what takes longest to import, and nothing of the package.
+    """
+    preload()
+    with tempfile.TemporaryFile() as output:
+        if not (child := os.fork()):
+            os._exit(_run_pytest(copy, tests, output.fileno()))
+        try:
+            code = os.waitstatus_to_exitcode(wait(child, TIMEOUT))
+        except subprocess.TimeoutExpired:
+            return FAILED, f"FAILED after {TIMEOUT} seconds"
+        output.seek(0)
+        return code, output.read().decode(errors="replace")
+
+
+def preload() -> None:
+    """Import the packages of others that most tests need."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # a fork has no threads of its parent
+    for name in ("pytest", "torch", "transformers"):
+        importlib.import_module(name)
+
+
+def _run_pytest(copy: Path, tests: Sequence[str], output: int) -> int:
+    """Run in the child. No byte code is kept: a line that changes within a second would not be seen."""
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    sys.stdout = sys.stderr = os.fdopen(os.dup(output), "w")
+    os.chdir(copy)
+    os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(copy)}
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(copy))
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("cadre", "tests")]:
+        del sys.modules[name]
+    code = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
+    sys.stdout.flush()
+    return code
+
+
+def wait(child: int, seconds: float) -> int:
+    """Return the status of a child process once it ends. Raises TimeoutExpired, and kills it, where it takes longer."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return status
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise subprocess.TimeoutExpired("pytest", seconds)
 
 
 def copied(folder: Path) -> Path:
@@ -449,13 +582,13 @@ def copied(folder: Path) -> Path:
 
 
 def judged(mutants: Sequence[Mutant], home: Path, anew: bool) -> Iterator[Verdict]:
-    """Yield the verdict of every mutant, those that are known from `home` without running anything."""
+    """Yield the verdict of every mutant, those that are known from `home` without running its tests."""
     home.mkdir(parents=True, exist_ok=True)
     known = {} if anew else read_verdicts(home)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         marks = {mutant: fingerprint(ROOT, mutant) for mutant in mutants}
-        if new := [mutant for mutant, mark in marks.items() if mark not in known]:
-            unchanged(new, copied(Path(folder)))
+        if any(mark not in known for mark in marks.values()):
+            run_unmutated(mutants, copied(Path(folder)))
         for mutant, mark in marks.items():
             if mark not in known:
                 known[mark] = judge(mutant, Path(folder))
@@ -464,11 +597,13 @@ def judged(mutants: Sequence[Mutant], home: Path, anew: bool) -> Iterator[Verdic
             yield known[mark]
 
 
-def unchanged(mutants: Sequence[Mutant], copy: Path) -> None:
+def run_unmutated(mutants: Sequence[Mutant], copy: Path) -> None:
     """Raise SystemExit where the tests fail without any mutant, which would count as noticing all of them."""
+    started = time.perf_counter()
     code, told = run_tests(copy, sorted({test for mutant in mutants for test in mutant.tests}))
     if code:
         raise SystemExit(f"The tests fail without any mutant (pytest ended with {code}). Mend them.\n{told[-3000:]}")
+    print(f"the tests pass without any mutant ({time.perf_counter() - started:.0f} s)", flush=True)
 
 
 def read_verdicts(home: Path) -> dict[str, Verdict]:
@@ -492,21 +627,24 @@ def report(verdicts: Sequence[Verdict]) -> Mapping[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="append mutants.killed to results/correctness.jsonl")
-    parser.add_argument("--check", action="store_true", help="only look whether every line to change is there")
+    parser.add_argument(
+        "--check", action="store_true", help="only look whether every line to change, and every test, is there"
+    )
+    parser.add_argument("--anew", action="store_true", help="judge every mutant again, whatever is known of it")
     parser.add_argument("--only", help="a part of the names of the mutants to run anew")
     parser.add_argument("--home", type=Path, default=ROOT / "runs" / "mutants", help="where verdicts are kept")
     wanted = parser.parse_args()
     check(MUTANTS, ROOT)
     mutants = [mutant for mutant in MUTANTS if wanted.only is None or wanted.only in mutant.name]
     if wanted.check:
-        print(f"{len(mutants)} mutants, every line is there")
+        print(f"{len(mutants)} mutants, every line and test is there")
         return
     if not mutants or (wanted.write and wanted.only):
         raise SystemExit(
             "--only: no mutant has such a name, or --write asks for all of them. Leave one of the two out."
         )
     verdicts = []
-    for number, verdict in enumerate(judged(mutants, wanted.home, bool(wanted.only)), 1):
+    for number, verdict in enumerate(judged(mutants, wanted.home, wanted.anew or bool(wanted.only)), 1):
         verdicts.append(verdict)
         outcome = f"killed by {verdict.by}" if verdict.killed else "SURVIVED"
         print(f"{number}/{len(mutants)} {verdict.name}: {outcome} ({verdict.seconds:.0f} s)", flush=True)

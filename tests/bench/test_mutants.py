@@ -31,8 +31,8 @@ def toy(folder: Path) -> Path:
 def test_a_mutant_is_killed_by_a_test_that_fails_and_survives_otherwise(tmp_path: Path) -> None:
     folder = toy(tmp_path)
     before = (folder / "cadre/sums.py").read_text()
-    noticed = Mutant("sum", "cadre/sums.py", "return a + b", "return a - b", ("test_sums.py",))
-    unnoticed = Mutant("zero", "cadre/sums.py", "return 0", "return 1", ("test_sums.py",))
+    noticed = Mutant("sum", "cadre/sums.py", "return a + b", "return a - b", ("test_sums.py::test_it",))
+    unnoticed = Mutant("zero", "cadre/sums.py", "return 0", "return 1", ("test_sums.py::test_it",))
     assert [judge(one, folder).killed for one in (noticed, unnoticed)] == [True, False]
     assert judge(noticed, folder).by == "test_sums.py::test_it"
     assert (folder / "cadre/sums.py").read_text() == before
@@ -40,26 +40,53 @@ def test_a_mutant_is_killed_by_a_test_that_fails_and_survives_otherwise(tmp_path
 
 def test_a_line_that_is_gone_is_refused(tmp_path: Path) -> None:
     folder = toy(tmp_path)
-    gone = Mutant("gone", "cadre/sums.py", "return a * b", "return 0", ("test_sums.py",))
+    gone = Mutant("gone", "cadre/sums.py", "return a * b", "return 0", ("test_sums.py::test_it",))
     with pytest.raises(SystemExit, match="has 0 lines `return a \\* b`; expected one"):
         check([gone], folder)
-    untested = Mutant("untested", "cadre/sums.py", "return a + b", "return 0", ("test_gone.py",))
-    with pytest.raises(SystemExit, match="no test file test_gone"):
-        check([untested], folder)
+    for test in ("test_gone.py::test_it", "test_sums.py::test_gone"):
+        untested = Mutant("untested", "cadre/sums.py", "return a + b", "return 0", (test,))
+        with pytest.raises(SystemExit, match=f"no test {test}"):
+            check([untested], folder)
     with pytest.raises(SystemExit, match="of one name: untested"):
         check([untested, untested], folder)
 
 
-def test_verdicts_are_kept_as_long_as_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_that_is_not_in_its_file_is_no_verdict(tmp_path: Path) -> None:
     folder = toy(tmp_path)
-    (folder / "tests").mkdir()
+    mutant = Mutant("sum", "cadre/sums.py", "return a + b", "return a - b", ("test_sums.py::test_it[1]",))
+    with pytest.raises(SystemExit, match="Mutant 'sum': pytest ended with 4"):
+        judge(mutant, folder)
+
+
+def test_verdicts_are_kept_until_the_changed_file_or_its_tests_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = toy(tmp_path)
     monkeypatch.setattr(mutants, "ROOT", folder)
     monkeypatch.setattr(mutants, "COPIED", ("cadre", "test_sums.py"))
-    noticed = Mutant("sum", "cadre/sums.py", "return a + b", "return a - b", ("test_sums.py",))
-    first = list(mutants.judged([noticed], tmp_path / "home", anew=False))
+    table = [Mutant("sum", "cadre/sums.py", "return a + b", "return a - b", ("test_sums.py::test_it",))]
+    first = list(mutants.judged(table, tmp_path / "home", anew=False))
     assert [verdict.killed for verdict in first] == [True]
     monkeypatch.setattr(mutants, "judge", lambda *_: pytest.fail("judged again"))
-    assert list(mutants.judged([noticed], tmp_path / "home", anew=False)) == first
-    (folder / "tests/test_more.py").write_text("")
+    (folder / "cadre/others.py").write_text("")
+    assert list(mutants.judged(table, tmp_path / "home", anew=False)) == first
     with pytest.raises(pytest.fail.Exception, match="judged again"):
-        list(mutants.judged([noticed], tmp_path / "home", anew=False))
+        list(mutants.judged(table, tmp_path / "home", anew=True))
+    for file in ("cadre/sums.py", "test_sums.py"):
+        before = (folder / file).read_text()
+        (folder / file).write_text(f"# More\n{before}")
+        with pytest.raises(pytest.fail.Exception, match="judged again"):
+            list(mutants.judged(table, tmp_path / "home", anew=False))
+        (folder / file).write_text(before)
+        assert list(mutants.judged(table, tmp_path / "home", anew=False)) == first
+
+
+def test_tests_that_fail_without_any_mutant_are_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = toy(tmp_path)
+    (folder / "test_sums.py").write_text("def test_it():\n    assert False\n")
+    monkeypatch.setattr(mutants, "ROOT", folder)
+    monkeypatch.setattr(mutants, "COPIED", ("cadre", "test_sums.py"))
+    mutant = Mutant("sum", "cadre/sums.py", "return a + b", "return a - b", ("test_sums.py::test_it",))
+    with pytest.raises(SystemExit, match="The tests fail without any mutant"):
+        list(mutants.judged([mutant], tmp_path / "home", anew=False))
+    assert not (tmp_path / "home/verdicts.jsonl").exists()
