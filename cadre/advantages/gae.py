@@ -140,11 +140,11 @@ def whitened(samples: Sequence[ScoredSample], estimates: Sequence[Estimate]) -> 
     for part, members in parts.items():
         advantages = [advantage for estimate in members for advantage in estimate.advantages]
         constant = is_constant(advantages, max(estimate.size for estimate in members))
-        moments[part] = fmean(advantages), 0.0 if constant else 1.0 / pstdev(advantages)
+        moments[part] = fmean(advantages), 0.0 if constant else pstdev(advantages)
 
     def white(scored: ScoredSample, estimate: Estimate) -> tuple[float, ...]:
-        mean, scale = moments[scored.sample.policy, scored.sample.role]
-        return tuple((advantage - mean) * scale for advantage in estimate.advantages)
+        mean, std = moments[scored.sample.policy, scored.sample.role]
+        return tuple((advantage - mean) / std if std else 0.0 for advantage in estimate.advantages)
 
     return [white(scored, estimate) for scored, estimate in zip(samples, estimates, strict=True)]
 

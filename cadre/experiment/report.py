@@ -124,4 +124,4 @@ def over_tasks(values: Sequence[float]) -> Interval:
     Several samples of one task alone say nothing about others: its interval is all of 0 to 1.
     """
     mean, low, high = rate_interval(values)
-    return (mean, 0.0, 1.0) if len(values) < 2 else (mean, low, high)
+    return (mean, min(0.0, low), max(1.0, high)) if len(values) < 2 else (mean, low, high)

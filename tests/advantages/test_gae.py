@@ -265,3 +265,20 @@ def test_actor_critics_whiten_unless_told_otherwise(name: str) -> None:
         plan = named(name) if whiten is None else named(name, whiten=whiten)
         data = build_batch([Tree(Task("t", {}), root)], plan, team_of(Learner())).data
         assert [datum.advantages[-1] for datum in data if any(datum.mask)] == pytest.approx(wanted)
+
+
+def test_advantages_as_small_as_numbers_get_are_whitened_to_finite_ones() -> None:
+    """Mistake: to multiply by the reciprocal of a deviation below 1e-308, which is infinite."""
+    root = node(0, {"a": 2}, [leaf({"a": i}, 1e-309 * i) for i in range(2)], "x")
+    chosen = replace(rule(), whiten=True)
+    data, _ = judged(root, Credit("reward_to_go", "node", "none", "none"), chosen, team_of(Learner()))
+    assert [datum.advantages[-1] for datum in data] == pytest.approx([-1.0, 1.0])
+
+
+def test_a_role_with_one_sample_has_no_deviation_to_whiten_by() -> None:
+    pays = {"a": (0.0, 2.0), "b": (5.0,)}
+    root = node(0, {"a": 2, "b": 1}, [leaf({"a": i, "b": 0}, a=pays["a"][i], b=5.0) for i in range(2)], "x")
+    team = team_of(Learner(("shared",)), a="shared", b="shared")
+    data, _ = judged(root, Credit("reward_to_go", "node", "none", "none"), replace(rule(), whiten=True), team)
+    got = {datum.role: [one.advantages[-1] for one in data if one.role == datum.role] for datum in data}
+    assert got == {"a": [-1.0, 1.0], "b": [0.0]}

@@ -150,3 +150,24 @@ def test_an_episode_that_fails_is_one_that_is_not_solved() -> None:
     assert report.average[0] == pytest.approx(1 / 4)
     assert report.passing[4][0] == 1.0
     assert report.reward == pytest.approx(1 / 3)  # of the episodes that ended
+
+
+def test_means_that_are_no_rates_have_an_interval_around_them() -> None:
+    """Mistake: bounds of 0 and 1 for the means of a reward of another scale."""
+    # equal values: one task more, of the size of the largest, might move the mean by 2.5 / 21
+    assert over_tasks([2.5] * 20) == pytest.approx((2.5, 2.5 - 2.5 / 21, 2.5 + 2.5 / 21))
+    # mean 1, deviation 2 of the sample, standard error 2 / sqrt(2), which is beyond the floor 3 / 3
+    half = 1.96 * math.sqrt(8) / math.sqrt(2)
+    assert over_tasks([-1.0, 3.0]) == pytest.approx((1.0, 1.0 - half, 1.0 + half))
+    assert over_tasks([2.5]) == (2.5, -math.inf, math.inf)
+    assert over_tasks([1.0]) == (1.0, 0.0, 1.0)
+
+
+def test_a_rate_that_exceeds_one_by_rounding_is_a_rate() -> None:
+    assert over_tasks([1.0 + 2**-52] * 3) == over_tasks([1.0] * 3)
+
+
+@pytest.mark.parametrize("values", [[], [0.5, math.nan], [math.inf]])
+def test_no_values_and_values_that_are_not_finite_have_no_interval(values: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"needs one or more finite values, one a task; got \["):
+        over_tasks(values)
