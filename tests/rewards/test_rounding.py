@@ -206,13 +206,14 @@ def test_an_audit_sees_effects_of_any_scale_and_no_rounding(scale: float) -> Non
 @pytest.mark.parametrize(("axis", "number"), [("returns", math.nan), ("returns", math.inf), ("baseline", math.nan)])
 def test_numbers_that_are_not_finite_are_named(axis: str, number: float, tmp_path) -> None:
     file = tmp_path / "mine.py"
-    body = f"float('{number}')" if axis == "returns" else f"[float('{number}')] * len(group.values)"
+    number_late = f"float('{number}') if 3.0 in group.values else 0.0"  # two returns of 0 and 1 are tried beforehand
+    body = f"float('{number}')" if axis == "returns" else f"[{number_late}] * len(group.values)"
     argument = "decision, credit" if axis == "returns" else "group"
     file.write_text(f"def mine({argument}):\n    return {body}\n")
     axes = {"returns": "step", "group": "node", "baseline": "mean", "scale": "none", axis: f"{file}:mine"}
     plan = Custom(name="custom", shape="greedy", **axes).plan()
     with pytest.raises(ConfigError, match=rf"algorithm\.{axis}: .*mine returned {number}; expected a finite number"):
-        assign([Tree(Task("t", {}), paid([0.0, 1.0]))], plan.credit)
+        assign([Tree(Task("t", {}), paid([0.0, 3.0]))], plan.credit)
 
 
 def test_returns_of_ones_own_may_be_of_any_scale(tmp_path) -> None:
