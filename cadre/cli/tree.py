@@ -15,7 +15,7 @@ SEEN_LINES = 6
 
 def lines(tree: KeptTree) -> Iterator[str]:
     """The whole tree. `>` marks the branches that sampling went on from."""
-    yield f"step {tree['step'] + 1}, task {tree['task']['id']}; > marks what sampling went on from"
+    yield visible(f"step {tree['step'] + 1}, task {tree['task']['id']}; > marks what sampling went on from")
     yield from _node(tree, 0, 0)
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cadre.errors import RunError
+from cadre.errors import RunError, one_line
 from cadre.file_limits import DESCRIPTION, parse_json, size_of
 
 Count = Annotated[int, Field(strict=True, ge=0, le=1 << 62)]
@@ -373,7 +373,7 @@ def checked(value: Any, model: type[Record]) -> Record:
         return model.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
+        where = one_line(".".join(map(str, first["loc"])))
         got = "" if first["type"] == "missing" else f", got {repr(first['input'])[:60]}"
         raise ValueError(f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}{got}") from None
 
