@@ -7,6 +7,7 @@
 Nothing is imported before it is used, and torch only where a model is.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -53,3 +54,8 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *HOMES})
+
+
+if "CADRE_USER_FOLDERS" in os.environ:
+    # The user's code has spawned this process, which is to find what lies beside their files by name.
+    import_module("cadre.settings.user_imports")

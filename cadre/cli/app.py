@@ -86,6 +86,13 @@ def main() -> None:
     spell_everything()
     try:
         sys.exit(app(list(map(_at_home, sys.argv[1:])), standalone_mode=False))
+    except SystemExit as error:
+        # An exit in the user's own file is no end that a command came to, whatever its code.
+        if not has_users_lines(error):
+            raise
+        print_error(
+            f"{described_error(error)}, which would end the command; expected no exit. Return, or raise an error."
+        )
     except CadreError as error:
         print_error(str(error))
     except UsageError as error:

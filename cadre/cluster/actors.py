@@ -16,6 +16,7 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import PromptError
 from cadre.rollout.rounds import Continued
 from cadre.settings import SandboxConfig
+from cadre.settings.user_imports import hold_files
 from cadre.team import Metrics, Weights
 from cadre.types import Datum, Message, Request, Reward, Sample
 
@@ -24,9 +25,10 @@ Outcome = list[Sample] | PromptError
 
 
 def settle(threads: int) -> None:
-    """Compute on so many threads."""
+    """Compute on so many threads, with the user's files as they are when they are first needed."""
     import torch
 
+    hold_files()
     torch.set_num_threads(threads)
 
 

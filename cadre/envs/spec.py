@@ -108,7 +108,8 @@ class EnvSpec:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        return self.env_class.roles_of(**self._taken_by(self.env_class.roles_of))
+        with called(f"{self.declared.__name__}.roles_of"):
+            return self.env_class.roles_of(**self._taken_by(self.env_class.roles_of))
 
     def make(self, task: Task) -> Env:
         """A fresh episode of the task."""
@@ -126,12 +127,14 @@ class EnvSpec:
         """Every decision of a game that can list them, as the team sees it; none where one role writes what all say."""
         if self.central:
             return ()
-        listed = self.declared.choices(**self._taken_by(self.declared.choices))
+        with called(f"{self.declared.__name__}.choices"):
+            listed = self.declared.choices(**self._taken_by(self.declared.choices))
         return [replace(one, observation=told(one.observation, self.prompts)) for one in listed]
 
     def figures(self, probabilities: Sequence[Sequence[float]]) -> dict[str, float]:
         """What policies with these probabilities of the answers of `choices` are worth, exactly."""
-        return self.declared.figures(probabilities, **self._taken_by(self.declared.figures))
+        with called(f"{self.declared.__name__}.figures"):
+            return self.declared.figures(probabilities, **self._taken_by(self.declared.figures))
 
     def _taken_by(self, method: Callable[..., Any]) -> dict[str, Any]:
         """The settings that a method has parameters for, defaults included."""

@@ -31,7 +31,7 @@ class FailureLog:
             return
         if not self._seen:
             what = "A branch of a tree" if failure.branches else "An episode"
-            self._say(f"{what} failed ({failure.reason}): {failure.error} Tracebacks are in {self.path}.")
+            self._say(f"{what} failed ({failure.reason}): {failure.error.rstrip('.')}. Tracebacks are in {self.path}.")
         self._seen.add(kind)
         record = {"task": failure.task.id, "reason": failure.reason, "error": failure.error}
         jsonl.append(self.path, {"step": self.step, **record, "traceback": failure.traceback})

@@ -27,6 +27,7 @@ from cadre.experiment.same_tasks import digests, refuse_others
 from cadre.experiment.target import tell_imports
 from cadre.learn.token_notes import TokenNotes
 from cadre.settings.trust import only_reading
+from cadre.settings.user_imports import files_held
 from cadre.team import Team, closed_on_failure
 
 
@@ -61,7 +62,7 @@ def _locked(experiment: Experiment, run: Run, console: Console, resume: bool) ->
     memory = run.sampling_memory() if resume else {}
     watched = Watched(run.folder / "diverged", TokenNotes(config.train.trees_kept))
     team = build_team(experiment, train=True, watched=watched, memory=memory)
-    with closed_on_failure() as failed:
+    with closed_on_failure() as failed, files_held():
         failed.callback(team.close)
         done = _trained(experiment, run, team, watched, console, resume)
     return team, done

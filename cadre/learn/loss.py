@@ -6,11 +6,14 @@ weighed by its sequence's weight (`cadre.learn.aggregation`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from cadre.errors import ContractError
 from cadre.learn.corrections import CORRECTIONS, LEVELS
 from cadre.learn.objectives import OBJECTIVES, Clip
 from cadre.settings import LossConfig
@@ -68,7 +71,9 @@ def policy_loss(tokens: Tokens, weights: Tensor, config: LossConfig) -> tuple[Te
     """
     tokens = tokens.masked()
     clip = Clip(config.clip_low, config.clip_high, config.dual_clip)
-    objective, clipped = load_function("loss.ratio", config.ratio, OBJECTIVES)(tokens, clip)
+    objective, clipped = _checked_objective(
+        load_function("loss.ratio", config.ratio, OBJECTIVES)(tokens, clip), tokens, config
+    )
     correction, corrected = importance(tokens.old - tokens.rollout_logprobs, tokens.mask, config)
     divergence = 0.5 * (tokens.logprobs - tokens.reference).square()
     on_policy = correction * tokens.log_ratio.detach().exp()
@@ -84,7 +89,73 @@ def importance(log_rho: Tensor, mask: Tensor, config: LossConfig) -> tuple[Tenso
     """
     level = load_function("loss.correction_level", config.correction_level, LEVELS)
     correct = load_function("loss.correction", config.correction, CORRECTIONS)
-    return correct(level(log_rho.detach(), mask).exp(), config.correction_low, config.correction_high)
+    log_rho = log_rho.detach()
+    levelled = level(log_rho, mask)
+    if ":" in config.correction_level:
+        _check_numbers("loss.correction_level", config.correction_level, levelled, mask, (log_rho,))
+    weights = correct(levelled.exp(), config.correction_low, config.correction_high)
+    if ":" not in config.correction:
+        return weights
+    pair = _pair("loss.correction", config.correction, weights, "weights [B, T] and which of them it changed")
+    _check_numbers("loss.correction", config.correction, pair[0], mask, (levelled.exp(),))
+    _check_truths("loss.correction", config.correction, pair[1], mask)
+    return pair
+
+
+def _checked_objective(result: Any, tokens: Tokens, config: LossConfig) -> tuple[Tensor, Tensor]:
+    """What the function that `config.ratio` names returned. Raises ContractError where it is the user's and returned
+    something else than an objective and a boolean a token."""
+    if ":" not in config.ratio:
+        known: tuple[Tensor, Tensor] = result
+        return known
+    pair = _pair("loss.ratio", config.ratio, result, "the objective [B, T] and which tokens it clipped")
+    given = (tokens.logprobs, tokens.old, tokens.rollout_logprobs, tokens.advantages)
+    _check_numbers("loss.ratio", config.ratio, pair[0], tokens.mask, given)
+    _check_truths("loss.ratio", config.ratio, pair[1], tokens.mask)
+    return pair
+
+
+def _pair(setting: str, name: str, result: Any, what: str) -> tuple[Tensor, Tensor]:
+    if not isinstance(result, tuple) or len(result) != 2 or not all(isinstance(one, Tensor) for one in result):
+        raise ContractError(
+            f"{setting}: {name} returned {_described(result)}; expected two tensors, {what}. Return both."
+        )
+    return result
+
+
+def _described(result: Any) -> str:
+    if isinstance(result, tuple):
+        return f"a tuple of {', '.join(type(one).__name__ for one in result) or 'nothing'}"
+    return f"a tensor of {list(result.shape)}" if isinstance(result, Tensor) else f"{type(result).__name__}"
+
+
+def _check_numbers(setting: str, name: str, numbers: Any, mask: Tensor, given: Sequence[Tensor]) -> None:
+    """Raises ContractError where a function of the user's makes something else of finite numbers than finite numbers, a
+    token each; what was not finite before is not its fault."""
+    if not isinstance(numbers, Tensor) or numbers.shape != mask.shape or not numbers.is_floating_point():
+        kind = f" of {numbers.dtype}" if isinstance(numbers, Tensor) else ""
+        raise ContractError(
+            f"{setting}: {name} returned {_described(numbers)}{kind} for tokens of {list(mask.shape)}; expected a "
+            "number a token, a float tensor of that shape. Return that."
+        )
+    wrong = mask & ~numbers.isfinite()
+    for tensor in given:
+        wrong = wrong & tensor.isfinite()
+    if bool(wrong.any()):
+        first = float(numbers.detach()[wrong][0])
+        raise ContractError(
+            f"{setting}: {name} returned {first} for {int(wrong.sum())} of {int(mask.sum())} "
+            "sampled tokens, whose log-probabilities and advantages are finite; expected finite numbers. Guard what it "
+            "divides by or takes the logarithm of, and bound what it raises e to."
+        )
+
+
+def _check_truths(setting: str, name: str, truths: Tensor, mask: Tensor) -> None:
+    if truths.shape != mask.shape or truths.dtype != torch.bool:
+        raise ContractError(
+            f"{setting}: {name} returned {_described(truths)} of {truths.dtype} as its second; expected a boolean a "
+            f"token, {list(mask.shape)}. Return that."
+        )
 
 
 @torch.no_grad()

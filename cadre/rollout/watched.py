@@ -18,6 +18,7 @@ from cadre.envs.check_values import described, observation_faults, reward_faults
 from cadre.errors import ContractError
 from cadre.rollout.deadlines import Deadline
 from cadre.settings.run import EpisodesConfig
+from cadre.settings.user_errors import described_error
 from cadre.types import Drawing, Observation, Reward, Sample, Task
 
 T = TypeVar("T")
@@ -136,7 +137,8 @@ def _only_errors(what: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise ContractError(
-            f"{what}: raised {type(error).__name__}, which would end the run; expected an Exception, if any."
+            f"{what}: raised {described_error(error)}, which would end the run; expected no exit. Return, or raise an "
+            "error."
         ) from error
 
 

@@ -14,8 +14,11 @@ import importlib.util
 import inspect
 import io
 import logging
+import os
 import re
 import sys
+import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -28,10 +31,15 @@ from cadre.errors import CadreError, ConfigError, nearest
 from cadre.file_limits import read_bytes
 from cadre.settings.trust import check_code
 from cadre.settings.user_errors import called, place_of
-from cadre.settings.user_imports import import_file, plain_name
+from cadre.settings.user_imports import import_file, is_user_module, loaded_file, plain_name
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 log = logging.getLogger("cadre.settings")
+# Imports replace the command line and the output of the whole process.
+LOADING = threading.RLock()
+STDOUT = 1
+# Characters of what a file prints that are shown.
+SHOWN = 300
 
 
 def load_function(setting: str, reference: str, known: Mapping[str, Function]) -> Function:
@@ -90,8 +98,10 @@ def _expected(reference: str, known: Mapping[str, Any]) -> str:
 
 def load_file(setting: str, path: Path) -> ModuleType:
     """The module that a file of the user's makes, run once as long as it is not changed. It imports what lies beside
-    it. What it raises, SystemExit too, becomes one ConfigError; what it prints is logged with its name."""
+    it. What it raises, SystemExit too, becomes one ConfigError; what it prints is logged with the line."""
     check_code(setting, path)
+    if (module := loaded_file(str(path))) is not None:
+        return module
     try:
         read_bytes(path)
     except FileNotFoundError:
@@ -131,9 +141,8 @@ def file_of_module(reference: str, folder: Path) -> str | None:
 @contextlib.contextmanager
 def _loading(setting: str, name: str) -> Iterator[None]:
     """Around the import of the user's code: errors there are one ConfigError."""
-    printed = io.StringIO()
     try:
-        with _alone(name, printed):
+        with LOADING, _alone(name):
             yield
     except CadreError as error:
         raise ConfigError(f"{setting}: {name} failed to load: {error}") from error
@@ -150,9 +159,6 @@ def _loading(setting: str, name: str) -> Iterator[None]:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever the user's file raises is theirs to see, in one paragraph
         raise ConfigError(f"{setting}: {name} failed to load{_loading_error(error, name)} Fix the file.") from None
-    finally:
-        if lines := " ".join(printed.getvalue().split())[:300]:
-            log.warning("%s printed while it was loaded: %s", name, lines)
 
 
 def _loading_error(error: BaseException, name: str) -> str:
@@ -177,13 +183,72 @@ class ReadsCommandLine(Exception):
     """A file of the user's that parses the command line while it is imported."""
 
 
+class _Output(io.StringIO):
+    """What is printed while a file is loaded. Whoever keeps it, such as a handler of `logging`, writes to the output of
+    the process afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place, self.is_over = "", False
+
+    def write(self, text: str) -> int:
+        if self.is_over:
+            return sys.stdout.write(text)
+        if text.strip() and not self.place:
+            self.place = _line_of_user()
+        return super().write(text)
+
+    def flush(self) -> None:
+        if self.is_over:
+            sys.stdout.flush()
+
+
+def _line_of_user() -> str:
+    """`, at line 3 of scoring.py`: the innermost line of the user's that runs; empty where there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if is_user_module(str(frame.f_globals.get("__name__"))):
+            return f", at line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
 @contextlib.contextmanager
-def _alone(name: str, printed: io.StringIO) -> Iterator[None]:
-    """Within it there is no command line and no input, and what is printed is kept apart."""
-    before = sys.argv, sys.stdin
+def _alone(name: str) -> Iterator[None]:
+    """Within it there is no command line and no input, and what is printed is kept apart: it is logged at the end, with
+    its line, as programs read what a command prints."""
+    before, output = (sys.argv, sys.stdin), _Output()
     sys.argv, sys.stdin = _CommandLine([name]), io.StringIO()
+    with tempfile.TemporaryFile() as beside:
+        try:
+            with contextlib.redirect_stdout(output), _descriptor_to(beside.fileno()):
+                yield
+        finally:
+            sys.argv, sys.stdin = before
+            output.is_over = True
+            beside.seek(0)
+            text = output.getvalue() + beside.read(10 * SHOWN).decode(errors="replace")
+            if lines := " ".join(text.split())[:SHOWN]:
+                log.warning(
+                    "%s printed while it was loaded%s: %s. Expected no output, as programs read what a command prints; "
+                    'put it under `if __name__ == "__main__":`, or log it.',
+                    name,
+                    output.place,
+                    lines.rstrip("."),
+                )
+
+
+@contextlib.contextmanager
+def _descriptor_to(file: int) -> Iterator[None]:
+    """Within it the output of the process, and of those that it starts, goes to a file."""
     try:
-        with contextlib.redirect_stdout(printed):
-            yield
+        kept = os.dup(STDOUT)
+    except OSError:
+        yield  # there is no output
+        return
+    try:
+        os.dup2(file, STDOUT)
+        yield
     finally:
-        sys.argv, sys.stdin = before
+        os.dup2(kept, STDOUT)
+        os.close(kept)

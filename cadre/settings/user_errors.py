@@ -73,7 +73,10 @@ def has_users_lines(error: BaseException) -> bool:
 
 def is_users(file: str) -> bool:
     """Whether a file is neither of a library nor of Cadre."""
-    return not file.startswith("<") and not str(Path(file).resolve()).startswith((*LIBRARIES, f"{OURS}/"))
+    path = Path(file).resolve()
+    if file.startswith("<") or not {"site-packages", "dist-packages"}.isdisjoint(path.parts):
+        return False
+    return not str(path).startswith((*LIBRARIES, f"{OURS}/"))
 
 
 def _is_of_an_environment(file: str) -> bool:

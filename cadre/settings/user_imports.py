@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -19,6 +20,7 @@ import importlib.util
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
@@ -29,6 +31,39 @@ PREFIX = "cadre_user_"
 LIBRARY = getattr(sys, "stdlib_module_names", frozenset(sys.builtin_module_names))
 # Files that mark the folder above which nothing of a project lies.
 OF_PROJECTS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+
+
+# Tells the processes that the user's code spawns which folders the packages stand for.
+FOLDERS = "CADRE_USER_FOLDERS"
+# Modules whose functions import what they are given the name of.
+BY_NAME = ("importlib", "pydoc", "pkgutil", "pickle", "_pickle")
+# How many runs use the files as they were when they began.
+_held = [0]
+
+
+@contextlib.contextmanager
+def files_held() -> Iterator[None]:
+    """Within it a file that changes is not imported again: a run goes on with what it began with."""
+    _held[0] += 1
+    try:
+        yield
+    finally:
+        _held[0] -= 1
+
+
+def hold_files() -> None:
+    """Let a process that serves one run go on with the files as they were when it began."""
+    _held[0] += 1
+
+
+def loaded_file(path: str) -> ModuleType | None:
+    """Return the module of a file that is imported, and has not changed since nor has a neighbour; None otherwise."""
+    if "\0" in path:
+        return None
+    folder, parts = _package_of(os.path.realpath(path))
+    name = ".".join([_namespace(folder), *parts])
+    module = sys.modules.get(name)
+    return None if module is None or _has_changed(name) else module
 
 
 def import_file(path: str) -> ModuleType:
@@ -78,16 +113,29 @@ class _OfFolders:
     """Finds modules below the package of a folder, before Python's own finder does."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if path is None or not is_user_module(name):
+        if not is_user_module(name):
             return None
+        if path is None:
+            return _spec_of_folder(name)
         found = PathFinder.find_spec(name, path, target)
         if found is not None and type(found.loader) is SourceFileLoader:
             found.loader = UserLoader(name, found.loader.path)
         return found
 
 
+def _spec_of_folder(name: str) -> ModuleSpec | None:
+    """The package of a folder that the process which spawned this one has imported from, as it pickles its names."""
+    for folder in os.environ.get(FOLDERS, "").split(os.pathsep):
+        if folder and name == _name_of_folder(folder):
+            spec = ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = [folder]
+            return spec
+    return None
+
+
 class _OfNeighbours:
-    """Finds neighbours that are asked for by `importlib.import_module`, where nothing else does."""
+    """Finds neighbours that are asked for by `importlib.import_module`, by the user's file or by a library that it
+    calls, where nothing else does."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         asking = _asking_module() if path is None else None
@@ -120,24 +168,37 @@ def _install() -> None:
 
 
 def _asking_module() -> str | None:
-    """The name of the user's module that called importlib, from the calls that led here."""
-    frame = sys._getframe(2)
-    while frame is not None and (
-        "importlib" in frame.f_code.co_filename or frame.f_globals.get("__name__") in ("importlib", __name__)
-    ):
-        frame = frame.f_back  # type: ignore[assignment]
-    name = frame.f_globals.get("__name__", "") if frame is not None else ""
-    return name if isinstance(name, str) and is_user_module(name) else None
+    """The name of the user's module that asked for an import, from the calls that led here. A library's own `import`
+    asks for none of the user's; where it imports a name that it was given, the user's module that called it does."""
+    frame: Any = sys._getframe(2)
+    by_name = False
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if is_user_module(name) and name != __name__:
+            return name
+        is_python = "importlib._bootstrap" in frame.f_code.co_filename or name == __name__
+        by_name = by_name or (name in BY_NAME and frame.f_code.co_name != "find_spec")
+        if not is_python and not by_name:
+            return None
+        frame = frame.f_back
+    return None
+
+
+def _name_of_folder(folder: str) -> str:
+    return PREFIX + hashlib.sha256(folder.encode(errors="surrogateescape")).hexdigest()[:8]
 
 
 def _namespace(folder: str) -> str:
     """The package whose modules are those of the folder, made where there is none."""
-    name = PREFIX + hashlib.sha256(folder.encode(errors="surrogateescape")).hexdigest()[:8]
+    name = _name_of_folder(folder)
     if name not in sys.modules:
         package = ModuleType(name)
         package.__path__ = [folder]
         package.__spec__ = ModuleSpec(name, None, is_package=True)
         sys.modules[name] = package
+        known = os.environ.get(FOLDERS, "").split(os.pathsep)
+        if folder not in known:
+            os.environ[FOLDERS] = os.pathsep.join([*filter(None, known), folder])
     return name
 
 
@@ -181,6 +242,8 @@ def _load(spec: ModuleSpec | None) -> ModuleType:
 
 def _has_changed(name: str) -> bool:
     """Whether the file, or another of its folder that is imported, is no longer what it was."""
+    if _held[0]:
+        return False
     package = name.split(".")[0]
     for each, module in list(sys.modules.items()):
         changed_at = getattr(module, "__cadre_changed__", None) if each.startswith(f"{package}.") else None
@@ -281,3 +344,7 @@ def _is_theirs(name: str, fromlist: Any, package: str) -> bool:
         stacklevel=3,
     )
     return False
+
+
+if os.environ.get(FOLDERS):
+    _install()  # a process that the user's code has spawned

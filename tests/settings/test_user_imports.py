@@ -12,6 +12,7 @@ import pytest
 from cadre.envs.spec import EnvSpec, env_class, name_of
 from cadre.errors import ConfigError, ContractError
 from cadre.settings.user_code import load_file, load_function
+from cadre.settings.user_imports import files_held
 
 ENV = "from cadre import Env\nclass Toy(Env):\n    roles = ('a',)\n    value = VALUE\n"
 
@@ -178,14 +179,34 @@ def test_ctrl_c_stays_what_it_is(tmp_path: Path) -> None:
 
 
 def test_what_a_file_prints_is_told_with_its_name_and_not_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(tmp_path, scoring="print('from below')\n", toy="import scoring\nprint('hello')\nvalue = 1\n")
+    """Mistake: to catch `print` alone, as a program that the file starts, and a library in C, write past it."""
+    write(
+        tmp_path,
+        scoring="\nprint('from below')\n",
+        toy="import scoring, os, sys\nprint('hello')\nos.system('echo from a shell')\nvalue = 1\nkept = sys.stdout\n",
+    )
     before = sys.argv
     assert value_of(tmp_path / "toy.py") == 1
-    assert capsys.readouterr().out == ""
-    assert f"{tmp_path}/toy.py printed while it was loaded: from below hello" in caplog.text
+    assert capfd.readouterr().out == ""
+    told = "toy.py printed while it was loaded, at line 2 of scoring.py: from below hello from a shell. Expected"
+    assert f"{tmp_path}/{told}" in caplog.text
     assert sys.argv is before
+    load_file("env", tmp_path / "toy.py").kept.write("a log of later\n")
+    assert capfd.readouterr().out == "a log of later\n"
+
+
+def test_a_file_is_not_read_again_while_a_run_uses_it(tmp_path: Path) -> None:
+    """Mistake: an edit during a run changes the loss from the next step on, and a half-written file ends the run."""
+    write(tmp_path, toy="value = 1\n")
+    before = load_file("env", tmp_path / "toy.py")
+    with files_held():
+        write(tmp_path, toy="value = (\n")
+        os.utime(tmp_path / "toy.py", ns=(0, 1))
+        assert load_file("env", tmp_path / "toy.py") is before
+    write(tmp_path, toy="value = 2\n")
+    assert value_of(tmp_path / "toy.py") == 2
 
 
 def test_an_error_in_a_function_names_the_setting_and_the_lines(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from cadre.engines import scratch
 from cadre.engines.torch.base import loading
 from cadre.engines.torch.group.rank_learner import LearnerPart, RankLearner
 from cadre.errors import CadreError, EngineError
+from cadre.settings.user_imports import hold_files
 from cadre.team import Metrics, Weights
 from cadre.types import Datum, Message
 
@@ -190,6 +191,7 @@ class Place:
 def serve(pipe: Connection, part: LearnerPart, place: Place) -> None:
     """The life of a rank: make the calls that come through the pipe and answer each, until told to close."""
     _belong_to_the_trainer(place.folder)
+    hold_files()
     # The ranks of one machine talk to each other over its own interface, whatever its name resolves to.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(max(1, torch.get_num_threads() // place.ranks))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from cadre.engines.torch.learning.forward import Forward, Scores
 from cadre.engines.torch.learning.metrics import UpdateMetrics
 from cadre.engines.torch.learning.token_logprobs import ALL
+from cadre.errors import ContractError
 from cadre.learn.aggregation import AGGREGATES, Aggregate, Denominators
 from cadre.learn.batch import Batch
 from cadre.learn.loss import Tokens, annealed, policy_loss
@@ -83,7 +85,7 @@ class Gradients:
         self._notes = notes
         self._progress = progress
         self._entropy_tokens = (loss.entropy_tokens or ALL) if loss.entropy else 0
-        self._aggregate = load_function("loss.aggregate", loss.aggregate, AGGREGATES)
+        self._aggregate = load_aggregate(loss.aggregate)
 
     def add(
         self,
@@ -133,3 +135,21 @@ class Gradients:
         of_values = value_loss(share.scores.values, targets.values, targets.returns, weights, self._critic.clip)
         metrics.add_values(float(of_values.detach()), int(judged.sum()))
         return of_tokens + of_values
+
+
+def load_aggregate(name: str) -> Aggregate:
+    """Return the function of that name. Raises ContractError where one of the user's returns no finite number."""
+    aggregate = load_function("loss.aggregate", name, AGGREGATES)
+    if name in AGGREGATES:
+        return aggregate
+
+    def checked(length: int, whole: Denominators) -> float:
+        weight: object = aggregate(length, whole)
+        if not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise ContractError(
+                f"loss.aggregate: {name} returned {weight!r} for a sequence of {length} tokens; expected a finite "
+                "number. Return that."
+            )
+        return weight
+
+    return checked
