@@ -93,7 +93,7 @@ class Toy(Env):
 def test_an_exit_in_any_method_names_its_line(tmp_path: Path) -> None:
     """Mistake: an exit with code 0 in a method that is called before training ends it without a word."""
     (tmp_path / "toy.py").write_text(EXITS)
-    spec, task, limits = EnvSpec(f"{tmp_path}/toy.py:Toy", {}), Task("t"), EpisodesConfig()
+    spec, task, limits = EnvSpec(f"{tmp_path}/toy.py:Toy", {}), Task("t", {}), EpisodesConfig()
     with pytest.raises(ContractError, match=r"Toy\.roles_of: raised SystemExit: 0 at line 11 of toy\.py, in roles_of"):
         _ = spec.roles
     env = Watched.made(spec.make, task, ("a",), limits)
