@@ -27,9 +27,10 @@ MOST_BYTES = {
     ".model": 512 * MIB,
     ".txt": 512 * MIB,
 }
-# A hundred times the largest models, and layers and experts that are built one by one.
+# A hundred times the largest models, and layers that are built one by one. Experts may be rows of one tensor: Doge has
+# 16,384, and some have a million (arXiv 2407.04153).
 MOST_PARAMETERS = 10**14
-MOST_REPEATED = 10_000
+MOST_LAYERS, MOST_EXPERTS = 10_000, 10_000_000
 # The names that configurations of transformers give to what decides about a model's size.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "depth")
 WIDTHS = ("hidden_size", "n_embd", "d_model", "dim", "embed_dim")
@@ -95,14 +96,18 @@ def check_configuration(name: str, path: Path) -> None:
 
 def check_parameters(name: str, parameters: int, config: Mapping[str, Any] = MappingProxyType({})) -> None:
     """Raise EngineError where a model has more parameters, or its configuration more layers, than any machine holds."""
-    many = max(_repeated(config), key=lambda found: found[1], default=("", 0))
-    if parameters > MOST_PARAMETERS or many[1] > MOST_REPEATED:
-        why = f" and {many[0]} of {many[1]:,}" if many[1] > MOST_REPEATED else ""
+    beyond = [
+        (name, number)
+        for name, number in _repeated(config)
+        if number > (MOST_EXPERTS if name.endswith("experts") else MOST_LAYERS)
+    ]
+    if parameters > MOST_PARAMETERS or beyond:
+        why = f" and {beyond[0][0]} of {beyond[0][1]:,}" if beyond else ""
         raise EngineError(
             f"The model {name!r} is not built: its config.json describes about {parameters:,} parameters{why}, which "
             f"take {size_of(4 * parameters)} in float32; this machine has {size_of(host_memory.total())} of memory. "
-            f"Expected at most {MOST_PARAMETERS:,} parameters, and {MOST_REPEATED:,} layers or experts. Fix "
-            "config.json, or choose another model."
+            f"Expected at most {MOST_PARAMETERS:,} parameters, {MOST_LAYERS:,} layers and "
+            f"{MOST_EXPERTS:,} experts. Fix config.json, or choose another model."
         )
 
 
@@ -135,7 +140,7 @@ def _repeated(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     for name, value in config.items():
         if isinstance(value, dict):
             yield from _repeated(value)
-        elif name in REPEATED or (name.startswith(COUNTS) and name.endswith(COUNTED)):
+        elif name in REPEATED or (str(name).startswith(COUNTS) and str(name).endswith(COUNTED)):
             for number in value if isinstance(value, list) else [value]:
                 if isinstance(number, int | float) and 0 < number < float("inf"):
                     yield name, int(number)

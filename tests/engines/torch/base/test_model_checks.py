@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from cadre.engines.model_folder import check_configuration
 from cadre.errors import EngineError, PromptError
 from cadre.types import Datum, Message
 from tests.engines import tiny
@@ -179,3 +180,15 @@ def test_a_token_beyond_the_embeddings_that_earlier_turns_are_written_in(tmp_pat
     tokenizer.save_pretrained(folder)
     with pytest.raises(EngineError, match=r"'<\|bot\|>' has id 260, and the embeddings have 260 rows"):
         tiny.engine(folder)
+
+
+def test_as_many_experts_as_models_have(tmp_path):
+    """Mistake: a limit on layers that holds for experts, of which Doge has 16,384 by default."""
+    path = changed(tiny.build(tmp_path), num_experts=16_384) / "config.json"
+    check_configuration("m", path)
+    changed(tmp_path, num_experts=None, num_hidden_layers=16_384)
+    with pytest.raises(EngineError, match=r"num_hidden_layers of 16,384.*10,000 layers and 10,000,000 experts"):
+        check_configuration("m", path)
+    changed(tmp_path, num_hidden_layers=2, n_routed_experts=20_000_000)
+    with pytest.raises(EngineError, match="n_routed_experts of 20,000,000"):
+        check_configuration("m", path)
