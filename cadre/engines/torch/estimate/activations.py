@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import AttentionInterface
+from transformers import AttentionInterface, LlamaConfig
 
 from cadre.engines.torch.base.loading import DTYPES, attending, autocast, class_of, trains_whole
 from cadre.engines.torch.base.lora import Adapters
 from cadre.engines.torch.estimate.sizes import configuration
 from cadre.engines.torch.learning.token_logprobs import CHUNK, KEPT
+from cadre.errors import EngineError
 from cadre.settings import PolicyConfig
 
 NAME = "cadre_estimate"
@@ -40,6 +42,46 @@ def scores(vocabulary: int, tokens: int, entropy: bool) -> int:
 
 
 def _kept(config: Any, policy: PolicyConfig, tokens: int) -> int:
+    """Bytes that a forward keeps; where the model's code looks at numbers, which are not there, those of a Llama model
+    of its sizes."""
+    try:
+        return _kept_by(_with_plain_positions(config), policy, tokens)
+    except EngineError:
+        raise
+    except Exception:  # noqa: BLE001 - a model's code raises anything over tensors without numbers
+        lora = policy.lora and policy.lora.model_copy(update={"targets": "all-linear"})
+        alike = policy.model_copy(update={"lora": lora, "trust_remote_code": False})
+        return _kept_by(_llama_of(config.get_text_config()), alike, tokens)
+
+
+def _with_plain_positions(config: Any) -> Any:
+    """The configuration with rotary angles that do not depend on the longest position, which has no number here."""
+    config = copy.deepcopy(config)
+    for part in (config, config.get_text_config()):
+        rope = getattr(part, "rope_parameters", None) or {}
+        for parameters in [value for value in rope.values() if isinstance(value, dict)] or [rope]:
+            if any(kind in str(parameters.get("rope_type")) for kind in ("longrope", "dynamic")):
+                parameters["rope_type"] = "default"
+    return config
+
+
+def _llama_of(text: Any) -> LlamaConfig:
+    """A Llama model of the sizes of another. Of experts it has as many as a token is given."""
+    heads = text.num_attention_heads
+    inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    experts = getattr(text, "num_experts_per_tok", None) or 0
+    return LlamaConfig(
+        vocab_size=text.vocab_size,
+        hidden_size=text.hidden_size,
+        intermediate_size=max(inner, experts * (getattr(text, "moe_intermediate_size", None) or inner)),
+        num_hidden_layers=text.num_hidden_layers,
+        num_attention_heads=heads,
+        num_key_value_heads=getattr(text, "num_key_value_heads", None) or heads,
+        head_dim=getattr(text, "head_dim", None) or text.hidden_size // heads,
+    )
+
+
+def _kept_by(config: Any, policy: PolicyConfig, tokens: int) -> int:
     whole = trains_whole(policy)
     with FakeTensorMode():
         dtype, trusted = torch.float32 if whole else DTYPES[policy.dtype], policy.trust_remote_code

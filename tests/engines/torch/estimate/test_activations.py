@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3Model
 
 from cadre.engines.torch.base.loading import autocast
 from cadre.engines.torch.base.lora import Adapters
 from cadre.engines.torch.estimate.activations import activations, kept_bytes, scores
 from cadre.engines.torch.learning.token_logprobs import CHUNK, KEPT
 from cadre.settings import LoraConfig, PolicyConfig
+from tests.engines import tiny
 
 TOKENS = 96
 
@@ -50,3 +51,38 @@ def test_scores_by_hand() -> None:
     assert scores(100, 10, entropy=False) == 4 * 1000 * (1 + 3)
     assert scores(100, 10, entropy=True) == 4 * 1000 * (2 + 3)
     assert scores(1 << 17, 4096, entropy=False) == 4 * (KEPT + 3 * CHUNK)
+
+
+ROPES = {
+    "linear": {"factor": 2.0},
+    "dynamic": {"factor": 2.0},
+    "yarn": {"factor": 2.0, "original_max_position_embeddings": 64},
+    "llama3": {
+        "factor": 2.0,
+        "original_max_position_embeddings": 64,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    },
+    "longrope": {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 64},
+}
+
+
+@pytest.mark.parametrize("kind", ROPES)
+def test_positions_of_every_kind_are_estimated_alike(tmp_path: Path, kind: str) -> None:
+    """Mistake: to ask of a tensor without numbers whether it is longer than some context."""
+    policy = PolicyConfig(model="-", device="cpu")
+    plain = activations(str(tiny.build(tmp_path / "plain")), policy, False, 600)
+    rope = {"rope_type": kind, "rope_theta": 10000.0, **ROPES[kind]}
+    folder = tiny.build(tmp_path / "scaled", max_position_embeddings=128, rope_parameters=rope)
+    assert activations(str(folder), policy, False, 600) == pytest.approx(plain, rel=0.05)
+
+
+def test_what_looks_at_numbers_is_estimated_as_a_llama_model_of_its_sizes(monkeypatch, folders) -> None:
+    policy, folder = PolicyConfig(model="-", device="cpu"), str(folders["llama"])
+    wanted = activations(folder, policy, False, TOKENS)
+
+    def looks(self, *inputs: object, **more: object) -> object:
+        return bool(torch.zeros(1).sum() > 0)
+
+    monkeypatch.setattr(Qwen3Model, "forward", looks)
+    assert activations(str(folders["qwen3"]), policy, False, TOKENS + 1) == pytest.approx(wanted, rel=0.1)
