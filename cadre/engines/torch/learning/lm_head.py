@@ -7,6 +7,7 @@ the last hidden states; those are caught, and projected when and as many at a ti
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -14,15 +15,26 @@ from torch import Tensor, nn
 
 from cadre.errors import EngineError
 
-# What models do to their logits, by the name of the option that says how much.
-SCALINGS: dict[str, Callable[[Tensor, float], Tensor]] = {
-    "final_logit_softcapping": lambda logits, cap: torch.tanh(logits / cap) * cap,  # Gemma 2
-    "logits_soft_cap": lambda logits, cap: torch.tanh(logits / cap) * cap,  # RecurrentGemma
-    "output_logit_soft_cap": lambda logits, cap: torch.tanh(logits / cap) * cap,  # xLSTM
-    "lm_head_multiplier": lambda logits, scale: logits * scale,  # Falcon-H1
-    "logit_scale": lambda logits, scale: logits * scale,  # Cohere
-    "logits_scaling": lambda logits, scale: logits / scale,  # Granite
+Scaling = Callable[[Tensor, float], Tensor]
+
+
+def _cap(logits: Tensor, cap: float) -> Tensor:
+    return torch.tanh(logits / cap) * cap
+
+
+# What models may do to their logits, by the name of the option that says how much. Whether one multiplies or divides is
+# not to be seen from the name: Granite divides by logits_scaling, and HyperCLOVA X multiplies.
+SCALE: tuple[Scaling, ...] = (torch.mul, torch.div)
+SCALINGS: dict[str, tuple[Scaling, ...]] = {
+    "final_logit_softcapping": (_cap,),  # Gemma 2
+    "logits_soft_cap": (_cap,),  # RecurrentGemma
+    "output_logit_soft_cap": (_cap,),  # xLSTM
+    "lm_head_multiplier": SCALE,  # Falcon-H1
+    "logit_scale": SCALE,  # Cohere
+    "logits_scaling": SCALE,  # Granite, HyperCLOVA X
 }
+# Logits that show a cap of a hundred, and a scale next to 1.
+PROBE = 200.0
 
 
 def last_states(model: Any, **inputs: Any) -> Tensor:
@@ -44,11 +56,53 @@ def last_states(model: Any, **inputs: Any) -> Tensor:
 def project(model: Any, states: Tensor) -> Tensor:
     """Logits [M, V] of last hidden states [M, H], scaled or capped as the model's own are."""
     logits: Tensor = model.get_output_embeddings()(states)
-    settings = model.config.get_text_config().to_dict()
-    for option, scaled in SCALINGS.items():
-        if settings.get(option) is not None:
-            logits = scaled(logits, settings[option])
+    if "_logit_scalings" not in vars(model):
+        # An attribute, as copies of the model and its parts on other ranks are to have it without a forward.
+        model._logit_scalings = logit_scalings(model)
+    for scaled, amount in model._logit_scalings:
+        logits = scaled(logits, amount)
     return logits
+
+
+@torch.no_grad()
+def logit_scalings(model: Any) -> tuple[tuple[Scaling, float], ...]:
+    """What a model's code does to the logits of its vocabulary projection, and by how much.
+
+    Found by giving it logits that are known, in place of the projection's. Raises EngineError where nothing that is
+    known here comes to the same.
+    """
+
+    def known(head: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        # A new tensor, as the model may change it in place.
+        return _probe(output).clone()
+
+    handle = model.get_output_embeddings().register_forward_hook(known)
+    try:
+        wanted = model(input_ids=torch.arange(8, device=model.device).unsqueeze(0), use_cache=False).logits
+    finally:
+        handle.remove()
+    settings = model.config.get_text_config().to_dict()
+    options: list[list[tuple[Scaling, float] | None]] = [
+        [None, *((scaling, settings[option]) for scaling in scalings)]
+        for option, scalings in SCALINGS.items()
+        if settings.get(option) is not None
+    ]
+    tolerance = 1e-4 if wanted.dtype == torch.float32 else 1e-2
+    for chosen in product(*options):
+        found = tuple(each for each in chosen if each is not None)
+        logits = _probe(wanted)
+        for scaled, amount in found:
+            logits = scaled(logits, amount)
+        if float((logits - wanted).abs().max()) <= tolerance * float(wanted.abs().max()):
+            return found
+    raise EngineError(
+        f"Models of type {model.config.model_type!r} do something to their logits that is not known here; expected "
+        f"nothing, or one of {', '.join(SCALINGS)}. Such a model can be played with frozen: true, and not trained."
+    )
+
+
+def _probe(logits: Tensor) -> Tensor:
+    return torch.linspace(-PROBE, PROBE, logits.shape[-1], device=logits.device).expand(logits.shape)
 
 
 @torch.no_grad()
@@ -58,9 +112,10 @@ def check_projection(model: Any) -> None:
     ids = torch.arange(8, device=model.device).unsqueeze(0)
     logits = model(input_ids=ids, use_cache=False).logits[0]
     difference = project(model, last_states(model, input_ids=ids)[0]) - logits
-    # As far as bfloat16 may differ between two shapes of one product.
-    if float(difference.abs().max()) > 0.02 * float(logits.abs().max()):
+    # As far as one product may differ between two shapes.
+    tolerance = 0.02 if logits.dtype == torch.bfloat16 else 1e-3
+    if float(difference.abs().max()) > tolerance * float(logits.abs().max()):
         raise EngineError(
-            f"Models of type {model.config.model_type!r} do something to their logits that is not known here; expected "
-            f"nothing, or one of {', '.join(SCALINGS)}. Such a model can be played with frozen: true, and not trained."
+            f"Models of type {model.config.model_type!r} take their logits from more than their vocabulary projection; "
+            "expected it alone. Such a model can be played with frozen: true, and not trained."
         )

@@ -11,6 +11,8 @@ from transformers import (
     GPT2LMHeadModel,
     GraniteConfig,
     GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
 )
 
 from cadre.engines.torch.learning.lm_head import SCALINGS, check_projection, last_states, project
@@ -37,6 +39,11 @@ def made(kind):
     model = {
         "cohere": lambda: CohereForCausalLM(CohereConfig(**SHAPE, logit_scale=0.25)),
         "granite": lambda: GraniteForCausalLM(GraniteConfig(**SHAPE, logits_scaling=4.0)),
+        "hyperclovax": lambda: AutoModelForCausalLM.from_config(
+            AutoConfig.for_model("hyperclovax", **SHAPE, logits_scaling=4.0)
+        ),
+        "nearly": lambda: GraniteForCausalLM(GraniteConfig(**SHAPE, logits_scaling=1.004)),
+        "unused": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, logit_scale=4.0, final_logit_softcapping=2.0)),
         "recurrent_gemma": lambda: AutoModelForCausalLM.from_config(
             AutoConfig.for_model("recurrent_gemma", **SHAPE, lru_width=32, head_dim=16, logits_soft_cap=3.0)
         ),
@@ -64,16 +71,18 @@ def test_logits_are_the_models_own(folders, architecture):
     assert (architecture == "gemma2") == (getattr(model.config, "final_logit_softcapping", None) is not None)
 
 
-@pytest.mark.parametrize("kind", ["cohere", "granite", "recurrent_gemma", "gpt2"])
+@pytest.mark.parametrize("kind", ["cohere", "granite", "hyperclovax", "nearly", "unused", "recurrent_gemma", "gpt2"])
 def test_scaled_logits_and_models_of_other_kinds(kind):
     check_equal(made(kind))
 
 
-@pytest.mark.parametrize("kind", ["cohere", "granite"])
+@pytest.mark.parametrize("kind", ["cohere", "granite", "nearly"])
 def test_a_scaling_that_is_not_known_is_refused(kind, monkeypatch):
     for option in list(SCALINGS):
         monkeypatch.delitem(SCALINGS, option)
-    with pytest.raises(EngineError, match=f"type '{kind}' do something to their logits.*frozen: true"):
+    with pytest.raises(
+        EngineError, match=f"type '{made(kind).config.model_type}' do something to their logits.*frozen: true"
+    ):
         check_projection(made(kind))
 
 
