@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from cadre.engines.torch.base import vision
 from cadre.engines.torch.base.loading import Loaded
@@ -14,6 +17,10 @@ from cadre.engines.torch.base.loading import Loaded
 # How far logits may be off, as a part of how far they are from even ones: several times what precision alone makes of
 # it, and a fraction of what a wrong form does.
 TOLERANCE = {torch.float32: 0.0005, torch.bfloat16: 0.15}
+
+LOW = (torch.bfloat16, torch.float16)
+# Bytes of weights that a trial in float32 keeps in that precision; beyond them each is converted anew where it is read.
+KEPT = 2 << 30
 
 ModelKind = tuple[object, ...]
 
@@ -37,6 +44,39 @@ def plain_logits(loaded: Loaded, ids: Iterable[int]) -> Tensor:
         token = vision.said(token, loaded.pictures)
     logits: Tensor = loaded.model(input_ids=token, use_cache=False).logits[0].float()
     return logits
+
+
+def computing_in_float32(model: Any) -> AbstractContextManager[object]:
+    """Within it a model computes in float32, whatever precision its weights have, and without a copy of all of them.
+
+    In bfloat16 a wrong form of little effect, such as a window that is off by one, is lost in what rounding does.
+    """
+    return nullcontext() if all(weight.dtype == torch.float32 for weight in model.parameters()) else _InFloat32()
+
+
+class _InFloat32(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Every operation gets float32 in place of tensors, and results, of less precision."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._weights: dict[Tensor, Tensor] = {}
+        self._bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        return func(*tree_map(self._raised, args), **tree_map(self._raised, dict(kwargs or {})))
+
+    def _raised(self, value: Any) -> Any:
+        if isinstance(value, torch.dtype):
+            return torch.float32 if value in LOW else value
+        if not isinstance(value, Tensor) or value.dtype not in LOW:
+            return value
+        if value in self._weights:
+            return self._weights[value]
+        raised = value.float()
+        if isinstance(value, nn.Parameter) and self._bytes + raised.nbytes <= KEPT:
+            self._weights[value] = raised
+            self._bytes += raised.nbytes
+        return raised
 
 
 def logit_distance(got: Tensor, wanted: Tensor) -> Tensor:

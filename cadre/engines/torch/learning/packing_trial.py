@@ -16,6 +16,7 @@ from cadre.engines.torch.base.loading import Loaded, autocast
 from cadre.engines.torch.base.plain_forward import (
     TOLERANCE,
     ModelKind,
+    computing_in_float32,
     logit_distance,
     meaningless_tokens,
     model_kind,
@@ -85,16 +86,24 @@ def _tried_past_windows(loaded: Loaded, form: str) -> str:
 
 @torch.no_grad()
 def _tried(loaded: Loaded, dtype: torch.dtype, form: str) -> str:
+    """What is wrong with a form in float32, so that no precision hides it, or in the precision that is asked for."""
     data = _sequences(loaded)
-    try:
-        with autocast(loaded.model, dtype):
-            parts = [[datum] for datum in data] if form == "alone" else [data]
-            off = max(
-                _off(loaded, dtype, part, PrefixTree.of(part) if form == "prefix_tree" else None) for part in parts
-            )
-    except Exception as error:  # noqa: BLE001 - a model's code raises anything over inputs that it is not made for
-        return f"raises {first_line(error)}"
-    return "" if off <= TOLERANCE[dtype] else f"gives logits that are {off:.1%} off"
+    parts = [[datum] for datum in data] if form == "alone" else [data]
+    for precision in dict.fromkeys((torch.float32, dtype)):
+        exact = computing_in_float32(loaded.model) if precision == torch.float32 else autocast(loaded.model, dtype)
+        try:
+            with exact:
+                off = max(
+                    _off(loaded, precision, part, PrefixTree.of(part) if form == "prefix_tree" else None)
+                    for part in parts
+                )
+        except Exception as error:  # noqa: BLE001 - a model's code raises anything over inputs that it is not made for
+            if precision != dtype:
+                continue  # kernels of the model's may know no other precision
+            return f"raises {first_line(error)}"
+        if off > TOLERANCE[precision]:
+            return f"gives logits that are {off:.1%} off"
+    return ""
 
 
 def _sequences(loaded: Loaded) -> list[Datum]:

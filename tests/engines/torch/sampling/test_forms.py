@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from cadre.engines.torch import TorchEngine
 from cadre.engines.torch.base.loading import check_keywords
 from cadre.engines.torch.sampling import forms, shared_prefix_cache
 from cadre.engines.torch.sampling.forms import Forms
@@ -143,3 +144,22 @@ def test_a_keyword_that_a_form_does_not_know_is_not_swallowed():
     for name, value in {"s_aux": torch.zeros(2), "dropout": 0.1, "softcap": 5.0}.items():
         with pytest.raises(EngineError, match=f"attention '{name}'"):
             check_keywords({name: value})
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_form_that_is_slightly_wrong_shows_in_every_precision(folders, monkeypatch, dtype, frozen):
+    """Mistake: a trial in the precision that is asked for, in which rounding hides what a wrong form does."""
+    hidden = shared_prefix_cache.Prompts.hidden
+
+    def nearer(self, tokens, window, dtype):
+        mask = hidden(self, tokens, window, dtype)
+        blank = torch.zeros(len(self.lengths), 1, 1, self.keys[0].shape[2], dtype=dtype)
+        return (blank if mask is None else mask) + 0.1
+
+    monkeypatch.setattr(forms, "_found", {})
+    monkeypatch.setattr(shared_prefix_cache.Prompts, "hidden", nearer)
+    mine = TorchEngine(folders["mistral"], {"p": tiny.policy(folders["mistral"], dtype=dtype, frozen=frozen)}, 0)
+    assert mine.loaded.model.dtype == (torch.bfloat16 if frozen and dtype == "bfloat16" else torch.float32)
+    assert not mine._forms.share
+    mine.close()
