@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from cadre.cli.terminal import Overrides, Target, Trust, console
+from cadre.data.json_text import to_json
 from cadre.experiment import target as targets
-from cadre.experiment.jsonl import to_json
 from cadre.rewards.intervals import Interval
 
 HEAD = ("decisions of", "number", "correlation", "explained", "at most", "matter")

@@ -14,10 +14,10 @@ from cadre.cli.ignored import refuse_ignored
 from cadre.cli.report import lines
 from cadre.cli.terminal import At, Best, Overrides, Target, Trust, console, must_be_new, refuse_beside, stderr
 from cadre.data.atomic import whole
+from cadre.data.json_text import to_json
 from cadre.experiment import target as targets
 from cadre.experiment.chosen_checkpoint import Chosen
 from cadre.experiment.evaluate import Repeats
-from cadre.experiment.jsonl import to_json
 from cadre.experiment.progress import EvaluationProgress
 from cadre.types import Tree
 

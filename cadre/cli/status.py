@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cadre.cli.terminal import RunFolder, console, visible
-from cadre.experiment.jsonl import to_json
+from cadre.data.json_text import to_json
 from cadre.experiment.status import read
 
 

@@ -45,10 +45,11 @@ LATEST = Chosen()
 
 def best_step(run: Path) -> int:
     """Return the step of the run's best evaluation, the first of equals. Raises RunError where it made none."""
-    reports = [(report["success"], -report["step"]) for report in jsonl.records(run / "evaluations.jsonl", Evaluation)]
-    if not reports:
+    reports = jsonl.records(run / "evaluations.jsonl", Evaluation)
+    best = max(((report["success"], -report["step"]) for report in reports), default=None)
+    if best is None:
         raise RunError(
             f"--best: {run} has made no evaluation, so no checkpoint is its best; expected evaluations.jsonl of a run "
             "with evaluate.tasks above 0. Leave --best out for the latest checkpoint, or name one with --at STEP."
         )
-    return -max(reports)[1]
+    return -best[1]

@@ -6,8 +6,6 @@ A line counts from its newline on. What follows the last newline was cut off by 
 
 from __future__ import annotations
 
-import json
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
@@ -16,28 +14,14 @@ from typing import Any, BinaryIO
 
 from pydantic import BaseModel
 
+from cadre.data.json_text import to_json
 from cadre.errors import RunError
 from cadre.experiment.records import Open, checked, exists, loads, open_plain
 from cadre.experiment.to_disk import writing
-from cadre.file_limits import lines_of
+from cadre.file_limits import MIB, lines_of, size_of
 
-
-def to_json(value: Any, **options: Any) -> str:
-    """Return the value as JSON. A number that is not finite, which Python would write as NaN or Infinity and no other
-    reader takes, is null."""
-    try:
-        return json.dumps(value, allow_nan=False, **options)
-    except ValueError:
-        return json.dumps(finite(value), **options)
-
-
-def finite(value: Any) -> Any:
-    """Return the value with None for every number in it that is not finite."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: finite(one) for name, one in value.items()}
-    return [finite(one) for one in value] if isinstance(value, list | tuple) else value
+# Of a file whose lines are held at once, which take some four times as much in memory.
+WHOLE = 512 * MIB
 
 
 def append(path: Path, record: Mapping[str, Any]) -> int:
@@ -88,6 +72,21 @@ def records(path: Path, model: type[BaseModel] = Open) -> Iterator[dict[str, Any
     broken line."""
     for _, record in numbered(path, 0, model):
         yield record
+
+
+def read_all(path: Path, model: type[BaseModel] = Open) -> list[dict[str, Any]]:
+    """Return what `records` yields, at once. Raises RunError for a file that is too large for that, too."""
+    refuse_large(path)
+    return list(records(path, model))
+
+
+def refuse_large(path: Path) -> None:
+    """Raises RunError where the lines of a file would fill the memory if they were held at once."""
+    if exists(path) and (size := os.lstat(path).st_size) > WHOLE:
+        raise RunError(
+            f"{path}: it holds {size_of(size)}; expected at most {size_of(WHOLE)} where all lines are read at once, "
+            "which is more than 100,000 steps. Restore it from a copy, or read its lines with a program of your own."
+        )
 
 
 def numbered(path: Path, start: int = 0, model: type[BaseModel] = Open) -> Iterator[tuple[int, dict[str, Any]]]:

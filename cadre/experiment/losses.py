@@ -82,7 +82,7 @@ def _mended_index(folder: Path) -> Iterator[str]:
 def missing(run: Run, state: State) -> Iterator[str]:
     """A paragraph for each log that lacks what was made before the checkpoint that the run goes on from."""
     before = range(state.step)
-    logged = {line["step"] for line in run.metrics()}
+    logged = set(run.steps_logged())
     if lost := [step for step in before if step not in logged]:
         budget = " What they took of train.max_tokens is not counted." if run.config.train.max_tokens else ""
         yield _lost(run.folder / METRICS, "the lines", lost, state) + budget

@@ -84,15 +84,29 @@ def _refuse_another(home: Path, begun: dict[str, object]) -> None:
 
 def _trained(training: Training, home: Path, out: Path, tell: Callable[[int, float], None]) -> Report | None:
     """Make the steps that are left. None where an interrupt asked for the end; all is saved then."""
-    if checkpoint.steps(home):
-        training.load(checkpoint.latest(home))
+    if steps := checkpoint.steps(home):
+        saved = home / checkpoint.name_of(steps[-1])
+        if (wrong := sealed.damage(saved)) is not None:
+            raise RunError(
+                f"reward-model: {saved} is damaged ({wrong}); expected what this command saved. Restore it, or remove "
+                f"{home} and call it again."
+            )
+        training.load(saved)
     interrupt, total = Interrupt(), training.settings.steps
     with interrupt.on_signals():
         while len(training.losses) < total and not interrupt.asked:
             loss = training.step()
             done = len(training.losses)
             tell(done - 1, loss)
-            if done % SAVE_EVERY == 0 or done == total or interrupt.asked:
-                sealed.write(home / checkpoint.name_of(done), training.save)
-                checkpoint.prune(home, done, 1, None)
+            if done % SAVE_EVERY == 0:
+                _save(training, home)
+        _save(training, home)  # at the end, and where an interrupt asks for it, however late in a step
         return None if interrupt.asked else training.finish(out)
+
+
+def _save(training: Training, home: Path) -> None:
+    """Save the only checkpoint that is kept, unless it is there."""
+    done = len(training.losses)
+    if done and done not in checkpoint.steps(home):
+        sealed.write(home / checkpoint.name_of(done), training.save)
+        checkpoint.prune(home, done, 1, None)

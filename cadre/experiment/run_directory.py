@@ -34,6 +34,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from heapq import merge
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,6 +55,7 @@ from cadre.experiment.records import (
     exists,
     open_plain,
     read_record,
+    read_text,
 )
 from cadre.experiment.to_disk import write_text, writing
 from cadre.experiment.trackers import Trackers
@@ -203,15 +205,19 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """One object a step, first to last."""
-        return list(jsonl.records(self.folder / METRICS, StepMetrics))
+        return jsonl.read_all(self.folder / METRICS, StepMetrics)
 
     def evaluations(self) -> list[dict[str, Any]]:
         """One object an evaluation, first to last."""
-        return list(jsonl.records(self.folder / EVALUATIONS, Evaluation))
+        return jsonl.read_all(self.folder / EVALUATIONS, Evaluation)
+
+    def steps_logged(self) -> Iterator[int]:
+        """The steps that have metrics, first to last, however long the run is."""
+        return (line["step"] for line in jsonl.records(self.folder / METRICS, StepMetrics))
 
     def total(self, name: str) -> float:
         """The sum of a metric over the steps so far."""
-        return sum(line.get(name) or 0.0 for line in self.metrics())
+        return sum(line.get(name) or 0.0 for line in jsonl.records(self.folder / METRICS, StepMetrics))
 
     def flush(self) -> None:
         """Make the disk hold all that was logged so far: a checkpoint that comes after it finds its lines there."""
@@ -234,12 +240,12 @@ class Run:
         for at, numbers in self._logged():
             self._draw(at, numbers)
 
-    def _logged(self) -> list[tuple[int, dict[str, float]]]:
+    def _logged(self) -> Iterator[tuple[int, dict[str, float]]]:
         """All that trackers were told, (step, numbers), in the order in which it came about."""
-        reports = [(report["step"], _evaluated(report)) for report in self.evaluations()]
-        lines = [(line.pop("step"), line) for line in self.metrics()]
-        # Python's sort keeps the order of equals: an evaluation is made before the step that has its number.
-        return sorted([*reports, *lines], key=lambda told: told[0])
+        reports = ((report["step"], _evaluated(report)) for report in self.evaluations())
+        lines = ((line.pop("step"), line) for line in jsonl.records(self.folder / METRICS, StepMetrics))
+        # Of equals the first comes first: an evaluation is made before the step that has its number.
+        return merge(reports, lines, key=lambda told: told[0])
 
     def _draw(self, step: int, numbers: Mapping[str, float]) -> None:
         with writing(self.folder / "tensorboard"):
@@ -313,7 +319,9 @@ def note_command(built: Path, words: Sequence[str]) -> None:
 def noted_command(folder: Path) -> str:
     """Return `: COMMAND` of the command that was to make the run in `folder`; nothing where none was noted."""
     path = partial_of(folder) / COMMAND
-    return f": {path.read_text(encoding='utf-8')}" if path.is_file() and not path.is_symlink() else ""
+    with suppress(RunError):
+        return f": {read_text(path)}" if exists(path) else ""
+    return ""
 
 
 def goes_on(folder: Path, command: str = "train") -> str:

@@ -100,7 +100,7 @@ def _restored(run: Run, team: Team) -> State:
                 f"that of step {forked} in {folder}, without which it would begin anew. Restore it, or fork again into "
                 "another folder."
             )
-        if done := len(run.metrics()):
+        if done := sum(1 for _ in run.steps_logged()):
             raise RunError(
                 f"--resume: {run.folder} has logged {done} steps and holds no checkpoint; expected those in {folder}, "
                 "which may have been left where the run was copied from. Restore them, or train anew in another folder."

@@ -17,6 +17,7 @@ from typing import Any
 
 from cadre.cluster.remote_learner import RemoteLearner
 from cadre.cluster.sampler_pool import SamplerPool
+from cadre.data.json_text import to_json
 from cadre.errors import RunError
 from cadre.experiment import jsonl, records
 from cadre.experiment.ahead import SamplingAhead
@@ -84,7 +85,7 @@ class Status:
         fresh = path.with_suffix(".new")
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
-            fresh.write_text(jsonl.to_json(self._now(), indent=1) + "\n")
+            fresh.write_text(to_json(self._now(), indent=1) + "\n")
             fresh.replace(path)
 
     async def _write_on(self) -> None:
@@ -124,11 +125,13 @@ def read(folder: Path) -> dict[str, Any]:
         raise RunError(
             f"status: {path} is damaged ({error}); expected what a run writes. It is written anew with --resume."
         ) from None
-    reports = list(jsonl.records(folder / "evaluations.jsonl", records.Evaluation))
+    last = None
+    for report in jsonl.records(folder / "evaluations.jsonl", records.Evaluation):
+        last = report
     return {
         **said.model_dump(),
         "runs": _locked(folder / ".lock"),
-        "evaluation": reports[-1] if reports else None,
+        "evaluation": last,
     }
 
 

@@ -181,10 +181,17 @@ async def _steps(
         jsonl.append(home / METRICS, {"step": state.step, **metrics})
         tell(state.step, metrics)
         state = replace(state, step=state.step + 1)
-        if state.step % SAVE_EVERY == 0 or state.step == settings.steps or interrupt.asked:
-            checkpoint.save(folder, state, team)
-            checkpoint.prune(folder, state.step, 1, None)
+        if state.step % SAVE_EVERY == 0:
+            _save(folder, state, team)
+    _save(folder, state, team)  # at the end, and where an interrupt asks for it, however late in a step
     return state.step
+
+
+def _save(folder: Path, state: State, team: Team) -> None:
+    """Save the only checkpoint that is kept, unless it is there."""
+    if state.step:
+        checkpoint.save(folder, state, team)
+        checkpoint.prune(folder, state.step, 1, None)
 
 
 def picked(data: Sequence[Datum], step: int, settings: WarmStart) -> list[Datum]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from cadre.errors import EngineError, first_line
+from cadre.file_limits import read_json
 from cadre.learn import tensor_files
 from cadre.settings import LearnerConfig
 
@@ -51,7 +52,7 @@ class Counters(BaseModel):
 def _counters(path: Path) -> dict[str, Any]:
     """Raises EngineError where the file does not hold them."""
     try:
-        return Counters.model_validate(json.loads(path.read_text()), strict=True).model_dump()
+        return Counters.model_validate(read_json(path), strict=True).model_dump()
     except (OSError, ValueError, RecursionError) as error:
         raise EngineError(
             f"{path} is damaged ({first_line(error)}); expected the counters of an optimiser, as a run writes them. "

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cadre.algorithms import plan_of
+from cadre.data.json_text import finite
 from cadre.errors import ConfigError, RunError
 from cadre.experiment import jsonl
 from cadre.experiment.config import dump
@@ -73,7 +74,7 @@ class RunReader:
         """The steps from byte `offset` of the file on, `most` bytes or so, by column, and the byte to ask from next."""
         lines, end = self._since("metrics.jsonl", offset, most, StepMetrics)
         names = sorted({name for line in lines for name in line} - {"step"})
-        columns = {name: [jsonl.finite(line.get(name)) for line in lines] for name in names}
+        columns = {name: [finite(line.get(name)) for line in lines] for name in names}
         return {"offset": end, "generation": self.generation(), "steps": [x["step"] for x in lines], "columns": columns}
 
     def evaluations(self) -> list[Json]:
@@ -157,6 +158,8 @@ class RunReader:
         if not exists(path):
             return [], 0
         start = offset if _begins_line(path, offset) else 0
+        if most > jsonl.WHOLE:
+            jsonl.refuse_large(path)
         lines, end = [], start
         for after, line in jsonl.numbered(path, start, model):
             lines.append(line)

@@ -116,12 +116,12 @@ def test_a_role_evaluated_beside_the_untrained_partner(speaker: Path, tmp_path: 
     play(configured(speaker, "Pair", ("one", "two")), tmp_path / "run", quiet)
     done = CliRunner().invoke(app, ["eval", str(tmp_path / "run"), "--tasks", "4", "--untrained", "right", "--json"])
     assert done.exit_code == 0, done.output
-    report = json.loads(done.output)
+    report = json.loads(done.stdout)
     assert 0.0 <= report["success"] <= 1.0
     assert (report["temperature"], report["max_tokens"]) == (0.0, dict.fromkeys(("left", "right"), 2))
     often = ["eval", str(tmp_path / "run"), "--all", "--samples", "4", "--temperature", "0.6", "--k", "2", "--json"]
     kept = tmp_path / "new folder" / "episodes.jsonl"
-    sampled = json.loads(CliRunner().invoke(app, [*often, "--episodes", str(kept)]).output)
+    sampled = json.loads(CliRunner().invoke(app, [*often, "--episodes", str(kept)]).stdout)
     trees = [json.loads(line) for line in kept.read_text().splitlines()]
     rewards = [branch["reward"] for tree in trees for branch in tree["root"]["branches"]]
     assert (len(trees), len(rewards)) == (4, 16)
@@ -225,5 +225,5 @@ def test_playing_a_run_makes_no_optimiser(
     assert made == ["engine", "engine"]
     first, last = run.evaluations()
     base = CliRunner().invoke(app, [*asked, "--base"])
-    assert json.loads(base.output)["reward"] == first["reward"] != last["reward"]
-    assert json.loads(done.output)["reward"] == last["reward"]
+    assert json.loads(base.stdout)["reward"] == first["reward"] != last["reward"]
+    assert json.loads(done.stdout)["reward"] == last["reward"]

@@ -6,7 +6,6 @@ loop, which can be interrupted, is `cadre.experiment.reward_model`.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,16 +13,19 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from cadre import random_keys
 from cadre.data.atomic import whole
+from cadre.data.json_text import to_json
 from cadre.engines.answers import AnswerEncoder
 from cadre.engines.model_folder import reading
 from cadre.engines.torch.base.loading import locate
 from cadre.engines.torch.reward_model import TOKENS, RewardModel, load_scorer, parts_of
-from cadre.errors import ConfigError, DataError, DivergedError
+from cadre.errors import ConfigError, DataError, DivergedError, EngineError, first_line
+from cadre.file_limits import LINE, read_json
 from cadre.learn import tensor_files
 from cadre.learn.optimiser import Optimiser
 from cadre.rewards.intervals import rate_interval
@@ -35,6 +37,13 @@ WEIGHTS, PROGRESS = "weights", "progress.json"
 SCORED = 100  # answers that have mean 0 in the end
 # The ids of a pair's two scored sequences, the chosen one first.
 Encoded = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+class Progress(BaseModel):
+    """`progress.json`: the loss of every step that is done, and the accuracy on held-out pairs before the first."""
+
+    losses: list[float | None]
+    before: float | None
 
 
 @dataclass(frozen=True)
@@ -109,14 +118,22 @@ class Training:
         """Write what `load` goes on from."""
         tensor_files.write(self._weights, folder, WEIGHTS)
         self._optimiser.save(folder)
-        (folder / PROGRESS).write_text(json.dumps({"losses": self.losses, "before": self.before}))
+        (folder / PROGRESS).write_text(to_json({"losses": self.losses, "before": self.before}))
 
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote of the same pairs, model and settings."""
         tensor_files.read(self._weights, folder, WEIGHTS)
         self._optimiser.load(folder)
-        told = json.loads((folder / PROGRESS).read_text())
-        self.losses, self.before = told["losses"], told["before"]
+        try:
+            told = Progress.model_validate(read_json(folder / PROGRESS, LINE), strict=True)
+        except (OSError, ValueError) as error:
+            raise EngineError(
+                f"{folder / PROGRESS} is damaged ({first_line(error)}); expected the losses of a reward model that "
+                "is not complete. Remove the folder and call it again."
+            ) from None
+        # What is no number is null in JSON: a loss that was not finite, an accuracy of no pairs.
+        self.losses = [float("nan") if loss is None else loss for loss in told.losses]
+        self.before = float("nan") if told.before is None else told.before
 
     def finish(self, out: Path) -> Report:
         """Judge the held-out pairs, and write the model to the new folder `out`."""

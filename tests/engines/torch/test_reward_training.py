@@ -1,5 +1,6 @@
 """Training of reward models on tiny models: they learn an order, and their loss is the published one."""
 
+import json
 import math
 import shutil
 import signal
@@ -15,6 +16,8 @@ from cadre.cli.app import app
 from cadre.engines.torch.reward_model import RewardModel, load_scorer
 from cadre.engines.torch.reward_training import Report, Settings, _picked, accuracy, preference_loss, split
 from cadre.errors import ConfigError, DataError, DivergedError, RunError
+from cadre.experiment import reward_model
+from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.reward_model import train, unfinished
 from cadre.rewards.preferences import Pair, line_of, read_pairs
 from cadre.types import Message
@@ -180,3 +183,47 @@ def test_prompts_that_are_all_right_are_no_certainty():
 def test_the_margin_of_a_trained_judge(folders, tmp_path):
     report = trained(folders, tmp_path)[1]
     assert (report.prompts, report.margin) == ((1.0,) * 6, pytest.approx(6 / (6 + 1.96**2) - 0.5))
+
+
+def test_what_is_saved_without_held_out_pairs_is_json_and_goes_on(folders, tmp_path):
+    """No accuracy is known of no pairs, and NaN is no JSON."""
+    settings, model = Settings(steps=3, learning_rate=1e-3, validate=0.0, pairs=4), str(folders["llama"])
+    assert train(toy(), model, tmp_path / "out", settings, interrupted_at(1)) is None
+    (saved,) = unfinished(tmp_path / "out").glob("step-*/progress.json")
+    told = json.loads(saved.read_text(), parse_constant=pytest.fail)
+    assert told["before"] is None
+    assert len(told["losses"]) == 2
+    report = train(toy(), model, tmp_path / "out", settings, lambda step, loss: None)
+    assert report is not None
+    assert len(report.losses) == 3
+    assert math.isnan(report.before)
+
+
+def test_an_interrupt_after_the_last_look_at_it_is_saved_too(folders, tmp_path, monkeypatch):
+    """As where Ctrl-C comes between the end of a step and the question whether another one is made."""
+    settings, model = Settings(steps=6, learning_rate=1e-3, validate=0.25, pairs=4), str(folders["llama"])
+
+    class Late(Interrupt):
+        looks = 0
+
+        @property
+        def asked(self):
+            self.looks += 1
+            return self.looks > 3
+
+        @asked.setter
+        def asked(self, value):
+            pass
+
+    monkeypatch.setattr(reward_model, "Interrupt", Late)
+    assert train(toy(), model, tmp_path / "out", settings, lambda step, loss: None) is None
+    assert reward_model.steps_done(tmp_path / "out") == 3
+
+
+def test_one_whose_save_is_damaged_is_refused(folders, tmp_path):
+    settings, model = Settings(steps=3, learning_rate=1e-3, validate=0.0, pairs=4), str(folders["llama"])
+    assert train(toy(), model, tmp_path / "out", settings, interrupted_at(0)) is None
+    (saved,) = unfinished(tmp_path / "out").glob("step-*/progress.json")
+    saved.write_text('{"losses": [0.5, "x"], "before": 1}')
+    with pytest.raises(RunError, match=r"step-000001 is damaged \(progress\.json has .* bytes in place of"):
+        train(toy(), model, tmp_path / "out", settings, lambda step, loss: None)

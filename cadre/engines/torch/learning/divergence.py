@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from cadre.data.json_text import to_json
 from cadre.engines.torch.learning.policy_optimiser import PATIENCE
 from cadre.errors import DivergedError
 from cadre.types import Datum
@@ -19,7 +19,7 @@ def diverged(data: Sequence[Datum], norm: Callable[[Datum], float], path: Path) 
     worst = max(data, key=norm)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Of pictures their digests; the bytes stand beside the trees.
-    path.write_text(json.dumps(dataclasses.asdict(worst), default=lambda png: f"{len(png)} bytes"))
+    path.write_text(to_json(dataclasses.asdict(worst), default=lambda png: f"{len(png)} bytes"))
     return DivergedError(
         f"Policy {worst.policy!r}: {PATIENCE} optimiser steps in a row met a loss or gradient that is not finite; "
         f"the weights are as they were before. The sequence at fault is in {path}. Lower learner.learning_rate, "
