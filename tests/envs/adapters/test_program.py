@@ -206,41 +206,21 @@ def test_a_program_that_asks_for_something_else_is_told_how(tmp_path):
 def test_divergence_costs_the_branch_and_no_other():
     """What is sampled in the branch is left out, as it was not asked for in the same place; the other is kept."""
     tasks = [Task("one", {"word": "a", "main": "odd"}), Task("two", {"word": "b", "main": "relay"})]
-    (trees, failures), _ = grown(
-        lambda task: program(task.data["main"], task), lambda request, index: str(index), tree_shape.greedy(2), tasks
-    )
-    assert failures == []
-    assert [tree.task.id for tree in trees] == ["one", "two"]
-    second = trees[0].root.branches[0].child
-    assert [sample.text for sample in second.samples["planner"]] == ["0"]
-    assert len(second.branches) == 1
-
-
-def test_a_program_that_diverges_in_every_branch_costs_its_tree_and_no_other():
-    """Its second answer is the first in each of three episodes, of which two are begun anew."""
-    tasks = [Task("one", {"word": "a", "main": "odd"}), Task("two", {"word": "b", "main": "relay"})]
     told = []
-
-    class Diverging(Program):
-        async def step(self, actions):
-            if self.task.id == "one":
-                raise Diverged("it asks for something else")
-            return await super().step(actions)
 
     class Named:
         roles = ROLES
 
     team, _ = scripted_team(Named, lambda request, index: str(index))
-    rollout = Rollout(
-        lambda task: Diverging(task, f"{AGENTS}:{task.data['main']}", ROLES),
-        team,
-        tree_shape.greedy(2),
-        1.0,
-        failed=told.append,
-    )
+    shape = tree_shape.greedy(2)
+    rollout = Rollout(lambda task: program(task.data["main"], task), team, shape, 1.0, failed=told.append)
     trees, failures = asyncio.run(grow_many(tasks, rollout, 7))
-    assert [tree.task.id for tree in trees] == ["two"]
-    assert [(failure.reason, failure.dropped) for failure in failures] == [("diverged", True)]
+    assert failures == []
+    assert [tree.task.id for tree in trees] == ["one", "two"]
+    second = trees[0].root.branches[0].child
+    assert [sample.text for sample in second.samples["planner"]] == ["0"]
+    assert len(second.branches) == 1
+    assert [(failure.reason, failure.dropped, failure.branches) for failure in told] == [("diverged", False, 1)]
     assert "asks for something else" in told[0].error
 
 
