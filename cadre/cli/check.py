@@ -56,7 +56,7 @@ def _faults(env_spec: EnvSpec, model: str, step_seconds: float) -> int:
     for fault in report.broken:
         print_error(fault)
     unseen = model == "seed" and any(map(images_of, report.prompts.values()))
-    shown, refused = render(report.prompts, source, model) if report.prompts and not unseen else ([], [])
+    shown, refused = render(report.prompts, source, model, report.tools) if report.prompts and not unseen else ([], [])
     if unseen:
         console.print("note: the prompts hold pictures; --model names a model that sees, to show them as it reads them")
     for fault in refused:

@@ -35,6 +35,7 @@ class AnswerEncoder:
 
     def encode(self, prompt: Sequence[Message], answer: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(ids of the prompt, ids of the answer with the token that ends its turn): as sampling would have them."""
+        self._template.check_kept(prompt)
         end = self._template.end_of_turn
         ended = self._tokenizer.eos_token_id if end is None else end
         said = self._tokenizer(answer, add_special_tokens=False).input_ids
@@ -43,6 +44,7 @@ class AnswerEncoder:
     def scored(self, prompt: Sequence[Message], answer: str) -> tuple[int, ...]:
         """The ids of both as one sequence, with the token that ends a turn where the template has one. What the answer
         says is text throughout: an end of turn that it spells out ends nothing, and no added token comes of it."""
+        self._template.check_kept(prompt)
         end = self._template.end_of_turn
         closed = () if end is None else (end,)
         said = self._template.plain_ids(answer)

@@ -6,7 +6,7 @@ Templates write calls in many ways. What they have in common is a payload, in on
     named     f, a mark, {...}                                       Mistral since 2025, DeepSeek, Kimi
     tagged    f, then a mark before and after every argument         Qwen3-Coder, GLM, MiniMax
     python    [f(x=1), g(y="a")]                                     Llama 3.2 and 4, OLMo
-    escape    call:f{x:<escape>a<escape>,y:1}                        FunctionGemma
+    escape    call:f{x:<escape>a<escape>,y:1}                        FunctionGemma; Gemma 4 with the mark <|"|>
 
 `learn` finds notation and marks in a rendering of known calls; gpt-oss writes channels instead (`read_channels`).
 """
@@ -46,6 +46,7 @@ class CallForm:
     argument_key   and the arguments
     middle         between name and arguments (named), or name and first argument (tagged)
     key_open, key_close, value_close    around the names and values of arguments (tagged)
+    string_mark    before and after a string (escape)
     """
 
     notation: str
@@ -60,11 +61,13 @@ class CallForm:
     key_close: str = ""
     value_close: str = ""
     newline: bool = False
+    string_mark: str = ""
 
     @property
     def marks(self) -> str:
         """All that is written around payloads, in one text."""
         parts = (self.outer, self.opening, *self.closings, self.middle, self.key_open, self.key_close, self.value_close)
+        parts = (*parts, self.string_mark)
         return "\n".join(parts)
 
     def read(self, text: str, schemas: Schemas) -> tuple[list[Call], str] | None:
@@ -196,7 +199,7 @@ class CallForm:
         found = re.compile(r"\s*([\w.\-]+)\s*(?=\{)").match(text, place)
         if found is None:
             raise ValueError("no name")
-        value, end = _escaped(text, found.end())
+        value, end = _escaped(text, found.end(), self.string_mark)
         return [(found[1], value)], end
 
 
@@ -253,8 +256,11 @@ def _candidates(single: str, double: str | None) -> Iterator[CallForm]:
         end = single.index(")", start) + 1
         end += single[end : end + 1] == "]"
         yield from _with_marks("python", single, start, end, double)
-    if "<escape>" in single and (start := single.find(name)) >= 0:
-        yield from _with_marks("escape", single, start, single.find("}", start) + 1, double)
+    pairs = ",".join(
+        f"{key}:{value}" if isinstance(value, int) else rf"{key}:(\S+?){value}\1" for key, value in arguments.items()
+    )
+    if found := re.search(rf"{name}\s*\{{{pairs}\}}", single):
+        yield from _with_marks("escape", single, found.start(), found.end(), double, string_mark=found[1])
     if tagged := _tagged_marks(single):
         start, end, marks = tagged
         yield from _with_marks("tagged", single, start, end, double, **marks)
@@ -393,9 +399,9 @@ def _typed(raw: str, schema: Any) -> Any:
         return {"true": True, "false": False, "none": None, "null": None}.get(raw.strip().lower(), raw)
 
 
-def _escaped(text: str, place: int) -> tuple[Any, int]:
-    """Return the value at a place in FunctionGemma's notation, and where it ends."""
-    mark = "<escape>"
+def _escaped(text: str, place: int, mark: str) -> tuple[Any, int]:
+    """Return the value at a place in the notation of Gemma, whose strings stand between two `mark`s, and where it
+    ends."""
     if text.startswith(mark, place):
         end = text.index(mark, place + len(mark))
         return text[place + len(mark) : end], end + len(mark)
@@ -408,9 +414,13 @@ def _escaped(text: str, place: int) -> tuple[Any, int]:
         table: dict[str, Any] = {}
         place += 1
         while not text.startswith("}", place):
-            colon = text.index(":", place)
-            key = text[place:colon].strip().removeprefix(mark).removesuffix(mark)
-            table[key], place = _escaped(text, colon + 1)
+            if text.startswith(mark, place):
+                key, colon = _escaped(text, place, mark)
+                colon = text.index(":", colon)
+            else:
+                colon = text.index(":", place)
+                key = text[place:colon].strip()
+            table[key], place = _escaped(text, colon + 1, mark)
             place += text.startswith(",", place)
             if place >= len(text):
                 raise ValueError("no end")
@@ -419,7 +429,7 @@ def _escaped(text: str, place: int) -> tuple[Any, int]:
         values = []
         place += 1
         while not text.startswith("]", place):
-            value, place = _escaped(text, place)
+            value, place = _escaped(text, place, mark)
             values.append(value)
             place += text.startswith(",", place)
             if place >= len(text):
@@ -428,7 +438,8 @@ def _escaped(text: str, place: int) -> tuple[Any, int]:
     found = re.compile(r"[^,}\]]+").match(text, place)
     if found is None:
         raise ValueError("no value")
-    return json.loads(found[0].strip().lower()), found.end()
+    word = found[0].strip().lower()
+    return None if word == "none" else json.loads(word), found.end()
 
 
 def split_thinking(text: str, opened: bool) -> tuple[str, str]:

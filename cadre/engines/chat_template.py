@@ -39,6 +39,9 @@ PLAIN = (
 
 PROBE = "qzx"
 
+# Ends of turns that no probe finds: Llama 3.1 writes the first after calls of its builtin tools alone.
+CALL_ENDS = ("<|eom_id|>", "<|call|>")
+
 log = logging.getLogger(__name__)
 
 
@@ -93,6 +96,48 @@ class Template:
         declared = getattr(self._tokenizer, "response_template", None) is not None
         return tool_use.probe(self._try_to_write, self._completion, self._source(with_tools=True), declared)
 
+    @cached_property
+    def call_ends(self) -> frozenset[int]:
+        """The ids of the tokens that close turns with calls and no others, such as gpt-oss' `<|call|>`."""
+        use, source = self.tool_use, self._source(with_tools=True)
+        ends = {token for token in CALL_ENDS if token in self._control.tokens and token in source}
+        if use.calls:
+            turns = [[tool_use.ASKED, Message("assistant", "", tool_use.CALLS[:count])] for count in (1, 2)]
+            single, double = (self._try_to_write(turn, tool_use.TOOLS, False, use) or "" for turn in turns)
+            last = max(self._control.find(single), default=None)
+            # What is written after every call of a turn is a mark of calls.
+            if last and not single[last[1] :].strip() and (not use.parallel or double.count(last[2]) == 1):
+                ends.add(last[2])
+        ends -= self._turn_tokens
+        return frozenset(self._tokenizer.convert_tokens_to_ids(token) for token in ends)
+
+    def check_kept(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> None:
+        """Raise EngineError where the template leaves out messages of such a conversation. That of one with tools is
+        checked when it is rendered."""
+        if tools or _uses_tools(messages):
+            return
+        answered = any(message.role == "assistant" for message in messages)
+        lost = self._lost_roles[answered] & {message.role for message in messages}
+        if lost:
+            raise EngineError(
+                f"The chat template of {self._tokenizer.name_or_path or 'this model'} leaves out messages by "
+                f"{', '.join(sorted(lost))}{' where there is an earlier answer' if answered else ''}; expected every "
+                "message in the prompt. Take a model with another template, or a task whose prompts have no such "
+                "messages."
+            )
+
+    @cached_property
+    def _lost_roles(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Whose messages the template leaves out: before any answer, and after one."""
+        first = [Message("system", "qzxsystem"), Message("user", "qzxfirst")]
+        later = [*first, Message("assistant", "qzxanswer"), Message("user", "qzxsecond")]
+        lost = []
+        for talk in (first, later):
+            text = self._try_to_write(talk, (), True, ToolUse())
+            missing = {m.role for m in talk if text is not None and m.content not in text}
+            lost.append(frozenset[str](missing))
+        return lost[0], lost[1]
+
     def render(self, messages: Sequence[Message], generation: bool, tools: Sequence[Tool] = ()) -> str:
         """The conversation as text, with the opening of an assistant's turn where `generation`."""
         use = self._use_for(tools) if tools or _uses_tools(messages) else ToolUse()
@@ -136,7 +181,9 @@ class Template:
             return Prompt(self._encode(text, images), "new", images)
         sample, new = previous.sample, images_of(messages[len(previous.messages) :])
         more = self._encode(rest, new)
-        if more and more[0] in stops and sample.token_ids[-1:] and sample.token_ids[-1] in stops:
+        last = sample.token_ids[-1] if sample.token_ids else None
+        # The turn is closed already, be it by another token. A token that opens the next turn stays.
+        if more and last in stops and more[0] in {last, self.end_of_turn, *self.call_ends}:
             more = more[1:]
         return Prompt(sample.prompt_ids + sample.token_ids + more, history, sample.images + new)
 
@@ -212,6 +259,12 @@ class Template:
             return text
         return self._control.break_up(text, self._own_tokens if role == "assistant" else ())
 
+    def answer_ids(self, text: str) -> tuple[int, ...]:
+        """The ids of an answer in which no token begins or ends a turn; tokens of thinking and calls are read."""
+        if self.turn_token(text):
+            return self.plain_ids(text)
+        return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
+
     def plain_ids(self, text: str) -> tuple[int, ...]:
         """The ids of a text in which no control token is read: as it stands where the tokenizer can do that, else
         broken up."""
@@ -269,7 +322,9 @@ class Template:
         if not use.results:
             told = [tool_calls.result_in_words(message) for message in told]
             told = told if self._takes_two_users else _join_users(told)
-        if use.calls and not use.beside:
+        if use.calls and not use.beside and self._has_channels:
+            told = tool_calls.text_before_calls(told)
+        elif use.calls and not use.beside:
             beside = [(m.content, replace(m, content="")) for m in told if m.tool_calls and m.content]
             told = [replace(m, content="") if m.tool_calls else m for m in told]
         if tools and use.offers:

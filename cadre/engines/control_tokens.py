@@ -18,6 +18,7 @@ THINKING = re.compile(r"\W*((start|end|begin|begin_of|end_of|seed)\W*)?_?(think|
 # Control tokens of common models by their shape, for endpoints whose tokenizer is not known here.
 COMMON = re.compile(
     r"<[|\uff5c][^<>|\uff5c\s]{1,64}[|\uff5c]>|</?s>|<(?:start|end)_of_(?:turn|image|text)>|<(?:bos|eos|pad|unk)>"
+    r"|<\|[a-z_]{1,32}>|<[a-z_]{1,32}\|>"
     r"|</?(?:think|tool_call|tool_response|start_function_call|end_function_call)>"
     r"|\[/?(?:INST|THINK|ARGS|CALL_ID|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|SYSTEM_PROMPT|IMG)\]"
 )

@@ -40,6 +40,7 @@ class ModelText:
     def prompt(self, request: Request) -> Prompt:
         """What the model continues. Raises PromptError where it holds a token that the model cannot read."""
         template = self.templates[request.policy]
+        template.check_kept(request.messages, request.tools)
         prompt = template.prompt(request.messages, request.previous, self.stops, request.tools)
         highest = max(prompt.ids, default=0)
         if self.embeddings is not None and highest >= self.embeddings:
@@ -105,7 +106,7 @@ def stops_of(configured: int | Sequence[int] | None, tokenizer: Any, template: T
             f"The generation config's eos_token_id: got {wrong[0]!r}; expected the id of a token or a list of them. "
             "Fix generation_config.json."
         )
-    named |= {tokenizer.eos_token_id, template.end_of_turn}
+    named |= {tokenizer.eos_token_id, template.end_of_turn, *template.call_ends}
     stops = sorted(stop for stop in named if stop is not None)
     if not stops:
         raise EngineError(

@@ -12,7 +12,7 @@ from cadre.engines import hub, pictures
 from cadre.engines.chat_template import Template
 from cadre.engines.context import context_of
 from cadre.engines.model_folder import reading
-from cadre.types import Message
+from cadre.types import Message, Tool
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,10 @@ class Previewer:
         self.tokenizer, self.template = tokenizer, Template(tokenizer, pictures=pictures.of_model(source, tokenizer))
         self.context = context_of(config)
 
-    def preview(self, messages: Sequence[Message]) -> Preview:
-        """The prompt that the model would go on from. Raises EngineError where the template refuses the messages."""
-        text = self.template.render(messages, generation=True)
+    def preview(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Preview:
+        """The prompt that the model would go on from. Raises EngineError where the template refuses the messages, or
+        leaves out parts of conversations with tools."""
+        text = self.template.render(messages, generation=True, tools=tools)
         shown = [self.template.break_tokens(message.content, message.role).strip() for message in messages]
         left_out = [place for place, content in enumerate(shown) if content not in text]
-        return Preview(text, len(self.template.prompt_ids(messages, None, ())), tuple(left_out))
+        return Preview(text, len(self.template.prompt(messages, None, (), tools).ids), tuple(left_out))

@@ -123,6 +123,17 @@ def call_in_words(message: Message) -> Message:
     return Message(message.role, "\n".join(filter(None, [message.content, *calls])), images=message.images)
 
 
+def text_before_calls(messages: Sequence[Message]) -> list[Message]:
+    """Return the conversation with the text beside calls as a message of its own before them."""
+    apart: list[Message] = []
+    for message in messages:
+        if message.tool_calls and message.content:
+            apart += [replace(message, tool_calls=()), Message(message.role, "", message.tool_calls)]
+        else:
+            apart.append(message)
+    return apart
+
+
 def in_sequence(messages: Sequence[Message]) -> list[Message]:
     """Return the conversation with one call a message, each followed by its result where there is one."""
     rest, sequence = list(messages), list[Message]()

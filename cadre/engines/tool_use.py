@@ -141,9 +141,11 @@ def _probe(render: Render, completion: Completion, source: str, reads_itself: bo
         if not has(both, use, first, second, *RESULTS):
             return replace(IN_WORDS, lost="all but one call")
     beside = [ASKED, Message("assistant", WORDS, CALLS[:1]), RETURNED[0]]
-    if use.calls and not has(beside, use, WORDS, first):
+    # gpt-oss takes that text for thinking, which it leaves out once there is a later answer.
+    beside_later = [*beside, *later[-2:]]
+    if use.calls and not (has(beside, use, WORDS, first) and has(beside_later, use, WORDS, first)):
         use = replace(use, beside=False)
-        if not has(beside, use, WORDS, first):
+        if not (has(beside, use, WORDS, first) and has(beside_later, use, WORDS, first)):
             return replace(IN_WORDS, lost="the text beside a call")
     bare = has(talk, use, first, RESULTS[0], tools=())
     return replace(use, bare=bare, lost=" and ".join(lost))

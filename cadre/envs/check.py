@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cadre import random_keys
@@ -18,7 +18,7 @@ from cadre.envs.findings import Broken, Findings
 from cadre.envs.spec import EnvSpec
 from cadre.envs.splits import shared_tasks
 from cadre.errors import ContractError
-from cadre.types import Message, Task
+from cadre.types import Message, Task, Tool
 
 SPLIT_SAMPLE = 200
 # A program whose answer is drawn: it must draw the same in equal states.
@@ -57,12 +57,14 @@ class Report:
     broken   a paragraph for every fault: what, got, expected, what to do
     notes    what is allowed and seldom meant
     prompts  the first conversation that each role saw
+    tools    what it was offered there
     """
 
     held: tuple[str, ...]
     broken: tuple[str, ...]
     notes: tuple[str, ...]
     prompts: Mapping[str, tuple[Message, ...]]
+    tools: Mapping[str, tuple[Tool, ...]] = field(default_factory=dict)
 
 
 async def check_env(env_spec: EnvSpec, episodes: int = 5, actions: Sequence[str] = ACTIONS, seed: int = 0) -> list[str]:
@@ -106,10 +108,12 @@ def _report(findings: Findings, env_spec: EnvSpec, played: Sequence[Episode]) ->
     ended = any(episode.ended for episode in played)
     held = [f"{name}: {words}" for rule, words in RULES.items() if ended and rule not in findings.rules]
     prompts: dict[str, tuple[Message, ...]] = {}
+    tools: dict[str, tuple[Tool, ...]] = {}
     for episode in played:
         prompts |= {role: messages for role, messages in episode.prompts.items() if role not in prompts}
+        tools = {**episode.tools, **tools}
     notes = [] if findings.paragraphs else _notes(env_spec.roles, played, prompts)
-    return Report(tuple(held), findings.paragraphs, tuple(notes), prompts)
+    return Report(tuple(held), findings.paragraphs, tuple(notes), prompts, tools)
 
 
 def _notes(roles: Sequence[str], played: Sequence[Episode], prompts: Mapping[str, Any]) -> list[str]:

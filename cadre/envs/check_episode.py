@@ -37,6 +37,7 @@ class Episode:
         self.name = env_spec.env_class.__name__
         self.history: list[tuple[dict[str, Observation], dict[str, Sample], Reward]] = []
         self.prompts: dict[str, tuple[Message, ...]] = {}
+        self.tools: dict[str, tuple[Tool, ...]] = {}
         self.said: set[str] = set()
         self.ended = self.shares = False
 
@@ -109,6 +110,7 @@ class Episode:
         if not faults:
             seen = {role: observation.messages for role, observation in observations.items()}
             unseen = {role: messages for role, messages in seen.items() if role not in self.prompts}
+            self.tools |= {role: observations[role].tools for role in unseen}
             self.prompts |= {role: self._without_long_nonsense(messages) for role, messages in unseen.items()}
         return observations
 

@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cadre import random_keys
@@ -25,7 +26,7 @@ from cadre.experiment.resolve import resolve
 from cadre.rollout import episodes, rounds
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.team import Team, Weights
-from cadre.types import Message, Request, Sample, Sampling, ToolCall
+from cadre.types import Message, Request, Sample, Sampling, ToolCall, images_of
 
 if TYPE_CHECKING:
     from cadre.engines.torch.estimate.sizes import Sizes
@@ -95,6 +96,7 @@ def look(config: Config) -> Outlook:
     env_spec = experiment.env_spec
     asked, calls = count_requests(experiment)
     each = [request for requests in asked for request in requests]
+    check_templates(experiment, each)
     samples: Counter[str] = Counter()
     for request in each:
         samples[request.role] += request.count * config.train.tasks_per_step
@@ -121,6 +123,26 @@ def count_requests(experiment: Experiment) -> tuple[list[list[Request]], int]:
         return asyncio.run(_count(experiment, TOOL_CALLS)), TOOL_CALLS
     except ContractError:
         return asked, 0
+
+
+def check_templates(experiment: Experiment, requests: Sequence[Request]) -> None:
+    """Raise EngineError where the chat template of a model that is here leaves out parts of these prompts, or refuses
+    them. Loads tokenizers, no weights."""
+    from cadre.engines.torch.base.loading import load_tokenizer, templates_of
+
+    for name, source in experiment.models.items():
+        own = [request for request in requests if request.policy == name]
+        # Of each kind of conversation the longest.
+        longest = {
+            (bool(request.tools), len(request.messages)): request for request in own if not images_of(request.messages)
+        }
+        if not longest or not any(Path(source).glob("tokenizer*")):
+            continue
+        policy = experiment.policies[name]
+        template = templates_of(load_tokenizer(source, policy), {name: policy})[name]
+        for request in longest.values():
+            template.check_kept(request.messages, request.tools)
+            template.render(request.messages, generation=True, tools=request.tools)
 
 
 def example_of(schema: Mapping[str, Any]) -> Any:

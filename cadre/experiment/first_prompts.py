@@ -9,7 +9,7 @@ from pathlib import Path
 from cadre.errors import ConfigError, EngineError
 from cadre.experiment.resolve import find_model
 from cadre.settings import PolicyConfig
-from cadre.types import Message
+from cadre.types import Message, Tool
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,17 @@ def tokenizer_of(model: str) -> str:
     return source
 
 
-def render(prompts: Mapping[str, Sequence[Message]], source: str, name: str) -> tuple[list[FirstPrompt], list[str]]:
-    """The first prompt of every role, and a paragraph for every fault. `source` is the folder or the hub name of the
-    model that is called `name`. Loads a tokenizer, no weights."""
+def render(
+    prompts: Mapping[str, Sequence[Message]], source: str, name: str, tools: Mapping[str, Sequence[Tool]] | None = None
+) -> tuple[list[FirstPrompt], list[str]]:
+    """The first prompt of every role, with the tools that it is offered, and a paragraph for every fault. `source` is
+    the folder or the hub name of the model that is called `name`. Loads a tokenizer, no weights."""
     from cadre.engines.prompt_preview import Previewer
 
     previewer, shown, faults = Previewer(source), [], []
     for role, messages in prompts.items():
         try:
-            preview = previewer.preview(messages)
+            preview = previewer.preview(messages, (tools or {}).get(role, ()))
         except EngineError as error:
             faults.append(f"{role}: {error}")
             continue

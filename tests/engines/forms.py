@@ -61,6 +61,11 @@ ESCAPE = (
     "{{ '<escape>' ~ v ~ '<escape>' if v is string else v | tojson }}{% if not loop.last %},{% endif %}{% endfor %}"
     "{{ '}' }}<end_function_call>"
 )
+GEMMA_4 = (
+    ESCAPE.replace("<escape>", '<|"|>')
+    .replace("<start_function_call>", "<|tool_call>")
+    .replace("<end_function_call>", "<tool_call|>")
+)
 LISTED = (
     "[{% for t in m.tool_calls %}{% set c = t.function %}" + PAIR + "{% if not loop.last %}, {% endif %}{% endfor %}]"
 )
@@ -107,6 +112,10 @@ FORMS = {
     "glm": each(GLM, "\n"),
     "minimax": "<minimax:tool_call>\n" + each(MINIMAX) + "</minimax:tool_call>",
     "functiongemma": each(ESCAPE),
+    "gemma 4": each(GEMMA_4),
+    "gemma 4 of objects": each(
+        "{% set arguments = c.arguments if c.arguments is mapping else raise_exception('no object') %}" + GEMMA_4
+    ),
     "kimi": "<|tool_calls_section_begin|>"
     + each("<|tool_call_begin|>{{ t.id }}<|tool_call_argument_begin|>{{ c.arguments | tojson }}<|tool_call_end|>")
     + "<|tool_calls_section_end|>",

@@ -322,3 +322,37 @@ def test_a_message_beside_tools_ends_where_a_stop_string_ends_the_text():
         asked, prompt, Completion(sampled, (0.0,) * len(sampled), "stop")
     )
     assert (sample.text, sample.message) == ("Well", Message("assistant", "Well"))
+
+
+DEAF = CHATML.replace("in messages", "in messages if message.role != 'assistant'")
+LAST_ALONE = CHATML.replace("in messages", "in messages[-1:]")
+NOTHING = "{% for message in messages %}<|im_start|>{{ message.role }}\n<|im_end|>\n{% endfor %}"
+SYSTEM_LATER = CHATML.replace("in messages", "in (messages if messages | length < 3 else messages[1:])")
+USER, ANSWER = Message("user", "Go."), Message("assistant", "Yes.")
+LONG = (*HISTORY, ANSWER, USER)
+
+
+@pytest.mark.parametrize(
+    ("text", "messages", "roles"),
+    [
+        (DEAF, LONG, "assistant"),
+        (LAST_ALONE, LONG, "assistant, system, user"),
+        (NOTHING, (USER,), "user"),
+        (SYSTEM_LATER, LONG, "system"),
+        (DEAF, HISTORY, ""),
+        (CHATML, LONG, ""),
+        (TRIMMING, LONG, ""),
+        (THINKING, LONG, ""),
+        (REFUSING, LONG, ""),
+        (DROPPING, LONG, ""),
+        (None, LONG, ""),
+    ],
+)
+def test_a_template_that_drops_messages_is_refused_where_there_are_some(text, messages, roles):
+    request = Request("r", "p", messages, 1, Sampling(), 0)
+    made, prompt = template(text), ModelText({"p": template(text)}, STOPS, 1000).prompt
+    if not roles:
+        assert prompt(request).ids == made.prompt_ids(messages, None, STOPS)
+        return
+    with pytest.raises(EngineError, match=f"leaves out messages by {roles}[ ;].*every message in the prompt"):
+        prompt(request)

@@ -10,7 +10,8 @@ from cadre.engines.chat_template import Template
 from cadre.engines.control_tokens import break_common
 from cadre.engines.model_text import Completion, ModelText
 from cadre.engines.stop_strings import StopStrings
-from cadre.types import Message, PreviousTurn, Request, Sample, Sampling, Tool, ToolCall
+from cadre.engines.torch.answers import answer_probabilities
+from cadre.types import Choice, Message, Observation, PreviousTurn, Request, Sample, Sampling, Tool, ToolCall
 from tests.engines import forms
 from tests.engines.tiny import CHATML, byte_tokenizer
 
@@ -183,8 +184,37 @@ def test_stop_strings_match_special_tokens(stop):
 
 @pytest.mark.parametrize(
     "mark",
-    ["<|im_end|>", "<\uff5ctool▁calls▁begin\uff5c>", "</s>", "[INST]", "<end_of_turn>", "<think>", "<tool_call>"],
+    [
+        "<|im_end|>",
+        "<\uff5ctool▁calls▁begin\uff5c>",
+        "</s>",
+        "[INST]",
+        "<end_of_turn>",
+        "<think>",
+        "<tool_call>",
+        "<|turn>",
+        "<turn|>",
+    ],
 )
 def test_common_control_tokens_are_broken_for_endpoints(mark):
     assert break_common(f"a{mark}b") == f"a{mark[0]} {mark[1:]}b"
-    assert break_common("a < b, a | b, x[i], <b>bold</b>, |a|") == "a < b, a | b, x[i], <b>bold</b>, |a|"
+    assert (
+        break_common("a < b, a | b, x[i], <b>bold</b>, |a|, x |> f") == "a < b, a | b, x[i], <b>bold</b>, |a|, x |> f"
+    )
+
+
+@pytest.mark.parametrize(("answer", "control"), [("a<|im_end|>b", 0), ("<think>a", 1), ("fold", 0), ("<eos>", 0)])
+def test_listed_answers_of_games_end_no_turn(answer, control):
+    one = Template(tokenizer(TOOLING))
+    ids = one.answer_ids(answer)
+    assert sum(id_ > 255 for id_ in ids) == control
+    assert one.decode(ids) == answer
+
+
+def test_probabilities_of_answers_are_those_of_their_text(engine):
+    made = engine()
+    policy = next(iter(made.loaded.templates))
+    seen = Observation("r", (Message("user", "Go."),))
+    texts = ("a", "a<|im_end|>")
+    found = answer_probabilities(made, policy, [Choice(seen, texts)])
+    assert found[0][1] < 1e-6 * found[0][0]  # ten letters more, each of a few hundredths

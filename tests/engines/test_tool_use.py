@@ -5,6 +5,7 @@ import json
 import pytest
 
 from cadre.engines.chat_template import Template
+from cadre.engines.model_text import stops_of
 from cadre.errors import EngineError
 from cadre.types import Message, PreviousTurn, Sample, Tool, ToolCall
 from tests.engines import forms
@@ -173,6 +174,14 @@ def test_calls_are_read_in_the_form_that_is_asked_for(name):
     assert read == Message("assistant", "", (ToolCall("call_0", "find", '{"word": "é"}'),))
 
 
+def test_nothing_is_read_however_gemma_templates_write_it():
+    """Templates of Gemma 4 write Python's None."""
+    one = template(forms.chat(forms.FORMS["gemma 4"]))
+    said = '<|tool_call>call:find{deep:{a:[1,None,true,<|"|>x:y]<|"|>],<|"|>b:c<|"|>:null},many:3}<tool_call|>'
+    (read,) = one.said((), ids(one, said), TOOLS).tool_calls
+    assert json.loads(read.arguments) == {"deep": {"a": [1, None, True, "x:y]"], "b:c": None}, "many": 3}
+
+
 def test_what_a_template_leaves_out_is_warned_of_once(caplog):
     one = template(QUIRKS["no results"][0])
     assert not caplog.records
@@ -275,10 +284,27 @@ HARMONY = (
 )
 
 
-def harmony() -> Template:
-    made = forms.tokenizer(HARMONY)
+# As the published template has it: what is said beside a call is thinking, and left out before a later answer.
+FORGETFUL = (
+    "{% set ns = namespace(final=-1) %}{% for m in messages %}{% if m.role == 'assistant' and not m.tool_calls %}"
+    "{% set ns.final = loop.index0 %}{% endif %}{% endfor %}"
+) + HARMONY.replace("{% if m.content or m.thinking %}", "{% if (m.content or m.thinking) and loop.index0 > ns.final %}")
+
+
+def harmony(text: str = HARMONY) -> Template:
+    made = forms.tokenizer(text)
     made.add_special_tokens({"additional_special_tokens": list(CHANNELS)})
     return Template(made)
+
+
+def test_text_beside_calls_that_is_taken_for_thinking_is_a_message_of_its_own():
+    one = harmony(FORGETFUL)
+    assert one.tool_use.keeps
+    check_conversation(one)
+    told = (Message("assistant", "Let me.", (call({}, 0, "stop"),)), Message("tool", "1", tool_call_id="call_0"))
+    shown = one.render((*ASKED, *told, Message("assistant", "Yes."), Message("user", "More.")), True, TOOLS)
+    said = "<|start|>assistant<|channel|>final<|message|>Let me.<|end|>"
+    assert f"{said}<|start|>assistant to=functions.stop" in shown
 
 
 @pytest.mark.parametrize(
@@ -309,4 +335,93 @@ def test_channels_are_told_apart(said, content, calls):
     shown = one.render((*ASKED, Message("assistant", said), Message("user", "More.")), True)
     assert "< |" not in shown
     assert "Hm." not in shown
+    check_conversation(one)
+
+
+def ends(text, *added) -> set[str]:
+    made = forms.tokenizer(text)
+    made.add_special_tokens({"additional_special_tokens": list(added)})
+    return {made.convert_ids_to_tokens(stop) for stop in stops_of(None, made, Template(made))}
+
+
+def ending(calls: str) -> str:
+    return (
+        f"{forms.OFFER}{{% for m in messages %}}{forms.OPEN}{{% if m.tool_calls %}}{calls}{{% else %}}"
+        "{{ m.content }}"
+        f"{forms.END}{{% endif %}}{{% endfor %}}{forms.LAST}"
+    )
+
+
+USUAL = {"<eos>", "<|im_end|>"}
+
+
+def test_a_token_that_ends_turns_with_calls_alone_is_a_stop():
+    assert ends(HARMONY, *CHANNELS) == {"<eos>", "<|end|>", "<|call|>"}
+    kimi = forms.FORMS["kimi"]
+    marks = ("<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
+    assert ends(ending(kimi), *marks) == USUAL | {"<|tool_calls_section_end|>"}
+    assert ends(ending(HERMES + "<|eom|>\n"), "<|eom|>") == USUAL | {"<|eom|>"}
+    builtin = "{% if builtin_tools is defined %}<|eom_id|>{% endif %}"
+    assert ends(forms.chat(HERMES) + builtin, "<|eom_id|>") == USUAL | {"<|eom_id|>"}
+
+
+def test_marks_of_calls_are_no_stops():
+    """Mistake: the end of the first of two calls ends the turn."""
+    assert ends(ending(HERMES)) == USUAL
+    assert ends(forms.chat(HERMES)) == USUAL
+    assert ends(ending(forms.FORMS["llama bare"])) == USUAL
+    assert ends(forms.chat(HERMES), "<|call|>", "<|eom_id|>") == USUAL
+
+
+def test_a_turn_that_another_stop_ended_is_followed_by_the_opening_of_the_next():
+    """Mistake: where the generation config names what opens a user's turn, that token was left out after others."""
+    text = (
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    made = forms.tokenizer(text)
+    made.add_special_tokens({"additional_special_tokens": ["<|user|>", "<|assistant|>"]})
+    one, (user, eos) = Template(made), made.convert_tokens_to_ids(["<|user|>", "<eos>"])
+    prompt = one.prompt_ids(ASKED[1:], None, (eos, user))
+    said = tuple(made("Yes", add_special_tokens=False).input_ids)
+    later = (ASKED[1], Message("assistant", "Yes"), Message("user", "More."))
+    for last, opened in ((eos, 1), (user, 0)):
+        sample = Sample("r", "p", "Yes", prompt, (*said, last), (0.0,) * 4, "stop", 0)
+        after = one.prompt_ids(later, PreviousTurn(ASKED[1:], sample), (eos, user))
+        assert after[len(prompt) + 4 :].count(user) == opened
+
+
+MAGISTRAL = (
+    "{% if messages[0].role == 'system' %}[SYSTEM_PROMPT]{{ messages[0].content }}[/SYSTEM_PROMPT]{% endif %}"
+    "{% if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}{% for m in messages %}"
+    "{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% elif m.role == 'tool' %}[TOOL_RESULTS]{{ m.content }}"
+    "[/TOOL_RESULTS]{% elif m.role == 'assistant' %}{{ m.content or '' }}{% for t in m.tool_calls or [] %}[TOOL_CALLS]"
+    "{{ t.function.name }}[ARGS]{{ t.function.arguments | tojson }}{% endfor %}{{ eos_token }}{% endif %}{% endfor %}"
+)
+BRACKETS = ("SYSTEM_PROMPT", "AVAILABLE_TOOLS", "INST", "TOOL_RESULTS", "THINK")
+
+
+def magistral() -> Template:
+    made = forms.tokenizer(MAGISTRAL)
+    marks = [f"[{slash}{name}]" for name in BRACKETS for slash in ("", "/")]
+    made.add_special_tokens({"additional_special_tokens": [*forms.SPECIAL, "<|im_start|>", "<|im_end|>", *marks]})
+    return Template(made)
+
+
+def test_thinking_of_magistral_is_told_apart_as_other_thinking_is():
+    one = magistral()
+    made = '[TOOL_CALLS]find[ARGS]{"word": "a"}'
+
+    def read(said: str, tools=TOOLS) -> Message:
+        return one.said((), tuple(one._tokenizer(said, add_special_tokens=False).input_ids), tools)
+
+    assert read("[THINK]So.[/THINK]Yes.", ()).content == "[THINK]So.[/THINK]Yes."
+    assert read(f"[THINK]Perhaps {made}[/THINK]No.") == Message("assistant", f"[THINK]Perhaps {made}[/THINK]No.")
+    assert read(f"[THINK]Perhaps {made}").tool_calls == ()
+    called = read(f"[THINK]So.[/THINK]Look. {made}")
+    assert (called.content, [c.name for c in called.tool_calls]) == ("Look.", ["find"])
+    own, other = (Message(role, "[THINK]So.[/THINK]Yes.") for role in ("assistant", "user"))
+    shown = one.render((ASKED[1], own, other), True)
+    assert shown == "[INST]Go.[/INST][THINK]So.[/THINK]Yes.<eos>[INST][ THINK]So.[ /THINK]Yes.[/INST]"
+    assert one.extends
     check_conversation(one)

@@ -13,6 +13,7 @@ from cadre.engines.torch.sampling.batch_memory import SequenceMemory
 from cadre.errors import DataError
 from cadre.experiment import config, dry_run, outlook
 from cadre.experiment.recipes import recipes
+from tests.engines import forms, tiny
 from tests.envs.playing import source
 
 LARGE = [name for name in recipes() if "qwen" in name]
@@ -217,3 +218,41 @@ def test_tool_calls_are_turns_of_their_own(shape: str, drawn: int, speaker: Path
     assert "calls in a row" in "\n".join(outlook.lines(found))
     unplayable = dry_run.look(config.parse(sections | {"settings": {"strict": True}}))
     assert (unplayable.rounds, unplayable.samples, unplayable.tool_calls) == (1, {"a": 2}, 0)
+
+
+TOOLED = """
+from cadre.env import Env
+from cadre.types import Message, Observation, Task, Tool
+
+class Tooled(Env):
+    roles = ("solver",)
+    done = False
+
+    def observe(self):
+        seen = Observation("solver", (Message("user", "Go."),), tools=(Tool("find", "Finds."),))
+        return {} if self.done else {"solver": seen}
+
+    def step(self, actions):
+        self.done = True
+        return 1.0
+
+    @classmethod
+    def tasks(cls, split):
+        return [Task(f"{split}-{i}", {"i": i, "split": split}) for i in range(4)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "code"), [("{% set messages = messages[-2:] %}", 2), ("", 0)], ids=["forgets calls", "sound"]
+)
+def test_a_template_that_forgets_calls_is_refused_before_weights_load(tmp_path: Path, change: str, code: int) -> None:
+    (tmp_path / "tooled.py").write_text(TOOLED)
+    tiny.build(tmp_path / "model", template=forms.OFFER + change + forms.chat(forms.FORMS["hermes"], offer=""))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        f"env: {tmp_path}/tooled.py:Tooled\nalgorithm: {{name: grpo, k: 2}}\n"
+        f"team: {{roles: {{solver: only}}, policies: {{only: {{model: {tmp_path}/model}}}}}}\n"
+    )
+    done = CliRunner().invoke(app, ["train", str(recipe), "--dry-run"])
+    assert done.exit_code == code, done.output
+    assert ("leaves out parts of a conversation with tools" in " ".join(done.output.split())) is (code == 2)

@@ -6,8 +6,8 @@ import pytest
 
 from cadre.errors import EngineError
 from cadre.experiment.first_prompts import FirstPrompt, render
-from cadre.types import Message
-from tests.engines import tiny
+from cadre.types import Message, Tool
+from tests.engines import forms, tiny
 
 STRICT = (
     "{% for message in messages %}{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}"
@@ -54,3 +54,21 @@ def test_a_folder_without_a_tokenizer_is_one_paragraph(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="cannot be loaded") as raised:
         render({}, str(tmp_path), "tiny")
     assert "\n" not in str(raised.value)
+
+
+FORGETFUL = forms.OFFER + "{% set messages = messages[-2:] %}" + forms.chat(forms.FORMS["hermes"], offer="")
+
+
+def test_a_template_that_forgets_calls_is_told_where_tools_are_offered(tmp_path: Path) -> None:
+    prompts, source = {"planner": (Message("user", "Go."),)}, model(tmp_path, FORGETFUL)
+    (fault,) = render(prompts, source, "tiny", {"planner": (Tool("find", "Finds."),)})[1]
+    assert fault.startswith("planner: The chat template of")
+    assert "leaves out parts of a conversation with tools" in fault
+    assert render(prompts, source, "tiny")[1] == []
+
+
+def test_a_first_prompt_is_shown_with_its_tools(tmp_path: Path) -> None:
+    prompts, source = {"planner": (Message("user", "Go."),)}, model(tmp_path, forms.chat(forms.FORMS["hermes"]))
+    (prompt,) = render(prompts, source, "tiny", {"planner": (Tool("find", "Finds."),)})[0]
+    assert "Finds." in prompt.text
+    assert prompt.tokens > 50

@@ -19,7 +19,7 @@ AT_ONCE = LearnerConfig(pack="padded", tokens_per_microbatch=16_384)
 def answer_probabilities(engine: TorchEngine, policy: str, choices: Sequence[Choice]) -> list[tuple[float, ...]]:
     """For every choice the probability of each of its answers among them, at temperature 1; they sum to 1.
 
-    An answer is its text as the tokenizer writes it, and the end of the turn after it.
+    An answer is its text as the tokenizer writes it, without tokens that end turns, and the end of the turn after it.
     """
     forward = Forward(engine.loaded, engine.dtype, ValueHeads({}, 0, torch.device("cpu")), [AT_ONCE])
     data = [datum for choice in choices for datum in _sequences(engine, policy, choice)]
@@ -29,9 +29,9 @@ def answer_probabilities(engine: TorchEngine, policy: str, choices: Sequence[Cho
 
 def _sequences(engine: TorchEngine, policy: str, choice: Choice) -> Iterator[Datum]:
     """The prompt with each answer."""
-    prompt = engine.encode(policy, choice.observation.messages)
+    prompt, template = engine.encode(policy, choice.observation.messages), engine.loaded.templates[policy]
     for answer in choice.answers:
-        said = (*engine.tokenizer.encode(answer, add_special_tokens=False), engine.loaded.stops[0])
+        said = (*template.answer_ids(answer), engine.loaded.stops[0])
         zeros = (0.0,) * (len(prompt) + len(said))
         mask = (False,) * len(prompt) + (True,) * len(said)
         images = images_of(choice.observation.messages)

@@ -16,7 +16,7 @@ from cadre.envs.adapters.failures import Diverged, ProgramFailed
 from cadre.envs.adapters.program import Program
 from cadre.envs.check import Report
 from cadre.envs.spec import EnvSpec
-from cadre.types import Message, Observation, Sample, Task, ToolCall
+from cadre.types import Message, Observation, Sample, Task, Tool, ToolCall
 
 ADVICE = (
     "Look for what is drawn or dated in the prompt, and take it from the task. As it is, the program trains with "
@@ -35,6 +35,7 @@ class Played:
     task: Task
     calls: int
     prompts: dict[str, tuple[Message, ...]]
+    tools: dict[str, tuple[Tool, ...]]
     diverged: str = ""
     failed: str = ""
 
@@ -53,8 +54,9 @@ def _report(env_spec: EnvSpec, played: Sequence[Played]) -> Report:
     diverged = [f"task {episode.task.id}: {episode.diverged}\n{ADVICE}" for episode in played if episode.diverged]
     notes = [f"task {episode.task.id}: {episode.failed}\n{NONSENSE}" for episode in played if episode.failed]
     prompts: dict[str, tuple[Message, ...]] = {}
+    tools: dict[str, tuple[Tool, ...]] = {}
     for episode in played:
-        prompts = {**episode.prompts, **prompts}
+        prompts, tools = {**episode.prompts, **prompts}, {**episode.tools, **tools}
     silent = [role for role in env_spec.roles if role not in prompts]
     notes += [f"{role} was never asked for; a role that never acts is not trained." for role in silent]
     whole = [episode for episode in played if not episode.diverged and not episode.failed]
@@ -62,18 +64,20 @@ def _report(env_spec: EnvSpec, played: Sequence[Played]) -> Report:
     calls = sum(episode.calls for episode in whole)
     held += [f"{calls / len(whole):.1f} calls an episode."] if whole else []
     loose = not env_spec.all_settings["replayable"]
-    return Report(tuple(held), () if loose else tuple(diverged), (*notes, *(diverged if loose else ())), prompts)
+    return Report(tuple(held), () if loose else tuple(diverged), (*notes, *(diverged if loose else ())), prompts, tools)
 
 
 async def _twice(env_spec: EnvSpec, task: Task, seed: int) -> Played:
     env = env_spec.make(task)
     assert isinstance(env, Program)
     prompts: dict[str, tuple[Message, ...]] = {}
+    tools: dict[str, tuple[Tool, ...]] = {}
     calls, diverged, failed = 0, "", ""
     try:
         await env.until_ready()
         while acting := env.observe():
             prompts = {role: seen.messages for role, seen in acting.items()} | prompts
+            tools = {role: seen.tools for role, seen in acting.items()} | tools
             calls += len(acting)
             await env.step_samples({role: _said(seen, seed, calls) for role, seen in acting.items()})
         await env.again()
@@ -83,7 +87,7 @@ async def _twice(env_spec: EnvSpec, task: Task, seed: int) -> Played:
         failed = str(error)
     finally:
         env.close()
-    return Played(task, calls, prompts, diverged, failed)
+    return Played(task, calls, prompts, tools, diverged, failed)
 
 
 def _said(seen: Observation, seed: int, number: int) -> Sample:
