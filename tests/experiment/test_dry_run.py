@@ -10,7 +10,7 @@ from cadre.engines.torch.base import device_memory
 from cadre.engines.torch.base.device_memory import GIB
 from cadre.engines.torch.estimate import activations, sizes, speed
 from cadre.engines.torch.sampling.batch_memory import SequenceMemory
-from cadre.errors import DataError
+from cadre.errors import DataError, EngineError
 from cadre.experiment import config, dry_run, outlook
 from cadre.experiment.recipes import recipes
 from tests.engines import forms, tiny
@@ -222,7 +222,7 @@ def test_tool_calls_are_turns_of_their_own(shape: str, drawn: int, speaker: Path
 
 TOOLED = """
 from cadre.env import Env
-from cadre.types import Message, Observation, Task, Tool
+from cadre.types import Message, Observation, Reward, Task, Tool
 
 class Tooled(Env):
     roles = ("solver",)
@@ -232,9 +232,18 @@ class Tooled(Env):
         seen = Observation("solver", (Message("user", "Go."),), tools=(Tool("find", "Finds."),))
         return {} if self.done else {"solver": seen}
 
-    def step(self, actions):
+    async def step(self, actions):
         self.done = True
-        return 1.0
+        return Reward(1.0)
+
+    @property
+    def success(self) -> bool:
+        return self.done
+
+    def fork(self):
+        other = Tooled(self.task)
+        other.done = self.done
+        return other
 
     @classmethod
     def tasks(cls, split):
@@ -243,9 +252,13 @@ class Tooled(Env):
 
 
 @pytest.mark.parametrize(
-    ("change", "code"), [("{% set messages = messages[-2:] %}", 2), ("", 0)], ids=["forgets calls", "sound"]
+    ("change", "refused"),
+    [("{% set messages = messages[-2:] %}", True), ("", False)],
+    ids=["forgets calls", "sound"],
 )
-def test_a_template_that_forgets_calls_is_refused_before_weights_load(tmp_path: Path, change: str, code: int) -> None:
+def test_a_template_that_forgets_calls_is_refused_before_weights_load(
+    tmp_path: Path, change: str, refused: bool
+) -> None:
     (tmp_path / "tooled.py").write_text(TOOLED)
     tiny.build(tmp_path / "model", template=forms.OFFER + change + forms.chat(forms.FORMS["hermes"], offer=""))
     recipe = tmp_path / "recipe.yaml"
@@ -253,6 +266,9 @@ def test_a_template_that_forgets_calls_is_refused_before_weights_load(tmp_path: 
         f"env: {tmp_path}/tooled.py:Tooled\nalgorithm: {{name: grpo, k: 2}}\n"
         f"team: {{roles: {{solver: only}}, policies: {{only: {{model: {tmp_path}/model}}}}}}\n"
     )
-    done = CliRunner().invoke(app, ["train", str(recipe), "--dry-run"])
-    assert done.exit_code == code, done.output
-    assert ("leaves out parts of a conversation with tools" in " ".join(done.output.split())) is (code == 2)
+    chosen = config.load(str(recipe), [])
+    if not refused:
+        assert dry_run.look(chosen).samples
+        return
+    with pytest.raises(EngineError, match="leaves out parts of a conversation with tools"):
+        dry_run.look(chosen)
