@@ -26,6 +26,7 @@ NO_USE = {"helps": False, "defined": False, "bound": False, "called": False, "wr
 STAND_IN = "\n\ndef aux(*arguments, **keywords):\n    {}\n"
 REPLACED = (Path(__file__).parent / "replaced_helper.py").read_text(encoding="utf-8")
 SHORT = replace(LIMITS, cpu_s=3.0)  # of programs with a replaced helper, many of which never end
+LONG = replace(LIMITS, cpu_s=2 * LIMITS.cpu_s)  # where the helper itself takes longer, once it is wrapped
 NO_AUX, *ANY_AUX = map(STAND_IN.format, ("raise RuntimeError('no aux')", "return None", "return object()"))
 
 
@@ -78,7 +79,7 @@ class Replacements:
         looks at it otherwise than by calling it, which is no use of it either.
         """
         if not await self.passes_with("genuine"):
-            self.limits = LIMITS  # replacements take longer than what they replace
+            self.limits = LONG  # replacements take longer than what they replace
             if not await self.passes_with("genuine"):
                 return True
         plain = [self.passes(combined(self.program, self.aux + other, self.main)) for other in (NO_AUX, *ANY_AUX)]
@@ -93,7 +94,17 @@ class Replacements:
             return True
         if identity and not await self.passes_with("identity_same"):
             return True
-        return several and await self.constant_or_earlier()
+        once = await self.passes_with("once")  # as at import: its first answer is all that it works out
+        if several and not once and await self.constant_or_earlier():
+            return True
+        return await self.unneeded_use("first" if several and not once else "zero")
+
+    async def unneeded_use(self, kind: str) -> bool:
+        """Whether the function passes without a use of the helper that it makes, while the helper works out nothing:
+        then the function works out the answer itself, as in `n + n + aux(n) - n * n`."""
+        main: str = (await ask("gated", source=self.main, helper="aux") or self.main) if kind == "first" else self.main
+        shorter: list[str] = await ask("without_a_use", source=main, helper="aux") or []
+        return any(await asyncio.gather(*(self.passes_with(kind, one) for one in shorter)))
 
     async def several(self) -> bool:
         """Whether the tests that are passed call the function in more than one way."""

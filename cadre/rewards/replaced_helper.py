@@ -9,6 +9,7 @@ first       its first answer, every time; where that works later, as functions a
 other       its own answer, changed within its type: one more, not it, an item or a letter more
 lagged      the latest of its earlier answers that differs from the one that is due
 identity    the first argument that is of the answer's type
+once        its own answer to its first call, and an error at any other
 `..._same`  its own answers, and an error at the first that the replacement of that name would change
 """
 
@@ -92,6 +93,11 @@ def cadre_replaced(original: Any, kind: str) -> Any:
     @functools.wraps(original)
     def aux(*arguments: Any, **keywords: Any) -> Any:
         if depth or kind == "genuine":
+            return original(*arguments, **keywords)
+        if kind == "once" and kept:
+            raise RuntimeError("called again")
+        if kind == "once":
+            kept.append((None, False))
             return original(*arguments, **keywords)
         if kind in ("zero", "first") and kept:
             return handed(*kept[0])

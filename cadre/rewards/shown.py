@@ -20,14 +20,17 @@ Case = tuple[str, str]  # an input and its output
 Run = Callable[[str], Awaitable[str | None]]  # what a right program prints for an input, None where it fails
 
 MARK = re.compile(
-    r"^\W*(?:sample|example)?\s*(?P<kind>input|output)s?\s*\d*\s*\W*?(?::\s*(?P<rest>.*))?$", re.IGNORECASE
+    r"^\W*(?:sample|example)?\s*"
+    r"(?:(?:expected|standard)\s+)?(?P<kind>input|output|stdin|stdout)s?\s*\d*\s*\W*?(?::\s*(?P<rest>.*))?$",
+    re.IGNORECASE,
 )
+KINDS = {"stdin": "input", "stdout": "output"}
 END = re.compile(
     r"^\W*(?:sample|examples?|note|notes|explanation|constraints|scoring|hint)\b.{0,20}$|^-{3,}", re.IGNORECASE
 )
 JOINING = frozenset(
-    "input output sample example examples expected result results answer prints print gives give is the for and so "
-    "then returns return outputs it".split()
+    "input output stdin stdout sample example examples expected result results answer prints print printed gives give "
+    "given is the for and so then returns return outputs it a program should will be becomes yields produces".split()
 )
 BETWEEN = 12  # words that may stand between an input and its output in a text
 MOST_LINES = 30  # of an input that is divided by running a right program on its parts
@@ -106,7 +109,7 @@ def examples_in(statement: str) -> list[Case]:
     parts: list[tuple[str, list[str]]] = []
     for line in statement.splitlines():
         if mark := MARK.match(line):
-            parts.append((mark["kind"].lower(), [mark["rest"] or ""]))
+            parts.append((KINDS.get(kind := mark["kind"].lower(), kind), [mark["rest"] or ""]))
         elif END.match(line):
             parts.append(("", []))
         elif parts:
@@ -123,7 +126,7 @@ async def shown_by(problem: Program, run: Run | None) -> Shown:
     examples = [*problem.public, *examples_in(problem.statement)]
     cases = [case for given, out in examples for case in divided(given, out)]
     if run is not None:
-        for given, out in problem.public:
+        for given, out in examples:
             cases += await divided_by_running(given, out, run)
     as_words = [(words(given), words(out)) for given, out in examples]
     single = [(words(given), words(out)) for given, out in dict.fromkeys(cases)]

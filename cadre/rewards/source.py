@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 GIVING = (ast.Return, ast.Yield, ast.YieldFrom)
+MOST_SHORTER = 16  # versions of a source that lack a use of the helper
 LONGEST = 2000  # letters of a call that is looked for in a text
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -38,27 +39,40 @@ def is_call(node: ast.AST | None, name: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
 
-def reached(tree: ast.Module, name: str) -> list[ast.FunctionDef]:
-    """The function of that name and those at the top level that it names, or that these name, and so on."""
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    found, waiting = dict[str, ast.FunctionDef](), [name]
+def reached(tree: ast.Module, name: str) -> list[ast.stmt]:
+    """Return the top-level statements that define `name`, the names in these, and so on."""
+    found, waiting, seen = list[ast.stmt](), [name], set[str]()
     while waiting:
-        if (called := waiting.pop()) in functions and called not in found:
-            found[called] = functions[called]
-            waiting += [node.id for node in ast.walk(functions[called]) if isinstance(node, ast.Name)]
-    return list(found.values())
+        if (wanted := waiting.pop()) in seen:
+            continue
+        seen.add(wanted)
+        for node in tree.body:
+            again = isinstance(node, ast.Assign) and wanted == name  # `entry = helper(entry)` calls nothing in `entry`
+            if not again and any(binds(part, wanted) for part in heads(node)):
+                found.append(node)
+                waiting += [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
+    return found
 
 
-def calls(function: ast.FunctionDef, name: str) -> bool:
+def heads(statement: ast.stmt) -> list[ast.AST]:
+    """Return the parts of a statement that bind names around it: not the body of a function or a class."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [statement]
+    return list(ast.walk(statement))
+
+
+def calls(statement: ast.stmt, name: str) -> bool:
     """Whether it calls `name`, or hands it to others or to another name, as in `map(name, items)`. Whether anything
     hangs on that is found by running it (`cadre.rewards.pairs`)."""
-    return any(is_call(node, name) or any(map(is_name(name), handed_on(node))) for node in ast.walk(function))
+    return any(is_call(node, name) or any(map(is_name(name), handed_on(node))) for node in ast.walk(statement))
 
 
 def handed_on(node: ast.AST) -> list[ast.expr]:
-    """What a call is given, or an assignment gives a name."""
+    """Return the arguments of a call, the value of an assignment, or the decorators of a function."""
     if isinstance(node, ast.Call):
         return [*node.args, *(keyword.value for keyword in node.keywords)]
+    if isinstance(node, ast.FunctionDef):
+        return node.decorator_list
     return [node.value] if isinstance(node, ast.Assign) else []
 
 
@@ -107,7 +121,7 @@ def use(request: dict[str, Any]) -> dict[str, bool]:
     theirs, ours = ast.parse(request["helping"]), ast.parse(request["main"])
     helper, main = function_of(theirs, request["helper"]), function_of(ours, request["entry"])
     own = any(binds(node, request["helper"]) for node in ast.walk(ours))  # its own one, in place of the other's
-    called = not own and any(calls(function, request["helper"]) for function in reached(ours, request["entry"]))
+    called = not own and any(calls(node, request["helper"]) for node in reached(ours, request["entry"]))
     return {
         "helps": returns_something(helper),
         "defined": returns_something(main),
@@ -137,8 +151,12 @@ def calls_in(text: str, name: str) -> set[str]:
     """The calls of `name` on plain values that stand in a text, such as a problem's examples, as Python writes them."""
     starts = [match.start() for match in re.finditer(rf"(?<!def )(?<!\w){re.escape(name)}\s*\(", text)]
     found = [call_at(text[start : start + LONGEST]) for start in starts]
-    names = [[node for node in ast.walk(call) if isinstance(node, ast.Name)] if call else [] for call in found]
-    return {ast.unparse(call) for call, own in zip(found, names, strict=True) if call and len(own) == 1}
+    names = [[node.id for node in ast.walk(call) if isinstance(node, ast.Name)] if call else [] for call in found]
+    return {
+        ast.unparse(call)
+        for call, used in zip(found, names, strict=True)
+        if call and used.count(name) == 1 and {*used} <= VALUES | {name} and looks_at_values(call, name)
+    }
 
 
 def call_at(text: str) -> ast.expr | None:
@@ -302,6 +320,76 @@ def gated(request: dict[str, Any]) -> str:
     return ast.unparse(ast.fix_missing_locations(Gates(tree, request["helper"]).visit(tree)))
 
 
+def without_a_use(request: dict[str, Any]) -> list[str]:
+    """Return up to `MOST_SHORTER` versions of the source that each lack one use of `helper`: an expression that hangs
+    on it is replaced by a part that does not, or a statement is left out, or replaced by its body. A version that
+    passes with a helper that works out nothing shows that the source has the whole answer itself."""
+    tree = ast.parse(request["source"])
+    values = Gates(tree, request["helper"]).names
+    uses = values | changed_by(tree, values)
+    shorter: list[tuple[bool, int, str]] = []  # those of a `return` first, then the longest
+
+    def add(of_return: bool, weight: int) -> None:
+        shorter.append((not of_return, -weight, ast.unparse(ast.fix_missing_locations(tree))))
+
+    for parent in list(ast.walk(tree)):
+        for name, block in ast.iter_fields(parent):
+            if not isinstance(block, list) or not any(isinstance(one, ast.stmt) for one in block):
+                continue
+            for place, statement in enumerate(list(block)):
+                if isinstance(statement, ast.FunctionDef):
+                    decorators = statement.decorator_list
+                    kept = [one for one in decorators if not mentions(one, uses)]
+                    if kept != decorators:
+                        statement.decorator_list = kept
+                        add(True, len(decorators))
+                        statement.decorator_list = decorators
+                    continue
+                if not mentions(statement, uses) or isinstance(statement, ast.ClassDef):
+                    continue
+                bodies = [] if isinstance(statement, ast.Return | ast.Assign) else [[ast.Pass()], *bodies_of(statement)]
+                for body in bodies:
+                    setattr(parent, name, [*block[:place], *body, *block[place + 1 :]])
+                    add(False, 1)
+                setattr(parent, name, block)
+                if isinstance(statement, ast.Return | ast.Assign) and (value := statement.value) is not None:
+                    called = [node for node in ast.walk(value) if is_call(node, request["helper"])]
+                    given = [part for call in called for part in ast.walk(call)]  # what the helper itself is about
+                    for part in [one for one in list(ast.walk(value))[1:] if one not in given]:
+                        loads = isinstance(getattr(part, "ctx", ast.Load()), ast.Load)
+                        if (
+                            isinstance(part, ast.expr)
+                            and loads
+                            and not isinstance(part, ast.Constant | ast.Starred)
+                            and not mentions(part, values)
+                        ):
+                            statement.value = part
+                            add(isinstance(statement, ast.Return), len(ast.unparse(part)))
+                    statement.value = value
+    return list(dict.fromkeys(source for *_, source in sorted(shorter)))[:MOST_SHORTER]
+
+
+def bodies_of(statement: ast.stmt) -> list[list[ast.stmt]]:
+    """Return the blocks of a compound statement."""
+    blocks = [getattr(statement, name, []) for name in ("body", "orelse")]
+    return [block for block in [*blocks, *(case.body for case in getattr(statement, "cases", []))] if block]
+
+
+def changed_by(tree: ast.Module, names: set[str]) -> set[str]:
+    """Return the names of what statements such as `helper(items)` may change, of functions with `names` inside, and of
+    their parameters with `names` in the default."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and mentions(node, names):
+            found |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        if isinstance(node, ast.FunctionDef) and mentions(node, names):
+            found.add(node.name)
+            defaults = [*node.args.defaults, *(one for one in node.args.kw_defaults if one is not None)]
+            if any(mentions(default, names) for default in defaults):
+                found |= {argument.arg for argument in [*node.args.args, *node.args.kwonlyargs]}
+    return found
+
+
 QUESTIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "use": use,
     "asserts": asserts,
@@ -309,6 +397,7 @@ QUESTIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "gated": gated,
     "mutants": mutants,
     "plain": plain,
+    "without_a_use": without_a_use,
 }
 
 

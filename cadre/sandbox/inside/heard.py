@@ -6,6 +6,8 @@ of a shown one if what it is given is equal, or is the same in another spelling 
 text shows both in words, as "for 3 it is 9" does.
 """
 
+import ast
+import cmath
 import copy
 import inspect
 import itertools
@@ -19,11 +21,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeGuard
 
 HOLDING = (list, tuple, set, frozenset, dict, range, deque)
+VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 UNORDERED = (set, frozenset, dict)
 NUMBERS = (bool, int, float, Decimal, Fraction)
+CLOSE = 1e-4  # two numbers that differ by less are one, unless both are whole
+LINES = 4  # over which the arguments of an example may stand
 # What an assert on values may name (`cadre.rewards.source`), beside what is built in.
 NAMES = {kind.__name__: kind for kind in (Counter, OrderedDict, defaultdict, deque, Decimal, Fraction)} | {"math": math}
 MOST_CALLS, MOST_SCALARS = 2000, 5000  # of a test; of a value
@@ -32,6 +37,12 @@ TOKEN = re.compile(
     r"""(?P<quoted>"[^"\n]*"|(?<!\w)'[^'\n]*'(?!\w))|(?P<number>[-+]?\d[\d_]*(?:\.\d+)?(?:[eE][-+]?\d+)?)|"""
     r"(?P<word>[^\W\d]\w*|[-=]+>|[→➞⇒=:\n])"
 )
+# Where an example's arguments begin, after `Input:` or as `name = value`; and what stands about such an example.
+ARGUMENTS = re.compile(
+    r"""\binputs?\s*\d*\W*?:[\s*`]*(?=[-\[({"'\w])|(?<![\w.,(\[])(?=[A-Za-z_]\w*\s*=(?!=))""", re.IGNORECASE
+)
+EXAMPLE = re.compile(r"input|output|result|returns?\b|answer|gives|expected|[-=]>|[→➞⇒]", re.IGNORECASE)
+ABOUT = 80  # letters before and after
 SAID: dict[str, Any] = {"true": True, "yes": True, "false": False, "no": False, "none": None, "null": None}
 RAISED = object()  # the answer of a call that raised
 
@@ -53,9 +64,17 @@ class Recorder:
         self.calls: list[Call] = []
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        bound = self.signature.bind(*arguments, **keywords)
+        # An iterator is read once: its items are recorded, and the function gets an iterator over them.
+        runs = [hasattr(type(value), "__next__") for value in (*arguments, *keywords.values())]
+        held = [listed(value) for value in (*arguments, *keywords.values())]
+        bound = self.signature.bind(*held[: len(arguments)], **dict(zip(keywords, held[len(arguments) :], strict=True)))
         bound.apply_defaults()
         given, answer = copied(dict(bound.arguments)), RAISED
+        handed = [iter(value) if run else value for value, run in zip(held, runs, strict=True)]
+        arguments, keywords = (
+            tuple(handed[: len(arguments)]),
+            dict(zip(keywords, handed[len(arguments) :], strict=True)),
+        )
         defaults = {name: parameter.default for name, parameter in self.signature.parameters.items()}
         told = [value for name, value in given.items() if not equal(value, defaults[name])]
         try:
@@ -75,6 +94,15 @@ class Recorder:
         return self.calls
 
 
+def listed(value: Any) -> Any:
+    """Return the items of an iterator or of a dictionary's view as a list, and any other value as it is."""
+    if isinstance(value, VIEWS) or hasattr(type(value), "__next__"):
+        return [listed(item) for item in itertools.islice(value, MOST_SCALARS)]
+    if type(value) in (list, tuple):
+        return type(value)(map(listed, value))
+    return value
+
+
 def copied(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
@@ -88,13 +116,42 @@ def respelt(right: str, entry: str, shown: list[str], lines: list[str], text: st
     exec(compile(right, "<right>", "exec"), scope)  # noqa: S102 - behind the sandbox's layers
     recorder = Recorder(scope[entry])
     known = [call for line in shown for call in recorder.calls_of(line, entry)]
+    for values_given in arguments_in(text):
+        if len(values_given) <= len(recorder.signature.parameters):
+            known += recorder.calls_of(f"{entry}(*{values_given!r})", entry)
     tokens = tokens_of(text)
     made = [recorder.calls_of(line, entry) for line in lines]
     return [
         place
         for place, calls in enumerate(made)
-        if any(is_in_words(one, tokens) or any(is_copy(one, other) for other in known) for one in calls)
+        if any(
+            is_in_words(one, tokens) or is_sentence(one, text) or any(is_copy(one, other) for other in known)
+            for one in calls
+        )
     ]
+
+
+def arguments_in(text: str) -> list[list[Any]]:
+    """Return the arguments of examples such as `Input: nums = [3, 2], target = 5`, on one line or on several."""
+    found: list[list[Any]] = []
+    for match in ARGUMENTS.finditer(text):
+        if not EXAMPLE.search(text[max(0, match.start() - ABOUT) : match.end() + ABOUT]):
+            continue
+        lines = text[match.end() :].splitlines()[:LINES]
+        for count in range(1, len(lines) + 1):
+            line = ", ".join(one.strip(" `*.,;") for one in lines[:count])
+            try:
+                call = ast.parse(f"f({line})", mode="eval").body
+                assert isinstance(call, ast.Call)
+                given = [*call.args, *(keyword.value for keyword in call.keywords)]
+                found.append([SAID[node.id] if is_said(node) else ast.literal_eval(node) for node in given])
+            except (SyntaxError, ValueError, TypeError, AssertionError, MemoryError, RecursionError):
+                continue
+    return [given for given in found if given]
+
+
+def is_said(node: ast.expr) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and node.id in SAID
 
 
 def is_copy(one: Call, other: Call) -> bool:
@@ -103,8 +160,20 @@ def is_copy(one: Call, other: Call) -> bool:
         return False
     if all(equal(value, other.given[name]) for name, value in one.given.items()):
         return True
-    alike = all(same(value, other.given[name]) for name, value in one.given.items())
-    return alike and (one.answer is other.answer or same(one.answer, other.answer))
+    if not all(same(value, other.given[name]) for name, value in one.given.items()):
+        return False
+    if any(isinstance(value, bytes | bytearray) for value in one.given.values()) and same(
+        letters(one.answer), other.answer
+    ):
+        return True
+    return one.answer is other.answer or same(one.answer, other.answer)
+
+
+def letters(value: Any) -> Any:
+    """Return what a function of a text gives where it was given bytes: letters for their numbers."""
+    if type(value) is int and 0 <= value < 256:
+        return chr(value)
+    return type(value)(map(letters, value)) if type(value) in (list, tuple, set) else value
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -116,8 +185,11 @@ def equal(one: Any, other: Any) -> bool:
 
 def same(one: Any, other: Any) -> bool:
     """Whether two values are equal, or hold the same scalars one after the other, in any order where one of them has
-    none; in whatever kinds of containers, a text being one of letters, and numbers to six digits."""
+    none; in whatever kinds of containers, a text being one of letters, and numbers that are not whole to four digits.
+    Texts of the same words are the same."""
     if equal(one, other):
+        return True
+    if isinstance(one, str) and isinstance(other, str) and one.split() == other.split() != []:
         return True
     unordered = isinstance(one, UNORDERED) or isinstance(other, UNORDERED)
     if isinstance(one, dict) and isinstance(other, dict):
@@ -138,12 +210,17 @@ def order(row: list[Any]) -> list[tuple[bool, float, str]]:
 
 
 def same_scalar(one: Any, other: Any) -> bool:
-    if isinstance(one, NUMBERS) and isinstance(other, NUMBERS):
-        try:
-            return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
-        except OverflowError:
-            return False
-    return equal(one, other)
+    if equal(one, other):
+        return True
+    if not isinstance(one, (*NUMBERS, complex)) or not isinstance(other, (*NUMBERS, complex)):
+        return False
+    try:
+        if isinstance(one, complex) or isinstance(other, complex):
+            return cmath.isclose(complex(one), complex(other), rel_tol=CLOSE, abs_tol=1e-9)
+        whole = one == int(one) and other == int(other)
+        return not whole and math.isclose(one, other, rel_tol=CLOSE, abs_tol=1e-9)
+    except (OverflowError, ValueError):  # of infinity and what is no number
+        return False
 
 
 def spellings(value: Any) -> list[list[list[Any]]]:
@@ -154,11 +231,17 @@ def spellings(value: Any) -> list[list[list[Any]]]:
     if isinstance(value, bytes | bytearray):
         return [[[number] for number in value], [[letter] for letter in value.decode("latin-1")]]
     if isinstance(value, dict):
-        return [*spellings(list(value)), *spellings(list(value.items()))]
+        listed_values = spellings(list(value.values())) if is_list_like(value) else []
+        return [*spellings(list(value)), *spellings(list(value.items())), *listed_values]
     if isinstance(value, HOLDING):
         held = [spellings(item) for item in itertools.islice(value, MOST_SCALARS)]
         return [[list(itertools.chain.from_iterable(ways[which])) for ways in held] for which in (0, -1)]
     return [[[value]]]
+
+
+def is_list_like(value: dict[Any, Any]) -> bool:
+    """Whether a dictionary has the places of a list as its keys."""
+    return bool(value) and sorted(value, key=repr) == sorted(range(len(value)), key=repr)
 
 
 def number_of(text: str) -> float | None:
@@ -193,6 +276,21 @@ def is_in_words(call: Call, tokens: list[Token]) -> bool:
     if not given or not answer or equal(given, answer) or len(given) + len(answer) > len(tokens):
         return False
     return appear(given, answer, tokens) or appear(answer, given, tokens)
+
+
+def is_sentence(call: Call, text: str) -> bool:
+    """Whether a text has the words of a call's only argument and then, a few words later, those of its answer."""
+    if len(call.told) != 1 or not isinstance(call.told[0], str) or not isinstance(call.answer, str):
+        return False
+    given, answer = call.told[0].split(), call.answer.split()
+    if len(given) < 2 or not answer or given == answer:
+        return False
+    said = [word.strip(".,;:!?`*\"'()") for word in text.split()]
+    for start in range(len(said)):
+        end = start + len(given)
+        if said[start:end] == given:
+            return any(said[place : place + len(answer)] == answer for place in range(end + 1, end + 1 + GAP))
+    return False
 
 
 def values(value: Any) -> Iterator[Any]:
@@ -232,7 +330,9 @@ def shows(token: Token, value: Any) -> bool:
     """Whether a token stands for a value; a word only for a text of its letters, which one letter is too few for."""
     shown, word = token
     if isinstance(value, str):
-        return shown == value and len(value) > word  # a mere word needs two letters, a quoted text one
+        return (
+            isinstance(shown, str) and (shown == value or shown.split() == value.split() != []) and len(value) > word
+        )  # a mere word needs two letters, a quoted text one
     if word or isinstance(shown, str):
         return False
     if any(isinstance(one, bool) or one is None for one in (shown, value)):
