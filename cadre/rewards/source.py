@@ -347,8 +347,9 @@ def without_a_use(request: dict[str, Any]) -> list[str]:
                     continue
                 if not mentions(statement, uses) or isinstance(statement, ast.ClassDef):
                     continue
-                bodies = [] if isinstance(statement, ast.Return | ast.Assign) else [[ast.Pass()], *bodies_of(statement)]
-                for body in bodies:
+                nothing: list[ast.stmt] = [ast.Pass()]
+                whole = isinstance(statement, ast.Return | ast.Assign)
+                for body in [] if whole else [nothing, *bodies_of(statement)]:
                     setattr(parent, name, [*block[:place], *body, *block[place + 1 :]])
                     add(False, 1)
                 setattr(parent, name, block)
