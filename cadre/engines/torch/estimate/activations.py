@@ -66,9 +66,13 @@ def _with_plain_positions(config: Any) -> Any:
 
 
 def _llama_of(text: Any) -> LlamaConfig:
-    """A Llama model of the sizes of another. Of experts it has as many as a token is given."""
-    heads = text.num_attention_heads
+    """Return the configuration of a Llama model of the sizes of another, with as many experts as a token is given.
+
+    A model without attention heads counts as one head; of sizes that differ by layer the largest counts.
+    """
+    heads = getattr(text, "num_attention_heads", None) or 1
     inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    heads, inner = (max(size) if isinstance(size, list | tuple) else size for size in (heads, inner))
     experts = getattr(text, "num_experts_per_tok", None) or 0
     return LlamaConfig(
         vocab_size=text.vocab_size,

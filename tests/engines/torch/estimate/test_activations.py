@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Model
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Model
 
 from cadre.engines.torch.base.loading import autocast
 from cadre.engines.torch.base.lora import Adapters
@@ -86,3 +86,10 @@ def test_what_looks_at_numbers_is_estimated_as_a_llama_model_of_its_sizes(monkey
 
     monkeypatch.setattr(Qwen3Model, "forward", looks)
     assert activations(str(folders["qwen3"]), policy, False, TOKENS + 1) == pytest.approx(wanted, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["mamba", "falcon_mamba"])
+def test_a_model_without_attention_heads_is_estimated(tmp_path: Path, kind: str) -> None:
+    config = AutoConfig.for_model(kind, vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    assert activations(str(tmp_path), PolicyConfig(model="-", device="cpu"), False, TOKENS) > 4 * TOKENS * 32
