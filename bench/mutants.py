@@ -52,7 +52,6 @@ OF_OPTIMISERS = "tests/learn/test_optimiser.py::"
 OF_PREFIX_TREES = "tests/learn/test_prefix_tree.py::"
 OF_LEARNING = "tests/engines/torch/learning/test_trainer.py::"
 OF_GRADIENTS = "tests/engines/torch/learning/test_gradients.py::"
-OF_LOGPROBS = "tests/engines/torch/learning/test_token_logprobs.py::"
 OF_PREFIX_FORWARDS = "tests/engines/torch/learning/test_prefix_tree_forward.py::"
 OF_LORA = "tests/engines/torch/base/test_lora.py::"
 OF_FAMILIES = "tests/engines/torch/test_families.py::"
@@ -178,7 +177,7 @@ MUTANTS = (
         ADVANTAGES + "filters.py",
         "return node.share / len(node.samples[scored.decision.role])",
         "return 1.0 / len(node.samples[scored.decision.role])",
-        (OF_TREES + "test_an_episode_weighs_the_same_wherever_it_parted_from_others",),
+        (OF_TREES + "test_what_weighs_alike_in_an_update_of_one_policy",),
     ),
     Mutant(
         "end of sequence left out of the mask",
@@ -199,7 +198,7 @@ MUTANTS = (
         "cadre/engines/torch/learning/token_logprobs.py",
         "scores = scores / chunk.temperatures.unsqueeze(1)",
         "scores = scores * 1.0",
-        (OF_LOGPROBS + "test_a_log_probability_and_an_entropy_by_hand",),
+        (OF_LEARNING + "test_log_probabilities_are_those_at_the_temperature_of_the_sample",),
     ),
     Mutant(
         "old log-probabilities from the learner instead of the sampler",

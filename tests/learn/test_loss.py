@@ -28,14 +28,14 @@ def each(weight, rows=1):
 
 
 def test_by_hand():
-    # Ratios 1.5, 0.5, 1.5, 0.5, 1.1 and advantages 1, 1, -1, -1, 2:
-    # min(1.5, 1.3) = 1.3; min(0.5, 0.8) = 0.5; min(-1.5, -1.3) = -1.5; min(-0.5, -0.8) = -0.8; min(2.2, 2.2) = 2.2
+    # Ratios 1.5, 0.5, 1.5, 0.5, 1.1 and advantages 1, 1, -1, -2, 2 (with -1 in place of -2 swapped bounds cancel out):
+    # min(1.5, 1.3) = 1.3; min(0.5, 0.8) = 0.5; min(-1.5, -1.3) = -1.5; min(-1, -1.6) = -1.6; min(2.2, 2.2) = 2.2
     ratios = column(1.5, 0.5, 1.5, 0.5, 1.1)
     old = column(-1.0, -2.0, -0.5, -3.0, -1.5)
-    advantages = column(1.0, 1.0, -1.0, -1.0, 2.0)
+    advantages = column(1.0, 1.0, -1.0, -2.0, 2.0)
     mask = torch.ones(1, 5, dtype=torch.bool)
     loss, figures = policy_loss(tokens(old + ratios.log(), old, advantages, mask), each(1 / 10), CONFIG)
-    assert float(loss) == pytest.approx(-(1.3 + 0.5 - 1.5 - 0.8 + 2.2) / 10)
+    assert float(loss) == pytest.approx(-(1.3 + 0.5 - 1.5 - 1.6 + 2.2) / 10)
     assert int(figures["clipped"]) == 2
     assert float(figures["ratio"]) == pytest.approx(5.1)
     logs = [math.log(ratio) for ratio in (1.5, 0.5, 1.5, 0.5, 1.1)]

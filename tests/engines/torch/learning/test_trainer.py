@@ -122,6 +122,13 @@ def test_the_stop_token_is_trained_and_prompt_and_padding_are_not(learner):
     assert all(torch.allclose(weight.grad, caught[name], atol=1e-6) for name, weight in model.named_parameters())
 
 
+def test_log_probabilities_are_those_at_the_temperature_of_the_sample(learner):
+    mine = learner()
+    (drawn,) = sample(mine, request("go", 4, 1, temperature=0.5))
+    data = [dataclasses.replace(datum(one, (-1.0) ** k), temperature=0.5) for k, one in enumerate(drawn)]
+    assert update(mine, data)["p"]["logprob_gap_max"] < 1e-4
+
+
 def test_an_update_without_spread_moves_nothing(learner, monkeypatch):
     mine = learner(learning_rate=1e-2)
     data = rollouts(mine, advantage=lambda k: 0.0)
