@@ -27,7 +27,7 @@ def refused(*overrides: str, recipe: str = "plan-path") -> str:
     return ""
 
 
-@pytest.mark.parametrize("name", ALGORITHMS.keys() - {"custom"})
+@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - {"custom"}))
 def test_every_algorithm_with_one_sample(name: str) -> None:
     message = refused(f"algorithm={name}", "algorithm.k=1", recipe=RECIPES.get(name, "plan-path"))
     assert ("algorithm.k: got 1" in message) == (name in REFUSED), message
