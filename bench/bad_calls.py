@@ -82,7 +82,7 @@ def _outcome(arguments: list[str]) -> Outcome:
 def _fault(command: str, done: Done) -> str:
     if done.code != 2:
         return f"exit code {done.code}: {(done.err or done.out)[-200:]!r}"
-    told = done.err.splitlines()
+    told = [line for line in done.err.splitlines() if not line.startswith("imports ")]
     # The contract of an environment is told with all that is wrong at once.
     good = told and all(line.startswith("error: ") for line in told) and (len(told) == 1 or command == "check")
     return "" if good else f"not one paragraph: {done.err[:300]!r}"

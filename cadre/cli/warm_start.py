@@ -16,9 +16,8 @@ from cadre.experiment.build import ask_hub
 from cadre.experiment.experiment import Experiment
 from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run, goes_on, in_new_folder, must_be_free
-from cadre.experiment.target import note_imports, tell_imports
 from cadre.experiment.warm_start import WarmStart
-from cadre.settings.trust import admit
+from cadre.settings.trust import admit, note_imports, tell_imports
 from cadre.team import Metrics
 from cadre.types import Datum
 

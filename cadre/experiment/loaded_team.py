@@ -23,10 +23,11 @@ from cadre.experiment.experiment import Experiment
 from cadre.experiment.report import Report, SampledReport
 from cadre.experiment.resolve import resolve_for_evaluation
 from cadre.experiment.run_directory import Run
-from cadre.experiment.target import Target, tell_imports
+from cadre.experiment.target import Target
 from cadre.experiment.trees import table
 from cadre.experiment.trees.format import KeptTree
 from cadre.rollout.grow import Rollout
+from cadre.settings.trust import tell_imports
 from cadre.team import Team, closed_on_failure
 from cadre.types import Task, Tree
 

@@ -14,10 +14,10 @@ from cadre.experiment.paths import located_in, roots_of
 from cadre.experiment.recipes import read_recipe
 from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run, goes_on, new_run, note_command
-from cadre.experiment.target import note_imports, own_settings, tell_imports
+from cadre.experiment.target import own_settings
 from cadre.experiment.trees import keep
 from cadre.settings.section import merged
-from cadre.settings.trust import admit, note_begun
+from cadre.settings.trust import admit, note_begun, note_imports, tell_imports
 from cadre.settings.yaml_file import overridden
 
 # Settings that say how long to train, what to keep and where to run, not how what was made so far came about.

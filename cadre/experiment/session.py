@@ -24,9 +24,8 @@ from cadre.experiment.progress import Progress
 from cadre.experiment.resume import adopt, changed
 from cadre.experiment.run_directory import Run
 from cadre.experiment.same_tasks import digests, refuse_others
-from cadre.experiment.target import tell_imports
 from cadre.learn.token_notes import TokenNotes
-from cadre.settings.trust import only_reading
+from cadre.settings.trust import only_reading, tell_imports
 from cadre.settings.user_imports import files_held
 from cadre.team import Team, closed_on_failure
 

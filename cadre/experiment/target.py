@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cadre.env import Env
-from cadre.errors import ConfigError, one_line
+from cadre.errors import ConfigError
 from cadre.experiment.adapters import is_adapter
 from cadre.experiment.config import Config, parse
 from cadre.experiment.paths import relocated
 from cadre.experiment.recipes import read_recipe
-from cadre.settings.trust import Code, admit
+from cadre.settings.trust import admit, note_imports
 from cadre.settings.yaml_file import Raw, merge, overridden, override, parse_yaml, read
 
 OF_DATA = ("train", "test")  # which are `data` where that is set
@@ -73,23 +72,6 @@ def own_settings(recipe: Raw, overrides: Sequence[str], changes: Mapping[str, An
     none, and is left out."""
     merge(recipe, {name: value for name, value in (changes or {}).items() if "*" not in str(value)})
     return overridden(recipe, [pair for pair in overrides if "*" not in pair.partition("=")[0]])
-
-
-# The files that the configuration which was admitted last imports, until they are named.
-_imports: list[Code] = []
-
-
-def note_imports(files: Sequence[Code]) -> None:
-    """Keep the files that the configuration of a run imports for `tell_imports`."""
-    _imports[:] = files
-
-
-def tell_imports() -> None:
-    """Name on stderr the files that the configuration of a run imports: once all that is refused is refused, so that
-    an error stands alone."""
-    for code in _imports:
-        sys.stderr.write(f"imports {one_line(code.what)} ({one_line(code.setting)})\n")
-    _imports.clear()
 
 
 def _frozen_since(run: Path, config: Config) -> Iterator[str]:

@@ -11,7 +11,8 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, one_line
 
 FLAG = "--trust"
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -50,6 +51,7 @@ def check_code(setting: str, path: Path) -> None:
     for folder in _distrusted:
         if lies_in(path, folder):
             raise ConfigError(refused([f"{path} ({setting})"], folder))
+    tell_imports()  # before anything of the user's runs, which may end the process
 
 
 def lies_in(path: Path, folder: Path) -> bool:
@@ -67,6 +69,22 @@ class Code:
     setting: str
     what: str
     file: Path | None = None
+
+
+# The files that the configuration of a run imports, until they are named.
+_unnamed_imports: list[Code] = []
+
+
+def note_imports(files: Sequence[Code]) -> None:
+    """Keep the files that the configuration of a run imports, to be named before the first of them runs."""
+    _unnamed_imports[:] = files
+
+
+def tell_imports() -> None:
+    """Name the kept files on stderr, once. Called by `check_code`, and where a run begins without an import."""
+    for code in _unnamed_imports:
+        sys.stderr.write(f"imports {one_line(code.what)} ({one_line(code.setting)})\n")
+    _unnamed_imports.clear()
 
 
 def code_of(raw: Any, setting: str = "") -> Iterator[Code]:

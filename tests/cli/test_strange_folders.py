@@ -132,6 +132,15 @@ def test_a_file_elsewhere_is_named_and_played(run: Path) -> None:
     assert "games.py (env)" in done.err
 
 
+def test_a_file_is_named_before_it_runs(run: Path, tmp_path: Path) -> None:
+    """A file beside the run may have come with it, and may end the process."""
+    file, _ = trap(tmp_path)
+    file.write_text(f"import sys\nsys.stderr.write('RAN')\n{file.read_text()}")
+    changed(run, lambda config: config.update(env=f"{file}:Pair"))
+    done = call(*PLAYING["eval"])
+    assert done.err.index(f"imports {file} (env)") < done.err.index("RAN")
+
+
 @pytest.mark.parametrize("way", ["a link in the folder", "a link into the folder", "a way around", "a folder below"])
 def test_ways_into_the_folder(way: str, run: Path, tmp_path: Path) -> None:
     file, marker = trap(run, "below/evil.py" if way == "a folder below" else "evil.py")
