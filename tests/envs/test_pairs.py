@@ -107,7 +107,10 @@ def test_a_function_bound_otherwise_may_solve_the_task_and_is_not_paid(main: str
     ("aux", "main"),
     [
         (AUX, "from __future__ import annotations\ndef twice(n: Any) -> Any:\n    return aux(n) + n"),
-        (AUX, "def twice(n):\n    a, b = map(aux, [n, n])\n    return a + b"),
+        (
+            "def aux(number):\n    return number + 1",
+            "def twice(n):\n    a, b = map(aux, [n, n])\n    return a + b - 2",
+        ),
         (AUX, "def twice(n):\n    same = aux\n    return same(n) + n"),
         (AUX, "def half(n):\n    return aux(n)\n\ndef twice(n):\n    return half(n) + n"),
         ("def aux(n):\n    yield n\n    yield n", "def twice(n):\n    a, b = aux(n)\n    return a + b"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -185,5 +186,6 @@ except cadre.errors.ConfigError as error:
 
 
 def test_importing_is_lazy_and_threads_are_settled_before_torch() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    shell = {name: value for name, value in os.environ.items() if name != "CADRE_USER_FOLDERS"}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=shell)
     assert done.stdout.splitlines() == ["module 'cadre' has no attribute 'tain'", "False 5000"]

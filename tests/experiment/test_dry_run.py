@@ -220,7 +220,7 @@ def test_tool_calls_are_turns_of_their_own(shape: str, drawn: int, speaker: Path
     assert (unplayable.rounds, unplayable.samples, unplayable.tool_calls) == (1, {"a": 2}, 0)
 
 
-TOOLED = """
+OFFERS_TOOLS = """
 from cadre.env import Env
 from cadre.types import Message, Observation, Reward, Task, Tool
 
@@ -259,7 +259,7 @@ class Tooled(Env):
 def test_a_template_that_forgets_calls_is_refused_before_weights_load(
     tmp_path: Path, change: str, refused: bool
 ) -> None:
-    (tmp_path / "tooled.py").write_text(TOOLED)
+    (tmp_path / "tooled.py").write_text(OFFERS_TOOLS)
     tiny.build(tmp_path / "model", template=forms.OFFER + change + forms.chat(forms.FORMS["hermes"], offer=""))
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(

@@ -192,11 +192,16 @@ def test_weights_against_the_mismatch(kind: str, level: str) -> None:
 
 
 def test_kl_to_the_reference() -> None:
-    """k2 beside the loss (TRL has k3, whose gradient is another: arXiv 2510.01555), in the same aggregate."""
+    """k2 beside the loss (TRL has k3, whose gradient is another: arXiv 2510.01555), in the same aggregate; each token
+    weighed by its ratio, which has no gradient, as the expectation is that of the present policy."""
+    ratios = [[math.exp(a - b) for a, b in zip(*rows, strict=True)] for rows in zip(NEW, OLD, strict=True)]
 
     def theirs(new: Rows) -> float:
         losses = clipped(new, 0.2, 0.2)
-        apart = [[(a - b) ** 2 / 2 for a, b in zip(*rows, strict=True)] for rows in zip(new, REFERENCE, strict=True)]
+        apart = [
+            [ratio * (a - b) ** 2 / 2 for a, b, ratio in zip(*rows, strict=True)]
+            for rows in zip(new, REFERENCE, ratios, strict=True)
+        ]
         return grpo([[a + 0.3 * b for a, b in zip(*rows, strict=True)] for rows in zip(losses, apart, strict=True)])
 
     assert_equal(LossConfig(kl=0.3, aggregate="sequence_mean"), theirs)

@@ -90,10 +90,11 @@ def check_tokens(
     written = set(stops) | {tokenizer.bos_token_id} - {None}
     for template in templates.values() if beyond else ():
         first = (Message("user", "x"),)
-        written |= set(template.prompt_ids(first, None, stops))
-        # A template for single turns may refuse an earlier one.
-        with contextlib.suppress(EngineError):
-            written |= set(template.prompt_ids((*first, Message("assistant", "y"), *first), None, stops))
+        # A template for single turns may refuse an earlier one, and a tokenizer without an unknown token raises a plain
+        # Exception for words that it lacks: such a conversation is not one that the model can have.
+        for conversation in (first, (*first, Message("assistant", "y"), *first)):
+            with contextlib.suppress(Exception):
+                written |= set(template.prompt_ids(conversation, None, stops))
     if needed := sorted(index for index in written if index >= rows):
         token = beyond.get(needed[0])
         named = f"{token!r} has" if token is not None else "an end of turn in the generation config has"

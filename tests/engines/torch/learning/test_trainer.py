@@ -237,7 +237,7 @@ def test_three_updates_that_are_not_finite_stop_with_the_sequence_saved(learner,
     (saved,) = (tmp_path / "here").iterdir()
     assert str(saved) in str(caught.value)
     assert json.loads(saved.read_text())["token_ids"] == list(bad.token_ids)
-    assert all(math.isnan(value) for value in json.loads(saved.read_text())["advantages"][5:])
+    assert all(value is None for value in json.loads(saved.read_text())["advantages"][5:])
     assert all(torch.equal(before[name], value) for name, value in weights(mine).items())
 
 
