@@ -352,7 +352,7 @@ MUTANTS = (
         "cadre/learn/prefix_tree_attention.py",
         "return _additive((distance >= 0) & (distance < window), dtype)",
         "return _additive((distance >= 0) & (distance <= window), dtype)",
-        (OF_PREFIX_FORWARDS + "test_gradients_are_those_of_padding[gemma2]",),
+        (OF_PREFIX_FORWARDS + "test_gradients_are_those_of_padding[gemma3]",),
     ),
     Mutant(
         "dropout on while learning",
