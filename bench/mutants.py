@@ -345,7 +345,7 @@ MUTANTS = (
         "cadre/learn/prefix_tree.py",
         "under = (key <= query) & (query < ends[key])",
         "under = (key <= query) & (query <= ends[key])",
-        (OF_PREFIX_TREES + "test_every_ancestor_is_attended_to_once",),
+        (OF_PREFIX_FORWARDS + "test_flex_attention[llama]",),
     ),
     Mutant(
         "sliding window off by one",
@@ -429,13 +429,6 @@ MUTANTS = (
         (OF_TREES + "test_the_ramp_ends_where_the_observation_allows_no_more",),
     ),
     # Families.
-    Mutant(
-        "packing tried within windows alone",
-        "cadre/engines/torch/learning/packing_trial.py",
-        "_found[key] = _tried(loaded, dtype, form) or _tried_past_windows(loaded, form)",
-        "_found[key] = _tried(loaded, dtype, form)",
-        (OF_FAMILIES + "test_sampler_and_learner_are_the_plain_forward[gpt_neo]",),
-    ),
     Mutant(
         "windows left as long as they are",
         "cadre/engines/torch/base/small_windows.py",

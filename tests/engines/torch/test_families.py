@@ -136,9 +136,13 @@ def test_a_window_by_another_name_in_code_of_its_own(tmp_path):
     with pytest.warns(UserWarning, match="'near', is sampled without a cache"):
         engine = TorchEngine(folder, {"p": tiny.policy(folder, trust_remote_code=True)}, 0)
     (drawn,) = asyncio.run(together(two_turns(engine)))
-    for one in drawn:
+    learner = TorchLearner(engine, TrainingSettings({"p": LearnerConfig()}))
+    with learner._forward.training():
+        scored = learner._forward.logprobs([datum(one, 1.0) for one in drawn])
+    for one, learned in zip(drawn, scored, strict=True):
         wanted = plain_logprobs(engine.loaded.model, one, 1.0)
-        assert float((torch.tensor(one.logprobs) - wanted).abs().max()) < 1e-4
+        for got in (one.logprobs, learned[-len(one.logprobs) :]):
+            assert float((torch.tensor(got) - wanted).abs().max()) < 1e-4
     engine.close()
 
 
