@@ -108,8 +108,8 @@ def test_a_function_bound_otherwise_may_solve_the_task_and_is_not_paid(main: str
     [
         (AUX, "from __future__ import annotations\ndef twice(n: Any) -> Any:\n    return aux(n) + n"),
         (
-            "def aux(number):\n    return number + 1",
-            "def twice(n):\n    a, b = map(aux, [n, n])\n    return a + b - 2",
+            "def aux(number):\n    return [number]",
+            "def twice(n):\n    a, b = map(aux, [n, n])\n    return a[0] + b[0]",
         ),
         (AUX, "def twice(n):\n    same = aux\n    return same(n) + n"),
         (AUX, "def half(n):\n    return aux(n)\n\ndef twice(n):\n    return half(n) + n"),

@@ -273,10 +273,9 @@ def test_an_ordinary_token_may_end_a_turn_and_is_no_text(tmp_path):
     assert all(one.finish == "stop" and "!" not in one.text for one in drawn)
 
 
-def test_text_has_the_special_tokens_that_were_sampled_but_for_the_end_of_the_turn(engine):
+def test_text_has_the_special_tokens_that_were_sampled(engine):
     template = engine().loaded.templates["p"]
     assert template.decode([0, 256, 258, 1]) == '!<pad><|im_start|>"'
-    assert template.decode([0, 1, 259]) == '!"'
 
 
 def test_bfloat16_samples_close_to_float32(learner, folders):
