@@ -111,7 +111,7 @@ class TorchEngine:
         if policy in self.loaded.adapters.pairs:
             storage.load_adapter(self.parameters(policy), folder)
         else:
-            storage.load_model(self.loaded.model, loading.locate(folder), self.policies[policy])
+            loading.load_model(self.loaded.model, loading.locate(folder), self.policies[policy])
 
     def export(self, policy: str, folder: Path, merge: bool = False) -> None:
         """Write a policy for use without Cadre: a Hugging Face folder, or for an adapter a PEFT folder.

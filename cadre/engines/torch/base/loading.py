@@ -24,12 +24,13 @@ from cadre.engines.context import context_of
 from cadre.engines.model_folder import check_folder, estimate_parameters, has_large_numbers, reading
 from cadre.engines.model_text import stops_of
 from cadre.engines.pictures import Pictures
-from cadre.engines.torch.base import device_memory
+from cadre.engines.torch.base import device_memory, storage
 from cadre.engines.torch.base.layer_attention import LayerAttention
 from cadre.engines.torch.base.lora import Adapters
 from cadre.engines.torch.base.model_checks import check_padding, check_tokens, check_torch_defaults, check_weights
 from cadre.errors import EngineError
 from cadre.file_limits import read_json, size_of
+from cadre.learn import tensor_files
 from cadre.settings import PolicyConfig
 from cadre.settings.policy import EMBEDDED
 from cadre.settings.vision import VISION_MODELS
@@ -221,9 +222,7 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
     adapters = Adapters(model, loras, seed)
     for name, lora in loras.items():
         if lora.path is not None:
-            from cadre.engines.torch.base.storage import load_adapter  # which loads models by this module
-
-            load_adapter(adapters.parameters(name), Path(lora.path))
+            storage.load_adapter(adapters.parameters(name), Path(lora.path))
     attention = LayerAttention.of(config)
     if pictures is not None and attention.window is not None:
         raise EngineError(
@@ -231,6 +230,18 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
             "vision-language model whose layers attend to all before. Choose another one."
         )
     return Loaded(source, model, adapters, tokenizer, templates, attention, stops, context, pictures)
+
+
+def load_model(model: Any, source: str, policy: PolicyConfig) -> None:
+    """Write the weights of a Hugging Face folder into a model of the same architecture, in place.
+
+    They may be shards that the ranks of a group wrote together.
+    """
+    if tensor_files.is_sharded(Path(source)):
+        tensor_files.read(dict(model.named_parameters()), Path(source), "model")
+        return
+    saved = load_weights(source, policy, torch.float32)
+    storage.copy_tensors(dict(saved.named_parameters()), dict(model.named_parameters()))
 
 
 def load_tokenizer(source: str, policy: PolicyConfig) -> Any:

@@ -14,11 +14,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from cadre.engines.torch.base.loading import load_weights
 from cadre.engines.torch.base.lora import Pair
 from cadre.errors import EngineError
 from cadre.learn import tensor_files
-from cadre.settings import LoraConfig, PolicyConfig
+from cadre.settings import LoraConfig
 
 PREFIX = "base_model.model."
 
@@ -40,18 +39,6 @@ def save_description(model: Any, tokenizer: Any, folder: Path) -> None:
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-def load_model(model: Any, source: str, policy: PolicyConfig) -> None:
-    """Write the weights of a Hugging Face folder into a model of the same architecture, in place.
-
-    They may be shards that the ranks of a group wrote together.
-    """
-    if tensor_files.is_sharded(Path(source)):
-        tensor_files.read(dict(model.named_parameters()), Path(source), "model")
-        return
-    saved = load_weights(source, policy, torch.float32)
-    copy_tensors(dict(saved.named_parameters()), dict(model.named_parameters()))
 
 
 def copy_tensors(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
