@@ -82,12 +82,12 @@ def check_weights(source: str, model: Any, unexpected: Iterable[str]) -> None:
 def check_tokens(
     source: str, model: Any, tokenizer: Any, templates: Mapping[Any, Template], stops: tuple[int, ...]
 ) -> None:
-    """Raise EngineError where a conversation or an end of turn is written in tokens that the model has no embedding
-    for; warn of other tokens of that kind."""
+    """Raise EngineError where a conversation is written in tokens that the model has no embedding for; warn of other
+    tokens of that kind, and of ends of turn that it can never sample."""
     rows: int = model.get_input_embeddings().weight.shape[0]
     vocabulary = tokenizer.get_vocab()
     beyond = {index: token for token, index in vocabulary.items() if index >= rows}
-    written = set(stops) | {tokenizer.bos_token_id} - {None}
+    written = {tokenizer.bos_token_id} - {None}
     for template in templates.values() if beyond else ():
         first = (Message("user", "x"),)
         # A template for single turns may refuse an earlier one, and a tokenizer without an unknown token raises a plain
@@ -96,12 +96,16 @@ def check_tokens(
             with contextlib.suppress(Exception):
                 written |= set(template.prompt_ids(conversation, None, stops))
     if needed := sorted(index for index in written if index >= rows):
-        token = beyond.get(needed[0])
-        named = f"{token!r} has" if token is not None else "an end of turn in the generation config has"
         raise EngineError(
-            f"The tokenizer of {source!r} does not fit its model: {named} id {needed[0]}, and the embeddings have "
-            f"{rows} rows. Expected ids below that for all that a conversation is written in. Take the model's own "
+            f"The tokenizer of {source!r} does not fit its model: {beyond.get(needed[0])!r} has id "
+            f"{needed[0]}, and the embeddings have {rows} rows. Expected ids below that for all that a conversation is written in. Take the model's own "
             "tokenizer, or add the tokens to the model with resize_token_embeddings, train them, and save both."
+        )
+    if never := sorted(stop for stop in stops if stop >= rows):
+        warnings.warn(
+            f"No answer of {source!r} can end with the end of turn of id {never[0]}, as the embeddings have {rows} "
+            "rows. Expect answers that go on to sampling.max_tokens, or name another token in generation_config.json.",
+            stacklevel=2,
         )
     if beyond:
         warnings.warn(
