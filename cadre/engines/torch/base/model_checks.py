@@ -98,7 +98,8 @@ def check_tokens(
     if needed := sorted(index for index in written if index >= rows):
         raise EngineError(
             f"The tokenizer of {source!r} does not fit its model: {beyond.get(needed[0])!r} has id "
-            f"{needed[0]}, and the embeddings have {rows} rows. Expected ids below that for all that a conversation is written in. Take the model's own "
+            f"{needed[0]}, and the embeddings have {rows} rows. Expected ids below "
+            "that for all that a conversation is written in. Take the model's own "
             "tokenizer, or add the tokens to the model with resize_token_embeddings, train them, and save both."
         )
     if never := sorted(stop for stop in stops if stop >= rows):
