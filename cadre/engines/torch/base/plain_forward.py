@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from cadre.engines.torch.base import vision
-from cadre.engines.torch.base.loading import Loaded
+from cadre.engines.torch.base.loading import Loaded, autocast
+from cadre.errors import first_line
 
 # How far logits may be off, as a part of how far they are from even ones: several times what precision alone makes of
 # it, and a fraction of what a wrong form does.
@@ -44,6 +45,26 @@ def plain_logits(loaded: Loaded, ids: Iterable[int]) -> Tensor:
         token = vision.said(token, loaded.pictures)
     logits: Tensor = loaded.model(input_ids=token, use_cache=False).logits[0].float()
     return logits
+
+
+def try_precisions(loaded: Loaded, dtype: torch.dtype, distance: Callable[[torch.dtype], float]) -> str:
+    """Return what is wrong with a form of a model, "" for nothing.
+
+    `distance(precision)` runs the form and returns how far its logits are from the right ones (`logit_distance`). It is
+    called in float32, so that no precision hides an error, and then in the precision that is asked for.
+    """
+    for precision in dict.fromkeys((torch.float32, dtype)):
+        computing = computing_in_float32(loaded.model) if precision == torch.float32 else autocast(loaded.model, dtype)
+        try:
+            with computing:
+                off = distance(precision)
+        except Exception as error:  # noqa: BLE001 - a model's code raises anything over inputs that it is not made for
+            if precision != dtype:
+                continue  # the model's kernels may exist for its own precision alone
+            return f"raises {first_line(error)}"
+        if off > TOLERANCE[precision]:
+            return f"gives logits that are {off:.1%} off"
+    return ""
 
 
 def computing_in_float32(model: Any) -> AbstractContextManager[object]:

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 
 import torch
 
-from cadre.engines.torch.base.loading import Loaded, autocast
+from cadre.engines.torch.base.loading import Loaded
 from cadre.engines.torch.base.plain_forward import (
-    TOLERANCE,
     ModelKind,
-    computing_in_float32,
     logit_distance,
     meaningless_tokens,
     model_kind,
     plain_logits,
+    try_precisions,
 )
 from cadre.engines.torch.base.small_windows import with_small_windows
 from cadre.engines.torch.learning.lm_head import project
@@ -86,24 +85,15 @@ def _tried_past_windows(loaded: Loaded, form: str) -> str:
 
 @torch.no_grad()
 def _tried(loaded: Loaded, dtype: torch.dtype, form: str) -> str:
-    """What is wrong with a form in float32, so that no precision hides it, or in the precision that is asked for."""
+    """What is wrong with a form, "" for nothing."""
     data = _sequences(loaded)
     parts = [[datum] for datum in data] if form == "alone" else [data]
-    for precision in dict.fromkeys((torch.float32, dtype)):
-        exact = computing_in_float32(loaded.model) if precision == torch.float32 else autocast(loaded.model, dtype)
-        try:
-            with exact:
-                off = max(
-                    _off(loaded, precision, part, PrefixTree.of(part) if form == "prefix_tree" else None)
-                    for part in parts
-                )
-        except Exception as error:  # noqa: BLE001 - a model's code raises anything over inputs that it is not made for
-            if precision != dtype:
-                continue  # kernels of the model's may know no other precision
-            return f"raises {first_line(error)}"
-        if off > TOLERANCE[precision]:
-            return f"gives logits that are {off:.1%} off"
-    return ""
+    trees = [PrefixTree.of(part) if form == "prefix_tree" else None for part in parts]
+
+    def distance(precision: torch.dtype) -> float:
+        return max(_off(loaded, precision, part, tree) for part, tree in zip(parts, trees, strict=True))
+
+    return try_precisions(loaded, dtype, distance)
 
 
 def _sequences(loaded: Loaded) -> list[Datum]:

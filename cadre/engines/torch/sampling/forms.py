@@ -17,14 +17,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from cadre.engines.torch.base.loading import Loaded, autocast
+from cadre.engines.torch.base.loading import Loaded
 from cadre.engines.torch.base.plain_forward import (
-    TOLERANCE,
-    computing_in_float32,
     logit_distance,
     meaningless_tokens,
     model_kind,
     plain_logits,
+    try_precisions,
 )
 from cadre.engines.torch.base.small_windows import shortest_window, with_small_windows
 from cadre.engines.torch.sampling import fixed_keys, shared_prefix_cache
@@ -129,7 +128,7 @@ def _tried_past_windows(loaded: Loaded, keeping: Keeping, turns: bool) -> str:
 
 @torch.inference_mode()
 def _tried(loaded: Loaded, dtype: torch.dtype, keeping: Keeping, turns: bool) -> str:
-    """What is wrong with a form in float32, so that no precision hides it, or in the precision that is asked for."""
+    """What is wrong with a form, "" for nothing."""
     if loaded.context < LONGEST:
         if not keeping.recompute:
             return f"cannot be tried in a context of {loaded.context} tokens"
@@ -138,22 +137,14 @@ def _tried(loaded: Loaded, dtype: torch.dtype, keeping: Keeping, turns: bool) ->
     longer = [
         (*ids, *meaningless_tokens(loaded.model, rest, len(ids))) for ids, rest in zip(prompts, RESTS, strict=True)
     ]
-    for precision in dict.fromkeys((torch.float32, dtype)):
-        # Of its own, as keys in float32 serve no other precision.
+
+    def distance(precision: torch.dtype) -> float:
+        # A cache of its own for each precision, as keys in float32 serve no other.
         fresh = replace(keeping, turns=TurnCache(keeping.turns.limit))
-        exact = computing_in_float32(loaded.model) if precision == torch.float32 else autocast(loaded.model, dtype)
-        try:
-            with exact, transposed_matmul(loaded.model):
-                off = max(
-                    _off(loaded, precision, fresh, asked) for asked in ([prompts, longer] if turns else [prompts])
-                )
-        except Exception as error:  # noqa: BLE001 - a model's code raises anything over keys that it is not made for
-            if precision != dtype:
-                continue  # kernels of the model's may know no other precision
-            return f"raises {first_line(error)}"
-        if off > TOLERANCE[precision]:
-            return f"gives logits that are {off:.1%} off"
-    return ""
+        with transposed_matmul(loaded.model):
+            return max(_off(loaded, precision, fresh, turn) for turn in ([prompts, longer] if turns else [prompts]))
+
+    return try_precisions(loaded, dtype, distance)
 
 
 def _off(loaded: Loaded, dtype: torch.dtype, keeping: Keeping, prompts: Sequence[tuple[int, ...]]) -> float:
