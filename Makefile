@@ -121,7 +121,7 @@ $(PARITY:%=parity-%): parity-%: $(READY)
 	.venv-$@/bin/python -m bench.parity $* --write
 
 seed-model: $(READY)
-	$(BIN)/python -m cadre.models.make_seed cadre/models/seed
+	$(BIN)/python -m cadre_tasks.models.make_seed cadre_tasks/models/seed
 
 clean:
 	rm -rf .venv .venv-vllm .venv-docs .venv-trackers .venv-parity-* build dist *.egg-info

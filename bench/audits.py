@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cadre.experiment.recipes import read_recipe
-from cadre.rewards.intervals import Interval
+from cadre.intervals import Interval
 from common import ROOT, commit, record
 from trainings import CADRE, Run, console
 from trainings import run as timed

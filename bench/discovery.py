@@ -1,10 +1,11 @@
 """Can training write a program that it has never read? `python bench/discovery.py [check base train beside]`.
 
 The embedded model has read the right program of each game, and training picks it. Here a base is made in whose text no
-right program stands (`cadre.models.programs.PARTS`): what it is made of stands in programs with three mistakes each.
+right program stands (`cadre_tasks.models.programs.PARTS`): what it is made of stands in programs with three mistakes
+each.
 
     check   runs every program of that mixture: none may solve `PROOF` tasks
-    base    makes the base in RUNS/base (`python -m cadre.models.make_seed --mixture parts`)
+    base    makes the base in RUNS/base (`python -m cadre_tasks.models.make_seed --mixture parts`)
     train   trains the games' recipes on it, a run a game and seed, and looks through everything that was sampled
     beside  the same on the embedded model, for comparison
 
@@ -24,11 +25,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cadre.env import Env
-from cadre.envs.plan_path import PlanPath
-from cadre.envs.sokoban import Sokoban
-from cadre.envs.sudoku import Sudoku
 from cadre.experiment.kept_trees import all_of
-from cadre.models.programs import PARTS
+from cadre_tasks.games.plan_path import PlanPath
+from cadre_tasks.games.sokoban import Sokoban
+from cadre_tasks.games.sudoku import Sudoku
+from cadre_tasks.models.programs import PARTS
 from common import ROOT, record
 from trainings import Run, commits, console
 
@@ -83,7 +84,7 @@ def make_base(folder: Path, steps: int) -> None:
         make = [
             sys.executable,
             "-m",
-            "cadre.models.make_seed",
+            "cadre_tasks.models.make_seed",
             str(folder),
             "--mixture",
             "parts",

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from shutil import copytree
 
-from cadre.settings.policy import EMBEDDED
+from cadre.plugins import embedded_models
 
 SECONDS = 120
 Attack = Callable[[], tuple[int, str]]
@@ -129,7 +129,7 @@ def attacks(folder: Path, address: tuple[str, int]) -> Iterator[tuple[str, Attac
 
 def _model(folder: Path, numbers: dict[str, object]) -> Path:
     """The embedded model, described by other numbers."""
-    copytree(EMBEDDED["seed"], folder)
+    copytree(embedded_models()["seed"], folder)
     known = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**known, **numbers}))
     return folder

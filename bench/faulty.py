@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from cadre import sandbox
 from cadre.env import Split
 from cadre.types import Reward, Task
+from cadre_tasks import sandbox
 from tests.games import Digit
 
 _steps = count()

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cadre.env import Env
-from cadre.envs import ENVS
 from cadre.envs.spec import EnvSpec
 from cadre.errors import CadreError
-from cadre.sandbox import default
+from cadre.plugins import environments
+from cadre_tasks.sandbox import default
 from common import record
 from hostile import texts
 
@@ -95,7 +95,7 @@ async def fuzz(name: str, spec: EnvSpec, inputs: int) -> Found:
 
 
 def specs(only: list[str]) -> Iterator[tuple[str, EnvSpec]]:
-    for name in only or list(ENVS):
+    for name in only or list(environments()):
         try:
             spec = EnvSpec(name, SETTINGS.get(name, {}))
             spec.make(spec.tasks("train")[0])

@@ -18,10 +18,10 @@ from typing import Any
 from rich.console import Console
 
 from cadre.env import Env
-from cadre.envs.plan_path import PlanPath, parse_grid, shortest
-from cadre.envs.sokoban import Sokoban, parse_level, solve
-from cadre.envs.sudoku import Sudoku
-from cadre.envs.sudoku_grid import solutions
+from cadre_tasks.games.plan_path import PlanPath, parse_grid, shortest
+from cadre_tasks.games.sokoban import Sokoban, parse_level, solve
+from cadre_tasks.games.sudoku import Sudoku
+from cadre_tasks.games.sudoku_grid import solutions
 from common import record
 
 console = Console()

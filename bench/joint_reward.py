@@ -15,9 +15,9 @@ import subprocess
 import time
 from pathlib import Path
 
+from cadre.data.preferences import read_pairs
 from cadre.engines.torch.reward_training import Report, Settings
 from cadre.experiment.reward_model import train
-from cadre.rewards.preferences import read_pairs
 from common import ROOT, record
 from real import Work
 from real_tasks import JUDGE, KNOWN, Row

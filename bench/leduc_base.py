@@ -21,9 +21,9 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM
 
 from cadre import random_keys
-from cadre.models.make_games import descend, encoded, make_model, make_tokenizer, met
-from cadre.models.make_seed import padded
 from cadre.types import Choice
+from cadre_tasks.models.make_games import descend, encoded, make_model, make_tokenizer, met
+from cadre_tasks.models.make_seed import padded
 
 GAME = "leduc_poker"
 # Of random play, which meets nearly all decisions.

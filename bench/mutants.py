@@ -385,7 +385,7 @@ MUTANTS = (
     # Zero variance.
     Mutant(
         "zero variance absolute",
-        "cadre/rewards/rounding.py",
+        "cadre/rounding.py",
         "return abs(difference) <= resolution * size",
         "return abs(difference) <= 1e-9",
         (OF_ROUNDING + "test_the_question_itself",),

@@ -19,7 +19,7 @@ from typing import Any
 
 from cadre import random_keys
 from cadre.engines.scripted import ScriptedSampler
-from cadre.envs.adapters.program import Program
+from cadre.programs.program import Program
 from cadre.rollout import tree_shape, walk
 from cadre.rollout.episodes import Failure, grow_any
 from cadre.rollout.grow import Rollout

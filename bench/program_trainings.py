@@ -118,8 +118,8 @@ def exported(lines: Any) -> Iterator[tuple[str, str]]:
 
 
 def held_out(folder: Path, count: int) -> list[dict[str, Any]]:
-    from cadre.envs.adapters.task_file import tasks_of
     from cadre.experiment import config
+    from cadre.programs.task_file import tasks_of
 
     settings = config.load(str(folder / "config.yaml"), []).settings
     return [dict(task.data) for task in tasks_of(settings["tasks"], "", settings["held_out"], "test")[:count]]

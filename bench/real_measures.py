@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from cadre.experiment.report import pass_at_k
-from cadre.rewards.intervals import with_floor
+from cadre.intervals import with_floor
 
 RESAMPLES = 10_000
 

@@ -21,10 +21,10 @@ from pydantic_core import PydanticUndefined
 
 from cadre.algorithms import ALGORITHMS
 from cadre.cli.app import app
-from cadre.envs import ENVS
 from cadre.envs.from_data import FromData
 from cadre.envs.spec import declared_settings, env_class
 from cadre.experiment.config import Config
+from cadre.plugins import environments
 from cadre.settings import CriticConfig, LoraConfig, PolicyConfig, Section
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
@@ -171,7 +171,7 @@ def _environments() -> Iterator[str]:
     """The settings of the bundled environments, those with the same ones in one row."""
     shared = declared_settings(FromData)
     rows: dict[str, list[str]] = defaultdict(list)
-    for name in ENVS:
+    for name in environments():
         declared = declared_settings(env_class(name))
         data = "data, source and the like; " if "fields" in declared else ""
         own = (_of_environment(*item) for item in declared.items() if not data or item[0] not in shared)

@@ -28,23 +28,25 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cadre import sandbox
 from cadre.data.records import Article, Program
-from cadre.envs.code import Code
-from cadre.envs.plan_path import PlanPathAlone
-from cadre.envs.sokoban import SokobanAlone
-from cadre.envs.sudoku import SudokuAlone
-from cadre.envs.writing import Story, Tldr
-from cadre.rewards import pairs, tester
-from cadre.rewards.math import same_answer
-from cadre.sandbox import attacks
-from cadre.sandbox.attacks.cheats import CHEATS
 from cadre.types import Task
+from cadre_sandbox import probes
+from cadre_tasks import sandbox
+from cadre_tasks.code import grade_pairs as pairs
+from cadre_tasks.code import tester
+from cadre_tasks.code.code import Code
+from cadre_tasks.games.plan_path import PlanPathAlone
+from cadre_tasks.games.sokoban import SokobanAlone
+from cadre_tasks.games.sudoku import SudokuAlone
+from cadre_tasks.maths.same_answer import same_answer
+from cadre_tasks.writing.writing import Story, Tldr
 from common import record
 from tests.playing import play_out
 from tests.rewards.copies import COPIES, PROBLEMS
 from tests.rewards.helpers import PAIRS, SHOWS
 from tests.rewards.test_tester import HACKS, PROBLEM, REFERENCE
+from tests.sandbox import attacks
+from tests.sandbox.attacks.cheats import CHEATS
 
 console = Console(soft_wrap=True, highlight=False)
 options = argparse.Namespace(only=[""], seed=0)
@@ -290,9 +292,9 @@ async def by_search(seconds: float) -> dict[str, Found]:
 async def on_the_sandbox() -> dict[str, Found]:
     """The attacks at the level found here."""
     found = Found()
-    with attacks.World() as world:
+    with probes.World() as world:
         async with sandbox.Sandbox(workers=1) as pool:
-            for outcome in await attacks.assault(pool, world, attacks.suited(pool)):
+            for outcome in await probes.assault(pool, world, attacks.suited(pool)):
                 found.add(outcome.name, float(bool(outcome.breach)), 0.0)
             return {f"attacks on the sandbox, {pool.level}": found}
 

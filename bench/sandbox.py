@@ -23,13 +23,15 @@ from typing import Any
 
 from rich.console import Console
 
-from cadre import sandbox
 from cadre.data.parse import humaneval, mbpp
-from cadre.rewards.code import all_tests, judge
-from cadre.rewards.math import same_answer
-from cadre.sandbox import Limits, Sandbox, attacks
-from cadre.sandbox.attacks.cheats import CHEATS
+from cadre_sandbox import probes
+from cadre_tasks import sandbox
+from cadre_tasks.code.judge import all_tests, judge
+from cadre_tasks.maths.same_answer import same_answer
+from cadre_tasks.sandbox import Limits, Sandbox
 from common import ROOT, record
+from tests.sandbox import attacks
+from tests.sandbox.attacks.cheats import CHEATS
 
 console = Console(soft_wrap=True)
 DATA = Path(os.environ.get("CADRE_DATA", ROOT.parent / "shared" / "data"))
@@ -198,8 +200,8 @@ async def soak(count: int = 10_000) -> None:
     """Mixed programs, a tenth of them attacks: the statuses and outputs of the cold mode, and nothing left behind."""
     # Those that take time, or that may rightly end in more than one way, have no single verdict to be compared with.
     quick = [one for one in attacks.ATTACKS if one.kind not in attacks.SLOW and len(one.ends) < 2]
-    with attacks.World() as world:
-        sources = [attacks.program_of(one, world) for one in quick]
+    with probes.World() as world:
+        sources = [probes.program_of(one, world) for one in quick]
         limits = [one.limits for one in quick]
         programs = [
             (sources[i // 10 % len(quick)], limits[i // 10 % len(quick)])

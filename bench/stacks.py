@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 
-from cadre import random_keys, sandbox
+from cadre import random_keys
 from cadre.advantages.batch import build_batch
 from cadre.experiment import config
 from cadre.experiment.build import build_team
@@ -30,6 +30,7 @@ from cadre.experiment.loop import pick
 from cadre.experiment.resolve import resolve
 from cadre.rollout import episodes, grow
 from cadre.team import Team
+from cadre_tasks import sandbox
 from common import ROOT
 
 # The innermost Python function of a thread that has nothing to do.

@@ -22,12 +22,12 @@ from rich.console import Console
 from cadre.data import SPECS, Problem, Program, load
 from cadre.data.examine import examine
 from cadre.errors import DataError
-from cadre.rewards import tester
-from cadre.rewards.code import StdioTests, all_tests, judge
-from cadre.rewards.math import solves
-from cadre.sandbox import Limits
-from cadre.sandbox.attacks.cheats import CHEATS
+from cadre_sandbox import Limits
+from cadre_tasks.code import tester
+from cadre_tasks.code.judge import StdioTests, all_tests, judge
+from cadre_tasks.maths.same_answer import solves
 from common import ROOT, record
+from tests.sandbox.attacks.cheats import CHEATS
 
 console = Console(soft_wrap=True)
 DATA = str(os.environ.get("CADRE_DATA", ROOT.parent / "shared" / "data"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from cadre.envs.worlds.circuits import Circuit, predicted, stimuli
-from cadre.envs.worlds.circuits_tasks import circuit_of
-from cadre.envs.worlds.verilog import Verilog
+from cadre_tasks.worlds.circuits import Circuit, predicted, stimuli
+from cadre_tasks.worlds.circuits_tasks import circuit_of
+from cadre_tasks.worlds.verilog import Verilog
 
-FILES = ("/etc/passwd", "/tmp/cadre-canary.txt", "/proc/self/environ", "/dev/fd/3", "cadre/envs/worlds/verilog.py")
+FILES = ("/etc/passwd", "/tmp/cadre-canary.txt", "/proc/self/environ", "/dev/fd/3", "cadre_tasks/worlds/verilog.py")
 Policy = Callable[[Verilog], str]
 EMPTY = "module tb; initial begin {said} $finish; end endmodule"
 

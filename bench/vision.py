@@ -1,7 +1,7 @@
 """Vision-language models in figures: how far log-probabilities are from the model's own, and a picture task learned.
 
     python bench/vision.py logits [--write]
-    python bench/vision.py learn --model FOLDER [--seeds 0 1 2] [--write]     FOLDER of cadre.models.make_vision
+    python bench/vision.py learn --model FOLDER [--seeds 0 1 2] [--write]     FOLDER of cadre_tasks.models.make_vision
 
 `vlm.logits.max_diff` is the largest difference of a sampler's or learner's log-probability from that of the model's own
 forward, over tiny random models of every kind, with and without an adapter. `vlm.picture.success` is the share of
@@ -106,7 +106,7 @@ def learn(model: str, seeds: list[int], write: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["logits", "learn"])
-    parser.add_argument("--model", default="models/vision", help="a folder that cadre.models.make_vision wrote")
+    parser.add_argument("--model", default="models/vision", help="a folder that cadre_tasks.models.make_vision wrote")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--write", action="store_true")
     chosen = parser.parse_args()

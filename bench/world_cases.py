@@ -13,12 +13,12 @@ from functools import cache
 from typing import Any
 
 from cadre.env import Env
-from cadre.envs.worlds.lab import Lab, LabSolo
-from cadre.envs.worlds.plan import Grounded, Plan, PlanAlone, PlanSolo
-from cadre.envs.worlds.search import Search, SearchSolo
-from cadre.envs.worlds.sql import Sql, SqlAlone, SqlSolo, by_sqlite, databases
-from cadre.envs.worlds.sql_questions import swapped
-from cadre.envs.worlds.verilog import Verilog, VerilogAlone, VerilogSolo
+from cadre_tasks.worlds.lab import Lab, LabSolo
+from cadre_tasks.worlds.plan import Grounded, Plan, PlanAlone, PlanSolo
+from cadre_tasks.worlds.search import Search, SearchSolo
+from cadre_tasks.worlds.sql import Sql, SqlAlone, SqlSolo, by_sqlite, databases
+from cadre_tasks.worlds.sql_questions import swapped
+from cadre_tasks.worlds.verilog import Verilog, VerilogAlone, VerilogSolo
 from hostile import texts
 from verilog_cases import VERILOG_EXPLOITS, VERILOG_HOSTILE, nearly_verilog, right_verilog
 
@@ -102,7 +102,7 @@ FILES = (
     "/etc/passwd",
     "/tmp/cadre-canary.txt",
     "/proc/self/environ",
-    "cadre/envs/worlds/sql.py",
+    "cadre_tasks/worlds/sql.py",
     "https://1.1.1.1/x.csv",
 )
 
@@ -182,7 +182,7 @@ SQL = World(
         "count all": lambda env: f"SELECT COUNT(*) FROM {env.chain[-1].name}",
         "zero": always("SELECT 0"),
         "the result that is seen": seen_result,
-        "read the judge's source": always("SELECT content FROM read_text('cadre/envs/worlds/sql.py')"),
+        "read the judge's source": always("SELECT content FROM read_text('cadre_tasks/worlds/sql.py')"),
         "read the judge's variables": always("SELECT * FROM databases"),
         "two statements": lambda env: f"DROP TABLE {env.chain[-1].name}; {env.task.data['reference']}",
     },

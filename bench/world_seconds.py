@@ -11,14 +11,14 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cadre.envs.worlds.circuits import predicted
-from cadre.envs.worlds.circuits_tasks import circuit_of, sequences
-from cadre.envs.worlds.plan import PlanAlone, parse_plan
-from cadre.envs.worlds.plan_domains import DOMAINS
-from cadre.envs.worlds.sql import SqlAlone, by_sqlite, databases
-from cadre.envs.worlds.sql_questions import swapped
-from cadre.envs.worlds.verilog import VerilogAlone
-from cadre.rewards.database import same
+from cadre_tasks.worlds.circuits import predicted
+from cadre_tasks.worlds.circuits_tasks import circuit_of, sequences
+from cadre_tasks.worlds.database import same
+from cadre_tasks.worlds.plan import PlanAlone, parse_plan
+from cadre_tasks.worlds.plan_domains import DOMAINS
+from cadre_tasks.worlds.sql import SqlAlone, by_sqlite, databases
+from cadre_tasks.worlds.sql_questions import swapped
+from cadre_tasks.worlds.verilog import VerilogAlone
 from world_cases import PLAN, other_plan
 
 Second = Callable[[Any, random.Random], Awaitable[tuple[object, object]]]

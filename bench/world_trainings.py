@@ -1,9 +1,9 @@
 """Worlds that are learned: `python bench/world_trainings.py [--worlds sql pddl] [--models DIR] [--write]`.
 
-DIR/WORLD is a folder that `python -m cadre.models.make_world DIR/WORLD --world WORLD` wrote. A team (AT-GRPO) and a
-single agent (GRPO, the world's form without a draft) sample equally many tokens, three seeds, paid by the outcome, and
-solve tasks of the test split before and after. Appends `worlds.NAME.base.success`, `worlds.NAME.team.success` and those
-of the single agent to results/worlds.jsonl.
+DIR/WORLD is a folder that `python -m cadre_tasks.models.make_world DIR/WORLD --world WORLD` wrote. A team (AT-GRPO) and
+a single agent (GRPO, the world's form without a draft) sample equally many tokens, three seeds, paid by the outcome,
+and solve tasks of the test split before and after. Appends `worlds.NAME.base.success`, `worlds.NAME.team.success` and
+those of the single agent to results/worlds.jsonl.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import cadre
-from cadre.models.make_world import WORLDS
+from cadre_tasks.models.make_world import WORLDS
 from common import record
 
 TOKENS = 200_000

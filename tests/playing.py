@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from cadre.envs.tool_planner import ToolPlanner
 from cadre.types import Reward
+from cadre_tasks.games.tool_planner import ToolPlanner
 
 
 def play(env: ToolPlanner, *texts: str) -> list[Reward]:

@@ -1,16 +1,16 @@
-"""No two modules of the package import each other."""
+"""No two modules import each other."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "cadre"
-FILES = sorted(PACKAGE.rglob("*.py"))
+ROOT = Path(__file__).parents[1]
+FILES = sorted(path for package in ("cadre", "cadre_tasks", "cadre_sandbox") for path in (ROOT / package).rglob("*.py"))
 
 
 def module_of(path: Path) -> str:
-    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def imported() -> dict[str, set[str]]:

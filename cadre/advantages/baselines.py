@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from cadre.rewards.rounding import is_constant
+from cadre.rounding import is_constant
 
 
 @dataclass(frozen=True)

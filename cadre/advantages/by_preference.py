@@ -20,8 +20,8 @@ from cadre.advantages.credit import Credit
 from cadre.advantages.penalties import gaps
 from cadre.advantages.returns import OfChildren, played_out
 from cadre.advantages.samples import ScoredSample
-from cadre.rewards.rounding import is_rounding
 from cadre.rollout.grow import score
+from cadre.rounding import is_rounding
 from cadre.team import Metrics
 from cadre.types import Branch, Node
 

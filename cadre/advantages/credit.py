@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cadre.rewards.rounding import NO_STD as NO_STD
+from cadre.rounding import NO_STD as NO_STD
 
 Count = Literal["episodes", "decisions"]
 

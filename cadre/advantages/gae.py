@@ -18,8 +18,8 @@ from cadre.advantages.critic_inputs import Critic
 from cadre.advantages.returns import absolute_reward, reward_to_go, role_reward
 from cadre.advantages.samples import ScoredSample
 from cadre.errors import ConfigError
-from cadre.rewards.rounding import is_constant, is_rounding
 from cadre.rollout.walk import Decision
+from cadre.rounding import is_constant, is_rounding
 from cadre.team import Metrics
 from cadre.types import Node, Place
 

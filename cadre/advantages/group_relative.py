@@ -17,8 +17,8 @@ from cadre.advantages.credit import Credit
 from cadre.advantages.returns import RETURNS, episode_rewards, episodes_through, part_of_episodes, size_of_returns
 from cadre.advantages.samples import ScoredSample
 from cadre.errors import ConfigError
-from cadre.rewards.rounding import EXACT, is_constant, is_rounding
 from cadre.rollout.walk import Decision
+from cadre.rounding import EXACT, is_constant, is_rounding
 from cadre.settings.user_code import load_function
 from cadre.types import Message
 

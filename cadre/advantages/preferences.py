@@ -11,10 +11,10 @@ from cadre.advantages.by_preference import unequal_branches
 from cadre.advantages.credit import Credit
 from cadre.advantages.group_relative import valued
 from cadre.advantages.samples import ScoredSample, samples_of
+from cadre.data.preferences import Pair
 from cadre.envs.joint_policy import joint_prompt, joint_text
-from cadre.rewards.preferences import Pair
-from cadre.rewards.rounding import is_rounding
 from cadre.rollout import walk
+from cadre.rounding import is_rounding
 from cadre.team import RewardModel
 from cadre.types import Branch, Node, Reward, Tree
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean
 
 from cadre.advantages.credit import Credit
-from cadre.rewards.rounding import EXACT, RESOLUTION, is_rounding
 from cadre.rollout.conversations import words
 from cadre.rollout.grow import pays
 from cadre.rollout.walk import Decision
+from cadre.rounding import EXACT, RESOLUTION, is_rounding
 from cadre.types import Branch, Node
 
 OfChildren = Callable[[Iterable[float]], float]

@@ -11,7 +11,7 @@ import typer
 from cadre.cli.terminal import Overrides, Target, Trust, console
 from cadre.data.json_text import to_json
 from cadre.experiment import target as targets
-from cadre.rewards.intervals import Interval
+from cadre.intervals import Interval
 
 HEAD = ("decisions of", "number", "correlation", "explained", "at most", "matter")
 

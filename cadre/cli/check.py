@@ -9,10 +9,12 @@ import typer
 from rich.table import Table
 
 from cadre.cli.terminal import console, print_error, refuse_beside, visible
-from cadre.envs.adapters.program import Program
 from cadre.envs.check import Report, examine
 from cadre.envs.spec import EnvSpec
+from cadre.errors import ConfigError
 from cadre.experiment.first_prompts import FirstPrompt
+from cadre.plugins import program_sandbox
+from cadre.programs.program import Program
 from cadre.settings.yaml_file import settings_of
 from cadre.types import images_of
 
@@ -39,8 +41,12 @@ def check(
 
 
 def _sandbox() -> None:
-    from cadre import sandbox
-
+    sandbox = program_sandbox()
+    if sandbox is None:
+        raise ConfigError(
+            "check sandbox: no installed package brings a sandbox; expected one, as cadre_tasks does. Install cadre-rl "
+            "anew."
+        )
     table = Table("what", "here", "detail")
     for row in sandbox.table():
         table.add_row(row.name, "yes" if row.given else "no", row.detail)
@@ -74,7 +80,7 @@ def _report(env_spec: EnvSpec, step_seconds: float) -> Report:
     """What can be said of an environment; a program has a check of its own."""
     if not issubclass(env_spec.declared, Program):
         return asyncio.run(examine(env_spec, step_seconds=step_seconds))
-    from cadre.envs.adapters.check import examine as examine_program
+    from cadre.programs.check import examine as examine_program
 
     return asyncio.run(examine_program(env_spec))
 

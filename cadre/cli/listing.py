@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from cadre.cli.terminal import WIDTH, console
-from cadre.envs import ENVS
 from cadre.errors import ConfigError, nearest
 from cadre.experiment.recipes import LEVELS, composed, forms, real_tasks, recipes
+from cadre.plugins import environments
 from cadre.settings.known_models import KNOWN_MODELS
 
 GROUPS = {
@@ -40,7 +40,7 @@ def _overview() -> list[str]:
     """Every name, those of a task on a line: `plan-path  -alone` stands for plan-path and plan-path-alone."""
     return [
         "Environments, and those named after them (cadre check NAME plays one):",
-        *_lines(ENVS),
+        *_lines(environments()),
         "",
         "Recipes (cadre train NAME; cadre list plan-path says what each trains):",
         *_lines(recipes()),

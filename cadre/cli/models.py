@@ -67,7 +67,7 @@ def reward_model(
 
     Interrupted, it is saved in OUT.unfinished, and the same command goes on.
     """
-    from cadre.rewards import preferences
+    from cadre.data import preferences
 
     read = preferences.read_pairs(pairs)
     must_be_new(out, "reward-model --out")

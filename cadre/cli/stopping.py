@@ -51,7 +51,7 @@ def stoppable() -> Iterator[None]:
 def _end(number: int) -> None:
     for again in NUMBERS:
         signal.signal(again, signal.SIG_IGN)
-    pool = sys.modules.get("cadre.sandbox.pool")
+    pool = sys.modules.get("cadre_sandbox.pool")
     if pool is not None:
         pool.close_all()
     scratch = sys.modules.get("cadre.engines.scratch")

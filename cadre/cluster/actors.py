@@ -14,6 +14,7 @@ from cadre.engines import scratch
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import PromptError
+from cadre.plugins import configure_sandbox
 from cadre.rollout.rounds import Continued
 from cadre.settings import SandboxConfig
 from cadre.settings.user_imports import hold_files
@@ -163,10 +164,8 @@ class EnvironmentProcess(Process):
     """Steps environments, with the sandbox that their programs need."""
 
     async def begin(self, env: str | type[Env], settings: Mapping[str, Any], confined: SandboxConfig) -> None:
-        from cadre import sandbox
-
         EnvSpec(env, settings)  # loads the file that defines the class, so that its instances can be unpickled
-        sandbox.configure(confined.level, cgroup=confined.cgroup)
+        configure_sandbox(confined.level, confined.cgroup)
 
     async def step(self, env: Env, said: Mapping[str, str] | Mapping[str, Sample]) -> tuple[Env, Reward]:
         """The environment after the step, by texts or by samples, and what that paid."""

@@ -13,10 +13,10 @@ from typing import Any
 import pydantic
 
 from cadre.env import Env, Split
-from cadre.envs import ENVS
 from cadre.envs.joint_policy import centralised
 from cadre.envs.role_prompts import prompted, told
 from cadre.errors import ConfigError, nearest
+from cadre.plugins import environments
 from cadre.settings.section import NUMBER, quoting, truth_for_number
 from cadre.settings.trust import check_code, module_file_of
 from cadre.settings.user_code import file_of_module, load_file, load_module
@@ -31,7 +31,7 @@ def name_of(env: type[Env]) -> str:
     Only a class at the top of a file or module is found again by it.
     """
     here = f"{env.__module__}:{env.__qualname__}"
-    bundled = {target: name for name, target in ENVS.items()}
+    bundled = {target: name for name, target in environments().items()}
     module = sys.modules.get(env.__module__)
     file = getattr(module, "__file__", None)
     in_package = getattr(module, "__package__", None) and not is_user_module(env.__module__)
@@ -42,11 +42,12 @@ def name_of(env: type[Env]) -> str:
 
 def env_class(name: str) -> type[Env]:
     """The class behind a bundled name or `file.py:Class`; the user's file is run, as it is the user's own code."""
-    target = ENVS.get(name, name)
+    target = environments().get(name, name)
     source, colon, attribute = target.rpartition(":")
     if not colon or not source:
+        names = ", ".join(environments())
         raise ConfigError(
-            f"env: got {name!r}; expected one of {', '.join(ENVS)} or file.py:Class.{nearest(name, ENVS)}"
+            f"env: got {name!r}; expected one of {names} or file.py:Class.{nearest(name, environments())}"
         )
     if not source.endswith(".py") and (file := file_of_module(target, Path.cwd())):
         source = file.rpartition(":")[0]
@@ -65,7 +66,7 @@ def _from_package(module: str, name: str) -> Any:
     if not all(part.isidentifier() for part in module.split(".")):
         raise ConfigError(
             f"env: got {name!r}, and {module!r} is neither a file that ends in .py nor the name of a module; expected "
-            f"one of {', '.join(ENVS)}, file.py:Class or module:Class. Fix the name."
+            f"one of {', '.join(environments())}, file.py:Class or module:Class. Fix the name."
         )
     if (file := module_file_of(name)) is not None:
         check_code("env", file)

@@ -14,7 +14,7 @@ from typing import Any
 
 from cadre.errors import ConfigError
 from cadre.file_limits import open_regular, read_json
-from cadre.settings.policy import EMBEDDED
+from cadre.plugins import embedded_models
 from cadre.settings.yaml_file import ONLY_POLICY
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -123,13 +123,17 @@ def _base(setting: str, folder: Path, described: Mapping[str, Any], model: Any) 
             )
         return model
     if model is None:
-        if named not in EMBEDDED and named.startswith(("/", ".", "~")) and not Path(named).expanduser().is_dir():
+        if (
+            named not in embedded_models()
+            and named.startswith(("/", ".", "~"))
+            and not Path(named).expanduser().is_dir()
+        ):
             raise ConfigError(
                 f"{setting}: the adapter in {folder} is for {named}, which is no folder here; expected its base. Write "
                 f"model: BASE and lora: {{path: {folder}}}."
             )
-        return next((known for known, home in EMBEDDED.items() if _is_same(named, str(home))), named)
-    if isinstance(model, str) and not _is_same(named, str(EMBEDDED.get(model, model))):
+        return next((known for known, home in embedded_models().items() if _is_same(named, str(home))), named)
+    if isinstance(model, str) and not _is_same(named, str(embedded_models().get(model, model))):
         raise ConfigError(
             f"{setting}: the adapter in {folder} is for {named}, and the policy's model is {model}; expected the same. "
             f"Fix the model, or, where it is the same under another name, base_model_name_or_path in {folder / CONFIG}."

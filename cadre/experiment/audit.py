@@ -22,7 +22,6 @@ from cadre.advantages.samples import samples_of
 from cadre.env import Env
 from cadre.errors import ConfigError
 from cadre.experiment.experiment import Experiment
-from cadre.rewards.rounding import is_constant
 from cadre.rollout import walk
 from cadre.rollout.episodes import Failure, check_share, grow_many, tried
 from cadre.rollout.grow import Past, Rollout, grow
@@ -30,6 +29,7 @@ from cadre.rollout.rounds import together
 from cadre.rollout.tree_shape import independent
 from cadre.rollout.walk import Path
 from cadre.rollout.watched import Watched
+from cadre.rounding import is_constant
 from cadre.team import Team
 from cadre.types import Branch, Node, Task, Tree
 

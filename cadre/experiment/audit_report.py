@@ -15,8 +15,8 @@ from typing import Any
 
 from cadre import random_keys
 from cadre.experiment.audit import Audited
-from cadre.rewards.intervals import Interval, with_floor
-from cadre.rewards.rounding import EXACT, is_rounding
+from cadre.intervals import Interval, with_floor
+from cadre.rounding import EXACT, is_rounding
 
 RESAMPLES = 1000
 LEAST = (-1.0, 0.0, 0.0, 0.0)  # that each of the figures can be; the most is 1

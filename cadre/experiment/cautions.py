@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 from cadre.env import Split
 from cadre.envs.from_data import FromData
-from cadre.envs.spec import EnvSpec
+from cadre.envs.spec import EnvSpec, name_of
 from cadre.envs.splits import shared_tasks
 from cadre.experiment.experiment import Experiment
+from cadre.plugins import environments
 from cadre.types import Task
 
-# The modules of the games whose transcripts the embedded model was made from, in their compact wording.
-SEED_GAMES = {"cadre.envs.plan_path", "cadre.envs.sokoban", "cadre.envs.sudoku"}
+# The games whose transcripts the embedded model was made from, in their compact wording.
+SEED_GAMES = ("plan-path", "sokoban", "sudoku")
 # Tasks of a split that are compared with the other's.
 LOOKED_AT = 100
 
@@ -69,7 +70,8 @@ def _embedded_model(experiment: Experiment) -> list[str]:
     """The embedded model has read its games and nothing else, and those in one wording only."""
     spec = experiment.env_spec
     names = [name for name, policy in experiment.policies.items() if policy.model == "seed"]
-    known = any(kind.__module__ in SEED_GAMES for kind in spec.declared.__mro__)
+    modules = {environments()[game].partition(":")[0] for game in SEED_GAMES if game in environments()}
+    known = any(kind.__module__ in modules for kind in spec.declared.__mro__)
     if not names or (known and spec.all_settings.get("prompts") == "compact"):
         return []
     asked = f"{experiment.config.env} without settings.prompts=compact" if known else experiment.config.env
@@ -84,7 +86,7 @@ def _same_tasks(experiment: Experiment) -> list[str]:
     """Held-out tasks that are trained on, by their data: of those that an evaluation plays, and the first that training
     draws from. Sets of data are checked for leaks where they are read, and what is bundled divides its problems."""
     spec, wanted = experiment.env_spec, experiment.config.evaluate
-    if not wanted.tasks or issubclass(spec.declared, FromData) or spec.declared.__module__.startswith("cadre."):
+    if not wanted.tasks or issubclass(spec.declared, FromData) or name_of(spec.declared) in environments():
         return []
     held_out = _some(experiment.held_out, "test", wanted.first, min(wanted.tasks, LOOKED_AT))
     shared = shared_tasks(_some(spec, "train", 0, LOOKED_AT), held_out)

@@ -13,15 +13,7 @@ from statistics import fmean
 from cadre import random_keys
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
-from cadre.experiment.report import (
-    Report,
-    SampledReport,
-    mean_parts,
-    mean_reward,
-    over_tasks,
-    pass_at_k,
-    summarise,
-)
+from cadre.experiment.report import Report, SampledReport, mean_parts, mean_reward, over_tasks, pass_at_k, summarise
 from cadre.rollout import tree_shape, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout

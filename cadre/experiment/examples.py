@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cadre import random_keys, sandbox
+from cadre import random_keys
 from cadre.data.jsonl import rows_of
 from cadre.data.prompts import prompt_of, refuse_more_than_text
 from cadre.errors import DataError, RunError, nearest
 from cadre.experiment.build import build_team
 from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.experiment import Experiment
+from cadre.plugins import configure_sandbox
 from cadre.rollout import tree_shape, walk
 from cadre.rollout.episodes import grow_many
 from cadre.types import Message, Tree
@@ -79,7 +80,7 @@ def own_successes(experiment: Experiment, tasks: int, attempts: int = 8) -> tupl
     """What the untrained team says in the episodes that it wins, playing so many training tasks `attempts` times each
     as it is sampled in training; and how many episodes it played. Raises RunError where it wins none."""
     config = experiment.config
-    sandbox.configure(config.sandbox.level, cgroup=config.sandbox.cgroup)
+    configure_sandbox(config.sandbox.level, config.sandbox.cgroup)
     team = build_team(experiment)
     key = random_keys.key(config.train.seed, "own successes")
     rollout = replace(experiment.rollout(team), shape=tree_shape.independent(attempts))

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cadre import sandbox
 from cadre.errors import RunError
 from cadre.experiment import checkpoint, evaluate, kept_trees
 from cadre.experiment.build import assignment, beside_untrained, build_team
@@ -26,6 +25,7 @@ from cadre.experiment.run_directory import Run
 from cadre.experiment.target import Target
 from cadre.experiment.trees import table
 from cadre.experiment.trees.format import KeptTree
+from cadre.plugins import configure_sandbox
 from cadre.rollout.grow import Rollout
 from cadre.settings.trust import tell_imports
 from cadre.team import Team, closed_on_failure
@@ -130,7 +130,7 @@ def load_team(
     config = experiment.config
     for paragraph in cautions(experiment):
         sys.stderr.write(f"{paragraph}\n")
-    sandbox.configure(config.sandbox.level, cgroup=config.sandbox.cgroup)
+    configure_sandbox(config.sandbox.level, config.sandbox.cgroup)
     run = None if folder is None else Run(folder, config)
     saved = None if run is None or untrained else chosen.find(run.folder)
     if folder is not None:

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cadre.envs import ENVS
 from cadre.errors import RunError
 from cadre.experiment.records import Root, read_record
-from cadre.settings.policy import EMBEDDED
+from cadre.plugins import embedded_models, environments
 from cadre.settings.user_code import file_of_module
 
 log = logging.getLogger("cadre.experiment")
@@ -123,11 +122,11 @@ def _may_be_a_path(key: Key, value: str) -> bool:
         case ("team", "prompts", *_):
             return False
         case ("env",):
-            return value not in ENVS and bool(FUNCTION.fullmatch(value) or MODULE.fullmatch(value))
+            return value not in environments() and bool(FUNCTION.fullmatch(value) or MODULE.fullmatch(value))
         case ("team",) | ("team", "policies", _) | ("team", "policies", _, "model"):
-            return value not in EMBEDDED
+            return value not in embedded_models()
         case ("algorithm", "critic", "policy") | ("algorithm", "critic", "policy", "model"):
-            return value not in EMBEDDED
+            return value not in embedded_models()
         case (*_, "lora", "path" | "adapter") | ("algorithm", "reward_model"):
             return True
         case ("settings", "source") | ("evaluate", "settings", "source"):

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from cadre import random_keys, sandbox
+from cadre import random_keys
 from cadre.advantages.preferences import joint_pairs_of, pairs_of
+from cadre.data import preferences
 from cadre.data.atomic import whole
+from cadre.data.preferences import Pair
 from cadre.data.prompts import refuse_more_than_text
 from cadre.errors import ConfigError, RunError
 from cadre.experiment.build import build_team
 from cadre.experiment.event_loop import run_to_end
 from cadre.experiment.experiment import Experiment
-from cadre.rewards import preferences
-from cadre.rewards.preferences import Pair
+from cadre.plugins import configure_sandbox
 from cadre.rollout import walk
 from cadre.rollout.episodes import grow_many
 
@@ -33,7 +34,7 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
             "those is not known; expected an algorithm that plays every branch out. Add algorithm=magrpo, or leave out "
             "--joint."
         )
-    sandbox.configure(config.sandbox.level, cgroup=config.sandbox.cgroup)
+    configure_sandbox(config.sandbox.level, config.sandbox.cgroup)
     rollout = experiment.rollout(build_team(experiment))
     key = random_keys.key(config.train.seed, "pairs")
     trees, _ = run_to_end(grow_many(env_spec.tasks("train")[:tasks], rollout, key))

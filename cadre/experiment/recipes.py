@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from cadre.algorithms import ALGORITHMS
-from cadre.envs import ENVS
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest
 from cadre.experiment.paths import located_beside, relocated
+from cadre.plugins import environments, recipe_folders
 from cadre.settings.known_models import KNOWN_MODELS, KnownModel
 from cadre.settings.yaml_file import Raw, dump_yaml, read
 
-RECIPES = Path(__file__).parent.parent / "recipes"
 LEVELS = {"L0": "one model for all roles", "L1": "an adapter a role on one model", "L2": "a model a role"}
 USUAL_LEVEL = "L2"
 LORA = {"rank": 16, "alpha": 32}
@@ -100,19 +99,19 @@ class RealRecipe:
 
 def recipes() -> dict[str, Path]:
     """The bundled recipes that are files, by name."""
-    return {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
+    return {path.stem: path for folder in recipe_folders() for path in sorted(folder.glob("*.yaml"))}
 
 
 def real_tasks() -> dict[str, Path]:
     """The tasks of real size by name, which have to be composed with a model."""
-    return {path.stem: path for path in sorted((RECIPES / "real").glob("*.yaml"))}
+    return {path.stem: path for folder in recipe_folders() for path in sorted((folder / "real").glob("*.yaml"))}
 
 
 def forms(task: str) -> dict[str, str]:
     """The environment by name of every form of a task that a model of text plays: `plan-path` and, among others,
     `plan-path-solo`."""
     env = read(real_tasks()[task])["env"]
-    named = (name for name in ENVS if name == env or name.startswith(f"{env}-"))
+    named = (name for name in environments() if name == env or name.startswith(f"{env}-"))
     return {task + name.removeprefix(env): name for name in named if not name.endswith("-picture")}
 
 

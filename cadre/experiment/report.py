@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from cadre.rewards.intervals import Interval, rate_interval
+from cadre.intervals import Interval, rate_interval
 from cadre.rollout import grow, walk
 from cadre.rollout.walk import Path
 from cadre.types import Branch, Tree
@@ -119,7 +119,7 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 
 
 def over_tasks(values: Sequence[float]) -> Interval:
-    """The mean over tasks of a rate with its 95% interval (`cadre.rewards.intervals.rate_interval`).
+    """The mean over tasks of a rate with its 95% interval (`cadre.intervals.rate_interval`).
 
     Several samples of one task alone say nothing about others: its interval is all of 0 to 1.
     """

@@ -19,9 +19,9 @@ from cadre.experiment.experiment import Experiment
 from cadre.experiment.refusals import EVALUATION, TRAINING
 from cadre.experiment.refusals.learning import algorithm_k_of_one
 from cadre.experiment.refusals.team import somebody_is_trained
+from cadre.plugins import embedded_models
 from cadre.settings import LearnerConfig, PolicyConfig, SamplingConfig
 from cadre.settings.loss import chosen_loss
-from cadre.settings.policy import EMBEDDED
 from cadre.settings.section import merged
 from cadre.types import Sampling
 
@@ -129,14 +129,14 @@ def _learners(config: Config, policies: Mapping[str, PolicyConfig]) -> dict[str,
 def find_model(name: str, policy: PolicyConfig) -> str:
     """The folder or the hub name of a policy's model; a folder must hold a config.json."""
     model = policy.model
-    folder = EMBEDDED.get(model) or Path(model).expanduser()
+    folder = embedded_models().get(model) or Path(model).expanduser()
     looks_local = model.startswith((".", "/", "~")) or model.count("/") != 1
     if (folder / "config.json").is_file():
         from cadre.engines.model_folder import check_folder
 
         check_folder(model, folder)
         return str(folder)
-    if model in EMBEDDED or looks_local or folder.exists():
+    if model in embedded_models() or looks_local or folder.exists():
         raise ConfigError(
             f"the model of policy {name}: got {model!r}, but {folder} holds no config.json; expected seed, games, a "
             "checkpoint folder, or a hub name such as Qwen/Qwen3-1.7B. Fix the path."

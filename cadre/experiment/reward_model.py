@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from cadre.data.preferences import Pair, line_of
 from cadre.engines.torch.reward_training import Report, Settings, Training
 from cadre.errors import DivergedError, RunError
 from cadre.experiment import checkpoint, sealed
@@ -19,7 +20,6 @@ from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.lock import RunLock
 from cadre.experiment.records import Begun, read_record
 from cadre.experiment.to_disk import write_text
-from cadre.rewards.preferences import Pair, line_of
 
 BEGUN = "begun.json"
 SAVE_EVERY = 20  # steps

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cadre import random_keys
-from cadre.envs.adapters.program import Program
 from cadre.errors import EngineError, PromptError, first_line
 from cadre.experiment.experiment import Experiment
 from cadre.programs import checked
 from cadre.programs.calls import Answer, Call
+from cadre.programs.program import Program
 from cadre.programs.refusal import Refused
 from cadre.programs.server import Server
 from cadre.programs.sessions import Held, Session

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from cadre import sandbox
 from cadre.errors import RunError
 from cadre.experiment import checkpoint, losses
 from cadre.experiment.bases import Watched
@@ -25,6 +24,7 @@ from cadre.experiment.resume import adopt, changed
 from cadre.experiment.run_directory import Run
 from cadre.experiment.same_tasks import digests, refuse_others
 from cadre.learn.token_notes import TokenNotes
+from cadre.plugins import configure_sandbox, program_sandbox
 from cadre.settings.trust import only_reading, tell_imports
 from cadre.settings.user_imports import files_held
 from cadre.team import Team, closed_on_failure
@@ -53,7 +53,7 @@ def start(
 
 def _locked(experiment: Experiment, run: Run, console: Console, resume: bool) -> tuple[Team, int]:
     config = experiment.config
-    sandbox.configure(config.sandbox.level, cgroup=config.sandbox.cgroup)
+    configure_sandbox(config.sandbox.level, config.sandbox.cgroup)
     for paragraph in training_cautions(experiment):
         console.print(paragraph, markup=False, highlight=False)
     if not resume:
@@ -70,7 +70,8 @@ def _locked(experiment: Experiment, run: Run, console: Console, resume: bool) ->
 def _trained(experiment: Experiment, run: Run, team: Team, watched: Watched, console: Console, resume: bool) -> int:
     """The updates made in all once the team has been trained."""
     run.words = vocabulary(experiment)
-    run.record_environment(sandbox.record(), sampling_memory(team), digests(experiment))
+    confinement = program_sandbox()
+    run.record_environment(confinement.record() if confinement else {}, sampling_memory(team), digests(experiment))
     state = _restored(run, team) if resume else State()
     for paragraph in losses.missing(run, state) if resume else ():
         console.print(paragraph, markup=False, highlight=False)

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Literal
 
 from cadre.errors import ConfigError
-from cadre.rewards.rounding import is_constant, is_rounding
+from cadre.rounding import is_constant, is_rounding
 from cadre.types import Node
 
 Joint = Literal["aligned", "cross"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -10,9 +9,6 @@ from pydantic import BeforeValidator, Field, model_validator
 from cadre.settings.learner import LearnerConfig
 from cadre.settings.sampling import SamplingConfig
 from cadre.settings.section import AsWritten, Positive, Section, refused
-
-# The models in the package.
-EMBEDDED = {name: Path(__file__).parent.parent / "models" / name for name in ("seed", "games")}
 
 
 class LoraConfig(Section):

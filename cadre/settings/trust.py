@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cadre.errors import ConfigError, one_line
+from cadre.settings.user_imports import OWN
 
 FLAG = "--trust"
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -112,7 +113,7 @@ def file_of(reference: str) -> Path | None:
 def module_file_of(reference: str) -> Path | None:
     """Return the file behind `module:NAME` where the module is not Cadre's own."""
     module, colon, _ = reference.rpartition(":")
-    if not colon or not MODULE.fullmatch(module) or module.partition(".")[0] == "cadre":
+    if not colon or not MODULE.fullmatch(module) or module.partition(".")[0] in OWN:
         return None
     return _file_of_module(module)
 

@@ -31,7 +31,7 @@ from cadre.errors import CadreError, ConfigError, nearest
 from cadre.file_limits import read_bytes
 from cadre.settings.trust import check_code
 from cadre.settings.user_errors import called, place_of
-from cadre.settings.user_imports import import_file, is_user_module, loaded_file, plain_name
+from cadre.settings.user_imports import OWN, import_file, is_user_module, loaded_file, plain_name
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 log = logging.getLogger("cadre.settings")
@@ -126,7 +126,7 @@ def file_of_module(reference: str, folder: Path) -> str | None:
     package can be imported from there anyway."""
     module, _, name = reference.rpartition(":")
     parts = module.split(".")
-    if parts[0] == "cadre" or not all(part.isidentifier() for part in parts):
+    if parts[0] in OWN or not all(part.isidentifier() for part in parts):
         return None
     found = importlib.util.find_spec(parts[0]) if parts[0] != "__main__" else None
     known = [] if found is None else [found.origin, *(found.submodule_search_locations or ())]

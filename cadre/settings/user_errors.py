@@ -10,9 +10,10 @@ from pathlib import Path
 
 import cadre
 from cadre.errors import CadreError, ContractError
-from cadre.settings.user_imports import is_user_module, plain_name
+from cadre.settings.user_imports import OWN, is_user_module, plain_name
 
-OURS = Path(cadre.__file__).parent.resolve()
+HOME = Path(cadre.__file__).parents[1].resolve()
+OURS = tuple(HOME / name for name in OWN)
 CALLERS = {"check.py", "check_episode.py", "findings.py", "spec.py"}
 LIBRARIES = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib"))
 # Lines of the user's own that are named with an error.
@@ -76,9 +77,12 @@ def is_users(file: str) -> bool:
     path = Path(file).resolve()
     if file.startswith("<") or not {"site-packages", "dist-packages"}.isdisjoint(path.parts):
         return False
-    return not str(path).startswith((*LIBRARIES, f"{OURS}/"))
+    return not str(path).startswith((*LIBRARIES, *(f"{folder}/" for folder in OURS)))
 
 
 def _is_of_an_environment(file: str) -> bool:
     path = Path(file).resolve()
-    return path.is_relative_to(OURS / "envs") and not (path.parent == OURS / "envs" and path.name in CALLERS)
+    if path.is_relative_to(HOME / "cadre_tasks") or path.is_relative_to(HOME / "cadre" / "integrations"):
+        return True
+    envs = HOME / "cadre" / "envs"
+    return path.is_relative_to(envs) and not (path.parent == envs and path.name in CALLERS)

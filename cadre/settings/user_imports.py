@@ -27,6 +27,8 @@ from types import ModuleType
 from typing import Any
 
 PREFIX = "cadre_user_"
+# The packages of this distribution: their modules are never taken for the user's.
+OWN = ("cadre", "cadre_tasks", "cadre_sandbox")
 # Python 3.9 does not list its modules.
 LIBRARY = getattr(sys, "stdlib_module_names", frozenset(sys.builtin_module_names))
 # Files that mark the folder above which nothing of a project lies.
@@ -283,7 +285,7 @@ def _import_for(module: ModuleType) -> Any:
 @functools.cache
 def _neighbour(asking: str, top: str) -> str | None:
     """The package below which a module of the user's finds what it calls `top`; None for what is no neighbour."""
-    if top == "cadre" or is_user_module(top):
+    if top in OWN or is_user_module(top):
         return None
     file = getattr(sys.modules.get(asking), "__file__", None)
     folders = [*sys.modules[asking.split(".")[0]].__path__]

@@ -8,11 +8,7 @@ import pytest
 
 from cadre.advantages.baselines import BASELINES, of_the_group
 from cadre.advantages.credit import Credit
-from cadre.advantages.group_relative import (
-    moved,
-    of_roles,
-    without_std_by_decision,
-)
+from cadre.advantages.group_relative import moved, of_roles, without_std_by_decision
 from cadre.types import Branch, Message, Observation, Reward, Sample, Task, ToolCall, Tree
 from tests.advantages.trees import advantages, assign, chain, inner, leaf, node, sequential, two_turns
 

@@ -10,7 +10,7 @@ from shutil import copytree
 
 import pytest
 
-from cadre.settings.policy import EMBEDDED
+from cadre.plugins import embedded_models
 from tests.cli.calling import Done, call
 
 SECONDS = 60
@@ -86,7 +86,7 @@ def test_an_environment_is_a_regular_file_or_a_module(env: str, why: str) -> Non
 def described(**numbers: object) -> str:
     """A folder with the embedded model, under another description."""
     folder = Path("model")
-    copytree(EMBEDDED["seed"], folder)
+    copytree(embedded_models()["seed"], folder)
     known = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**known, **numbers}))
     return str(folder)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cadre.envs.adapters.program import Program
-from cadre.envs.adapters.settings import Limits, launch_of
 from cadre.experiment import config
+from cadre.programs.program import Program
+from cadre.programs.settings import Limits, launch_of
 from cadre.types import Reward, Task
 from tests.cli.calling import call
 

@@ -5,14 +5,14 @@ import re
 import yaml
 
 from cadre.cli.listing import GROUPS
-from cadre.envs import ENVS
 from cadre.experiment.recipes import recipes
+from cadre.plugins import environments
 from tests.cli.calling import call
 
 
 def test_everything_bundled_is_in_a_group() -> None:
     tasks = [task for group in GROUPS.values() for task in group]
-    for name in ENVS:
+    for name in environments():
         assert sum(name == task or name.startswith(f"{task}-") for task in tasks) == 1, name
     for name, path in recipes().items():
         env = yaml.safe_load(path.read_text())["env"]
@@ -26,7 +26,7 @@ def names_in(lines: list[str]) -> set[str]:
     for word in re.split(r"\s+", " ".join(lines)):
         if word.startswith("-"):
             names.add(task + word)
-        elif word not in GROUPS or word in ENVS:
+        elif word not in GROUPS or word in environments():
             task = word
             names.add(word)
     return names
@@ -39,7 +39,7 @@ def test_the_list_is_short_and_names_everything_once() -> None:
     assert len(lines) <= 48
     assert max(map(len, lines)) <= 80
     middle = lines.index("")
-    assert set(ENVS) <= names_in(lines[1:middle])
+    assert set(environments()) <= names_in(lines[1:middle])
     assert set(recipes()) <= names_in(lines[middle + 2 :])
 
 

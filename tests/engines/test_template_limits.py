@@ -11,7 +11,7 @@ import pytest
 from cadre.engines import template_limits
 from cadre.engines.chat_template import Template
 from cadre.errors import EngineError
-from cadre.settings.policy import EMBEDDED
+from cadre.plugins import embedded_models
 from cadre.types import Message
 from tests.cli.calling import call
 from tests.engines.tiny import CHATML, byte_tokenizer
@@ -76,7 +76,7 @@ def test_other_threads_and_what_comes_next_are_left_alone() -> None:
 
 
 def test_the_command_line_names_it(tmp_path: Path) -> None:
-    folder = copytree(EMBEDDED["seed"], tmp_path / "model")
+    folder = copytree(embedded_models()["seed"], tmp_path / "model")
     told = json.loads((folder / "tokenizer_config.json").read_text())
     told.pop("chat_template", None)
     (folder / "tokenizer_config.json").write_text(json.dumps(told))

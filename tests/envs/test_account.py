@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadre.envs.account import Account
+from cadre_tasks.account import Account
 
 
 def test_a_step_pays_what_it_changed() -> None:

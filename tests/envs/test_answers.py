@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadre.envs.answers import numbered, parse_moves
+from cadre_tasks.answers import numbered, parse_moves
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import pytest
 
 from cadre.data import load
 from cadre.data.records import Program
-from cadre.envs.code import Code, CodeAlone
-from cadre.rewards.code import all_tests, judge
-from cadre.sandbox.attacks.cheats import CHEATS
 from cadre.types import Task
+from cadre_tasks.code.code import Code, CodeAlone
+from cadre_tasks.code.judge import all_tests, judge
 from tests.envs.playing import check, play, seen, source, total
+from tests.sandbox.attacks.cheats import CHEATS
 from tests.sandbox.data import FOLDER, rows
 
 ADD = "a, b = map(int, input().split())\nprint(a + b)"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from cadre.envs import ENVS
 from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec, env_class
-from cadre.envs.tool_planner import ToolPlanner
+from cadre.plugins import environments
+from cadre_tasks.games.tool_planner import ToolPlanner
 from tests.envs.playing import play
 
 # How many random strings each environment is played with; CADRE_CONTRACT_STRINGS=1000 takes minutes.
@@ -33,7 +33,7 @@ actions = st.one_of(
 @pytest.fixture(scope="module")
 def levels(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder of small levels, enough for both splits."""
-    from cadre.envs.sokoban import Sokoban
+    from cadre_tasks.games.sokoban import Sokoban
 
     folder = tmp_path_factory.mktemp("levels")
     tasks = [*Sokoban.tasks("train")[:40], *Sokoban.tasks("test")[:40]]
@@ -44,7 +44,7 @@ def levels(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 # The others need data, and are held to the contract with invented rows in tests/envs.
-GAMES = [name for name in ENVS if issubclass(env_class(name), ToolPlanner)]
+GAMES = [name for name in environments() if issubclass(env_class(name), ToolPlanner)]
 
 
 @pytest.mark.parametrize("name", GAMES)

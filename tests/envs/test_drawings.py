@@ -5,10 +5,10 @@ import json
 import pytest
 
 from cadre.envs import drawings
-from cadre.envs.plan_path import PlanPath
-from cadre.envs.sokoban import Sokoban
-from cadre.envs.sudoku import Sudoku
 from cadre.errors import ContractError
+from cadre_tasks.games.plan_path import PlanPath
+from cadre_tasks.games.sokoban import Sokoban
+from cadre_tasks.games.sudoku import Sudoku
 from tests.playing import play
 
 

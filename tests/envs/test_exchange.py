@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from cadre.envs import ENVS
-from cadre.envs.exchange import Alone
-from cadre.envs.pairs import Pairs, PairsAlone
 from cadre.envs.spec import EnvSpec, env_class
-from cadre.envs.writing import Tldr, TldrAlone
 from cadre.errors import ConfigError
+from cadre.plugins import environments
 from cadre.types import Observation
+from cadre_tasks.code.pairs import Pairs, PairsAlone
+from cadre_tasks.exchange import Alone
+from cadre_tasks.writing.writing import Tldr, TldrAlone
 from tests.envs.playing import check, play, seen, source
 from tests.envs.test_pairs import AUX, MAIN, TASK
 from tests.envs.test_writing import HONEST, LONG, RIVERS
@@ -97,7 +97,7 @@ def test_a_fork_has_drafts_of_its_own() -> None:
     assert not env.success
 
 
-@pytest.mark.parametrize("name", [name for name in ENVS if issubclass(env_class(name), Alone)])
+@pytest.mark.parametrize("name", [name for name in environments() if issubclass(env_class(name), Alone)])
 def test_the_contract_of_single_agents(name: str) -> None:
     more = {"data": "humaneval", "held_out": 1} if name.startswith("pairs") else {}
     check(name, episodes=1, **more)
@@ -126,7 +126,7 @@ def test_what_writers_are_told_of_each_other_is_so() -> None:
     assert "has written a helper function `aux`, which you see below" in seen(env, "main")
 
 
-@pytest.mark.parametrize("name", [name for name in ENVS if issubclass(env_class(name), Alone)])
+@pytest.mark.parametrize("name", [name for name in environments() if issubclass(env_class(name), Alone)])
 def test_one_agent_is_told_of_no_team_mate(name: str) -> None:
     more = {"data": "humaneval", "held_out": 1} if name.startswith("pairs") else {}
     game = EnvSpec(name, {"source": source(), **more})

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from cadre.envs import ENVS
 from cadre.envs.from_data import FromData, with_example
 from cadre.envs.spec import EnvSpec, env_class
 from cadre.errors import CadreError, ConfigError, DataError
+from cadre.plugins import environments
 from tests.envs.playing import check, source
 
-OVER_DATA = [name for name in ENVS if issubclass(env_class(name), FromData)]
+OVER_DATA = [name for name in environments() if issubclass(env_class(name), FromData)]
 
 
 @pytest.mark.parametrize("name", OVER_DATA)

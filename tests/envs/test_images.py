@@ -12,9 +12,9 @@ from PIL import Image as pillow
 
 import cadre
 from cadre.envs import images
-from cadre.envs.boards import BLUE, FREE, GREEN, WALL, board
 from cadre.envs.images import pixels
 from cadre.errors import DataError
+from cadre_tasks.games.boards import BLUE, FREE, GREEN, WALL, board
 
 ARRAY = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from cadre.envs.answers import MOVES
-from cadre.envs.levels import read_folder
-from cadre.envs.sokoban import Boxoban, Sokoban, parse_level, solve
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, DataError
+from cadre_tasks.answers import MOVES
+from cadre_tasks.games.levels import read_folder
+from cadre_tasks.games.sokoban import Boxoban, Sokoban, parse_level, solve
 from tests.playing import play
 from tests.sandbox.data import rows as data_rows
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from cadre.envs.maths import Maths, MathsSolo, MathsVote
-from cadre.rewards import math
 from cadre.types import Task
+from cadre_tasks.maths import same_answer as math
+from cadre_tasks.maths.maths import Maths, MathsSolo, MathsVote
 from tests.envs.playing import check, play, seen, total
 
 TASK = Task("t", {"id": "t", "question": "What is 6 times 7?", "answer": "42", "tolerance": 0.0})

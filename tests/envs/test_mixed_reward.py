@@ -14,15 +14,15 @@ from cadre.advantages.returns import role_reward
 from cadre.data import load
 from cadre.data.records import Program
 from cadre.env import Env
-from cadre.envs.code import Code, CodeAlone
-from cadre.envs.maths import Maths, MathsSolo, MathsVote
-from cadre.envs.pairs import Pairs
-from cadre.envs.patterns import Debate, Gather, Lead, Refine, Review
-from cadre.envs.plan_path import PlanPath, PlanPathAlone
-from cadre.envs.sokoban import Sokoban, SokobanAlone
-from cadre.envs.sudoku import Sudoku, SudokuAlone
 from cadre.rollout.grow import score
 from cadre.types import Branch, Reward, Task
+from cadre_tasks.code.code import Code, CodeAlone
+from cadre_tasks.code.pairs import Pairs
+from cadre_tasks.games.plan_path import PlanPath, PlanPathAlone
+from cadre_tasks.games.sokoban import Sokoban, SokobanAlone
+from cadre_tasks.games.sudoku import Sudoku, SudokuAlone
+from cadre_tasks.maths.maths import Maths, MathsSolo, MathsVote
+from cadre_tasks.patterns import Debate, Gather, Lead, Refine, Review
 from tests.envs.playing import play, source
 from tests.envs.test_pairs import AUX, MAIN
 from tests.envs.test_pairs import TASK as TWICE

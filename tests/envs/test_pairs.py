@@ -7,14 +7,14 @@ import pytest
 
 from cadre.data import load
 from cadre.data.records import Program
-from cadre.envs.pairs import Pairs
 from cadre.envs.spec import EnvSpec
 from cadre.errors import DataError
-from cadre.rewards.pairs import BEST, Graded, grade
-from cadre.sandbox.attacks.cheats import CHEATS
 from cadre.types import Task
+from cadre_tasks.code.grade_pairs import BEST, Graded, grade
+from cadre_tasks.code.pairs import Pairs
 from tests.data.invented import TWICE
 from tests.envs.playing import check, play, seen, source
+from tests.sandbox.attacks.cheats import CHEATS
 from tests.sandbox.data import FOLDER, rows
 
 PROBLEM = Program("t", "", "twice", TWICE["prompt"], tests=TWICE["test"], setup=TWICE["prompt"], names=("twice",))

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from cadre.envs.patterns import Debate, Gather, Lead, Question, Refine, Review
-from cadre.envs.patterns.question import verdict
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.types import Reward, Task
+from cadre_tasks.patterns import Debate, Gather, Lead, Question, Refine, Review
+from cadre_tasks.patterns.question import verdict
 from tests.envs.playing import check, play, seen, source, total
 
 TASK = Task("t", {"id": "t", "question": "What is 6 times 7?", "answer": "42", "tolerance": 0.0})

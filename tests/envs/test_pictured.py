@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from cadre.envs.boards import BROWN, GREEN, WALL
 from cadre.envs.images import pixels
-from cadre.envs.pictured import PlanPathPicture, SokobanPicture
-from cadre.envs.plan_path import PlanPath
 from cadre.envs.spec import EnvSpec
 from cadre.types import Task
+from cadre_tasks.games.boards import BROWN, GREEN, WALL
+from cadre_tasks.games.pictured import PlanPathPicture, SokobanPicture
+from cadre_tasks.games.plan_path import PlanPath
 
 GRID = {"grid": ["S.#", "..#", ".#G"]}
 

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadre import random_keys
-from cadre.envs.answers import MOVES, parse_moves
-from cadre.envs.plan_path import (
+from cadre.types import Task
+from cadre_tasks.answers import MOVES, parse_moves
+from cadre_tasks.games.plan_path import (
     Grid,
     PlanPath,
     PlanPathAlone,
@@ -16,8 +17,7 @@ from cadre.envs.plan_path import (
     reachable,
     shortest,
 )
-from cadre.models.programs.plan_path import CORNER, SEARCH, SEARCH_MISTAKES
-from cadre.types import Task
+from cadre_tasks.models.programs.plan_path import CORNER, SEARCH, SEARCH_MISTAKES
 from tests.envs.playing import seen
 from tests.playing import play, solved_by
 

@@ -1,11 +1,11 @@
 """System messages by role, before whatever an environment says."""
 
-from cadre.envs.plan_path import PlanPath
 from cadre.envs.role_prompts import prompted
 from cadre.envs.spec import EnvSpec
 from cadre.experiment import config
 from cadre.experiment.resolve import resolve
 from cadre.types import Message, Observation
+from cadre_tasks.games.plan_path import PlanPath
 from tests.envs.playing import play
 
 

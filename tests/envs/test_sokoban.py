@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadre.envs.sokoban import Sokoban, SokobanAlone, SokobanSolo, parse_level, solve
 from cadre.envs.splits import in_split
 from cadre.errors import ConfigError
 from cadre.types import Task
+from cadre_tasks.games.sokoban import Sokoban, SokobanAlone, SokobanSolo, parse_level, solve
 from tests.playing import play, prompt
 
 ROWS = ["######", "#S...#", "#.B.G#", "#....#", "#....#", "######"]

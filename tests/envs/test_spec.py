@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from cadre.env import Env, GeneratedTasks
-from cadre.envs.maths import Maths
 from cadre.envs.spec import EnvSpec, env_class, name_of
 from cadre.errors import ConfigError
 from cadre.types import Task
+from cadre_tasks.maths.maths import Maths
 from tests.games import Digit
 
 

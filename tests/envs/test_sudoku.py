@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadre.envs.splits import in_split
-from cadre.envs.sudoku import Sudoku, SudokuAlone, SudokuSolo
-from cadre.envs.sudoku_grid import solutions
 from cadre.errors import ConfigError
 from cadre.types import Task
+from cadre_tasks.games.sudoku import Sudoku, SudokuAlone, SudokuSolo
+from cadre_tasks.games.sudoku_grid import solutions
 from tests.playing import play, prompt
 
 # Sixteen cells, of which six are clues; worked out by hand below.

@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadre.envs.sudoku import Sudoku
-from cadre.envs.sudoku_grid import generate, solutions, valid
+from cadre_tasks.games.sudoku import Sudoku
+from cadre_tasks.games.sudoku_grid import generate, solutions, valid
 
 
 def brute_force(rows: list[str]) -> int:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cadre.envs import writing
-from cadre.envs.writing import Arxiv, Story, Tldr
 from cadre.types import Task
+from cadre_tasks.writing import writing
+from cadre_tasks.writing.writing import Arxiv, Story, Tldr
 from tests.envs.playing import check, play, seen
 from tests.rewards.test_text import HONEST, OTHER, SOURCE
 

@@ -15,11 +15,11 @@ from cadre.errors import ConfigError, EngineError
 from cadre.experiment import config
 from cadre.experiment.resolve import resolve, resolve_for_evaluation
 from cadre.experiment.target import find
-from cadre.settings.policy import EMBEDDED
+from cadre.plugins import embedded_models
 from tests.cli.calling import call
 from tests.engines.tiny import request
 
-SEED = str(EMBEDDED["seed"])
+SEED = str(embedded_models()["seed"])
 RECIPE = """env: plan-path
 settings: {prompts: compact, turns: 2}
 team: {policies: {x: {model: seed}}, roles: {tool: x, planner: x}}

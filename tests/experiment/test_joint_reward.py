@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from cadre.data.preferences import Pair
 from cadre.engines.torch.reward_training import Settings
 from cadre.envs.joint_policy import joint_prompt, joint_text
 from cadre.experiment import reward_model
-from cadre.rewards.preferences import Pair
 from cadre.types import Message, Observation
 from tests.engines import tiny
 from tests.experiment.test_loop import configured, play

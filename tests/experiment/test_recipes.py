@@ -10,12 +10,12 @@ import yaml
 from cadre.engines.torch.base import device_memory
 from cadre.engines.torch.estimate import activations, sizes, speed
 from cadre.engines.torch.sampling.batch_memory import SequenceMemory
-from cadre.envs import ENVS
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.experiment import config, dry_run, outlook
 from cadre.experiment.recipes import LEVELS, RealRecipe, composed, forms, read_recipe, real_tasks, recipes
 from cadre.experiment.resolve import resolve
+from cadre.plugins import environments
 from cadre.settings import PolicyConfig
 from cadre.settings.known_models import KNOWN_MODELS
 from tests.cli.calling import call
@@ -136,7 +136,7 @@ def test_a_file_comes_before_a_composition_of_the_same_name() -> None:
 
 
 def test_every_form_is_an_environment() -> None:
-    played = {name for name in ENVS if name.startswith("plan-path")}
+    played = {name for name in environments() if name.startswith("plan-path")}
     assert set(forms("plan-path").values()) == played - {"plan-path-picture"}  # which a model of text cannot see
     assert forms("pairs-mbpp")["pairs-mbpp"] == "pairs"
 

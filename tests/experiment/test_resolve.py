@@ -12,7 +12,7 @@ from cadre.cli.app import app
 from cadre.errors import ConfigError
 from cadre.experiment import config, resolve
 from cadre.experiment.target import find
-from cadre.settings.policy import EMBEDDED
+from cadre.plugins import embedded_models
 from cadre.types import Sampling
 from tests.experiment.test_loop import configured
 
@@ -30,7 +30,7 @@ def test_what_an_experiment_comes_to() -> None:
     assert experiment.trained_roles == {"tool": "small"}
     assert list(experiment.policies) == ["small", "fixed", "critic of tool"]
     assert experiment.models["fixed"] == "Qwen/Qwen3-1.7B"
-    assert experiment.models["small"] == experiment.models["critic of tool"] == str(EMBEDDED["seed"])
+    assert experiment.models["small"] == experiment.models["critic of tool"] == str(embedded_models()["seed"])
     assert experiment.heads == {"critic of tool": ("tool",)}
     rates = {name: (learner.learning_rate, learner.epochs) for name, learner in experiment.learners.items()}
     assert rates == {"small": (0.5, 2), "critic of tool": (1e-6, 2)}

@@ -9,9 +9,9 @@ import pytest
 from cadre import random_keys
 
 pytest.importorskip("pyspiel", reason="the extra openspiel is not installed")
-from cadre.envs.adapters.openspiel import OpenSpiel
-from cadre.models.make_games import GAMES, batches, make_tokenizer, tendencies
+from cadre.integrations.openspiel import OpenSpiel
 from cadre.types import Choice
+from cadre_tasks.models.make_games import GAMES, batches, make_tokenizer, tendencies
 
 
 def test_tendencies_belong_to_the_decision() -> None:

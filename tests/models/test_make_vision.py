@@ -9,7 +9,7 @@ import torch
 from cadre import random_keys
 from cadre.engines.chat_template import Template
 from cadre.engines.pictures import Pictures
-from cadre.models.make_vision import (
+from cadre_tasks.models.make_vision import (
     CELL,
     KINDS,
     SIZE,

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from cadre import random_keys
-from cadre.envs.plan_path import PlanPath
-from cadre.envs.sokoban import Sokoban
 from cadre.envs.splits import in_split
-from cadre.envs.sudoku import Sudoku
-from cadre.envs.tool_planner import ToolPlanner
-from cadre.models.make_seed import encode, make_tokenizer
-from cadre.models.programs import KINDS, PARTS, plan_path, sample_program, sokoban, sudoku
-from cadre.models.programs.mixture import Kind, with_several
-from cadre.models.transcripts import SPEECH, transcript
+from cadre_tasks.games.plan_path import PlanPath
+from cadre_tasks.games.sokoban import Sokoban
+from cadre_tasks.games.sudoku import Sudoku
+from cadre_tasks.games.tool_planner import ToolPlanner
+from cadre_tasks.models.make_seed import encode, make_tokenizer
+from cadre_tasks.models.programs import KINDS, PARTS, plan_path, sample_program, sokoban, sudoku
+from cadre_tasks.models.programs.mixture import Kind, with_several
+from cadre_tasks.models.transcripts import SPEECH, transcript
 from tests.playing import solved_by
 
 GAMES: dict[str, type[ToolPlanner]] = {"plan-path": PlanPath, "sokoban": Sokoban, "sudoku": Sudoku}

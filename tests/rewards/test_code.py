@@ -7,7 +7,8 @@ import pytest
 from cadre.data.parse import humaneval
 from cadre.data.records import Program
 from cadre.errors import SandboxUnavailable
-from cadre.rewards.code import (
+from cadre_sandbox.worker import Ending, Worker, WorkerDied
+from cadre_tasks.code.judge import (
     Block,
     CallTests,
     StdioTests,
@@ -20,7 +21,6 @@ from cadre.rewards.code import (
     judge,
     ready,
 )
-from cadre.sandbox.worker import Ending, Worker, WorkerDied
 from tests.sandbox.data import rows
 
 ADD = "def add(a, b):\n    return a + b"

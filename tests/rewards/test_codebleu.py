@@ -5,8 +5,8 @@ from math import exp, log
 
 import pytest
 
-from cadre.rewards.codebleu import bleu, codebleu, flows, parsed, subtrees
-from cadre.rewards.inspect import likeness
+from cadre_tasks.code.codebleu import bleu, codebleu, flows, parsed, subtrees
+from cadre_tasks.code.inspect import likeness
 
 ADD = "def f(x):\n    y = x + 1\n    return y"
 

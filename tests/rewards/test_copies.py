@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from cadre.data.records import Program
-from cadre.envs.code import Code
-from cadre.rewards import shown, tester
 from cadre.types import Reward, Task
+from cadre_tasks.code import shown, tester
+from cadre_tasks.code.code import Code
 from tests.rewards.copies import COPIES, OWN, PROBLEMS
 
 

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from cadre.envs.maths import Maths
-from cadre.envs.patterns.debate import Debate
 from cadre.errors import ConfigError
-from cadre.rewards.math import LIMITS, MATH_VERIFY, same_answer, solves
+from cadre_tasks.maths.maths import Maths
+from cadre_tasks.maths.same_answer import LIMITS, MATH_VERIFY, same_answer, solves
+from cadre_tasks.patterns.debate import Debate
 from tests.sandbox.data import rows
 
 pytest.importorskip("math_verify", reason="math-verify is not installed")

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from cadre.data.records import Program
-from cadre.rewards import source
-from cadre.rewards.pairs import BEST, Graded, grade
+from cadre_tasks.code import source
+from cadre_tasks.code.grade_pairs import BEST, Graded, grade
 from tests.rewards.helpers import HONEST, PAIRS, SHOWS, WHOLE
 
 UNUSED = 0.4 + 0.6 + 0.5 + 1.0  # as where aux is not called

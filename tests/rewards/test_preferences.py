@@ -12,10 +12,10 @@ from cadre.advantages.credit import Credit
 from cadre.advantages.preferences import joint_pairs_of, jointly_scored_by, pairs_of, scored_by
 from cadre.algorithms import plan_of
 from cadre.cli.app import app
+from cadre.data.preferences import Pair, line_of, read_pairs
 from cadre.errors import DataError, RunError
 from cadre.experiment import config
 from cadre.experiment.preference_pairs import clear
-from cadre.rewards.preferences import Pair, line_of, read_pairs
 from cadre.rollout import walk
 from cadre.types import Message, Task, Tree
 from tests.advantages.trees import assign, inner, leaf, node

@@ -17,8 +17,8 @@ from cadre.algorithms.custom import Custom
 from cadre.errors import ConfigError
 from cadre.experiment.audit import Audited
 from cadre.experiment.audit_report import matter, report
-from cadre.rewards.rounding import is_constant, is_rounding
 from cadre.rollout.tree_shape import CARRIES, full
+from cadre.rounding import is_constant, is_rounding
 from cadre.settings import CreditConfig
 from cadre.types import Node, Task, Tree
 from tests.advantages.critics import Learner, named, team_of

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cadre.data.records import Program
-from cadre.rewards import inspect, source, tester
-from cadre.rewards.code import StdioTests, UnitTests
+from cadre_tasks.code import inspect, source, tester
+from cadre_tasks.code.judge import StdioTests, UnitTests
 
 SQUARES = "def squares(items):\n    return [x * x for x in items if x > 0]"
 PROBLEM = Program(

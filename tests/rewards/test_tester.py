@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from cadre.data.records import Program
-from cadre.rewards import source, tester
-from cadre.rewards.code import StdioTests, Tests, UnitTests, extract_code, fenced
-from cadre.rewards.tester import Worth
-from cadre.sandbox.checkers import Verdict
+from cadre_sandbox.checkers import Verdict
+from cadre_tasks.code import source, tester
+from cadre_tasks.code.judge import StdioTests, Tests, UnitTests, extract_code, fenced
+from cadre_tasks.code.tester import Worth
 
 HACKS = [json.loads(line) for line in Path(__file__).with_name("hacks.jsonl").read_text().splitlines()]
 # A comment and a blank line of the reference's own, which no mutant has.

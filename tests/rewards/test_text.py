@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadre.data import Article, load
-from cadre.rewards import text
-from cadre.rewards.text import (
+from cadre_tasks.writing import text
+from cadre_tasks.writing.text import (
     ARXIV,
     TLDR,
     common_subsequence,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadre.rewards.verilog_source import design_refusal
+from cadre_tasks.worlds.verilog_source import design_refusal
 
 # A block that is called as a module is, with a delay behind its name.
 LABELLED = """

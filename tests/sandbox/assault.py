@@ -10,15 +10,17 @@ import json
 import os
 import sys
 
-from cadre.sandbox import Sandbox, attacks
+from cadre_sandbox import probes
+from cadre_tasks.sandbox import Sandbox
+from tests.sandbox import attacks
 
 
 async def everything(level: str, abi: int, kinds: list[str]) -> list[dict[str, object]]:
-    with attacks.World() as world:
+    with probes.World() as world:
         async with Sandbox(level, workers=1) as sandbox:
             sandbox.setup = dataclasses.replace(sandbox.setup, landlock=abi)
             chosen = [one for one in attacks.suited(sandbox) if not kinds or one.kind in kinds]
-            outcomes = await attacks.assault(sandbox, world, chosen)
+            outcomes = await probes.assault(sandbox, world, chosen)
     return [dataclasses.asdict(one) for one in outcomes]
 
 

@@ -9,14 +9,14 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadre.sandbox.inside.answers import measures, parse, spelling, tokens
-from cadre.sandbox.inside.answers.compare import Comparison
-from cadre.sandbox.inside.answers.shapes import Equation, Items, Region, Value, Words
+from cadre_sandbox.inside.answers import measures, parse, spelling, tokens
+from cadre_sandbox.inside.answers.compare import Comparison
+from cadre_sandbox.inside.answers.shapes import Equation, Items, Region, Value, Words
 
 pytest.importorskip("math_verify", reason="math-verify is not installed")
 
-from cadre.sandbox.inside import maths
-from cadre.sandbox.inside.maths import same_answer
+from cadre_sandbox.inside import maths
+from cadre_sandbox.inside.maths import same_answer
 
 LIST = Path(__file__).parents[1] / "rewards" / "answers.jsonl"
 ROWS = [json.loads(line) for line in LIST.read_text(encoding="utf-8").splitlines()]

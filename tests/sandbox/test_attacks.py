@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from cadre.sandbox import Sandbox, attacks
-from cadre.sandbox.attacks import kernel
-from cadre.sandbox.inside import landlock
-from cadre.sandbox.inside.landlock import NEWEST as NEWEST
+from cadre_sandbox import probes
+from cadre_sandbox.inside import landlock
+from cadre_sandbox.inside.landlock import NEWEST as NEWEST
+from cadre_tasks.sandbox import Sandbox
+from tests.sandbox import attacks
+from tests.sandbox.attacks import kernel
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65_534
@@ -144,9 +146,9 @@ def test_the_doors_of_the_kernel_are_there_where_nothing_stops_a_program() -> No
     doors = [one for one in kernel.ATTACKS if "raw(" in one.program and one.kind not in ("mounts", "filter")]
 
     async def go() -> list[str]:
-        with attacks.World() as world:
+        with probes.World() as world:
             async with Sandbox("process", workers=1, cgroup="off") as sandbox:
-                runs = [(one.name, await sandbox.run(attacks.program_of(one, world))) for one in doors]
+                runs = [(one.name, await sandbox.run(probes.program_of(one, world))) for one in doors]
         return [name for name, run in runs if "BREACH" not in run.stdout]
 
     if os.getuid() != 0:
@@ -159,10 +161,10 @@ def test_the_doors_of_the_kernel_are_there_where_nothing_stops_a_program() -> No
 def test_the_attacks_get_through_where_nothing_stops_them(name: str) -> None:
     one = next(one for one in attacks.ATTACKS if one.name == name)
 
-    async def go() -> attacks.Outcome:
-        with attacks.World() as world:
+    async def go() -> probes.Outcome:
+        with probes.World() as world:
             async with Sandbox("process", workers=1, cgroup="off") as sandbox:
-                return await attacks.try_attack(sandbox, world, one)
+                return await probes.try_attack(sandbox, world, one)
 
     assert asyncio.run(go()).breach
 
@@ -183,7 +185,7 @@ POISONS = {
 @pytest.mark.parametrize("level", ["confined", "isolated"])
 def test_a_run_leaves_nothing_to_the_next(level: str, poison: str) -> None:
     probe = (
-        attacks.HEALTH
+        probes.HEALTH
         + "\nimport sys, collections\nprint(7, sys.getrecursionlimit(), collections.OrderedDict(a=1)['a'])"
     )
 
@@ -195,7 +197,7 @@ def test_a_run_leaves_nothing_to_the_next(level: str, poison: str) -> None:
 
     before, after = asyncio.run(go())
     assert before == after
-    assert before.startswith(attacks.HEALTHY)
+    assert before.startswith(probes.HEALTHY)
 
 
 def test_a_run_finds_nothing_of_the_run_before() -> None:

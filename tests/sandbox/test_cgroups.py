@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from cadre import sandbox
 from cadre.errors import SandboxError
-from cadre.sandbox import Limits, Result, Sandbox, attacks, cgroups, levels
-from cadre.sandbox.cgroups import Delegation, NotDelegated
-from cadre.sandbox.inside import groups
-from cadre.sandbox.levels import GroupTrial
+from cadre_sandbox import cgroups, levels, probes
+from cadre_sandbox.cgroups import Delegation, NotDelegated
+from cadre_sandbox.inside import groups
+from cadre_sandbox.levels import GroupTrial
+from cadre_tasks import sandbox
+from cadre_tasks.sandbox import Limits, Result, Sandbox
 
 ROOT = Path(__file__).parents[2]
 V1 = "30 25 0:26 / /sys/fs/cgroup/memory rw,relatime shared:5 - cgroup cgroup rw,memory"
@@ -187,7 +188,7 @@ def test_the_next_start_removes_what_the_dead_left(tmp_path: Path, monkeypatch: 
 
 def test_what_cannot_be_removed_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "group" / "below").mkdir(parents=True)
-    with caplog.at_level(logging.WARNING, "cadre.sandbox"):
+    with caplog.at_level(logging.WARNING, "cadre_sandbox"):
         cgroups.remove(str(tmp_path / "group"))
     assert "group is left over" in caplog.text
     caplog.clear()
@@ -224,8 +225,8 @@ def test_a_parent_whose_group_fails_gives_no_code(tmp_path: Path) -> None:
 
 
 def test_an_attack_that_only_ran_out_of_time_has_shown_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def slow(runner: object, chosen: list[attacks.Attack]) -> list[attacks.Outcome]:
-        return [attacks.Outcome("many processes", "processes", "timeout", "", "clock", 3.0)]
+    async def slow(runner: object, chosen: list[probes.Attack]) -> list[probes.Outcome]:
+        return [probes.Outcome("many processes", "processes", "timeout", "", "clock", 3.0)]
 
     monkeypatch.setattr(levels, "attack_one", slow)
     monkeypatch.setattr(levels, "OneWorker", lambda *arguments: None)
@@ -239,7 +240,7 @@ def test_the_layer_is_asked_for_or_taken_where_it_is(
     monkeypatch.setattr(levels, "attempt_groups", lambda: GroupTrial(None, "version 1 only"))
     with pytest.raises(SandboxError, match=r"Got: version 1 only.*Delegate=yes"):
         Sandbox("process", cgroup="on")
-    with caplog.at_level(logging.INFO, "cadre.sandbox"):
+    with caplog.at_level(logging.INFO, "cadre_sandbox"):
         assert "cgroup" not in Sandbox("process").layers
     assert "no sandbox layer cgroup here: version 1 only" in caplog.text
     monkeypatch.setattr(levels, "attempt_groups", lambda: GroupTrial(Delegation("/nowhere", ("memory", "pids")), ""))
@@ -274,12 +275,12 @@ def ours(found: Delegation) -> list[str]:
 
 @pytest.mark.parametrize("name", ["many processes", "memory of many processes"])
 def test_only_the_group_stops_many_processes(real: Delegation, name: str) -> None:
-    one = next(one for one in attacks.of_many() if one.name == name)
+    one = next(one for one in probes.GROUP_PROBES if one.name == name)
 
-    async def go(mode: sandbox.GroupMode) -> attacks.Outcome:
-        with attacks.World() as world:
+    async def go(mode: sandbox.GroupMode) -> probes.Outcome:
+        with probes.World() as world:
             async with Sandbox("process", workers=1, cgroup=mode) as box:
-                return await attacks.try_attack(box, world, one)
+                return await probes.try_attack(box, world, one)
 
     assert asyncio.run(go("off")).breach
     held = asyncio.run(go("on"))
@@ -330,7 +331,8 @@ def test_programs_run_as_ever(real: Delegation, mode: sandbox.pool.Mode) -> None
 
 TRAINER = """
 import asyncio
-from cadre.sandbox import Sandbox, Limits, levels, cgroups
+from cadre_sandbox import levels, cgroups
+from cadre_tasks.sandbox import Sandbox, Limits
 levels.attempt_groups = lambda: levels.GroupTrial(cgroups.Delegation({folder!r}, {controllers!r}), "")
 async def main():
     box = Sandbox("process", workers=1, cgroup="on")

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadre.data.parse import humaneval, mbpp
-from cadre.rewards.code import all_tests, judge
-from cadre.sandbox import Limits, default
-from cadre.sandbox.attacks.cheats import CHEATS
-from cadre.sandbox.checkers import Verdict, check_calls, check_stdio, check_tests
-from cadre.sandbox.compare import same_output
-from cadre.sandbox.inside import codec
-from cadre.sandbox.records import Result
+from cadre_sandbox.checkers import Verdict, check_calls, check_stdio, check_tests
+from cadre_sandbox.compare import same_output
+from cadre_sandbox.inside import codec
+from cadre_sandbox.records import Result
+from cadre_tasks.code.judge import all_tests, judge
+from cadre_tasks.sandbox import Limits, default
+from tests.sandbox.attacks.cheats import CHEATS
 from tests.sandbox.data import rows
 
 QUICK = Limits(cpu_s=5.0, memory_mb=512)

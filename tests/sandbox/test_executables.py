@@ -8,9 +8,11 @@ import sysconfig
 
 import pytest
 
-from cadre.sandbox import Limits, Result, Sandbox, attacks
-from cadre.sandbox.attacks.records import ROOM
-from cadre.sandbox.inside import layers, seccomp, syscalls
+from cadre_sandbox import probes
+from cadre_sandbox.inside import layers, seccomp, syscalls
+from cadre_sandbox.probes import ROOM
+from cadre_tasks.sandbox import Limits, Result, Sandbox
+from tests.sandbox import attacks
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
 CAT = os.path.realpath(shutil.which("cat") or "/bin/cat")
@@ -33,12 +35,12 @@ class Become:
 
 @pytest.mark.parametrize("level", ["confined", "isolated"])
 def test_no_attack_gets_through_what_a_job_has_become(level: str) -> None:
-    async def outcomes() -> list[attacks.Outcome]:
-        with attacks.World() as world:
+    async def outcomes() -> list[probes.Outcome]:
+        with probes.World() as world:
             async with Sandbox(level, workers=1, packages=LIBRARIES, executables=(PYTHON,)) as sandbox:  # type: ignore[arg-type]
                 runner = Become(sandbox)
                 kinds = {one.kind: one for one in attacks.suited(runner) if one.kind not in attacks.SLOW}
-                return await attacks.assault(runner, world, list(kinds.values()))
+                return await probes.assault(runner, world, list(kinds.values()))
 
     found = asyncio.run(outcomes())
     assert len(found) >= 25

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from cadre import sandbox
 from cadre.errors import SandboxError
-from cadre.sandbox import Limits, Result, Sandbox, attacks, levels
-from cadre.sandbox.inside import layers, namespaces, seccomp, syscalls
-from cadre.sandbox.levels import Trial
-from cadre.sandbox.worker import WorkerDied
+from cadre_sandbox import levels, probes
+from cadre_sandbox.inside import layers, namespaces, seccomp, syscalls
+from cadre_sandbox.levels import Trial
+from cadre_sandbox.worker import WorkerDied
+from cadre_tasks import sandbox
+from cadre_tasks.sandbox import Limits, Result, Sandbox
 
 
 def trial_of(monkeypatch: pytest.MonkeyPatch, holding: set[str]) -> None:
@@ -46,11 +47,11 @@ def test_auto_never_goes_below_confined(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_what_was_only_slow_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, answers: list[WorkerDied | list[attacks.Outcome]], held: bool
+    monkeypatch: pytest.MonkeyPatch, answers: list[WorkerDied | list[probes.Outcome]], held: bool
 ) -> None:
     tried = iter(answers)
 
-    async def attack_one(runner: levels.OneWorker, chosen: list[attacks.Attack]) -> list[attacks.Outcome]:
+    async def attack_one(runner: levels.OneWorker, chosen: list[probes.Attack]) -> list[probes.Outcome]:
         answer = next(tried)
         if isinstance(answer, WorkerDied):
             raise answer from TimeoutError()
@@ -62,11 +63,11 @@ def test_what_was_only_slow_is_tried_again(
 
 
 def test_what_got_through_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    breached = attacks.Outcome("fork", "fork", "ok", "it says so itself", "", 0.1)
-    late = attacks.Outcome("TCP connection", "network", "wall", "the next run came out as wall", "", 9.0, slow=True)
+    breached = probes.Outcome("fork", "fork", "ok", "it says so itself", "", 0.1)
+    late = probes.Outcome("TCP connection", "network", "wall", "the next run came out as wall", "", 9.0, slow=True)
     tries = []
 
-    async def attack_one(runner: levels.OneWorker, chosen: list[attacks.Attack]) -> list[attacks.Outcome]:
+    async def attack_one(runner: levels.OneWorker, chosen: list[probes.Attack]) -> list[probes.Outcome]:
         tries.append(1)
         return [breached, late]
 
@@ -89,7 +90,7 @@ def test_a_level_by_name_is_that_level_or_an_error(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_given_up_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     trial_of(monkeypatch, {"confined"})
-    with caplog.at_level(logging.INFO, "cadre.sandbox"):
+    with caplog.at_level(logging.INFO, "cadre_sandbox"):
         levels.choose("auto")
     assert "isolated does not hold here: no" in caplog.text
     assert "level confined (rlimits" in caplog.text

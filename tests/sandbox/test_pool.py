@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cadre.sandbox import Limits, Result, Sandbox, pool, run
+from cadre_sandbox import pool
+from cadre_tasks.sandbox import Limits, Result, Sandbox, run
 
 ROOT = Path(__file__).parents[2]
 SHORT = Limits(cpu_s=0.3)
@@ -178,7 +179,7 @@ def parent_id(stat: Path) -> int:
 
 TRAINER = """
 import asyncio, os, sys
-from cadre.sandbox import Sandbox, Limits
+from cadre_tasks.sandbox import Sandbox, Limits
 async def main():
     sandbox = Sandbox("{level}", workers=2)
     await asyncio.gather(sandbox.run("pass"), sandbox.run("pass"))

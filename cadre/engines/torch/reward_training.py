@@ -20,16 +20,16 @@ from torch.nn.functional import logsigmoid
 from cadre import random_keys
 from cadre.data.atomic import whole
 from cadre.data.json_text import to_json
+from cadre.data.preferences import Pair
 from cadre.engines.answers import AnswerEncoder
 from cadre.engines.model_folder import reading
 from cadre.engines.torch.base.loading import locate
 from cadre.engines.torch.reward_model import TOKENS, RewardModel, load_scorer, parts_of
 from cadre.errors import ConfigError, DataError, DivergedError, EngineError, first_line
 from cadre.file_limits import LINE, read_json
+from cadre.intervals import rate_interval
 from cadre.learn import tensor_files
 from cadre.learn.optimiser import Optimiser
-from cadre.rewards.intervals import rate_interval
-from cadre.rewards.preferences import Pair
 from cadre.settings import LearnerConfig
 
 PATIENCE = 3

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cadre.cluster.placement import check_policies, placement
-from cadre.envs.adapters.program import Program
 from cadre.errors import ConfigError
 from cadre.experiment.bases import engines_of, ranks_of
 from cadre.experiment.experiment import Experiment
+from cadre.programs.program import Program
 
 
 def cluster_policies(experiment: Experiment) -> None:

@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from cadre.data.preferences import Pair
 from cadre.engines.torch.reward_model import RewardModel
 from cadre.engines.torch.reward_training import Settings
 from cadre.errors import EngineError
 from cadre.experiment.reward_model import train
-from cadre.rewards.preferences import Pair
 from cadre.types import Message
 from tests.engines.torch.test_reward_training import toy, trained
 

@@ -13,13 +13,13 @@ import torch
 from typer.testing import CliRunner
 
 from cadre.cli.app import app
+from cadre.data.preferences import Pair, line_of, read_pairs
 from cadre.engines.torch.reward_model import RewardModel, load_scorer
 from cadre.engines.torch.reward_training import Report, Settings, _picked, accuracy, preference_loss, split
 from cadre.errors import ConfigError, DataError, DivergedError, RunError
 from cadre.experiment import reward_model
 from cadre.experiment.interrupt import Interrupt
 from cadre.experiment.reward_model import train, unfinished
-from cadre.rewards.preferences import Pair, line_of, read_pairs
 from cadre.types import Message
 
 FAST = Settings(steps=30, learning_rate=2e-3, validate=0.25, pairs=8)

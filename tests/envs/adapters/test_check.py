@@ -3,8 +3,8 @@
 import asyncio
 import json
 
-from cadre.envs.adapters.check import examine
 from cadre.envs.spec import EnvSpec
+from cadre.programs.check import examine
 from tests.envs.adapters.test_program import AGENTS, ROLES
 
 

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from cadre.envs.adapters import openspiel_exact
-from cadre.envs.adapters.openspiel import OpenSpiel, acting, answers, load_game
 from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
+from cadre.integrations import openspiel_exact
+from cadre.integrations.openspiel import OpenSpiel, acting, answers, load_game
 from cadre.rollout import walk
 from cadre.rollout.grow import Rollout, grow
 from cadre.rollout.tree_shape import independent

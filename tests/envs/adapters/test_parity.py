@@ -5,7 +5,7 @@ import asyncio
 from cadre.advantages.batch import build_batch
 from cadre.algorithms.at_grpo import AtGrpo
 from cadre.env import Env
-from cadre.envs.adapters.program import Program
+from cadre.programs.program import Program
 from cadre.rollout import walk
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout

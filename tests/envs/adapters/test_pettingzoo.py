@@ -11,7 +11,7 @@ from tests.coordination import GAMES
 pytest.importorskip("pettingzoo", reason="the extra pettingzoo is not installed")
 from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
 
-from cadre.envs.adapters.pettingzoo import Aec, Parallel
+from cadre.integrations.pettingzoo import Aec, Parallel
 
 # Turns, several at once with turns after them, and somebody who acts twice.
 ENVS: list[tuple[str, dict[str, Any]]] = [

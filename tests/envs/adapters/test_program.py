@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cadre.envs.adapters.failures import Diverged, ProgramFailed, Stuck
-from cadre.envs.adapters.host import shared_host
-from cadre.envs.adapters.nurseries import Start
-from cadre.envs.adapters.program import Program
-from cadre.envs.adapters.settings import Limits
 from cadre.errors import ConfigError
+from cadre.programs.failures import Diverged, ProgramFailed, Stuck
+from cadre.programs.host import shared_host
+from cadre.programs.nurseries import Start
+from cadre.programs.program import Program
+from cadre.programs.settings import Limits
 from cadre.rollout import tree_shape, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from cadre.envs.adapters.reasoning_gym import ReasoningGym
 from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.types import Task
+from cadre_tasks.reasoning_gym import ReasoningGym
 
 pytest.importorskip("reasoning_gym", reason="the extra reasoning-gym is not installed")
 

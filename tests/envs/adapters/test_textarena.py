@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from cadre.envs.adapters.textarena import GAMES, TextArena
 from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
+from cadre.integrations.textarena import GAMES, TextArena
 from cadre.types import Task
 
 pytest.importorskip("textarena", reason="the extra textarena is not installed")

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from cadre.envs.splits import SPLIT_SIZES
-from cadre.envs.worlds import formula
-from cadre.envs.worlds.lab import Lab, LabSolo, tells, told_of, worth_of
-from cadre.envs.worlds.lab_laws import Kind, Law, behaviour, outcome, parse_theory, parse_trial
 from cadre.errors import ConfigError
 from cadre.types import Task
+from cadre_tasks.worlds import formula
+from cadre_tasks.worlds.lab import Lab, LabSolo, tells, told_of, worth_of
+from cadre_tasks.worlds.lab_laws import Kind, Law, behaviour, outcome, parse_theory, parse_trial
 from tests.envs.playing import play, seen, total
 from tests.envs.worlds.trying import check_contract, check_exploits, check_hostile, check_references, check_splits
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from cadre.envs.worlds.plan import Plan, PlanJoint, PlanSolo, disturb, parse_plan
-from cadre.envs.worlds.plan_domains import pddl
 from cadre.errors import ConfigError
 from cadre.types import Task
+from cadre_tasks.worlds.plan import Plan, PlanJoint, PlanSolo, disturb, parse_plan
+from cadre_tasks.worlds.plan_domains import pddl
 from tests.envs.playing import play, seen, total
 
 pytest.importorskip("pyperplan")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from cadre.envs.worlds.relay import Alone, Judged, Relay, Solo, answer_in
-from cadre.envs.worlds.verilog import Bench, Design, VerilogSolo, generate
 from cadre.types import Task
+from cadre_tasks.worlds.relay import Alone, Judged, Relay, Solo, answer_in
+from cadre_tasks.worlds.verilog import Bench, Design, VerilogSolo, generate
 from tests.envs.playing import play, seen, total
 
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from cadre.envs.worlds.library import library, question
-from cadre.envs.worlds.search import Search, SearchSolo
+from cadre_tasks.worlds.library import library, question
+from cadre_tasks.worlds.search import Search, SearchSolo
 from tests.envs.playing import play, seen, total
 from tests.envs.worlds.trying import check_contract, check_exploits, check_hostile, check_references, check_splits
 

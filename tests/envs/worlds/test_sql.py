@@ -7,12 +7,12 @@ import random
 import pytest
 
 from cadre.env import Env
-from cadre.envs.worlds import sql
-from cadre.envs.worlds.sql import Sql, SqlSolo, by_sqlite
-from cadre.envs.worlds.sql_questions import Condition, Question, Table, question, rows_of, swapped
 from cadre.errors import ConfigError
-from cadre.rewards.database import Database, Result, run, same
 from cadre.types import Task
+from cadre_tasks.worlds import sql
+from cadre_tasks.worlds.database import Database, Result, run, same
+from cadre_tasks.worlds.sql import Sql, SqlSolo, by_sqlite
+from cadre_tasks.worlds.sql_questions import Condition, Question, Table, question, rows_of, swapped
 from tests.envs.playing import play, seen
 from tests.envs.worlds.trying import check_contract, check_exploits, check_hostile, check_references, check_splits
 

@@ -6,12 +6,12 @@ import shutil
 import pytest
 
 from cadre.envs import splits
-from cadre.envs.worlds.circuits_tasks import circuit_of
-from cadre.envs.worlds.verilog import Verilog, VerilogAlone, VerilogSolo
 from cadre.errors import ConfigError
-from cadre.rewards import verilog
-from cadre.rewards.verilog import Simulated, benched, sampled
 from cadre.types import Reward, Task
+from cadre_tasks.worlds import verilog_judge as verilog
+from cadre_tasks.worlds.circuits_tasks import circuit_of
+from cadre_tasks.worlds.verilog import Verilog, VerilogAlone, VerilogSolo
+from cadre_tasks.worlds.verilog_judge import Simulated, benched, sampled
 from tests.envs.playing import play, seen
 from tests.envs.worlds.trying import check_contract, check_exploits, check_hostile, check_references, check_splits
 from verilog_cases import bench_of

@@ -31,8 +31,8 @@ from cadre.engines.torch.base.model_checks import check_padding, check_tokens, c
 from cadre.errors import EngineError
 from cadre.file_limits import read_json, size_of
 from cadre.learn import tensor_files
+from cadre.plugins import embedded_models
 from cadre.settings import PolicyConfig
-from cadre.settings.policy import EMBEDDED
 from cadre.settings.vision import VISION_MODELS
 
 # transformers changes torch for the whole process while it loads a model: two at once can leave that so for good, and
@@ -72,11 +72,11 @@ def locate(name: str | Path) -> str:
     Raises EngineError where it looks like a folder and holds no model, before anything heavy is imported or read.
     """
     text = str(name)
-    folder = EMBEDDED.get(text, Path(text))
+    folder = embedded_models().get(text, Path(text))
     if folder.is_dir():
         _check_folder(text, folder)
         return str(folder)
-    looks_like_hub = text.count("/") <= 1 and not text.startswith((".", "/", "~")) and text not in EMBEDDED
+    looks_like_hub = text.count("/") <= 1 and not text.startswith((".", "/", "~")) and text not in embedded_models()
     if looks_like_hub:
         return hub.available(text)
     raise EngineError(

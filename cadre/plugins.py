@@ -1,0 +1,99 @@
+"""What installed packages bring to Cadre: environments, recipes, embedded models, and a sandbox for programs.
+
+A package declares them as entry points in its pyproject.toml; `cadre_tasks` does the same. For example
+
+    [project.entry-points."cadre.environments"]
+    my-task = "my_package.my_task:MyTask"       # then `env: my-task` works, and `cadre list` shows it
+
+    [project.entry-points."cadre.recipes"]
+    my_package = "my_package.recipes"           # a folder of YAML files
+
+    [project.entry-points."cadre.models"]
+    tiny = "my_package.models.tiny"             # a folder with a model; `model: tiny`
+
+    [project.entry-points."cadre.sandbox"]
+    default = "my_package.sandbox"              # a module with the functions of `ProgramSandbox`
+
+Names of packages are read here and nothing is imported, except for the sandbox, which is imported on first use.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from cadre.errors import ConfigError
+
+
+class ProgramSandbox(Protocol):
+    """The functions of a module that runs the programs of models for the environments of this process."""
+
+    configure: Callable[..., None]  # configure(level, cgroup=...): choose the confinement, before the first program
+    record: Callable[[], dict[str, Any]]  # how programs are confined, for the run's record of its environment
+    table: Callable[[], Iterable[Any]]  # rows (name, given, detail) of what this machine can give
+
+
+@functools.cache
+def environments() -> dict[str, str]:
+    """Return `module:Class` by name of every environment that an installed package declares."""
+    return {name: point.value for name, point in _declared("cadre.environments").items()}
+
+
+@functools.cache
+def distributions() -> dict[str, str]:
+    """Return the distribution that brings each environment, by the environment's name."""
+    points = _declared("cadre.environments")
+    return {name: point.dist.name if point.dist else "" for name, point in points.items()}
+
+
+@functools.cache
+def recipe_folders() -> tuple[Path, ...]:
+    """Return the folders of recipes."""
+    return tuple(_folder(point) for point in _declared("cadre.recipes").values())
+
+
+@functools.cache
+def embedded_models() -> dict[str, Path]:
+    """Return the folders of the models that packages bring, by name."""
+    return {name: _folder(point) for name, point in _declared("cadre.models").items()}
+
+
+@functools.cache
+def program_sandbox() -> ProgramSandbox | None:
+    """Return the module that runs programs of models, or None where no package brings one."""
+    point = next(iter(_declared("cadre.sandbox").values()), None)
+    return None if point is None else cast(ProgramSandbox, point.load())
+
+
+def configure_sandbox(level: str, cgroup: str) -> None:
+    """Choose how programs of models are confined in this process; nothing where no package brings a sandbox."""
+    if (sandbox := program_sandbox()) is not None:
+        sandbox.configure(level, cgroup=cgroup)
+
+
+def _declared(group: str) -> dict[str, EntryPoint]:
+    """The entry points of a group by name. Raises ConfigError where two packages declare different ones."""
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=group):
+        before = found.setdefault(point.name, point)
+        if before.value != point.value:
+            raise ConfigError(
+                f"{point.name!r} in {group}: got {before.value} and {point.value} from two installed packages; "
+                "expected one. Uninstall one of the packages."
+            )
+    return found
+
+
+def _folder(point: EntryPoint) -> Path:
+    """The folder that an entry point names as `package.folder`."""
+    spec = importlib.util.find_spec(point.value)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(
+            f"{point.name!r} in {point.group}: got {point.value}, which is no folder of an installed package; expected "
+            "package.folder. Install the package anew."
+        )
+    return Path(next(iter(spec.submodule_search_locations)))

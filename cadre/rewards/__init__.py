@@ -1,1 +1,0 @@
-"""Rewards that several environments share. Nothing here imports torch, and nothing untrusted runs in this process."""

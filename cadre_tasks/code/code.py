@@ -1,0 +1,173 @@
+"""Code: a coder writes the program and a tester its tests, at once, over several turns until those tests pass.
+
+Hidden tests decide, and pay in halves (AT-GRPO, arXiv 2510.11062, equation 4): the share that passes pays .4 to the
+team and .4 to the coder, beside .1 for a program that builds and .1 for one that runs. Tests pay the tester .2 for
+being tests, .2 for being right and .2 for the wrong programs that they tell apart (`cadre_tasks.code.tester`). A turn
+pays what it changed (`cadre_tasks.account`). `CodeAlone` is one agent that writes both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from cadre.data.records import Kind, Program
+from cadre.envs import drawings
+from cadre.envs.from_data import FromData
+from cadre.types import Drawing, Message, Observation, Reward, Task
+from cadre_sandbox.checkers import Verdict
+from cadre_tasks import sandbox
+from cadre_tasks.account import Account
+from cadre_tasks.code import tester
+from cadre_tasks.code.inspect import likeness
+from cadre_tasks.code.judge import LIMITS, all_tests, builds, cases_of, extract_code, judge, loads, ready
+
+SCRIPT = "Write a Python program that reads standard input and prints the answer.\n\n"
+FUNCTION = "Write the Python function `{entry}`.\n\n"
+TEST_SCRIPT = "Write tests for programs that solve this problem: pairs of blocks ```input and ```output.\n\n"
+TEST_FUNCTION = "Write tests for functions that solve this problem: Python asserts on what `{entry}` returns.\n\n"
+NONE = Verdict(0, 0, (), "ok")
+BUILDS, RUNS = 0.1, 0.1
+TESTS = 0.4  # for passing every hidden test: as much to the coder, and as much to the team
+
+
+async def untested() -> Verdict:
+    """What no tests say."""
+    return NONE
+
+
+class Code(FromData):
+    """The team form. Settings: the `turns`, how many hidden `cases` decide (0 for all; test code decides as a whole),
+    how many `mutants` the tester's tests have to tell from a right program, whether `codebleu` is shown, which nobody
+    is paid for, and those of `FromData`."""
+
+    roles: ClassVar[tuple[str, ...]] = ("coder", "tester")
+    kind: ClassVar[Kind] = "program"
+    sets: ClassVar[tuple[str, str]] = ("apps", "code-contests")
+
+    def __init__(
+        self,
+        task: Task,
+        turns: Annotated[int, Field(ge=1)] = 3,
+        cases: Annotated[int, Field(ge=0)] = 0,
+        mutants: Annotated[int, Field(ge=0, le=50)] = 4,
+        codebleu: bool = False,
+        **data: Any,
+    ) -> None:
+        super().__init__(task, **data)
+        self.program, self.turns, self.mutants, self.turn = Program(**task.data), turns, mutants, 0
+        self.codebleu = codebleu and self.program.reference != ""
+        kept = self.program.hidden[: cases or None]
+        self.decisive = cases_of(self.program, kept) if kept else all_tests(self.program)
+        self.verdict, self.checked, self.written = NONE, NONE, ""  # type: Verdict, Verdict, str
+        self.said: dict[str, str] = {}  # the program and the tests of the last turn
+        self.earned = {"coder": 0.0, "tester": 0.0}  # what the last program and the last tests pay their author
+        self.account = Account()
+
+    @property
+    def success(self) -> bool:
+        """The last program passes every hidden test."""
+        return self.verdict.ok
+
+    def observe(self) -> dict[str, Observation]:
+        if self.turn >= self.turns or self.checked.ok:
+            return {}
+        return {role: Observation(role, (Message("user", self.ask(role)),)) for role in self.roles}
+
+    def ask(self, role: str) -> str:
+        problem, entry = self.program, self.program.entry
+        form = (FUNCTION if entry else SCRIPT) if role == "coder" else (TEST_FUNCTION if entry else TEST_SCRIPT)
+        shown = f"\n\nStart from:\n{problem.starter}" if problem.starter else ""
+        return form.format(entry=entry) + problem.statement + shown + self.past()
+
+    def past(self) -> str:
+        """What both wrote last, and which of the tester's tests failed."""
+        if not self.turn:
+            return ""
+        failed = "\n".join(line[:300] for line in self.checked.failures[:3]) or "there were no tests"
+        return (
+            f"\n\nThe last program was:\n{self.said['coder'][:4000]}"
+            f"\n\nThe last tests were:\n{self.said['tester'][:2000]}"
+            f"\n\nOf them {self.checked.passed} of {self.checked.total} passed. {failed}"
+        )
+
+    def render(self) -> Drawing:
+        """The last program, with the hidden tests and the tester's."""
+        judged = (("hidden tests", self.verdict), ("tester's tests", self.checked))
+        results = [
+            {
+                "name": f"{name}: {verdict.passed} of {verdict.total} passed",
+                "ok": verdict.ok,
+                "message": "\n".join(verdict.failures),
+            }
+            for name, verdict in judged
+            if verdict.total
+        ]
+        return drawings.code(self.written, results) if self.written else None
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        parts = await self.try_program(actions["coder"]) | await self.try_tests(actions["tester"])
+        self.turn += 1
+        return self.settle(self.earned, parts)
+
+    def settle(self, local: dict[str, float], parts: dict[str, float]) -> Reward:
+        self.account, reward = self.account.settle(TESTS * self.verdict.share, local, parts)
+        return reward
+
+    async def try_program(self, text: str) -> dict[str, float]:
+        """Judge a program by the hidden tests; what it pays by part."""
+        self.written = extract_code(text)
+        parts = {f"coder/{name}": value for name, value in (await self.coded(self.written)).items()}
+        self.earned = {**self.earned, "coder": sum(parts.values())}
+        return parts | (await likeness(self.program.reference, self.written) if self.codebleu else {})
+
+    async def try_tests(self, text: str) -> dict[str, float]:
+        """Judge tests by programs of known worth, and the last program by the tests; what they pay by part."""
+        program = self.written
+        right = await tester.right_program(self.program) or (program if self.verdict.ok else "")
+        tests = await tester.written(text, self.program, right)
+        checking = judge(ready(self.program, program), tests) if tests else untested()
+        judged, self.checked = await asyncio.gather(tester.worth(tests, self.program, right, self.mutants), checking)
+        self.said = {"coder": program, "tester": text}
+        parts = {"tester/valid": judged.parts["valid"]}
+        parts |= {f"tester/{name}": judged.parts[name] / 2 for name in ("agrees", "kills")}
+        self.earned = {**self.earned, "tester": sum(parts.values())}
+        return parts
+
+    async def coded(self, program: str) -> dict[str, float]:
+        """What the program pays by part; it is judged only if it builds."""
+        if not await builds(program):
+            self.verdict = NONE
+            return {"builds": 0.0, "runs": 0.0, "tests": 0.0}
+        whole = ready(self.program, program) if self.program.tests else program
+        ran, self.verdict = await asyncio.gather(self.runs(program), judge(whole, self.decisive))
+        return {"builds": BUILDS, "runs": RUNS * ran, "tests": TESTS * self.verdict.share}
+
+    async def runs(self, program: str) -> bool:
+        """Whether it ends without an error: on the first input of a script, or when a function's module loads."""
+        if self.program.entry:
+            return await loads(ready(self.program, program))
+        cases = self.program.public + self.program.hidden
+        return (await sandbox.run(program, cases[0][0] if cases else "", LIMITS)).status == "ok"
+
+
+class CodeAlone(Code):
+    """One agent: the program first, then its tests, as two decisions of a turn; each pays what it pays in the team."""
+
+    roles: ClassVar[tuple[str, ...]] = ("agent",)
+    testing: bool = False  # the program of this turn is written, and its tests are asked for
+
+    def observe(self) -> dict[str, Observation]:
+        if self.turn >= self.turns or self.checked.ok:
+            return {}
+        written = f"\n\nYour program is:\n{self.written[:4000]}" if self.testing else ""
+        text = self.ask("tester" if self.testing else "coder") + written
+        return {"agent": Observation("agent", (Message("user", text),))}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        judge_text = self.try_tests if self.testing else self.try_program
+        parts = await judge_text(actions["agent"])
+        self.turn, self.testing = self.turn + self.testing, not self.testing
+        return self.settle({"agent": sum(self.earned.values())}, parts)

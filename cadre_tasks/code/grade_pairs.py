@@ -1,0 +1,147 @@
+"""The graded reward of two agents that write one program: `aux` a helper, `main` the function that is asked for.
+
+Levels and weights as published for MAGRPO (arXiv 2508.04652, section 5): +0.4 and +0.6 where both are defined, +0.5 if
+the whole parses, +1.0 times the share of tests passed; once a test passes, +0.5 if main calls aux, +1.0 if it then is
+more than a wrapper of it, -0.5 if what aux gives is not used. At most 4. Where it is not used, +1.0 is not paid either:
+a call that changes nothing is worth as much as none. Three holes are closed here: whether aux is used is found by
+running main with other helpers (`Replacements.needless`), however the call is spelt; a main that aux could stand in
+for, with the same arguments and value, counts as a wrapper; and main's own `aux` is not aux's. A main that unpacks what
+aux gives, or turns its arguments round, is more than a wrapper here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cadre.data.records import Program
+from cadre_sandbox.checkers import Verdict
+from cadre_tasks.code.inspect import ask
+from cadre_tasks.code.judge import LIMITS, all_tests, builds, extract_code, hoisted, judge, opening
+
+BEST = 4.0
+NOTHING = Verdict(0, 0, (), "ok")
+NO_USE = {"helps": False, "defined": False, "bound": False, "called": False, "wrapper": False}
+STAND_IN = "\n\ndef aux(*arguments, **keywords):\n    {}\n"
+REPLACED = (Path(__file__).parent / "replaced_helper.py").read_text(encoding="utf-8")
+SHORT = replace(LIMITS, cpu_s=3.0)  # of programs with a replaced helper, many of which never end
+LONG = replace(LIMITS, cpu_s=2 * LIMITS.cpu_s)  # where the helper itself takes longer, once it is wrapped
+NO_AUX, *ANY_AUX = map(STAND_IN.format, ("raise RuntimeError('no aux')", "return None", "return object()"))
+
+
+@dataclass(frozen=True)
+class Graded:
+    """What came of a pair of answers: the reward by part, and the verdict of the tests."""
+
+    parts: dict[str, float]
+    verdict: Verdict = NOTHING
+
+    @property
+    def value(self) -> float:
+        return sum(self.parts.values())
+
+
+def combined(program: Program, aux: str, main: str) -> str:
+    """The whole program: what the prompt defines, then the helper, then the function."""
+    return hoisted(opening(program.starter), f"{aux}\n\n{main}\n")
+
+
+def passes_as_well(other: Verdict, verdict: Verdict) -> bool:
+    """Whether another program passes every test that is passed here."""
+    failed, here = ({line.split(" -> ")[0] for line in one.failures} for one in (other, verdict))
+    return other.passed >= verdict.passed and failed <= here
+
+
+class Replacements:
+    """A pair of answers, with its helper replaced. Lives for one judgement; `verdict` is that of the pair itself."""
+
+    def __init__(self, program: Program, aux: str, main: str, verdict: Verdict) -> None:
+        self.program, self.aux, self.main, self.verdict = program, aux, main, verdict
+        self.limits = SHORT
+
+    async def passes(self, text: str) -> bool:
+        return passes_as_well(await judge(text, all_tests(self.program), self.limits), self.verdict)
+
+    async def passes_with(self, kind: str, main: str = "") -> bool:
+        """Whether what is passed is passed as well with a helper of `replaced_helper` in its place."""
+        replaced = f"{self.aux}\n\n{REPLACED}\n\naux = cadre_replaced(aux, {kind!r})\n"
+        return await self.passes(combined(self.program, replaced, main or self.main))
+
+    async def in_place(self) -> bool:
+        """Whether the helper could stand in for the function."""
+        return await self.passes(f"{combined(self.program, self.aux, self.main)}\n\n{self.program.entry} = aux\n")
+
+    async def needless(self) -> bool:
+        """Whether the function could do without what its helper works out. It could if it passes as many tests with a
+        helper that raises, with any value at all, or with one answer of the right type that took no work: a constant,
+        an argument of its own, an earlier answer. A function that tells the helper from one that gives the same answers
+        looks at it otherwise than by calling it, which is no use of it either.
+        """
+        if not await self.passes_with("genuine"):
+            self.limits = LONG  # replacements take longer than what they replace
+            if not await self.passes_with("genuine"):
+                return True
+        plain = [self.passes(combined(self.program, self.aux + other, self.main)) for other in (NO_AUX, *ANY_AUX)]
+        failing, *any_value = await asyncio.gather(*plain)
+        if failing or all(any_value):
+            return True
+        zero, identity, several = await asyncio.gather(
+            self.passes_with("zero"), self.passes_with("identity"), self.several()
+        )
+        # One that gave the same answers says nothing. Of several calls, though, not all have one answer.
+        if zero and (several or not await self.passes_with("zero_same")):
+            return True
+        if identity and not await self.passes_with("identity_same"):
+            return True
+        once = await self.passes_with("once")  # as at import: its first answer is all that it works out
+        if several and not once and await self.constant_or_earlier():
+            return True
+        return await self.unneeded_use("first" if several and not once else "zero")
+
+    async def unneeded_use(self, kind: str) -> bool:
+        """Whether the function passes without a use of the helper that it makes, while the helper works out nothing:
+        then the function works out the answer itself, as in `n + n + aux(n) - n * n`."""
+        main: str = (await ask("gated", source=self.main, helper="aux") or self.main) if kind == "first" else self.main
+        shorter: list[str] = await ask("without_a_use", source=main, helper="aux") or []
+        return any(await asyncio.gather(*(self.passes_with(kind, one) for one in shorter)))
+
+    async def several(self) -> bool:
+        """Whether the tests that are passed call the function in more than one way."""
+        once = f"{combined(self.program, self.aux, self.main)}\n\n{REPLACED}\n\n{self.program.entry} = "
+        return not await self.passes(f"{once}cadre_once({self.program.entry})\n")
+
+    async def constant_or_earlier(self) -> bool:
+        """Whether the helper's first answer would do every time, also where all that is tested of it comes out as it
+        did at first; or an earlier answer in the place of each."""
+        gated: str = await ask("gated", source=self.main, helper="aux") or self.main
+        first, tested, lagged = await asyncio.gather(
+            self.passes_with("first"), self.passes_with("first", gated), self.passes_with("lagged")
+        )
+        return first or tested or (lagged and not await self.passes_with("lagged_same"))
+
+
+async def grade(program: Program, aux_text: str, main_text: str) -> Graded:
+    """The reward of two completions for a problem that asks for a function."""
+    aux, main = extract_code(aux_text), extract_code(main_text)
+    both = {"helper": "aux", "entry": program.entry}
+    alone, use, parses = await asyncio.gather(
+        ask("use", helping=aux, main="", **both),
+        ask("use", helping=aux, main=main, **both),
+        builds(combined(program, aux, main)),
+    )
+    mine = use or await ask("use", helping="", main=main, **both) or NO_USE  # aux's fault is not main's
+    parts = {"aux": 0.4 * (alone or NO_USE)["helps"], "main": 0.6 * mine["defined"]}
+    verdict = await judge(combined(program, aux, main), all_tests(program)) if parses and mine["bound"] else NOTHING
+    if not mine["defined"]:  # it may be bound otherwise, as a lambda: that may solve the task, and is not paid
+        return Graded(parts, verdict)
+    parts["parses"] = 0.5 * parses
+    if not parses:
+        return Graded(parts)
+    parts["tests"] = verdict.share
+    if verdict.passed and use and use["called"] and use["helps"]:
+        replacements = Replacements(program, aux, main, verdict)
+        ignored = await replacements.needless()
+        wrapper = use["wrapper"] or await replacements.in_place()
+        parts |= {"calls": 0.5, "more": 1.0 * (not wrapper and not ignored), "ignored": -0.5 * ignored}
+    return Graded(parts, verdict)

@@ -1,0 +1,183 @@
+"""Pairs: `aux` writes a helper function and `main` the function that is asked for, at once and without a message.
+
+HumanEval, CoopHumanEval and MBPP with MAGRPO's graded reward (`cadre_tasks.code.grade_pairs`), paid to both together;
+with `reward: mixed` a level that one role reaches by itself is paid to that role (AT-GRPO, arXiv 2510.11062, equation
+4). A turn pays what it changed (`cadre_tasks.account`). Between turns the two may be told how it went, by `feedback`;
+with `expert` a third role, usually frozen, says what to change.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from cadre.data.records import Kind, Program
+from cadre.errors import ConfigError
+from cadre.types import Message, Observation, Reward, Task
+from cadre_tasks.account import Account
+from cadre_tasks.code.grade_pairs import Graded, grade
+from cadre_tasks.code.inspect import likeness
+from cadre_tasks.code.judge import extract_code
+from cadre_tasks.exchange import Alone, Exchange
+
+Feedback = Literal["none", "passed", "levels", "failures", "expert"]
+EXPERT = "expert"
+# The levels that a role reaches by itself, by role; the others need both.
+LEVELS_OF = {"aux": ("aux",), "main": ("main", "calls", "more", "ignored")}
+# Without it an instructed model spends its tokens on words before the code and on examples after it.
+ONLY = "Answer with the code of your function alone: no explanation, no tests, no examples.\n\n{task}"
+AUX = "Write one Python function named `aux` that helps to solve the task below. "
+MAIN = "Write the Python function `{entry}` for the task below. "
+ASK = {
+    "aux": AUX + "A team mate writes `{entry}` itself at the same time, cannot see your code, and will call `aux`: "
+    "leave `{entry}` to them. " + ONLY,
+    "main": MAIN + "A team mate writes a helper function `aux` at the same time; you cannot see it, and should call it "
+    "and use what it returns. " + ONLY,
+}
+# One after the other: `main` sees what `aux` has written.
+IN_TURN = {
+    "aux": AUX + "A team mate writes `{entry}` itself after you, sees your code, and will call `aux`: leave `{entry}` "
+    "to them. " + ONLY,
+    "main": MAIN + "A team mate has written a helper function `aux`, which you see below; call it and use what it "
+    "returns. " + ONLY,
+}
+# One agent for both.
+BY_ONE = {
+    "aux": AUX + "You write `{entry}` itself after it, and will call `aux` there: leave `{entry}` for then. " + ONLY,
+    "main": MAIN + "Call the helper function `aux` that you have written, and use what it returns. " + ONLY,
+}
+ASK_EXPERT = (
+    "Two team mates solve the task below, one with a helper `aux`, one with `{entry}`. Say briefly what each should "
+    "change.\n\n{task}"
+)
+
+
+class Pairs(Exchange):
+    """Settings: the `turns`, the `feedback` between them, whether `codebleu` is shown, which nobody is paid for,
+    whether the `reward` is joint, as published, or mixed, and those of `Exchange`."""
+
+    roles: ClassVar[tuple[str, ...]] = ("aux", "main")
+    writers: ClassVar[tuple[str, ...]] = ("aux", "main")
+    kind: ClassVar[Kind] = "program"
+    sets: ClassVar[tuple[str, str]] = ("humaneval", "humaneval")
+    held: ClassVar[float] = 32
+    functions: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        task: Task,
+        turns: Annotated[int, Field(ge=1)] = 1,
+        feedback: Feedback = "none",
+        codebleu: bool = False,
+        reward: Literal["joint", "mixed"] = "joint",
+        **data: Any,
+    ) -> None:
+        super().__init__(task, **data)
+        if reward == "mixed" and self.exchange == "pipeline":
+            raise ConfigError(
+                "settings.reward: got mixed with exchange=pipeline, where `aux` has spoken before anything is judged, "
+                "and a step pays nobody else than who acts in it; expected joint. Set it, or exchange=discussion."
+            )
+        self.program, self.reward, self.account = Program(**task.data), reward, Account()
+        self.codebleu = codebleu and self.program.reference != ""
+        self.turns, self.feedback, self.turn = turns, feedback, 0
+        self.graded, self.wrote, self.advice = Graded({}), {}, ""  # type: Graded, dict[str, str], str
+
+    @classmethod
+    def roles_of(cls, feedback: Feedback = "none", **settings: Any) -> tuple[str, ...]:
+        return (*cls.roles, EXPERT) if feedback == EXPERT else cls.roles
+
+    @property
+    def success(self) -> bool:
+        """Every test passes."""
+        return self.graded.verdict.ok
+
+    def asked(self) -> dict[str, Observation]:
+        if self.success or self.turn >= self.turns:
+            return {}
+        words = {"entry": self.program.entry, "task": task_of(self.program)}
+        if self.turn and self.feedback == EXPERT and not self.advice:
+            text = ASK_EXPERT.format(**words) + "".join(
+                f"\n\n{role} wrote:\n{self.wrote[role]}" for role in self.writers
+            )
+            return {EXPERT: Observation(EXPERT, (Message("user", text + "\n\n" + "\n".join(failures(self.graded))),))}
+        ask = self.wording()
+        asked = {role: (Message("user", ask[role].format(**words)), *self.past(role)) for role in self.writers}
+        return {role: Observation(role, messages) for role, messages in asked.items()}
+
+    def wording(self) -> dict[str, str]:
+        """What each writer is asked."""
+        return IN_TURN if self.exchange == "pipeline" else ASK
+
+    def past(self, role: str) -> tuple[Message, ...]:
+        """The role's own last answer and what it is told about it."""
+        if not self.turn:
+            return ()
+        told = self.advice or "\n".join(FEEDBACK[self.feedback](self.graded))
+        return Message("assistant", self.wrote[role]), Message("user", f"{told}\nWrite it again, better.".lstrip())
+
+    async def judge(self, actions: dict[str, str]) -> Reward:
+        if EXPERT in actions:
+            self.advice = actions[EXPERT].strip() or "Nothing to say."
+            return Reward()
+        self.graded = await grade(self.program, actions["aux"], actions["main"])
+        self.wrote, self.advice, self.turn = dict(actions), "", self.turn + 1
+        parts = self.graded.parts
+        if self.codebleu:
+            written = "\n\n".join(extract_code(actions[role]) for role in self.writers)
+            parts = parts | await likeness(self.program.reference, written)
+        local = self.local_levels() if self.reward == "mixed" else {}
+        self.account, reward = self.account.settle(self.graded.value - sum(local.values()), local, parts)
+        return reward
+
+    def local_levels(self) -> dict[str, float]:
+        """What each role's own levels come to."""
+        return {role: sum(self.graded.parts.get(name, 0.0) for name in names) for role, names in LEVELS_OF.items()}
+
+
+class PairsAlone(Alone, Pairs):
+    """One agent that writes the helper, and then the function beside it."""
+
+    def wording(self) -> dict[str, str]:
+        return BY_ONE
+
+
+def task_of(program: Program) -> str:
+    """The statement and what to start from, a blank line between them where both are there."""
+    apart = "\n\n" if program.statement and program.starter and not program.statement.endswith("\n") else ""
+    return f"{program.statement}{apart}{program.starter}"
+
+
+def silent(graded: Graded) -> list[str]:
+    return []
+
+
+def passed(graded: Graded) -> list[str]:
+    """The bit."""
+    return ["All tests pass." if graded.verdict.ok else "Not all tests pass."]
+
+
+def levels(graded: Graded) -> list[str]:
+    """How far it got, level by level, without a test."""
+    told = {"aux": "`aux` is defined", "main": "the function is defined", "parses": "together they parse"}
+    reached = [
+        f"{text}: {'yes' if graded.parts[name] else 'no'}" for name, text in told.items() if name in graded.parts
+    ]
+    uses = {
+        "calls": "main calls aux",
+        "more": "main does more than that",
+        "ignored": "what aux returns changes nothing",
+    }
+    reached += [
+        f"{text}: {'yes' if graded.parts[name] else 'no'}" for name, text in uses.items() if name in graded.parts
+    ]
+    return [*reached, f"tests passed: {graded.verdict.passed} of {graded.verdict.total}"]
+
+
+def failures(graded: Graded) -> list[str]:
+    """The levels, and the text of what failed."""
+    return [*levels(graded), *(f"failed: {line[:300]}" for line in graded.verdict.failures[:3])]
+
+
+FEEDBACK = {"none": silent, "passed": passed, "levels": levels, "failures": failures, EXPERT: failures}

@@ -1,0 +1,411 @@
+"""Facts about Python source that a model wrote: what it defines, how one function uses another, its asserts, mutants.
+
+Source text is hostile to a parser too (it may nest so deep that the interpreter dies), so this file is run in the
+sandbox, as a program of the standard library alone, and answers in JSON. `cadre_tasks.code.inspect` asks it.
+"""
+
+import ast
+import builtins
+import copy
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+GIVING = (ast.Return, ast.Yield, ast.YieldFrom)
+MOST_SHORTER = 16  # versions of a source that lack a use of the helper
+LONGEST = 2000  # letters of a call that is looked for in a text
+SWAPS: dict[type, type] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult,
+    ast.And: ast.Or, ast.Or: ast.And, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+
+
+def function_of(tree: ast.Module, name: str) -> ast.FunctionDef | None:
+    """The last function of that name at the top level."""
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    return found[-1] if found else None
+
+
+def returns_something(function: ast.FunctionDef | None) -> bool:
+    """Whether the function is there and has a `return` or `yield` with a value."""
+    given = (node for node in ast.walk(function) if isinstance(node, GIVING)) if function is not None else ()
+    return any(node.value is not None for node in given)
+
+
+def is_call(node: ast.AST | None, name: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+
+
+def reached(tree: ast.Module, name: str) -> list[ast.stmt]:
+    """Return the top-level statements that define `name`, the names in these, and so on."""
+    found, waiting, seen = list[ast.stmt](), [name], set[str]()
+    while waiting:
+        if (wanted := waiting.pop()) in seen:
+            continue
+        seen.add(wanted)
+        for node in tree.body:
+            again = isinstance(node, ast.Assign) and wanted == name  # `entry = helper(entry)` calls nothing in `entry`
+            if not again and any(binds(part, wanted) for part in heads(node)):
+                found.append(node)
+                waiting += [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
+    return found
+
+
+def heads(statement: ast.stmt) -> list[ast.AST]:
+    """Return the parts of a statement that bind names around it: not the body of a function or a class."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [statement]
+    return list(ast.walk(statement))
+
+
+def calls(statement: ast.stmt, name: str) -> bool:
+    """Whether it calls `name`, or hands it to others or to another name, as in `map(name, items)`. Whether anything
+    hangs on that is found by running it (`cadre_tasks.code.grade_pairs`)."""
+    return any(is_call(node, name) or any(map(is_name(name), handed_on(node))) for node in ast.walk(statement))
+
+
+def handed_on(node: ast.AST) -> list[ast.expr]:
+    """Return the arguments of a call, the value of an assignment, or the decorators of a function."""
+    if isinstance(node, ast.Call):
+        return [*node.args, *(keyword.value for keyword in node.keywords)]
+    if isinstance(node, ast.FunctionDef):
+        return node.decorator_list
+    return [node.value] if isinstance(node, ast.Assign) else []
+
+
+def is_name(name: str) -> Callable[[ast.expr], bool]:
+    return lambda node: isinstance(node, ast.Name) and node.id == name
+
+
+def wraps(function: ast.FunctionDef, name: str) -> bool:
+    """Whether all the function does is to hand on what `name` gives: constants and docstrings do not count as work.
+    What is respelt is found by running it (`cadre_tasks.code.grade_pairs`)."""
+    handed: set[str] = set()
+    for statement in function.body:
+        if isinstance(statement, ast.Assign) and is_call(statement.value, name):
+            handed |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
+        elif isinstance(statement, ast.Return):
+            value = statement.value
+            if not (is_call(value, name) or (isinstance(value, ast.Name) and value.id in handed)):
+                return False
+        elif not is_idle(statement):
+            return False
+    return True
+
+
+def is_idle(statement: ast.stmt) -> bool:
+    """A statement that computes nothing: pass, a bare constant, a constant given a name."""
+    value = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
+    return isinstance(statement, ast.Pass) or isinstance(value, ast.Constant)
+
+
+def binds(node: ast.AST, name: str) -> bool:
+    """Whether a node gives the name another meaning."""
+    match node:
+        case ast.Name(id=bound, ctx=ast.Store() | ast.Del()) | ast.arg(arg=bound) | ast.MatchAs(name=bound):
+            return bound == name
+        case ast.FunctionDef(name=bound) | ast.AsyncFunctionDef(name=bound) | ast.ClassDef(name=bound):
+            return bound == name
+        case ast.ExceptHandler(name=bound) | ast.MatchStar(name=bound) | ast.MatchMapping(rest=bound):
+            return bound == name
+        case ast.alias(name=imported, asname=bound):
+            return (bound or imported.split(".")[0]) == name
+    return False
+
+
+def use(request: dict[str, Any]) -> dict[str, bool]:
+    """How the function `entry` of one source uses the function `helper` of another."""
+    theirs, ours = ast.parse(request["helping"]), ast.parse(request["main"])
+    helper, main = function_of(theirs, request["helper"]), function_of(ours, request["entry"])
+    own = any(binds(node, request["helper"]) for node in ast.walk(ours))  # its own one, in place of the other's
+    called = not own and any(calls(node, request["helper"]) for node in reached(ours, request["entry"]))
+    return {
+        "helps": returns_something(helper),
+        "defined": returns_something(main),
+        "bound": any(binds(node, request["entry"]) for node in ast.walk(ours)),
+        "called": called,
+        "wrapper": called and main is not None and wraps(main, request["helper"]),
+    }
+
+
+def asserts(request: dict[str, Any]) -> list[str]:
+    """The asserts of the source, at the top level or in functions, that say something of what `entry` returns and of
+    nothing else, each as one line without its message. Those with a call that the text `shown` has are left out.
+    """
+    entry, shown = request["entry"], calls_in(request["shown"], request["entry"])
+    found = [node.test for node in ast.walk(ast.parse(request["source"])) if isinstance(node, ast.Assert)]
+    calling = [(test, [part for part in ast.walk(test) if is_call(part, entry)]) for test in found]
+    own = [test for test, made in calling if made and not shown & set(map(ast.unparse, made))]
+    return [ast.unparse(ast.Assert(test)) for test in own if looks_at_values(test, entry)]
+
+
+def shown_calls(request: dict[str, Any]) -> list[str]:
+    """The calls of `entry` on plain values in the text `shown`."""
+    return sorted(calls_in(request["shown"], request["entry"]))
+
+
+def calls_in(text: str, name: str) -> set[str]:
+    """The calls of `name` on plain values that stand in a text, such as a problem's examples, as Python writes them."""
+    starts = [match.start() for match in re.finditer(rf"(?<!def )(?<!\w){re.escape(name)}\s*\(", text)]
+    found = [call_at(text[start : start + LONGEST]) for start in starts]
+    names = [[node.id for node in ast.walk(call) if isinstance(node, ast.Name)] if call else [] for call in found]
+    return {
+        ast.unparse(call)
+        for call, used in zip(found, names, strict=True)
+        if call and used.count(name) == 1 and {*used} <= VALUES | {name} and looks_at_values(call, name)
+    }
+
+
+def call_at(text: str) -> ast.expr | None:
+    """The shortest expression up to a bracket that closes, from the start of a text."""
+    for closing in re.finditer(r"\)", text):
+        try:
+            return ast.parse(text[: closing.end()], mode="eval").body
+        except (SyntaxError, ValueError):
+            continue
+    return None
+
+
+def looks_at_values(test: ast.expr, entry: str) -> bool:
+    """Whether an expression can only compute with values: it asks neither the clock nor the system, draws no lots, and
+    does not look into what it is given.
+    """
+    nodes = list(ast.walk(test))
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    known = bound | VALUES | {entry}
+    return not bound & {*vars(builtins), "math", entry} and all(is_of_values(node, known) for node in nodes)
+
+
+def is_of_values(node: ast.AST, known: set[str]) -> bool:
+    if isinstance(node, ast.Attribute):
+        of_math = isinstance(node.value, ast.Name) and node.value.id == "math"
+        return node.attr in (MATHEMATICS if of_math else METHODS)
+    if isinstance(node, ast.Name):
+        return node.id in known or node.id == "math"
+    return isinstance(node, EXPRESSIONS)
+
+
+EXPRESSIONS = (
+    ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.IfExp, ast.Call, ast.keyword, ast.Starred, ast.Constant,
+    ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Subscript, ast.Slice, ast.ListComp, ast.SetComp, ast.DictComp,
+    ast.GeneratorExp, ast.comprehension, ast.Lambda, ast.arguments, ast.arg, ast.expr_context, ast.operator, ast.boolop,
+    ast.unaryop, ast.cmpop,
+)  # fmt: skip
+VALUES = frozenset(
+    "abs all any ascii bin bool bytearray bytes chr complex dict divmod enumerate filter float frozenset hex int "
+    "isinstance issubclass len list map max min next oct ord pow range repr reversed round set slice sorted str sum "
+    "tuple type zip Counter Decimal Fraction OrderedDict defaultdict deque".split()
+)
+METHODS = frozenset(
+    "lower upper title capitalize strip lstrip rstrip split rsplit splitlines join startswith endswith replace count "
+    "index find isdigit isalpha isalnum isupper islower isspace items keys values get union intersection difference "
+    "issubset issuperset isdisjoint copy real imag numerator denominator elements most_common".split()
+)
+MATHEMATICS = frozenset(
+    "isclose isnan isinf isfinite pi e inf nan tau sqrt floor ceil fabs gcd lcm factorial comb perm prod log log2 "
+    "log10 exp sin cos tan pow hypot dist trunc fsum".split()
+)
+
+
+def plain(request: dict[str, Any]) -> str:
+    """The source as its mutants are written: without its layout and its comments."""
+    return ast.unparse(ast.parse(request["source"]))
+
+
+def mutants(request: dict[str, Any]) -> list[str]:
+    """Up to `count` versions of the source with one thing changed each, taken evenly from all that could be."""
+    tree = ast.parse(request["source"])
+    places = [(index, kind) for index, node in enumerate(ast.walk(tree)) for kind in range(len(list(changes(node))))]
+    count = min(request["count"], len(places))
+    chosen = [places[(2 * i + 1) * len(places) // (2 * count)] for i in range(count)]
+    return [mutant(tree, index, kind) for index, kind in chosen]
+
+
+def mutant(tree: ast.Module, index: int, kind: int) -> str:
+    changed = copy.deepcopy(tree)
+    node = list(ast.walk(changed))[index]
+    list(changes(node))[kind]()
+    return ast.unparse(changed)
+
+
+def changes(node: ast.AST) -> Iterator[Callable[[], None]]:
+    """The ways to change a node in place."""
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
+        yield lambda: node.ops.__setitem__(0, SWAPS[type(node.ops[0])]())
+    if isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in SWAPS:
+        yield lambda: setattr(node, "op", SWAPS[type(node.op)]())
+    if isinstance(node, ast.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool):
+        more = node.value + 1
+        yield lambda: setattr(node, "value", more)
+    if isinstance(node, ast.Return) and node.value is not None:
+        yield lambda: setattr(node, "value", ast.Constant(None))
+
+
+class Gates(ast.NodeTransformer):
+    """Puts what is tested of the value of `helper`, or of names that were given values by it, behind `cadre_gate`."""
+
+    def __init__(self, tree: ast.Module, helper: str) -> None:
+        self.names, self.count = {helper}, 0
+        before = -1
+        while before < len(self.names):  # until no further name is given a value by one of them
+            before = len(self.names)
+            for node in ast.walk(tree):
+                self.names |= given_names(node, self.names)
+
+    def gated(self, test: ast.expr) -> ast.expr:
+        bound = (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)
+        if not mentions(test, self.names) or any(isinstance(node, bound) for node in ast.walk(test)):
+            self.generic_visit(test)
+            return test
+        self.count += 1
+        call = ast.parse(f"cadre_gate({self.count}, lambda: 0)", mode="eval").body
+        assert isinstance(call, ast.Call)
+        assert isinstance(call.args[1], ast.Lambda)
+        call.args[1].body = test
+        return call
+
+    def visit_tested(self, node: Any) -> ast.AST:
+        """A node with a `test`, and all else that it holds. A loop without end would tell nothing."""
+        if not isinstance(node, ast.While):
+            node.test = self.gated(node.test)
+        for name, part in ast.iter_fields(node):
+            if name != "test":
+                parts = part if isinstance(part, list) else [part]
+                changed = [self.visit(one) if isinstance(one, ast.AST) else one for one in parts]
+                setattr(node, name, changed if isinstance(part, list) else changed[0])
+        return node
+
+    visit_If = visit_IfExp = visit_Assert = visit_While = visit_tested
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        return self.gated(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        return self.gated(node) if isinstance(node.op, ast.Not) else self.generic_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> ast.AST:
+        node.iter, node.ifs = self.visit(node.iter), list(map(self.gated, node.ifs))
+        return node
+
+
+def mentions(node: ast.AST, names: set[str]) -> bool:
+    return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
+
+
+def given_names(node: ast.AST, names: set[str]) -> set[str]:
+    """The names that a node gives values which hang on `names`."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            given = targets
+        case ast.AnnAssign(target=target, value=value) | ast.AugAssign(target=target, value=value):
+            given = [target]
+        case ast.NamedExpr(target=target, value=value):
+            given = [target]
+        case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
+            given = [target]
+        case _:
+            return set()
+    if value is None or not mentions(value, names):
+        return set()
+    return {part.id for target in given for part in ast.walk(target) if isinstance(part, ast.Name)}
+
+
+def gated(request: dict[str, Any]) -> str:
+    """The source, with tests of what `helper` returns that come out as they did at first (`replaced_helper`)."""
+    tree = ast.parse(request["source"])
+    return ast.unparse(ast.fix_missing_locations(Gates(tree, request["helper"]).visit(tree)))
+
+
+def without_a_use(request: dict[str, Any]) -> list[str]:
+    """Return up to `MOST_SHORTER` versions of the source that each lack one use of `helper`: an expression that hangs
+    on it is replaced by a part that does not, or a statement is left out, or replaced by its body. A version that
+    passes with a helper that works out nothing shows that the source has the whole answer itself."""
+    tree = ast.parse(request["source"])
+    values = Gates(tree, request["helper"]).names
+    uses = values | changed_by(tree, values)
+    shorter: list[tuple[bool, int, str]] = []  # those of a `return` first, then the longest
+
+    def add(of_return: bool, weight: int) -> None:
+        shorter.append((not of_return, -weight, ast.unparse(ast.fix_missing_locations(tree))))
+
+    for parent in list(ast.walk(tree)):
+        for name, block in ast.iter_fields(parent):
+            if not isinstance(block, list) or not any(isinstance(one, ast.stmt) for one in block):
+                continue
+            for place, statement in enumerate(list(block)):
+                if isinstance(statement, ast.FunctionDef):
+                    decorators = statement.decorator_list
+                    kept = [one for one in decorators if not mentions(one, uses)]
+                    if kept != decorators:
+                        statement.decorator_list = kept
+                        add(True, len(decorators))
+                        statement.decorator_list = decorators
+                    continue
+                if not mentions(statement, uses) or isinstance(statement, ast.ClassDef):
+                    continue
+                nothing: list[ast.stmt] = [ast.Pass()]
+                whole = isinstance(statement, ast.Return | ast.Assign)
+                for body in [] if whole else [nothing, *bodies_of(statement)]:
+                    setattr(parent, name, [*block[:place], *body, *block[place + 1 :]])
+                    add(False, 1)
+                setattr(parent, name, block)
+                if isinstance(statement, ast.Return | ast.Assign) and (value := statement.value) is not None:
+                    called = [node for node in ast.walk(value) if is_call(node, request["helper"])]
+                    given = [part for call in called for part in ast.walk(call)]  # what the helper itself is about
+                    for part in [one for one in list(ast.walk(value))[1:] if one not in given]:
+                        loads = isinstance(getattr(part, "ctx", ast.Load()), ast.Load)
+                        if (
+                            isinstance(part, ast.expr)
+                            and loads
+                            and not isinstance(part, ast.Constant | ast.Starred)
+                            and not mentions(part, values)
+                        ):
+                            statement.value = part
+                            add(isinstance(statement, ast.Return), len(ast.unparse(part)))
+                    statement.value = value
+    return list(dict.fromkeys(source for *_, source in sorted(shorter)))[:MOST_SHORTER]
+
+
+def bodies_of(statement: ast.stmt) -> list[list[ast.stmt]]:
+    """Return the blocks of a compound statement."""
+    blocks = [getattr(statement, name, []) for name in ("body", "orelse")]
+    return [block for block in [*blocks, *(case.body for case in getattr(statement, "cases", []))] if block]
+
+
+def changed_by(tree: ast.Module, names: set[str]) -> set[str]:
+    """Return the names of what statements such as `helper(items)` may change, of functions with `names` inside, and of
+    their parameters with `names` in the default."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and mentions(node, names):
+            found |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        if isinstance(node, ast.FunctionDef) and mentions(node, names):
+            found.add(node.name)
+            defaults = [*node.args.defaults, *(one for one in node.args.kw_defaults if one is not None)]
+            if any(mentions(default, names) for default in defaults):
+                found |= {argument.arg for argument in [*node.args.args, *node.args.kwonlyargs]}
+    return found
+
+
+QUESTIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "use": use,
+    "asserts": asserts,
+    "calls": shown_calls,
+    "gated": gated,
+    "mutants": mutants,
+    "plain": plain,
+    "without_a_use": without_a_use,
+}
+
+
+def main() -> None:
+    request = json.loads(sys.stdin.read())
+    sys.stdout.write(json.dumps(QUESTIONS[request["question"]](request)))
+
+
+if __name__ == "__main__":
+    main()

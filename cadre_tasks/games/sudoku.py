@@ -1,0 +1,182 @@
+"""Sudoku, 4x4 or 9x9: fill the grid so that every row, column and box holds every digit once, keeping the clues.
+
+The role `tool` writes a program that prints a grid, the role `planner` decides on the grid
+(`cadre_tasks.games.tool_planner`). An answer is the whole grid, `.` for a cell left empty, and becomes the state; one
+that contradicts a clue is refused. Every puzzle has one solution, which is proven when it is made and again when it is
+played.
+
+The shaping is a true potential difference (gamma 1): the cells that are right less those that are wrong, as a share of
+the cells to fill. What is written and taken back pays nothing and costs a hundredth a cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from cadre.env import GeneratedTasks, Split
+from cadre.envs.drawings import grid
+from cadre.envs.splits import SPLIT_SIZES, in_split
+from cadre.errors import ConfigError
+from cadre.types import Drawing, Task
+from cadre_tasks.answers import behind
+from cadre_tasks.games.sudoku_grid import Rows, generate, solutions, valid
+from cadre_tasks.games.tool_planner import Alone, Outcome, Prompts, Rewards, Solo, Tool, ToolPlanner, Turns
+
+CLUES = {4: 6, 9: 36}  # what is left of a solution, by size
+
+# What every program finds defined; it reads the puzzle from standard input.
+PRELUDE = """\
+import sys
+grid = [[0 if x == "." else int(x) for x in row] for row in sys.stdin.read().split()]
+size = len(grid)
+side = int(size ** 0.5)
+digits = range(1, size + 1)
+empty = [(r, c) for r in range(size) for c in range(size) if not grid[r][c]]
+def fits(r, c, v):
+    a, b = r - r % side, c - c % side
+    box = [x for row in grid[a:a + side] for x in row[b:b + side]]
+    return v not in grid[r] and v not in [row[c] for row in grid] and v not in box
+"""
+
+
+class Sudoku(ToolPlanner):
+    """The team form. Settings: `turns` the team gets, `prompts` wording, `reward` shaped or by outcome, and of its
+    puzzles the `size` and the `clues` that they keep at the least (6 of 16, 36 of 81 where not given)."""
+
+    prelude: ClassVar[str] = PRELUDE
+    titles: ClassVar[tuple[str, str]] = ("sudoku program", "sudoku grid")
+    verdicts: ClassVar[tuple[str, str]] = ("solved", "wrong")
+    answers: ClassVar[str] = "grid"
+
+    def __init__(
+        self,
+        task: Task,
+        turns: Turns = 4,
+        prompts: Prompts = "full",
+        reward: Rewards = "shaped",
+        **grid: Any,
+    ) -> None:
+        self.puzzle: Rows = tuple(task.data["grid"])
+        known = solutions(self.puzzle)
+        if len(known) != 1:
+            raise ValueError(f"task {task.id}: expected a puzzle with one solution; got {len(known) or 'none'}.")
+        (self.solution,) = known
+        super().__init__(task, self.puzzle, turns, prompts, reward)
+        self.blanks = "".join(self.puzzle).count(".")
+
+    @classmethod
+    def tasks(
+        cls,
+        split: Split,
+        size: Literal[4, 9] = 4,
+        clues: Annotated[int, Field(ge=4, le=80)] | None = None,
+        **settings: Any,
+    ) -> Sequence[Task]:
+        """Puzzles keyed by split and index. The solution decides the split: 4x4 has 288 of them, few enough to learn
+        by heart. Raises ConfigError where the grid has no room for the clues."""
+        kept = CLUES[size] if clues is None else clues
+        if kept >= size * size:
+            raise ConfigError(
+                f"settings.clues: got {kept} in {size}x{size}; expected fewer than {size * size}. Leave some to fill."
+            )
+
+        def make(index: int) -> dict[str, Any]:
+            return {"grid": list(generate(size, kept, lambda *solution: in_split(split, *solution), split, index))}
+
+        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{size}-{kept}")
+
+    @property
+    def success(self) -> bool:
+        return valid(self.state) and self.keeps_clues(self.state)
+
+    def keeps_clues(self, rows: Sequence[str]) -> bool:
+        return all(clue in (".", mark) for clue, mark in zip("".join(self.puzzle), "".join(rows), strict=True))
+
+    def potential(self, rows: Sequence[str]) -> float:
+        """Cells that are right less those that are wrong, as a share of the cells to fill."""
+        marks = zip("".join(self.puzzle), "".join(self.solution), "".join(rows), strict=True)
+        return sum(1 if mark == right else -1 for clue, right, mark in marks if clue == "." != mark) / self.blanks
+
+    def draw(self) -> str:
+        return "\n".join(self.state)
+
+    def picture(self) -> Drawing:
+        return grid(self.state, {".": "empty"}, boxes=int(len(self.state) ** 0.5))
+
+    def stdin(self) -> str:
+        """The puzzle without what was filled in, which may be wrong and is not binding."""
+        return "\n".join(self.puzzle)
+
+    def parse(self, text: str) -> str | None:
+        """The rows of an answer, apart by spaces: after a last "Grid:", rows of digits and dots, numbered or not.
+
+        Strict on purpose: an answer with other words in it is not guessed at.
+        """
+        size = len(self.puzzle)
+        rows = behind("grid", text).split()
+        if len(rows) != size:
+            return None
+        bare = [row.removeprefix(f"{number}:") for number, row in enumerate(rows, 1)]
+        allowed = set(".123456789"[: size + 1])
+        return " ".join(bare) if all(len(row) == size and set(row) <= allowed for row in bare) else None
+
+    def outcome(self, answer: str) -> Outcome:
+        """The team: the potential won (negative if lost). The author: -0.01 a cell written. The prize: +1 for the
+        solved grid. A grid that contradicts a clue or leaves one out costs its author 0.2 and changes nothing."""
+        rows = tuple(answer.split())
+        if not self.keeps_clues(rows):
+            return Outcome(self.state, False, 0, {"cells": 0.0}, {"clues": -0.2, "written": 0.0}, {"solved": 0.0})
+        written = sum(old != new for old, new in zip("".join(self.state), "".join(rows), strict=True))
+        team = {"cells": self.potential(rows) - self.potential(self.state)}
+        local = {"clues": 0.0, "written": -0.01 * written}
+        return Outcome(rows, valid(rows), written, team, local, {"solved": float(valid(rows))})
+
+    def show(self, answer: str) -> str:
+        """ "1:3412 2:1234" and so on: the compact wording counts its rows."""
+        return " ".join(f"{number}:{row}" for number, row in enumerate(answer.split(), 1))
+
+    def rules(self) -> str:
+        size, side = len(self.puzzle), round(len(self.puzzle) ** 0.5)
+        return (
+            f"Sudoku, {size}x{size}. Every row, every column and every {side}x{side} box must hold each of the digits "
+            f"1 to {size} once. A dot is an empty cell. The digits of the puzzle must stay as they are:\n\n"
+            + "\n".join(self.puzzle)
+            + f"\n\nThe grid so far, in which what was filled in may be changed:\n\n{self.draw()}\n\n"
+        )
+
+    def ask_program(self) -> str:
+        return (
+            "Write a Python program that solves the puzzle and prints the full grid, one row of digits a line, "
+            "nothing between the digits. These names are defined before your program: `grid` is the puzzle as a list "
+            "of lists of int with 0 for empty, `size` its number of rows, `side` that of a box, `empty` the list of "
+            "(row, column) of its empty cells, `digits` the digits, and `fits(r, c, v)` says whether v is not yet in "
+            "row, column and box of `grid`. Answer with one ```python block."
+        )
+
+    def ask_answer(self) -> str:
+        return (
+            "Decide on the whole grid. End your answer with `Grid:` and then one row a line, nothing between the "
+            "digits and a dot for a cell to leave empty."
+        )
+
+    def describe(self, answer: str) -> str:
+        outcome = self.outcome(answer)
+        printed = "It printed\n" + "\n".join(answer.split())
+        if outcome.local["clues"]:
+            return f"{printed}\nThis grid contradicts a digit of the puzzle and would be refused."
+        return f"{printed}\nThis grid {'is a solution' if outcome.solved else 'is no solution'}."
+
+
+class SudokuAlone(Alone, Sudoku):
+    """A single planner without the tool."""
+
+
+class SudokuTool(Tool, Sudoku):
+    """A single tool whose programs' answers are executed."""
+
+
+class SudokuSolo(Solo, Sudoku):
+    """A single agent that has the tool."""

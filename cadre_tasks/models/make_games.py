@@ -1,0 +1,165 @@
+"""Makes the embedded model of small games: `python -m cadre_tasks.models.make_games OUT`.
+
+A Llama of about a hundred thousand parameters with a tokenizer of its own, pre-trained on legal random play of a few of
+OpenSpiel's games and on nothing else: shown what a player knows, it answers with any legal move, each nearly as likely
+as the others. How likely is drawn at random for every decision, without regard to what pays, at first with large
+differences and then with the same ones made small: were all as likely from the beginning, or quite as likely at the
+end, the model would read the list of moves alone, and training could not make it read the rest. Equal seeds give equal
+weights on one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from cadre import random_keys
+from cadre.experiment.event_loop import run_to_end
+from cadre.integrations.openspiel import OpenSpiel, acting, answers, role, seen
+from cadre.types import Choice, Task
+from cadre_tasks.models.make_seed import byte_level, padded
+
+# How often a batch is of a game: oftener where more has to be read, seldomer where that is long.
+GAMES = {"tiny_hanabi": 4, "kuhn_poker": 2, "leduc_poker": 3, "matrix_coordination": 1, "tiny_bridge_2p": 1}
+VOCABULARY = 512
+# Of the tendencies, at first and at last.
+SPREAD, LAST_SPREAD = 1.5, 0.3
+# The first draw of them by which decisions of tiny Hanabi that differ in one thing have different likeliest moves, so
+# that all that is seen has to be read.
+DRAW = 71
+# A move or a number is a piece of its own, and so one token where it is frequent.
+PIECES = r"\w+|[^\w\s]|\s"
+
+
+def met(game: str, plays: int = 1000) -> list[Choice]:
+    """The decisions that random play comes to, for a game that is too large to list them."""
+    found: dict[str, Choice] = {}
+    generator = random_keys.generator("games", game)
+    for index in range(plays):
+        state = OpenSpiel(Task("play", {"deal": f"random-{index}"}), game)
+        while not state.state.is_terminal():
+            for player in acting(state.state):
+                choice = Choice(seen(state.state, player), answers(state.state, player))
+                found.setdefault(choice.observation.messages[-1].content, choice)
+            chosen = {name: generator.choice(answers(state.state, at)) for name, at in _players(state.state)}
+            run_to_end(state.step(chosen))
+    return list(found.values())
+
+
+def _players(state: Any) -> list[tuple[str, int]]:
+    return [(role(player), player) for player in acting(state)]
+
+
+def make_tokenizer(choices: dict[str, list[Choice]]) -> PreTrainedTokenizerFast:
+    """Byte-level BPE over what players see and may say."""
+    listed = [choice for of_game in choices.values() for choice in of_game]
+    return byte_level(PIECES, (choice.observation.messages[-1].content for choice in listed), VOCABULARY)
+
+
+def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return LlamaForCausalLM(config)
+
+
+def batches(
+    choices: dict[str, list[Choice]],
+    tokenizer: PreTrainedTokenizerFast,
+    size: int,
+    generator: random.Random,
+    likely: Callable[[Choice], list[float]],
+) -> Iterator[dict[str, torch.Tensor]]:
+    """Endless right-padded batches, each of random decisions of one game; only the moves have labels. `likely` says how
+    likely each answer to a decision is, up to a factor."""
+    as_ids = cache(partial(encoded, tokenizer))
+    while True:
+        (game,) = generator.choices(list(GAMES), list(GAMES.values()))
+        drawn = generator.choices(choices[game], k=size)
+        rows = [_row(*as_ids(choice), likely(choice), generator) for choice in drawn]
+        yield padded([(ids, [-100] * start + ids[start:]) for ids, start in rows])
+
+
+def encoded(tokenizer: PreTrainedTokenizerFast, choice: Choice) -> tuple[list[int], list[list[int]]]:
+    """Token ids of a decision's prompt and of each of its answers."""
+    seen = [{"role": "user", "content": choice.observation.messages[-1].content}]
+    text: str = tokenizer.apply_chat_template(seen, tokenize=False, add_generation_prompt=True)
+    answers = [tokenizer.encode(said, add_special_tokens=False) for said in choice.answers]
+    return tokenizer.encode(text, add_special_tokens=False), [[*said, tokenizer.eos_token_id] for said in answers]
+
+
+def _row(
+    prompt: list[int], answers: list[list[int]], likely: list[float], generator: random.Random
+) -> tuple[list[int], int]:
+    """Token ids of a decision and a legal answer, and where the answer begins."""
+    (said,) = generator.choices(answers, likely)
+    return prompt + said, len(prompt)
+
+
+@cache
+def tendencies(choice: Choice, spread: float = SPREAD) -> list[float]:
+    """How likely each answer is, up to a factor: exp of a normal draw of deviation `spread`, by the decision's text."""
+    drawn = random_keys.generator("tendencies", DRAW, choice.observation.messages[-1].content)
+    return [math.exp(drawn.gauss(0.0, spread)) for _ in choice.answers]
+
+
+def descend(model: LlamaForCausalLM, losses: Iterator[torch.Tensor], steps: int, peak: float) -> None:
+    """AdamW with a short warm-up and a linear fall over so many losses, each made when it is its turn."""
+    optimiser = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (step + 1) / 20) * (1 - step / steps))
+    for step, loss in zip(range(steps), losses, strict=False):
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        rate.step()
+        optimiser.zero_grad()
+        if step % 100 == 0 or step == steps - 1:
+            Console().print(f"step {step}/{steps}  loss {loss.item():.4f}")
+
+
+def pretrain(model: LlamaForCausalLM, rows: Iterator[dict[str, torch.Tensor]], steps: int, peak: float) -> None:
+    """Descend by the likelihood of labels. Right padding needs no mask: causal attention never looks ahead."""
+    descend(model, (model(**batch).loss for batch in rows), steps, peak)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make the embedded model of small games.")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=3500, help="with tendencies that show")
+    parser.add_argument("--last", type=int, default=200, help="with faint ones")
+    parser.add_argument("--batch", type=int, default=48)
+    parser.add_argument("--rate", type=float, default=3e-3)
+    chosen = parser.parse_args()
+    torch.manual_seed(0)
+    choices = {game: list(OpenSpiel.choices(game)) or met(game) for game in GAMES}
+    tokenizer = make_tokenizer(choices)
+    model = make_model(tokenizer)
+    Console().print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens")
+    rows = partial(batches, choices, tokenizer, chosen.batch, random_keys.generator("games"))
+    pretrain(model, rows(tendencies), chosen.steps, chosen.rate)
+    pretrain(model, rows(partial(tendencies, spread=LAST_SPREAD)), chosen.last, chosen.rate / 3)
+    model.save_pretrained(chosen.out)
+    tokenizer.save_pretrained(chosen.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Makes the embedded seed model: `make seed-model`, or `python -m cadre_tasks.models.make_seed OUT`.
+
+A Llama of about a million parameters with a tokenizer of its own, pre-trained on generated transcripts of mixed quality
+in the compact wording. As a tool it writes Python programs of many kinds, of which few are right
+(`cadre_tasks.models.programs`); as a planner it mostly does little, sometimes copies the tool's answer, sometimes
+guesses (`cadre_tasks.models.transcripts`). No reinforcement learning goes into it. Equal seeds give equal weights on
+one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from cadre import random_keys
+from cadre_tasks.answers import numbered
+from cadre_tasks.models.programs import KINDS, PARTS, sample_program
+from cadre_tasks.models.programs.mixture import Mixture
+from cadre_tasks.models.transcripts import Transcript, numbered_rows, transcript
+
+MIXTURES = {"whole": KINDS, "parts": PARTS}
+VOCABULARY = 1024
+Row = tuple[list[int], list[int]]  # token ids and labels
+SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+# Grid rows, numbered moves and numbered rows stay apart, so that a move like " 12R" or a row like " 3:2143" is one
+# token and copying needs one look; a line of code may become one token.
+PIECES = r" ?\d:[\d.]{4,}|\n?[.#SGB*+]{4,}|\n?[\d.]{4,}| ?\d+[UDLR]?|\n[^\n\d]*"
+
+
+def make_tokenizer(generator: random.Random, mixture: Mixture = KINDS) -> PreTrainedTokenizerFast:
+    """Byte-level BPE over transcripts, programs given more weight than grids."""
+    texts = [text for _ in range(1500) for _, text in transcript(generator, mixture)]
+    texts += [sample_program(game, generator, mixture)[1] for _ in range(1500) for game in KINDS]
+    texts += [numbered("".join(generator.choices("UDLR", k=40))) for _ in range(3000)]
+    texts += [numbered_rows(4, generator) for _ in range(10_000)]
+    return byte_level(PIECES, texts, VOCABULARY)
+
+
+def byte_level(
+    pieces: str, texts: Iterable[str], vocabulary: int, special: Sequence[str] = SPECIAL, template: str = TEMPLATE
+) -> PreTrainedTokenizerFast:
+    """Byte-level BPE of so many tokens over the texts, none of which goes beyond what `pieces` matches."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(pieces), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[AddedToken(token, special=True) for token in special],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<|pad|>", eos_token="<|end|>")
+    fast.chat_template = template
+    return fast
+
+
+def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=352,
+        num_hidden_layers=5,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return LlamaForCausalLM(config)
+
+
+def encode(talk: Transcript, tokenizer: PreTrainedTokenizerFast) -> Row:
+    """Token ids and labels; only what the assistant says has labels."""
+    ids: list[int] = []
+    labels: list[int] = []
+    for role, text in talk:
+        head = tokenizer.convert_tokens_to_ids([f"<|{role}|>"])
+        body = tokenizer.encode(text, add_special_tokens=False) + [tokenizer.eos_token_id]
+        ids += head + body
+        labels += [-100] * len(head) + (body if role == "assistant" else [-100] * len(body))
+    return ids, labels
+
+
+def batches(
+    tokenizer: PreTrainedTokenizerFast, size: int, generator: random.Random, mixture: Mixture = KINDS
+) -> Iterator[dict[str, torch.Tensor]]:
+    """Endless right-padded batches, transcripts of like length together."""
+    while True:
+        talks = (transcript(generator, mixture) for _ in range(size * 16))
+        yield from by_length([encode(talk, tokenizer) for talk in talks], size, generator)
+
+
+def by_length(rows: list[Row], size: int, generator: random.Random) -> Iterator[dict[str, torch.Tensor]]:
+    """The rows in padded batches, rows of like length together."""
+    pool = sorted(rows, key=lambda row: len(row[0]))
+    chunks = [pool[start : start + size] for start in range(0, len(pool), size)]
+    generator.shuffle(chunks)
+    return map(padded, chunks)
+
+
+def padded(rows: list[Row]) -> dict[str, torch.Tensor]:
+    """Ids and labels, padded on the right."""
+    width = max(len(ids) for ids, _ in rows)
+    filled = [(ids + [0] * (width - len(ids)), labels + [-100] * (width - len(ids))) for ids, labels in rows]
+    ids, labels = (torch.tensor(side) for side in zip(*filled, strict=True))
+    return {"input_ids": ids, "labels": labels}
+
+
+def pretrain(model: PreTrainedModel, rows: Iterator[dict[str, torch.Tensor]], steps: int, peak: float) -> None:
+    """AdamW with warm-up and a cosine fall. Right padding needs no mask: causal attention never looks ahead."""
+    optimiser = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
+    rate = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: min(1.0, (step + 1) / 50) * (0.02 + 0.49 * (1 + math.cos(math.pi * step / steps)))
+    )
+    console, began = Console(), time.monotonic()
+    for step, batch in zip(range(steps), rows, strict=False):
+        loss = model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        rate.step()
+        optimiser.zero_grad()
+        if step % 50 == 0 or step == steps - 1:
+            console.print(f"step {step}/{steps}  loss {loss.item():.4f}  {time.monotonic() - began:.0f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make the embedded seed model.")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=1600)
+    parser.add_argument("--batch", type=int, default=96)
+    parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--mixture", choices=MIXTURES, default="whole", help="parts: no right program is in the text")
+    chosen = parser.parse_args()
+    torch.manual_seed(0)
+    mixture = MIXTURES[chosen.mixture]
+    tokenizer = make_tokenizer(random_keys.generator("tokenizer"), mixture)
+    model = make_model(tokenizer)
+    Console().print(f"{model.num_parameters() / 1e6:.2f} million parameters, {len(tokenizer)} tokens")
+    rows = batches(tokenizer, chosen.batch, random_keys.generator("pretrain"), mixture)
+    pretrain(model, rows, chosen.steps, chosen.rate)
+    model.save_pretrained(chosen.out)
+    tokenizer.save_pretrained(chosen.out)
+
+
+if __name__ == "__main__":
+    main()

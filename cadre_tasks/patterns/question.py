@@ -1,0 +1,108 @@
+"""What the patterns have in common: a question, when an answer to it is right, and what it pays.
+
+Being right pays in halves (AT-GRPO, arXiv 2510.11062, equation 4): .5 to the team while the team's answer is right, .4
+to the author of an answer that is, beside .1 for an answer in the form that was asked for. A step pays what it changed
+(`cadre_tasks.account`). Each pattern says what the team's answer is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from cadre.data.boxed import last_boxed
+from cadre.data.records import Kind
+from cadre.envs.from_data import FromData
+from cadre.types import Message, Observation, Reward, Task
+from cadre_tasks.account import Account
+from cadre_tasks.maths import same_answer as math
+
+BOX = "Put the final answer into \\boxed{}."
+Count = Annotated[int, Field(ge=1, le=64)]
+Several = Annotated[int, Field(ge=2, le=64)]
+FORM, RIGHT, TEAM = 0.1, 0.4, 0.5  # what an answer pays its author for its form and for being right, and the team
+VERDICT = "End with `Verdict: right` or `Verdict: wrong`."
+
+
+class Question(FromData):
+    """A problem of mathematics. Settings: those of `FromData`."""
+
+    kind: ClassVar[Kind] = "problem"
+    sets: ClassVar[tuple[str, str]] = ("math-train", "math500")
+
+    def __init__(self, task: Task, **data: Any) -> None:
+        super().__init__(task, **data)
+        self.won, self.account = False, Account()
+
+    @classmethod
+    def require(cls) -> None:
+        math.MATH_VERIFY.file()
+
+    @property
+    def question(self) -> str:
+        """What is asked, with how to answer."""
+        return f"{self.task.data['question']}\n{BOX}"
+
+    def formed(self, answer: str) -> bool:
+        """Whether an answer has the form that `question` asks for."""
+        return bool(last_boxed(answer))
+
+    async def right(self, answer: str) -> bool:
+        """Whether an answer, as a model gives it, is right."""
+        return await math.solves(self.task.data["answer"], last_boxed(answer), self.task.data["tolerance"])
+
+    async def majority(self, answers: Iterable[str]) -> bool:
+        """Whether what most answers mean is right."""
+        most = await math.majority([last_boxed(answer) for answer in answers])
+        return most is not None and await self.right(f"\\boxed{{{most}}}")
+
+    def earned(self, answer: str, right: bool) -> float:
+        """What an answer pays its author."""
+        return FORM * self.formed(answer) + RIGHT * right
+
+    def settle(self, team: float, local: Mapping[str, float], parts: Mapping[str, float] | None = None) -> Reward:
+        """The reward of a step after which the team and the roles stand as given."""
+        self.account, reward = self.account.settle(team, local, parts)
+        return reward
+
+    @property
+    def success(self) -> bool:
+        """The team's last answer is right."""
+        return self.won
+
+
+def numbered(role: str, count: int) -> tuple[str, ...]:
+    """The names of several that play a role: `numbered("debater", 2)` is ("debater1", "debater2")."""
+    return tuple(f"{role}{place}" for place in range(1, count + 1))
+
+
+def asked(role: str, *parts: str) -> Observation:
+    """One message of several paragraphs, those that are empty left out."""
+    return Observation(role, (Message("user", "\n\n".join(part for part in parts if part)),))
+
+
+def listed(title: str, texts: Sequence[str], limit: int = 1500) -> str:
+    """Texts under a title, each cut at its beginning to `limit` characters: answers end with what counts."""
+    return "\n\n".join(f"{title} {place}:\n{text[-limit:]}" for place, text in enumerate(texts, 1))
+
+
+SAYS = re.compile(
+    r"verdict[*_`]{0,3} ?[:\uff1a][^a-z0-9]{0,9}(?:boxed\W{1,2}|text\W{1,2}){0,2}[^a-z0-9]{0,6}"
+    r"(right|wrong|correct|incorrect)(?![a-z0-9])(?!\W{0,6}or\b)"
+)
+MEANS: dict[str, Literal["right", "wrong"]] = {
+    "correct": "right",
+    "incorrect": "wrong",
+    "right": "right",
+    "wrong": "wrong",
+}
+
+
+def verdict(text: str) -> Literal["right", "wrong"] | None:
+    """The last verdict of a judge, in a box, quotes, brackets or marks of emphasis or in none; None where there is
+    none, or both words are offered."""
+    verdicts = SAYS.findall(text.lower())
+    return MEANS[verdicts[-1]] if verdicts else None

@@ -1,0 +1,53 @@
+"""Generate, verify, refine: one answers, another judges the answer, and unless it finds it right the first tries again.
+
+The generator is paid for its last answer. A true verdict pays the verifier a share of half a point, a false one takes
+it away; a verdict that ends the episode stands for all the rounds that are left, so that a verifier who is always right
+gets half a point, however soon it is over. The team is lent its half for a right answer until the verdict: one that
+sends a right answer back costs it again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from cadre.types import Observation, Reward, Task
+from cadre_tasks.patterns.question import TEAM, VERDICT, Count, Question, asked, verdict
+
+VERDICTS = 0.5  # what true verdicts of all the rounds pay
+
+
+class Refine(Question):
+    """Settings, beside those of `Question`: how many `rounds` at most."""
+
+    roles: ClassVar[tuple[str, ...]] = ("generator", "verifier")
+
+    def __init__(self, task: Task, rounds: Count = 3, **data: Any) -> None:
+        super().__init__(task, **data)
+        self.rounds, self.round, self.answer, self.criticism, self.over = rounds, 0, "", "", False
+        self.judging = False
+
+    def observe(self) -> dict[str, Observation]:
+        if self.over:
+            return {}
+        if self.judging:
+            return {"verifier": asked("verifier", "Check this answer.", self.question, self.answer[-3000:], VERDICT)}
+        past = f"Your last answer:\n{self.answer[-3000:]}\n\nWhat a reader says:\n{self.criticism[-1500:]}"
+        return {"generator": asked("generator", self.question, past if self.round else "")}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        if self.judging:
+            return self.judged(actions["verifier"])
+        self.answer, self.judging = actions["generator"], True
+        self.won = await self.right(self.answer)
+        return self.settle(
+            TEAM * self.won, {"generator": self.earned(self.answer, self.won)}, {"right": float(self.won)}
+        )
+
+    def judged(self, text: str) -> Reward:
+        told, left = verdict(text), self.rounds - self.round
+        self.criticism, self.judging, self.round = text, False, self.round + 1
+        self.over = told == "right" or self.round >= self.rounds
+        true = told is not None and (told == "right") == self.won
+        share = VERDICTS * (1 if true else -1) * (left if self.over else 1) / self.rounds
+        verifier = self.account.local.get("verifier", 0.0) + share
+        return self.settle(TEAM * (self.won and self.over), {"verifier": verifier}, {"verdict": float(true)})

@@ -1,0 +1,137 @@
+"""The generators of reasoning-gym as a team of solver and verifier: one answers, the other reads it and answers too.
+
+Answers are scored in a child of the sandbox (`cadre_sandbox.inside.reasoning`), as some generators evaluate them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from cadre import random_keys
+from cadre.env import Env, GeneratedTasks, Split
+from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.errors import ConfigError, nearest
+from cadre.integrations import package
+from cadre.types import Message, Observation, Reward, Task
+from cadre_sandbox import Limits
+from cadre_sandbox.inside import codec
+from cadre_tasks.judging_package import JudgingPackage
+
+ASKED = "Put your final answer between <answer> and </answer>."
+CHECKED = "Somebody answered:\n{said}\nCheck it. If it is right, repeat its final answer, else give the right one. "
+GYM = JudgingPackage("reasoning_gym", "reasoning-gym", "scores answers", "inside.reasoning")
+LIMITS = Limits(cpu_s=5.0, wall_s=60.0, memory_mb=2048)
+ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+class ReasoningGym(Env):
+    """One problem of the generator `dataset`, scored from 0 to 1 by the package; solved is a score of 1. `options` are
+    the generator's own, such as `{max_terms: 3}` of chain_sum.
+
+    The solver is paid the score of its own answer, the team that of the verifier's. The question decides the split, so
+    no problem is in both. Some generators draw by the order of Python's sets: for them equal seeds give equal problems
+    under one PYTHONHASHSEED.
+    """
+
+    roles: ClassVar[tuple[str, ...]] = ("solver", "verifier")
+
+    def __init__(
+        self, task: Task, dataset: str = "basic_arithmetic", options: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        super().__init__(task)
+        self.dataset, self.options = dataset, dict(options)
+        self.problem = _problem(dataset, options, task.data["seed"])
+        self.said: list[str] = []
+        self.score = 0.0
+
+    def observe(self) -> dict[str, Observation]:
+        if len(self.said) == len(self.roles):
+            return {}
+        question = f"{self.problem['question']}\n"
+        more = CHECKED.format(said=self.said[0]) if self.said else ""
+        role = self.roles[len(self.said)]
+        return {role: Observation(role, (Message("user", f"{question}{more}{ASKED}"),))}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        ((role, text),) = actions.items()
+        found = ANSWER.findall(text)
+        answer = found[-1].strip() if found else text.strip()
+        self.score = await self.worth(answer)
+        self.said.append(text)
+        parts = {f"{role}/score": self.score, f"{role}/tagged": float(bool(found))}
+        if role == "solver":
+            return Reward(local={role: self.score}, parts=parts)
+        return Reward(team=self.score, parts=parts)
+
+    async def worth(self, answer: str) -> float:
+        """What the package gives for an answer, 0 to 1; 0 where that takes more than LIMITS."""
+        asked = {"dataset": self.dataset, "options": self.options, "problem": self.encoded(), "said": answer}
+        told = await GYM.told("score", asked, LIMITS)
+        return 0.0 if told is None else float(told)
+
+    def encoded(self) -> Any:
+        """The problem as it goes into the sandbox."""
+        try:
+            return codec.encode(self.problem, plain_alone)
+        except codec.CodecError as error:
+            raise ConfigError(
+                f"settings.dataset: got {self.dataset}, whose problems cannot be taken into the sandbox, where answers "
+                f"are scored: {error}; expected a generator of plain values. Take another."
+            ) from None
+
+    @property
+    def success(self) -> bool:
+        return len(self.said) == len(self.roles) and self.score == 1.0
+
+    @classmethod
+    def tasks(
+        cls,
+        split: Split,
+        dataset: str = "basic_arithmetic",
+        options: Mapping[str, Any] = MappingProxyType({}),
+        **settings: Any,
+    ) -> Sequence[Task]:
+        def make(index: int) -> dict[str, Any]:
+            def draw(attempt: int) -> dict[str, Any] | None:
+                seed = random_keys.key("reasoning-gym", split, index, attempt) % (1 << 32)
+                question = _problem(dataset, options, seed)["question"]
+                return {"seed": seed, "question": question} if in_split(split, question) else None
+
+            return drawn(split, draw, {"dataset": dataset, "options": dict(options)})
+
+        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{dataset}")
+
+
+def plain_alone(value: Any) -> int:
+    """What stands for an object that is a plain value too, such as a text of numpy's. Raises CodecError for others."""
+    return 0 if isinstance(value, str | int | float | tuple) else codec.no_reference(value)
+
+
+def _problem(dataset: str, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """A problem of the generator, with its `question` and its `answer`. Raises ConfigError for a generator or an option
+    that there is not, and for options that the generator refuses."""
+    gym, known = package("reasoning_gym", "reasoning-gym"), package("reasoning_gym.factory", "reasoning-gym").DATASETS
+    if dataset not in known:
+        raise ConfigError(
+            f"settings.dataset: got {dataset!r}; expected one of the {len(known)} generators of reasoning-gym, such as "
+            f"basic_arithmetic. Fix the name.{nearest(dataset, known)}"
+        )
+    names = {field.name for field in fields(known[dataset][1])} - {"seed", "size"}
+    for name in options:
+        if name not in names:
+            raise ConfigError(
+                f"settings.options: got {name!r}; expected options of {dataset}: {', '.join(sorted(names))}. "
+                f"Fix the name.{nearest(name, names)}"
+            )
+    try:
+        problem: dict[str, Any] = gym.create_dataset(dataset, seed=seed, size=1, **options)[0]
+    except (AssertionError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"settings.options: got {dict(options)}; expected what {dataset} takes, which says: {error}. "
+            "Change the options, or take another generator."
+        ) from error
+    return problem

@@ -1,0 +1,73 @@
+"""Two roles after each other: one inquires, a step at a time, and the other gives the one answer that is judged.
+
+A step of the inquiry decides nothing and pays nobody. The answer pays the team .5 of what it is worth, and its author
+.4 of that and .1 for an answer that can be read (AT-GRPO, arXiv 2510.11062, equation 4); by outcome both halves are for
+an answer that is right in all. `Single` is one agent that does both.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from cadre.types import Message, Reward, Task
+from cadre_tasks.turn_based import TurnBased
+from cadre_tasks.worlds.relay import FORM, RIGHT, TEAM, Prompts, Rewards
+
+
+class Inquiry(TurnBased):
+    """The team form: `roles` are who inquires and who answers. A world says what is asked, and what answers pay."""
+
+    def __init__(self, task: Task, prompts: Prompts, reward: Rewards, /) -> None:
+        super().__init__(task)
+        self.prompts, self.reward = prompts, reward
+        self.written: tuple[Message, ...] = ()  # the conversation of an agent that does both
+        self.worth: float | None = None  # of the answer, from 0 to 1
+
+    @property
+    def inquiring(self) -> bool:
+        """Whether a step of the inquiry is asked for now, and not the answer."""
+        raise NotImplementedError
+
+    def ask(self) -> str:
+        """The prompt for the next step or for the answer."""
+        raise NotImplementedError
+
+    @property
+    def success(self) -> bool:
+        """The answer is worth all."""
+        return self.worth == 1.0
+
+    @property
+    def over(self) -> bool:
+        return self.worth is not None
+
+    @property
+    def acting(self) -> str:
+        return self.roles[0 if self.inquiring else 1]
+
+    def conversation(self) -> tuple[Message, ...]:
+        return (*self.written, Message("user", self.ask()))
+
+    def pay(self, role: str, worth: float, formed: bool, name: str) -> Reward:
+        """What the answer pays: its worth, whether it could be read, and what its parts are called."""
+        self.worth = worth
+        parts = {f"{name}/worth": worth, f"{name}/formed": float(formed)}
+        if self.reward == "outcome":
+            return Reward(TEAM * self.success, {role: TEAM * self.success}, parts)
+        return Reward(TEAM * worth, {role: FORM * formed + RIGHT * worth}, parts)
+
+
+class Single(Inquiry):
+    """One agent that inquires and answers, in one conversation. Name it before the world among the bases."""
+
+    roles: ClassVar[tuple[str, ...]] = ("agent",)
+
+    @property
+    def acting(self) -> str:
+        return "agent"
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        asked = self.ask()
+        reward = await super().step(actions)
+        self.written = (*self.written, Message("user", asked), Message("assistant", actions["agent"]))
+        return reward

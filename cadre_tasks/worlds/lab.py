@@ -1,0 +1,210 @@
+"""A hidden law, to be found by experiments: an experimenter chooses them, one at a time, and a theorist says the law.
+
+The law is a formula, a set of switches that set each other, or what heat two substances give (`lab_laws`). A theory is
+worth what it predicts on inputs that nobody has tried and most of which nobody could: 1 where every prediction is
+right, else at most a half, by how much better it is than always saying what comes most often. The team is paid .5 of
+that, the theorist .4 and .1 for a law that can be read; an experiment decides nothing and pays nobody. `LabSolo` is one
+agent that does both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from cadre import random_keys
+from cadre.env import GeneratedTasks, Split
+from cadre.envs import drawings
+from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.types import Drawing, Reward, Task
+from cadre_tasks.worlds.inquiry import Inquiry, Single
+from cadre_tasks.worlds.lab_laws import (
+    Inputs,
+    Kind,
+    Law,
+    behaviour,
+    check_variables,
+    draw_law,
+    held_out,
+    outcome,
+    parse_theory,
+    parse_trial,
+    substances_in,
+)
+from cadre_tasks.worlds.relay import Prompts, Rewards, answer_in
+
+GRAMMAR = (
+    "Laws are written with whole numbers, + - * // % **, comparisons, and, or, not, min, max, abs, and `a if b else c`."
+)
+
+
+class Lab(Inquiry):
+    """The team form. Settings: how many `experiments`, `prompts` wording, `reward` shaped or by outcome; of its laws
+    the `kind`, how many `variables`, and how hard they are by `depth`; by how much a result may be off (`noise`)."""
+
+    roles: ClassVar[tuple[str, ...]] = ("experimenter", "theorist")
+
+    def __init__(
+        self,
+        task: Task,
+        experiments: Annotated[int, Field(ge=1, le=40)] = 6,
+        prompts: Prompts = "full",
+        reward: Rewards = "shaped",
+        noise: Annotated[int, Field(ge=0, le=5)] = 0,
+        **law: Any,
+    ) -> None:
+        super().__init__(task, prompts, reward)
+        data = task.data
+        known = {name: (mass, charge) for name, mass, charge in data["substances"]}
+        self.law = Law(data["kind"], tuple(data["inputs"]), dict(data["equations"]), known)
+        self.truth = parse_theory(self.law.told, self.law)
+        self.experiments, self.noise = experiments, noise
+        self.results: tuple[tuple[str, str], ...] = ()  # what was tried and what came of it, as prompts show them
+
+    @classmethod
+    def tasks(
+        cls,
+        split: Split,
+        kind: Kind = "formula",
+        variables: Annotated[int, Field(ge=1, le=6)] = 2,
+        depth: Annotated[int, Field(ge=0, le=2)] = 0,
+        **settings: Any,
+    ) -> Sequence[Task]:
+        """Laws keyed by split and index, whose outcomes differ on the inputs that theories are judged on. What a law
+        does decides the split, however it is written. Raises ConfigError where no law has so many variables."""
+        check_variables(kind, variables)
+
+        def make(index: int) -> dict[str, Any]:
+            def draw(attempt: int) -> dict[str, Any] | None:
+                generator = random_keys.generator("lab", kind, variables, depth, split, index, attempt)
+                law = draw_law(generator, kind, variables, depth)
+                data = told_of(law, generator.getrandbits(60))
+                return data if in_split(split, behaviour(law)) and tells(law, data["seed"]) else None
+
+            return drawn(split, draw, {"kind": kind, "variables": variables, "depth": depth})
+
+        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{kind}-{variables}-{depth}")
+
+    @property
+    def inquiring(self) -> bool:
+        return len(self.results) < self.experiments
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        ((role, text),) = actions.items()
+        if not self.inquiring:
+            return self.judged(role, answer_in(text, "", "law"))
+        tried = parse_trial(text, self.law)
+        if tried is None:
+            self.results = (*self.results, ("unreadable", "nothing"))
+        else:
+            self.results = (*self.results, (self.shown(tried, text), self.measured(tried)))
+        return Reward(parts={"experiment/formed": float(tried is not None)})
+
+    def judged(self, role: str, text: str) -> Reward:
+        theory = parse_theory(text, self.law)
+        worth = 0.0 if theory is None else worth_of(self.law, theory, self.truth or {}, self.task.data["seed"])
+        return self.pay(role, worth, theory is not None, "law")
+
+    def measured(self, inputs: Inputs) -> str:
+        """What the experiment shows, off by noise that the task and the number of the experiment decide."""
+        numbers = [number or 0 for number in outcome(self.law, self.truth or {}, inputs)]
+        if self.law.kind == "causal":
+            return " ".join(f"{name}={number}" for name, number in zip(self.law.inputs, numbers, strict=True))
+        draw = random_keys.generator(
+            "lab noise", self.task.data["seed"], len(self.results), repr(sorted(inputs.items()))
+        )
+        return str(numbers[0] + draw.randint(-self.noise, self.noise))
+
+    def shown(self, inputs: Inputs, text: str) -> str:
+        """What was tried, as later prompts write it."""
+        if self.law.kind == "chemistry":
+            return " ".join(substances_in(text, self.law))
+        if self.law.kind == "formula" and self.prompts == "compact":
+            return " ".join(str(inputs[name]) for name in self.law.inputs)
+        return " ".join(f"{name}={number}" for name, number in sorted(inputs.items())) or "none"
+
+    def ask(self) -> str:
+        tried = "\n".join(f"{what} {came}" for what, came in self.results)
+        if self.prompts == "compact":
+            head = "lab try" if self.inquiring else "lab law"
+            return f"{head}\n{' '.join(self.law.inputs)}{self.table()}\n{tried}".rstrip()
+        left = self.experiments - len(self.results)
+        seen = "\n".join(f"- {what}: {came}" for what, came in self.results) or "- none so far"
+        wanted = f"{left} experiments are left. {self.how_to_try()}" if self.inquiring else self.how_to_say()
+        return f"{self.rules()}\n\nExperiments so far:\n{seen}\n\n{wanted}"
+
+    def table(self) -> str:
+        return "".join(f"\n{name} {mass} {charge}" for name, (mass, charge) in self.law.substances.items())
+
+    def rules(self) -> str:
+        """What the full prompts say about the law."""
+        off = f" Every result may be off by up to {self.noise}." if self.noise else ""
+        names = ", ".join(self.law.inputs)
+        if self.law.kind == "formula":
+            return f"A hidden law gives a whole number from {names}, which are whole numbers.{off}"
+        if self.law.kind == "causal":
+            return (
+                f"The switches {names} are 0 or 1. Some are set by others by a hidden law, in no circle; those that "
+                "are not are 0. An experiment sets some of them by hand and shows all."
+            )
+        return (
+            "Two substances that are mixed give heat by a hidden law of their masses (m1, m2) and charges (q1, q2). "
+            f"These are known, name, mass and charge:{self.table()}\nThe law holds for others too.{off}"
+        )
+
+    def how_to_try(self) -> str:
+        example = {
+            "formula": " ".join(f"{name}=1" for name in self.law.inputs),
+            "causal": "A=1 B=0",
+            "chemistry": "arn bel",
+        }
+        limits = {"formula": " Each is 0 to 9.", "causal": " `Try: none` sets nothing.", "chemistry": ""}
+        return f"Choose the next: end with one line such as `Try: {example[self.law.kind]}`.{limits[self.law.kind]}"
+
+    def how_to_say(self) -> str:
+        form = "`Law:` and then an expression over " + ", ".join(self.law.inputs)
+        if self.law.kind == "causal":
+            form = "`Law:` and then a line such as `C = A and not B` for every switch that is set by others"
+        judged = "State the law; it is judged by what it predicts for inputs that were not tried."
+        return f"{judged} End with {form}. {GRAMMAR}"
+
+    def privileged(self) -> str:
+        return f"law {self.law.told}"
+
+    def render(self) -> Drawing:
+        return drawings.table(("tried", "result"), self.results) if self.results else drawings.text(self.rules())
+
+
+class LabSolo(Single, Lab):
+    """One agent that chooses the experiments and says the law, in one conversation."""
+
+
+def told_of(law: Law, seed: int) -> dict[str, Any]:
+    """A law as the data of a task."""
+    known = [[name, mass, charge] for name, (mass, charge) in law.substances.items()]
+    equations = [list(pair) for pair in law.equations.items()]
+    return {"kind": law.kind, "inputs": list(law.inputs), "equations": equations, "substances": known, "seed": seed}
+
+
+def judged_on(law: Law, truth: Any, seed: int) -> tuple[list[Inputs], list[tuple[int | None, ...]]]:
+    """The inputs that theories are judged on, and what the law says of each."""
+    inputs = held_out(random_keys.generator("lab held out", seed), law)
+    return inputs, [outcome(law, truth, it) for it in inputs]
+
+
+def tells(law: Law, seed: int) -> bool:
+    """Whether outcomes differ on the inputs that theories are judged on, so that a constant is no law."""
+    return len(set(judged_on(law, parse_theory(law.told, law), seed)[1])) > 1
+
+
+def worth_of(law: Law, theory: Any, truth: Any, seed: int) -> float:
+    """What a theory predicts: 1 where all is right, else a half of how much better it is than the commonest outcome."""
+    inputs, wanted = judged_on(law, truth, seed)
+    right = sum(outcome(law, theory, it) == expected for it, expected in zip(inputs, wanted, strict=True))
+    naive = Counter(wanted).most_common(1)[0][1]
+    if right == len(inputs) or naive == len(inputs):  # nothing is better than what is always right
+        return float(right == len(inputs))
+    return 0.5 * max(0.0, (right - naive) / (len(inputs) - naive))

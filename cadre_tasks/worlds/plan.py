@@ -1,0 +1,298 @@
+"""A plan in a PDDL domain: planner and critic, judged by pyperplan; and two robots that act at once.
+
+The role `planner` writes a plan, which is tried; the role `critic` sees how far it goes and what stops it, and its own
+plan counts (`cadre_tasks.worlds.relay`). A plan that can be executed and ends in the goal solves the task; it is worth
+.75 and .25 times the optimum over its length. Any other is worth at most a half: half the share of the open goals that
+hold when it stops. Single-agent forms are `PlanAlone` and `PlanSolo`.
+
+`PlanJoint` is two robots of a domain that each say one action a round, at the same time, without seeing the other's. Of
+two actions that disturb each other, where one takes away what the other needs or gives, neither happens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from cadre import random_keys
+from cadre.env import Env, GeneratedTasks, Split
+from cadre.envs import drawings
+from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.errors import ConfigError
+from cadre.integrations import package
+from cadre.types import Drawing, Message, Observation, Reward, Task
+from cadre_tasks.answers import behind
+from cadre_tasks.worlds import relay
+from cadre_tasks.worlds.plan_domains import DOMAINS, ROBOTS, DomainName, fact, pddl, problem
+from cadre_tasks.worlds.relay import Judged, Prompts, Relay, Rewards, Turns, answer_in
+
+LONGEST = 200  # actions of a plan that are looked at; no optimum is near it
+SOLVED, SHORT, TRIED = (
+    0.75,
+    0.25,
+    0.5,
+)  # what solving is worth, being as short as can be, and how much is left otherwise
+ACTION = re.compile(r"\(?\s*([a-z][\w-]*(?:\s+[a-z][\w-]*){0,6})\s*\)?")
+Facts = frozenset[str]
+
+
+class Grounded:
+    """A problem with all of its actions, by pyperplan: `(drive t1 c1 c2)` and so on. Shared, never changed."""
+
+    def __init__(self, domain: str, text: str) -> None:
+        grounding, parser = package("pyperplan.grounding", "worlds"), package("pyperplan.pddl.parser", "worlds")
+        reader = parser.Parser("", "")
+        reader.domInput, reader.probInput = DOMAINS[domain], text
+        self.task = grounding.ground(reader.parse_problem(reader.parse_domain(False), False))
+        self.actions = {action.name: action for action in self.task.operators}
+        self.start, self.goals = Facts(self.task.initial_state), Facts(self.task.goals)
+
+    def shortest(self) -> list[str] | None:
+        """A shortest plan, by A* with an admissible heuristic; None where there is no plan."""
+        search, heuristics = package("pyperplan.search", "worlds"), package("pyperplan.heuristics.lm_cut", "worlds")
+        plan = search.astar_search(self.task, heuristics.LmCutHeuristic(self.task))
+        return None if plan is None else [action.name for action in plan]
+
+    def run(self, plan: Sequence[str]) -> tuple[Facts, int]:
+        """The facts where a plan ends or stops, and how many of its actions were executed."""
+        state = self.start
+        for number, name in enumerate(plan):
+            action = self.actions.get(name)
+            if action is None or not action.applicable(state):
+                return state, number
+            state = Facts(action.apply(state))
+        return state, len(plan)
+
+    def progress(self, state: Facts) -> float:
+        """The share of the goals that were open at the start and hold now, less those that held and do not."""
+        opened = self.goals - self.start
+        return (len(self.goals & state) - len(self.goals & self.start)) / len(opened)
+
+    def obstacle(self, state: Facts, name: str) -> str:
+        """Why an action cannot be executed."""
+        if name not in self.actions:
+            return f"{name} is no action here"
+        missing = sorted(self.actions[name].preconditions - state)
+        return f"{name} needs {' '.join(missing)}"
+
+
+@lru_cache(maxsize=512)
+def grounded(domain: str, text: str) -> Grounded:
+    """A problem in PDDL, grounded."""
+    return Grounded(domain, text)
+
+
+def parse_plan(text: str) -> list[str] | None:
+    """The actions of a plan: behind a last "Plan:", one a line or apart by semicolons, in brackets or not. None where
+    anything in it cannot be read."""
+    said = behind("plan", text).lower()
+    lines = [line.strip() for line in re.split(r"[\n;]|\)\s*(?=\()", said) if line.strip()]
+    found = [ACTION.fullmatch(line) for line in lines[: LONGEST + 1]]
+    if not lines or len(lines) > LONGEST or None in found:
+        return None
+    return [f"({' '.join(match[1].split())})" for match in found if match]
+
+
+def make(split: Split, index: int, domain: DomainName, size: int, robots: int) -> dict[str, Any]:
+    """A problem of the split, with the length of its shortest plan."""
+
+    def draw(attempt: int) -> dict[str, Any] | None:
+        generator = random_keys.generator("plan", domain, size, robots, split, index, attempt)
+        data = problem(generator, domain, size, robots)
+        if not in_split(split, pddl(data)):
+            return None
+        shortest = Grounded(domain, pddl(data)).shortest()
+        return {**data, "optimum": len(shortest)} if shortest else None
+
+    return drawn(split, draw, {"domain": domain, "size": size, "robots": robots})
+
+
+Size = Annotated[int, Field(ge=1, le=8)]
+Robots = Annotated[int, Field(ge=1, le=3)]
+
+
+def _split(split: Split, domain: DomainName, size: int, robots: int) -> Sequence[Task]:
+    package("pyperplan.grounding", "worlds")
+    name = f"{split}-{domain}-{size}-{robots}"
+    return GeneratedTasks(SPLIT_SIZES[split], lambda index: make(split, index, domain, size, robots), name)
+
+
+class Plan(Relay):
+    """The team form. Settings: `turns` the team gets, `prompts` wording, `reward` shaped or by outcome; of its problems
+    the `domain`, their `size` (blocks, packages or samples) and how many `robots` (trucks or rovers)."""
+
+    roles: ClassVar[tuple[str, ...]] = ("planner", "critic")
+    titles: ClassVar[tuple[str, str]] = ("plan draft", "plan")
+    word: ClassVar[str] = "plan"
+    # What the full prompt for a draft says of who decides after it.
+    after: ClassVar[str] = "A team mate sees it, and how far it can be executed, and decides."
+
+    def __init__(
+        self, task: Task, turns: Turns = 2, prompts: Prompts = "full", reward: Rewards = "shaped", **problem: Any
+    ) -> None:
+        super().__init__(task, turns, prompts, reward)
+        self.text = pddl(task.data)
+
+    @classmethod
+    def tasks(
+        cls, split: Split, domain: DomainName = "blocks", size: Size = 3, robots: Robots = 1, **settings: Any
+    ) -> Sequence[Task]:
+        """Problems keyed by split and index. The whole problem decides the split. Raises ConfigError where there are
+        robots to choose in a domain that has none."""
+        if robots > 1 and domain not in ROBOTS:
+            raise ConfigError(
+                f"settings.robots: got {robots} with domain {domain}, where nobody drives; expected a domain of "
+                f"{', '.join(ROBOTS)}. Leave it out or take one of these."
+            )
+        return _split(split, domain, size, robots)
+
+    @property
+    def world(self) -> Grounded:
+        return grounded(self.task.data["domain"], self.text)
+
+    async def judge(self, text: str) -> Judged:
+        plan = parse_plan(text)
+        if plan is None:
+            return Judged(False, False, 0.0, "It could not be read as a plan.", "unreadable")
+        state, done = self.world.run(plan)
+        if done == len(plan) and state >= self.world.goals:
+            worth = SOLVED + SHORT * self.task.data["optimum"] / len(plan)
+            return Judged(True, True, worth, f"All {done} actions can be executed and reach the goal.", f"goal {done}")
+        worth = TRIED * max(0.0, self.world.progress(state))
+        if done < len(plan):
+            stops = self.world.obstacle(state, plan[done])
+            return Judged(
+                True, False, worth, f"{done} of {len(plan)} actions can be executed; {stops}.", f"stops {done}"
+            )
+        missing = " ".join(sorted(self.world.goals - state))
+        return Judged(True, False, worth, f"All can be executed; {missing} does not hold then.", f"short {done}")
+
+    def question(self) -> str:
+        return f"A domain and a problem in PDDL:\n\n{DOMAINS[self.task.data['domain']]}\n\n{self.text}"
+
+    def brief(self) -> str:
+        return brief_facts(self.task.data)
+
+    def asked(self) -> tuple[str, str]:
+        form = "End with `Plan:` and then one action a line, such as (stack b1 b2). Fewer actions are better."
+        return f"Write a plan. {self.after} {form}", f"Decide on the plan that counts. {form}"
+
+    def privileged(self) -> str:
+        return f"optimum {self.task.data['optimum']}"
+
+
+class PlanAlone(relay.Alone, Plan):
+    """One agent that writes the plan at once."""
+
+    roles: ClassVar[tuple[str, ...]] = ("agent",)
+
+
+class PlanSolo(relay.Solo, Plan):
+    """One agent that tries a plan, sees how far it goes, and decides."""
+
+    after: ClassVar[str] = "You see how far it can be executed, and decide then."
+
+
+def brief_facts(data: Mapping[str, Any]) -> str:
+    """The facts at the start and the goals, a line each, for small models."""
+    return "\n".join("; ".join(" ".join(it) for it in data[part]) for part in ("init", "goal"))
+
+
+class PlanJoint(Env):
+    """Two robots that act at once. Settings: `rounds` they have (by default 6 a goal, and 12 at the least), `prompts`
+    wording, and those of the problems.
+
+    The team is paid .8 of the share of the goals, as it grows and shrinks, and .2 for all of them; a robot .02 less an
+    action, and .1 less for one that cannot be executed or that disturbs the other's. `wait` costs nothing.
+    """
+
+    roles: ClassVar[tuple[str, ...]] = ("robot_1", "robot_2")
+
+    def __init__(
+        self,
+        task: Task,
+        rounds: Annotated[int, Field(ge=1, le=60)] | None = None,
+        prompts: Prompts = "full",
+        **problem: Any,
+    ) -> None:
+        super().__init__(task)
+        self.rounds = rounds or max(12, 6 * len(task.data["goal"]))
+        self.prompts, self.round, self.text = prompts, 0, pddl(task.data)
+        self.state = self.world.start
+        self.names = dict(zip(self.roles, task.data["objects"][ROBOTS[task.data["domain"]]], strict=True))
+        self.last: dict[str, str] = {}
+
+    @classmethod
+    def tasks(
+        cls, split: Split, domain: Literal["logistics", "rovers"] = "logistics", size: Size = 2, **settings: Any
+    ) -> Sequence[Task]:
+        """Problems with two robots. The whole problem decides the split."""
+        return _split(split, domain, size, 2)
+
+    @property
+    def world(self) -> Grounded:
+        return grounded(self.task.data["domain"], self.text)
+
+    @property
+    def success(self) -> bool:
+        return self.state >= self.world.goals
+
+    def observe(self) -> dict[str, Observation]:
+        if self.success or self.round >= self.rounds:
+            return {}
+        return {role: Observation(role, (Message("user", self.ask(role)),)) for role in self.roles}
+
+    def ask(self, role: str) -> str:
+        facts, said = " ".join(sorted(self.state)), " ".join(f"{name}: {what}." for name, what in self.last.items())
+        if self.prompts == "compact":
+            goals = " ".join(fact(it) for it in self.task.data["goal"])
+            return f"joint {self.names[role]}\n{facts}\n{goals}"
+        return (
+            f"A domain and a problem in PDDL:\n\n{DOMAINS[self.task.data['domain']]}\n\n{self.text}\n\n"
+            f"These facts hold now:\n{facts}\n\n{said}\nYou are {self.names[role]}; a team mate acts at the same "
+            f"time. Say your next action, with {self.names[role]} as its robot, or wait. {self.rounds - self.round} "
+            f"rounds are left. End with one line such as `Plan: (wait)`."
+        )
+
+    def chosen(self, role: str, text: str) -> str | None:
+        """The action that a robot says, "(wait)", or None for what is neither or cannot be executed."""
+        plan = parse_plan(answer_in(text, "", "plan"))
+        if plan == ["(wait)"]:
+            return "(wait)"
+        name = plan[0] if plan and len(plan) == 1 else ""
+        its = name.strip("()").split()[1:2] == [self.names[role]]
+        return name if its and name in self.world.actions and self.world.actions[name].applicable(self.state) else None
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        said = {role: self.chosen(role, actions[role]) for role in self.roles}
+        acting = [self.world.actions[name] for name in said.values() if name not in (None, "(wait)")]
+        if len(acting) == 2 and disturb(*acting):
+            said, acting = dict.fromkeys(self.roles), []
+        before, self.round = self.paid(), self.round + 1
+        for action in acting:
+            self.state = Facts(action.apply(self.state))
+        self.last = {self.names[role]: name or "did nothing" for role, name in said.items()}
+        local = {role: -0.1 if name is None else -0.02 * (name != "(wait)") for role, name in said.items()}
+        return Reward(self.paid() - before, local, {"goals": self.world.progress(self.state)})
+
+    def paid(self) -> float:
+        """What the team stands at."""
+        return 0.8 * self.world.progress(self.state) + 0.2 * self.success
+
+    def privileged(self) -> str:
+        return f"optimum {self.task.data['optimum']}"
+
+    def render(self) -> Drawing:
+        return drawings.table(("fact",), [[it] for it in sorted(self.state)])
+
+
+def disturb(first: Any, second: Any) -> bool:
+    """Whether one action takes away what the other needs or gives, so that their order would matter."""
+    return bool(
+        first.del_effects & (second.preconditions | second.add_effects)
+        or second.del_effects & (first.preconditions | first.add_effects)
+    )

@@ -1,0 +1,183 @@
+"""A question over several passages of a library: a searcher with a BM25 index, and a writer who answers and cites.
+
+The role `searcher` says one command at a time: words to search for, or the number of a passage to open. The role
+`writer` sees the passages that were opened, and nothing else, and answers with the numbers of those that the answer
+rests on. An answer is worth .5 where it is right, and .5 more times the share of its citations and of the passages that
+it needs that are the same, of those that were really opened; a wrong one is worth nothing. `SearchSolo` does both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from cadre import random_keys
+from cadre.env import GeneratedTasks, Split
+from cadre.envs import drawings
+from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.integrations import package
+from cadre.types import Drawing, Reward, Task
+from cadre_tasks.answers import MARKS
+from cadre_tasks.worlds.inquiry import Inquiry, Single
+from cadre_tasks.worlds.library import Library, library, question
+from cadre_tasks.worlds.relay import Prompts, Rewards
+
+LISTED = 5  # passages that a search lists
+WORDS = 30  # of a search that are looked for
+COMMAND = re.compile(rf"(search|open)[{MARKS}]*\s*:([^\n]{{1,300}})", re.IGNORECASE)
+ANSWER = re.compile(
+    rf"answer[{MARKS}]*\s*:[{MARKS}\s]*([a-z ]{{1,60}}?)[{MARKS}.,\s]*\[([\d, ]{{0,60}})\]", re.IGNORECASE
+)
+
+
+@lru_cache(maxsize=256)
+def opened_library(seed: int, people: int) -> tuple[Library, Any]:
+    """The library of a task and its BM25 index. Shared by its episodes, changed by none."""
+    made = library(random_keys.generator("library", seed), people)
+    index = package("bm25s", "worlds").BM25()
+    index.index([tokens(f"{it.title} {it.text}") for it in made.passages], show_progress=False)
+    return made, index
+
+
+def tokens(text: str) -> list[str]:
+    return re.findall(r"[a-z]+", text.lower())
+
+
+def found(seed: int, people: int, words: Sequence[str]) -> list[int]:
+    """The numbers of the passages that BM25 lists first; equal scores by number."""
+    made, index = opened_library(seed, people)
+    known = [word for word in words[:WORDS] if word in index.vocab_dict]
+    if not known:
+        return []
+    scores = index.get_scores(known)
+    ranked = sorted(range(len(made.passages)), key=lambda place: (-round(float(scores[place]), 6), place))
+    return [place + 1 for place in ranked[:LISTED] if scores[place] > 0]
+
+
+class Search(Inquiry):
+    """The team form. Settings: how many `steps` the searcher has, `prompts` wording, `reward` shaped or by outcome; of
+    the tasks how many `hops` (facts that a question follows) and how many `people` the library has."""
+
+    roles: ClassVar[tuple[str, ...]] = ("searcher", "writer")
+    # To whom the full prompts say that a passage is shown, and who answers.
+    readers: ClassVar[str] = "to you and to a team mate who will answer"
+
+    def __init__(
+        self,
+        task: Task,
+        steps: Annotated[int, Field(ge=1, le=40)] = 8,
+        prompts: Prompts = "full",
+        reward: Rewards = "shaped",
+        **library: Any,
+    ) -> None:
+        super().__init__(task, prompts, reward)
+        self.steps, self.taken = steps, 0
+        self.made = opened_library(task.data["seed"], task.data["people"])[0]
+        self.chain, places = self.made.chains[0], self.made.places[0]
+        self.needed, self.right = places[: task.data["hops"]], self.chain[task.data["hops"]]
+        self.log: tuple[str, ...] = ()  # what was said and what came of it
+        self.read: tuple[int, ...] = ()  # passages that were opened
+
+    @classmethod
+    def tasks(
+        cls,
+        split: Split,
+        hops: Annotated[int, Field(ge=1, le=3)] = 2,
+        people: Annotated[int, Field(ge=4, le=80)] = 20,
+        **settings: Any,
+    ) -> Sequence[Task]:
+        """Libraries keyed by split and index, a question each. The question decides the split."""
+        package("bm25s", "worlds")
+
+        def make(index: int) -> dict[str, Any]:
+            def draw(attempt: int) -> dict[str, Any] | None:
+                seed = random_keys.key("search", split, index, attempt, hops, people)
+                chain = library(random_keys.generator("library", seed), people).chains[0][: hops + 1]
+                asked = question(chain, hops)
+                if not in_split(split, asked):
+                    return None
+                return {"seed": seed, "people": people, "hops": hops, "question": asked}
+
+            return drawn(split, draw, {"hops": hops, "people": people})
+
+        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{hops}-{people}")
+
+    @property
+    def inquiring(self) -> bool:
+        return self.taken < self.steps
+
+    def ask(self) -> str:
+        asked, said = self.task.data["question"], "\n".join(self.log if self.inquiring else map(self.shown, self.read))
+        if self.prompts == "compact":
+            return f"{'search' if self.inquiring else 'answer'}\n{asked}\n{said}".rstrip()
+        if self.inquiring:
+            return (
+                f"Find what answers this question in a library: {asked}\nSay `Search: words`, which lists passages, or "
+                f"`Open: number`, which shows one {self.readers}; `Open: 0` ends the search. "
+                f"{self.steps - self.taken} commands are left.\n\n{said}\n\nEnd with one command."
+            )
+        return (
+            f"Answer this question from the passages that were opened: {asked}\n\n{said}\n\nEnd with `Answer:`, then "
+            "the name alone, then in brackets the numbers of the passages that the answer rests on, such as "
+            "`Answer: ada kern [3, 7]`."
+        )
+
+    def shown(self, number: int) -> str:
+        passage = self.made.passages[number - 1]
+        return f"[{number}] {passage.title}: {passage.text}"
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        ((role, text),) = actions.items()
+        if not self.inquiring:
+            return self.judged(role, text[-2000:])
+        commands = COMMAND.findall(text[-2000:])
+        self.taken += 1
+        came = self.commanded(*commands[-1]) if commands else "No command was read."
+        self.log = (*self.log, came)
+        return Reward(parts={"command/formed": float(bool(commands))})
+
+    def commanded(self, name: str, what: str) -> str:
+        """Do what the searcher says; what comes of it."""
+        if name.lower() == "search":
+            listed = found(self.task.data["seed"], self.task.data["people"], tokens(what))
+            lines = (f"[{number}] {self.made.passages[number - 1].title}" for number in listed)
+            return f"Search {' '.join(tokens(what)[:WORDS])}: {'; '.join(lines) or 'nothing'}"
+        digits = re.match(r"\[?(\d{1,4})\b", what.strip(f"{MARKS} \t"))
+        number = int(digits[1]) if digits else -1
+        if number == 0:
+            self.taken = self.steps
+            return "The search is over."
+        if not 1 <= number <= len(self.made.passages):
+            return "There is no such passage."
+        self.read = tuple(dict.fromkeys((*self.read, number)))
+        return self.shown(number)
+
+    def judged(self, role: str, text: str) -> Reward:
+        """What the last answer of a text is worth."""
+        answers = ANSWER.findall(text)
+        return self.pay(role, self.worth_of(*answers[-1]) if answers else 0.0, bool(answers), "answer")
+
+    def worth_of(self, name: str, cited: str) -> float:
+        numbers = set(map(int, re.findall(r"\d{1,4}", cited)))
+        if name.lower().split() != self.right.split():
+            return 0.0
+        true = numbers & set(self.needed) & set(self.read)
+        return 0.5 + 0.5 * len(true) / len(numbers | set(self.needed))
+
+    def privileged(self) -> str:
+        return f"answer {self.right} in passages {' '.join(map(str, self.needed))}"
+
+    def render(self) -> Drawing:
+        read = drawings.table(("number", "passage"), [[number, self.shown(number)] for number in self.read])
+        asked = drawings.text(self.task.data["question"])
+        return drawings.several(("question", asked), ("log", drawings.text("\n".join(self.log))), ("opened", read))
+
+
+class SearchSolo(Single, Search):
+    """One agent that searches and answers, in one conversation."""
+
+    readers: ClassVar[str] = "to you, who will answer"

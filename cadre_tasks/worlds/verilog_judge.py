@@ -1,0 +1,192 @@
+"""What Verilog that a model wrote does in simulation: Icarus Verilog (ivl and vvp) behind the sandbox's layers.
+
+A design is driven by a bench of ours, which prints what its outputs show in each cycle, and those are compared with
+what is expected in here: no expected value ever enters the simulation. The lines carry a nonce that no text of a
+model's holds; neither the compiler's driver nor its preprocessor is run. A bench of a model's prints its own verdict.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from cadre.errors import ConfigError, SandboxError
+from cadre_tasks.sandbox import Limits, Result, Sandbox, default
+from cadre_tasks.worlds.verilog_source import bench_refusal, design_refusal
+
+COMPILING = Limits(cpu_s=1.0, memory_mb=256, output_bytes=4 << 20)
+RUNNING = Limits(cpu_s=1.0, memory_mb=256, output_bytes=1 << 20)
+LIBRARY = ("/usr/lib/*/ivl", "/usr/lib/ivl", "/usr/lib64/ivl", "/usr/local/lib/ivl")  # where its parts may lie
+MODULES = ("system", "v2005_math", "v2009")
+TOLD = 400  # letters of an error that a model is told
+LASTS = 1_000_000  # units of time after which a model's bench is ended
+SLOW = "it took more time, memory or output than it may"
+PROOF = 'module top; initial begin $display("works"); $finish(0); end endmodule'
+WIDTH = re.compile(r"expects \d+ bits?, got \d+")
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Where the compiler, the simulator and their library are."""
+
+    ivl: str
+    vvp: str
+    library: str
+
+    @property
+    def settings(self) -> str:
+        """What the driver `iverilog -g2012` would tell the compiler, which reads stdin and writes to stdout."""
+        modules = [f"module:{self.library}/{name}.vpi" for name in MODULES]
+        flags = ["functor:cprop", "functor:nodangle", "flag:DLL=vvp.tgt", f"flag:VVP_EXECUTABLE={self.vvp}"]
+        basis = [f"basedir:{self.library}", "generation:2012", "generation:no-specify", "warnings:p"]
+        return "\n".join([*basis, *modules, "out:/dev/stdout", *flags, ""])
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a simulation printed, a line each, or why there is nothing."""
+
+    lines: tuple[str, ...] = ()
+    error: str = ""
+
+
+@cache
+def tools() -> Tools:
+    """Raises ConfigError where Icarus Verilog is not installed: environments ask before any model loads."""
+    vvp = shutil.which("vvp")
+    found = [folder for pattern in LIBRARY for folder in sorted(glob.glob(pattern)) if os.path.exists(f"{folder}/ivl")]
+    if vvp is None or not found:
+        raise ConfigError(
+            "env: this environment simulates circuits with Icarus Verilog; got a machine without its vvp and ivl; "
+            "expected both, as Debian's package iverilog has them. Run: apt-get install iverilog"
+        )
+    return Tools(f"{found[0]}/ivl", vvp, found[0])
+
+
+@cache
+def sandbox() -> Sandbox:
+    """The sandbox whose jobs become the compiler and the simulator, at the level of the process's own."""
+    there = tools()
+    level, cgroup = default().level, default().cgroup
+    return Sandbox(level, packages=(there.library,), cgroup=cgroup, executables=(there.ivl, there.vvp))
+
+
+@cache
+def proof() -> list[Simulated]:
+    """A place to keep what a trivial module printed here, filled by who asks first."""
+    return []
+
+
+async def simulated(source: str) -> Simulated:
+    """Compile Verilog and run it. Raises SandboxError where nothing at all can be simulated behind the layers."""
+    if not proof():
+        proof().append(await compiled_and_run(PROOF))
+    if proof()[0].lines != ("works",):
+        raise SandboxError(
+            f"circuits cannot be simulated in the sandbox at level {sandbox().level!r}. Got, from a module that prints "
+            f"a word: {proof()[0]}. Expected the word. At level 'isolated' the kernel must let a /proc be mounted; "
+            "`sandbox: {level: confined}` needs none."
+        )
+    return await compiled_and_run(source)
+
+
+async def compiled_and_run(source: str) -> Simulated:
+    there = tools()
+    compiled = await sandbox().execute([there.ivl, "-C", "/dev/fd/3", "--", "-"], source, there.settings, COMPILING)
+    wrong = WIDTH.search(compiled.stderr)
+    if compiled.status != "ok" or not compiled.stdout or wrong:
+        return Simulated(error=f"it does not compile: {wrong[0] if wrong else reason(compiled)}")
+    ran = await sandbox().execute([there.vvp, "-n", "/dev/stdin"], compiled.stdout, "", RUNNING)
+    if ran.status != "ok":
+        return Simulated(error=f"it does not run: {reason(ran)}")
+    return Simulated(tuple(ran.stdout.splitlines()))
+
+
+def reason(result: Result) -> str:
+    """The first errors of a compiler or a simulator, for a model."""
+    if result.status not in ("ok", "error"):
+        return SLOW
+    lines = [line for line in (result.stdout + result.stderr).splitlines() if "error" in line or "sorry" in line]
+    return "\n".join(re.sub(r"^-:", "line ", line) for line in lines[:4])[:TOLD] or "no reason was given"
+
+
+async def sampled(
+    design: str, outputs: Mapping[str, int], given: Sequence[Sequence[Mapping[str, int]]], widths: Mapping[str, int]
+) -> Simulated:
+    """What the outputs of a design show in each cycle of sequences of inputs, as words of 0, 1, x and z, just before
+    the rising edge: a line each. `outputs` and `widths` are the widths of outputs and of inputs by name, `rst` among
+    them. An error for a design that is refused, does not compile, or ends on its own."""
+    refused = design_refusal(design)
+    if refused:
+        return Simulated(error=refused)
+    nonce = secrets.token_hex(16)
+    done = await simulated(f"{design}\n{driver(nonce, outputs, given, widths)}")
+    lines = tuple(line.removeprefix(nonce + " ") for line in done.lines if line.startswith(nonce + " "))
+    if not done.error and len(lines) != sum(map(len, given)):
+        return Simulated(error="it does not run to the end")
+    return Simulated(lines, done.error)
+
+
+def driver(
+    nonce: str, outputs: Mapping[str, int], given: Sequence[Sequence[Mapping[str, int]]], widths: Mapping[str, int]
+) -> str:
+    """The bench that drives a design: inputs change after the falling edge of `clk`, outputs are printed before the
+    rising one."""
+    ports = [*(f".{name}(i_{name})" for name in widths), *(f".{name}(o_{name})" for name in outputs)]
+    shown = ", ".join(f"o_{name}" for name in outputs)
+    lines = [
+        f"module bench_{nonce};",
+        "reg clk;",
+        *(f"wire [{width - 1}:0] o_{name};" for name, width in outputs.items()),
+        *(f"reg [{width - 1}:0] i_{name};" for name, width in widths.items()),
+        f"top dut(.clk(clk), {', '.join(ports)});",
+        f"task one(input [{sum(widths.values()) - 1}:0] given);",
+        "begin",
+        f"  {{{', '.join(f'i_{name}' for name in widths)}}} = given;",
+        f'  #4 $display("{nonce}{" %b" * len(outputs)}", {shown});',
+        "  #1 clk = 1; #5 clk = 0;",
+        "end",
+        "endtask",
+        "initial begin",
+        "clk = 0; #1",
+        *(f"one({packed(inputs, widths)});" for sequence in given for inputs in sequence),
+        "$finish(0);",
+        "end",
+        "endmodule",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def packed(inputs: Mapping[str, int], widths: Mapping[str, int]) -> str:
+    """The values of all inputs as one constant, the first of them highest."""
+    value = 0
+    for name, width in widths.items():
+        value = value << width | inputs[name]
+    return f"{sum(widths.values())}'h{value:x}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a bench says of a design: passed, failed, or neither (None); and the lines that it printed."""
+
+    passed: bool | None
+    told: str
+
+
+async def benched(bench: str, design: str) -> Verdict:
+    """Run a bench, the module `tb`, on a design, both a model's or one of ours. It says FAIL or PASS at the beginning
+    of a line; where it says FAIL once, the design has failed."""
+    refused = bench_refusal(bench) or design_refusal(design)
+    if refused:
+        return Verdict(None, refused)
+    nonce = secrets.token_hex(8)
+    done = await simulated(f"{bench}\n{design}\nmodule end_{nonce};\ninitial #{LASTS} $finish(0);\nendmodule\n")
+    words = {line.strip()[:4].upper() for line in done.lines}
+    passed = False if "FAIL" in words else True if "PASS" in words else None
+    return Verdict(passed, done.error or "\n".join(line[:120] for line in done.lines)[:TOLD] or "nothing was printed")
