@@ -85,7 +85,7 @@ def _declared(group: str) -> dict[str, EntryPoint]:
                 f"{point.name!r} in {group}: got {before.value} and {point.value} from two installed packages; "
                 "expected one. Uninstall one of the packages."
             )
-    return found
+    return dict(sorted(found.items()))
 
 
 def _folder(point: EntryPoint) -> Path:

@@ -47,7 +47,7 @@ def test_a_tasks_recipes_are_told_in_words() -> None:
     lines = call("list", "sokoban").out.splitlines()
     *names, real = [line for line in lines if not line.startswith(" ")]
     assert names == [name for name in recipes() if "sokoban" in name]
-    assert real == "sokoban-MODEL for sokoban, sokoban-alone, sokoban-tool, sokoban-solo"
+    assert real == "sokoban-MODEL for sokoban, sokoban-alone, sokoban-solo, sokoban-tool"
     assert "    Sokoban by a single planner without a tool, AT-GRPO: the baseline of one" in lines
     assert "debate has no recipe" in call("list", "debate").out
 

@@ -10,8 +10,7 @@ import json
 import os
 import sys
 
-from cadre_sandbox import probes
-from cadre_tasks.sandbox import Sandbox
+from cadre_sandbox import Sandbox, probes
 from tests.sandbox import attacks
 
 

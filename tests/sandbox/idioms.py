@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from cadre_tasks.sandbox import Limits, Result, Sandbox
+from cadre_sandbox import Limits, Result, Sandbox
 
 LIMITS = Limits(cpu_s=20.0, memory_mb=512, output_bytes=4 << 20)
 TEXT = Path(__file__).with_name("idioms.txt").read_text(encoding="utf-8")

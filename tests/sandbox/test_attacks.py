@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from cadre_sandbox import probes
+from cadre_sandbox import Sandbox, probes
 from cadre_sandbox.inside import landlock
 from cadre_sandbox.inside.landlock import NEWEST as NEWEST
-from cadre_tasks.sandbox import Sandbox
 from tests.sandbox import attacks
 from tests.sandbox.attacks import kernel
 

@@ -15,13 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from cadre.errors import SandboxError
-from cadre_sandbox import cgroups, levels, probes
+from cadre_sandbox import Limits, Result, Sandbox, SandboxError, cgroups, levels, probes
 from cadre_sandbox.cgroups import Delegation, NotDelegated
 from cadre_sandbox.inside import groups
 from cadre_sandbox.levels import GroupTrial
 from cadre_tasks import sandbox
-from cadre_tasks.sandbox import Limits, Result, Sandbox
 
 ROOT = Path(__file__).parents[2]
 V1 = "30 25 0:26 / /sys/fs/cgroup/memory rw,relatime shared:5 - cgroup cgroup rw,memory"
@@ -332,7 +330,7 @@ def test_programs_run_as_ever(real: Delegation, mode: sandbox.pool.Mode) -> None
 TRAINER = """
 import asyncio
 from cadre_sandbox import levels, cgroups
-from cadre_tasks.sandbox import Sandbox, Limits
+from cadre_sandbox import Sandbox, Limits
 levels.attempt_groups = lambda: levels.GroupTrial(cgroups.Delegation({folder!r}, {controllers!r}), "")
 async def main():
     box = Sandbox("process", workers=1, cgroup="on")

@@ -8,10 +8,9 @@ import sysconfig
 
 import pytest
 
-from cadre_sandbox import probes
+from cadre_sandbox import Limits, Result, Sandbox, probes
 from cadre_sandbox.inside import layers, seccomp, syscalls
 from cadre_sandbox.probes import ROOM
-from cadre_tasks.sandbox import Limits, Result, Sandbox
 from tests.sandbox import attacks
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
+from cadre_sandbox import Limits, Sandbox
 from cadre_sandbox.checkers import check_tests
 from cadre_sandbox.inside.host import NAME
-from cadre_tasks.sandbox import Limits, Sandbox
 from tests.sandbox.test_attacks import assault
 
 ASK = """

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cadre.errors import SandboxError
-from cadre_sandbox import levels, probes
+from cadre import errors
+from cadre_sandbox import Limits, Result, Sandbox, SandboxError, levels, probes
 from cadre_sandbox.inside import layers, namespaces, seccomp, syscalls
 from cadre_sandbox.levels import Trial
 from cadre_sandbox.worker import WorkerDied
 from cadre_tasks import sandbox
-from cadre_tasks.sandbox import Limits, Result, Sandbox
 
 
 def trial_of(monkeypatch: pytest.MonkeyPatch, holding: set[str]) -> None:
@@ -112,7 +111,7 @@ def test_configure_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sandbox.record()["level"] == "confined"
     sandbox.configure("confined")
     sandbox.configure()
-    with pytest.raises(SandboxError, match="in use at level 'confined'"):
+    with pytest.raises(errors.SandboxError, match="in use at level 'confined'"):
         sandbox.configure("isolated")
 
 

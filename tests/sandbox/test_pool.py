@@ -179,7 +179,7 @@ def parent_id(stat: Path) -> int:
 
 TRAINER = """
 import asyncio, os, sys
-from cadre_tasks.sandbox import Sandbox, Limits
+from cadre_sandbox import Sandbox, Limits
 async def main():
     sandbox = Sandbox("{level}", workers=2)
     await asyncio.gather(sandbox.run("pass"), sandbox.run("pass"))

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from cadre_sandbox import Limits, Sandbox
 from cadre_sandbox.checkers import check_tests
 from cadre_sandbox.pool import seed_of
-from cadre_tasks.sandbox import Limits, Sandbox
 
 ADDR_NO_RANDOMIZE = 0x0040000
 MIX = "\nimport json\nx = [{} for _ in range(300)]\nprint(json.dumps(x))"  # leaves another memory behind than it found

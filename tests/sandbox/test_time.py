@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from cadre_sandbox import Limits, Result, Sandbox
 from cadre_sandbox.checkers import check_tests
 from cadre_sandbox.inside import watch
-from cadre_tasks.sandbox import Limits, Result, Sandbox
 
 LIMITS = Limits(cpu_s=0.5)
 BURN = "import time\nbegan = time.process_time()\nwhile time.process_time() - began < {}: pass\nprint('done')"

@@ -15,11 +15,9 @@ from typing import Any
 
 import pytest
 
-from cadre.errors import SandboxError, SandboxUnavailable
-from cadre_sandbox import pool, worker
+from cadre_sandbox import Result, Sandbox, SandboxError, SandboxUnavailable, pool, worker
 from cadre_sandbox.checkers import check_calls, check_stdio, check_tests
 from cadre_sandbox.worker import WorkerDied, endings_in
-from cadre_tasks.sandbox import Result, Sandbox
 
 SQUARE = "print(int(input()) ** 2)"
 
