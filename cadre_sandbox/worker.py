@@ -8,6 +8,7 @@ import functools
 import importlib.util
 import json
 import os
+import resource
 import select
 import socket
 import subprocess
@@ -239,9 +240,11 @@ def ours(what: str) -> Iterator[None]:
         yield
     except (OSError, MemoryError) as error:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             raise WorkerDied(
-                f"no means to {what}; too few file descriptors: this process may open no more. Run ulimit -n 4096 in "
-                "the shell before, or ask for fewer programs at once"
+                f"no means to {what}; too few file descriptors: this process may have {most:,} files and connections "
+                f"open at once, and needs more. Run ulimit -n {max(4096, 4 * most)} in the shell before, or ask for "
+                "fewer programs at once"
             ) from error
         raise WorkerDied(f"no means to {what}: {error!r}") from error
 

@@ -16,7 +16,10 @@ from cadre.rollout.deadlines import in_line
 from cadre_sandbox import DEFAULT_LIMITS, GroupMode, LevelName, Limits, Mode, Result, Row, Status
 from cadre_sandbox.worker import Ending
 
-__all__ = ["Limits", "Result", "Row", "Sandbox", "Status", "configure", "default", "record", "run", "table"]
+__all__ = [
+    "GroupMode", "LevelName", "Limits", "Mode", "Result", "Row", "Sandbox", "Status", "configure", "default", "record",
+    "run", "table",
+]  # fmt: skip
 
 _default: Sandbox | None = None
 
