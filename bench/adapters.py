@@ -28,7 +28,7 @@ from cadre.engines.torch.learning.forward import Precision, score
 from cadre.learn.batch import collate
 from cadre.rollout.rounds import together
 from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
-from cadre.types import Datum, Message, Request, Sample, Sampling
+from cadre.types import Message, Request, Sample, Sampling, TrainingSequence
 from common import record
 
 REPEATS = 5
@@ -45,12 +45,12 @@ def learner(model: str, ranks: Mapping[str, int]) -> TorchLearner:
     return TorchLearner(TorchEngine(model, policies, 0), TrainingSettings(learners))
 
 
-def random_data(policies: Sequence[str], vocabulary: int) -> list[Datum]:
+def random_data(policies: Sequence[str], vocabulary: int) -> list[TrainingSequence]:
     """Sequences of random tokens; the policies take turns, so every policy has sequences all over the batch."""
     draw = random.Random(0)
     before, after = (0.0,) * PROMPT, (1.0,) * COMPLETION
     return [
-        Datum(
+        TrainingSequence(
             policy=policies[index % len(policies)],
             role="any",
             token_ids=tuple(draw.randrange(vocabulary) for _ in range(PROMPT + COMPLETION)),
@@ -108,7 +108,7 @@ def backward_seconds(value: Callable[[], torch.Tensor]) -> float:
     return time.process_time() - started
 
 
-def seconds(learner: TorchLearner, data: Sequence[Datum]) -> float:
+def seconds(learner: TorchLearner, data: Sequence[TrainingSequence]) -> float:
     """Processor time of one update on one thread, which other programs on the machine disturb least."""
     started = time.process_time()
     asyncio.run(learner.update(data))
@@ -127,7 +127,7 @@ def rollouts(learner: TorchLearner, policies: Sequence[str]) -> list[Sample]:
     return [sample for siblings in drawn for sample in siblings]
 
 
-def update_data(learner: TorchLearner, policies: Sequence[str]) -> list[Datum]:
+def update_data(learner: TorchLearner, policies: Sequence[str]) -> list[TrainingSequence]:
     """The training sequences of fresh samples, with advantages 1 and -1 in turn."""
     samples = rollouts(learner, policies)
     return [sequences.datum(one, (-1.0) ** index, 1.0) for index, one in enumerate(samples)]

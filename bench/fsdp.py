@@ -22,7 +22,7 @@ import common
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.torch.group import GroupLearner, LearnerPart
 from cadre.settings import LearnerConfig, LoraConfig, Packing, PolicyConfig
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 STEPS, TASKS, SIBLINGS = 10, 4, 4
 RANKS = (2, 4)
@@ -37,7 +37,7 @@ def part(kind: str, packing: Packing) -> LearnerPart:
     return LearnerPart("seed", policies, TrainingSettings(dict.fromkeys(policies, learner)), 0)
 
 
-def step_data(policies: Sequence[str], step: int) -> list[Datum]:
+def step_data(policies: Sequence[str], step: int) -> list[TrainingSequence]:
     """The sequences of a step."""
     draw = random.Random(step)
     return [
@@ -48,11 +48,11 @@ def step_data(policies: Sequence[str], step: int) -> list[Datum]:
     ]
 
 
-def sibling(policy: str, prompt: Sequence[int], k: int, draw: random.Random) -> Datum:
+def sibling(policy: str, prompt: Sequence[int], k: int, draw: random.Random) -> TrainingSequence:
     said = [draw.randrange(900) for _ in range(8 * (k + 1))]
     before, mask = (0.0,) * len(prompt), (False,) * len(prompt) + (True,) * len(said)
     advantages = before + (draw.choice((-1.0, 1.0)),) * len(said)
-    return Datum(policy, "any", (*prompt, *said), mask, before + (-7.0,) * len(said), advantages, 0)
+    return TrainingSequence(policy, "any", (*prompt, *said), mask, before + (-7.0,) * len(said), advantages, 0)
 
 
 def updated(learner: TorchLearner | GroupLearner) -> None:

@@ -38,7 +38,7 @@ from cadre.engines.torch import TorchEngine, TorchLearner
 from cadre.engines.torch.sampling.generation import GenerationRequest
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.rollout.rounds import together
-from cadre.types import Datum, Sampling
+from cadre.types import Sampling, TrainingSequence
 from gpu_models import LADDER, ROLES, SHAPES, TINY, Card, Shape, engine, learner, prompts, saved, siblings
 
 console = Console(soft_wrap=True, highlight=False)
@@ -83,7 +83,7 @@ class Bench:
             common.record("gpu", name, values, unit, "python bench/gpu.py --write", len(values), [0])
 
 
-def logprobs(side: TorchLearner, data: Sequence[Datum]) -> torch.Tensor:
+def logprobs(side: TorchLearner, data: Sequence[TrainingSequence]) -> torch.Tensor:
     """Of all tokens that are trained, one after the other."""
     said = side.engine.work(side._forward.logprobs, data)
     pairs = [zip(values, datum.mask, strict=True) for values, datum in zip(said, data, strict=True)]
@@ -97,7 +97,7 @@ def pack(side: TorchLearner, name: str) -> None:
     forward._packing, forward._precision = packing, replace(forward._precision, flex=flex)
 
 
-def gradients(side: TorchLearner, data: Sequence[Datum]) -> dict[str, torch.Tensor]:
+def gradients(side: TorchLearner, data: Sequence[TrainingSequence]) -> dict[str, torch.Tensor]:
     """What the optimisers would be given, by weight, on the CPU."""
     caught: dict[str, torch.Tensor] = {}
     for optimiser in (pair.weights for pair in side._optimisers.values()):
@@ -112,7 +112,7 @@ def gradients(side: TorchLearner, data: Sequence[Datum]) -> dict[str, torch.Tens
     return caught
 
 
-def drawn(of: TorchEngine, asked: Sequence[tuple[int, ...]], sizes: Sizes) -> list[Datum]:
+def drawn(of: TorchEngine, asked: Sequence[tuple[int, ...]], sizes: Sizes) -> list[TrainingSequence]:
     """Completions as training sequences, each with the sampler's log-probabilities; prompts are dealt to policies."""
     policies, sampling = list(of.policies), Sampling(max_tokens=sizes.said)
     requests = [
@@ -129,7 +129,7 @@ def drawn(of: TorchEngine, asked: Sequence[tuple[int, ...]], sizes: Sizes) -> li
         for one in completions:
             mask = (False,) * len(before) + (True,) * len(one.token_ids)
             ids, said = request.prompt_ids + one.token_ids, before + one.logprobs
-            data.append(Datum(request.policy, "any", ids, mask, said, said, 0))
+            data.append(TrainingSequence(request.policy, "any", ids, mask, said, said, 0))
     return data
 
 

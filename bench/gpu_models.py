@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
 from cadre.settings.known_models import KNOWN_MODELS
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 from tests.engines.tiny import byte_tokenizer
 
 ROLES = ("planner", "tool")
@@ -149,7 +149,9 @@ def prompts(count: int, length: int, vocabulary: int) -> list[tuple[int, ...]]:
     return [tuple(draw.randrange(vocabulary) for _ in range(length)) for _ in range(count)]
 
 
-def siblings(asked: Sequence[tuple[int, ...]], policies: Sequence[str], count: int, said: int) -> list[Datum]:
+def siblings(
+    asked: Sequence[tuple[int, ...]], policies: Sequence[str], count: int, said: int
+) -> list[TrainingSequence]:
     """`count` random completions of `said` tokens after each prompt; prompts are dealt to the policies in turn."""
     draw = random.Random(1)
     data = []
@@ -159,5 +161,5 @@ def siblings(asked: Sequence[tuple[int, ...]], policies: Sequence[str], count: i
             before, mask = (0.0,) * len(prompt), (False,) * len(prompt) + (True,) * said
             advantages = before + ((-1.0) ** k,) * said
             policy = policies[number % len(policies)]
-            data.append(Datum(policy, "any", ids, mask, before + (-7.0,) * said, advantages, 0))
+            data.append(TrainingSequence(policy, "any", ids, mask, before + (-7.0,) * said, advantages, 0))
     return data

@@ -30,7 +30,7 @@ from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.torch.base.malloc import give_back
 from cadre.engines.torch.learning import token_logprobs
 from cadre.settings import LearnerConfig, PolicyConfig
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 from side import WARMING
 from tests.engines.tiny import byte_tokenizer
 
@@ -70,7 +70,9 @@ def pair(folder: Path) -> tuple[TorchLearner, TorchLearner]:
     return tree, padded
 
 
-def siblings(prompt: int, completion: int, count: int, vocabulary: int, total: int = SEQUENCES) -> list[Datum]:
+def siblings(
+    prompt: int, completion: int, count: int, vocabulary: int, total: int = SEQUENCES
+) -> list[TrainingSequence]:
     """`total` sequences of random tokens, `count` after each prompt."""
     draw = random.Random(0)
     data = []
@@ -81,7 +83,7 @@ def siblings(prompt: int, completion: int, count: int, vocabulary: int, total: i
         before = (0.0,) * prompt
         advantages = before + ((-1.0) ** number,) * completion
         mask = (False,) * prompt + (True,) * completion
-        data.append(Datum("p", "any", ids, mask, before + (-7.0,) * completion, advantages, 0))
+        data.append(TrainingSequence("p", "any", ids, mask, before + (-7.0,) * completion, advantages, 0))
     return data
 
 
@@ -106,7 +108,7 @@ def time_ratios(folder: Path, prompt: int, count: int, clock: Callable[[], float
     return [tree / padded / bound for tree, padded in pairs[WARMING:]]
 
 
-def gradients(side: TorchLearner, data: Sequence[Datum]) -> dict[str, torch.Tensor]:
+def gradients(side: TorchLearner, data: Sequence[TrainingSequence]) -> dict[str, torch.Tensor]:
     """What the optimiser would be given."""
     (optimiser,) = (pair.weights for pair in side._optimisers.values())
     caught: dict[str, torch.Tensor] = {}

@@ -76,7 +76,7 @@ ROLE_REWARD = "return alpha * branch.reward.team + branch.reward.local.get(role,
 WEIGHED = "return [replace(scored, weight=share(scored) * each[block(scored)]) for scored in samples]"
 STD = "return largest * math.sqrt(squares / sum(weight for _, weight in self.weighted))"
 LEFT_OUT = "means.append((total - sum(by_episode[episode][1] for episode in own)) / rest)"
-DISTANCES = "distances = {scored.decision.place: beta * sum(gaps(scored)) for scored in samples}"
+DISTANCES = "distances = {scored.tree_sample.position: beta * sum(gaps(scored)) for scored in samples}"
 WHITENED = "advantages = whitened(trained, estimates) if critic.whiten else list(map(without_rounding, estimates))"
 OF_POLICY = "loss = self._loss_of(Share(policy, batch, scores), denominators[policy], metrics[policy])"
 ONE_MICRO_BATCH = (
@@ -87,7 +87,7 @@ LORA = "hidden = nn.functional.linear(inputs, self.down.to(inputs.dtype)) * self
 SEGMENTS = "return [(policy, len(list(rows))) for policy, rows in groupby(policies)]"
 GAE = "advantage = reward + value_after - value + gae_lambda * advantage_after"
 AT_THE_END = "value, advantage = 0.0, 0.0"
-BOOTSTRAPPED = "value, advantage = (0.0 if any(after for _, after in spans) else fmean(said[decision.place])), 0.0"
+BOOTSTRAPPED = "value, advantage = (0.0 if any(after for _, after in spans) else fmean(said[decision.position])), 0.0"
 MOMENTS = "mean, std = moments[scored.sample.policy, scored.sample.role]"
 ONE_ROLE = "mean, std = moments[min(part for part in moments if part[0] == scored.sample.policy)]"
 
@@ -174,8 +174,8 @@ MUTANTS = (
     Mutant(
         "share of fanned-out decisions dropped",
         ADVANTAGES + "filters.py",
-        "return node.share / len(node.samples[scored.decision.role])",
-        "return 1.0 / len(node.samples[scored.decision.role])",
+        "return node.weight / len(node.samples[scored.tree_sample.role])",
+        "return 1.0 / len(node.samples[scored.tree_sample.role])",
         (OF_TREES + "test_what_weighs_alike_in_an_update_of_one_policy",),
     ),
     Mutant(
@@ -393,7 +393,7 @@ MUTANTS = (
     Mutant(
         "zero variance of returns without the size of their rewards",
         ADVANTAGES + "group_relative.py",
-        "size=size_of_returns(scored.decision, credit),",
+        "size=size_of_returns(scored.tree_sample, credit),",
         "size=0.0,",
         (OF_ROUNDING + "test_rewards_that_cancel_are_as_large_as_what_they_were_made_of",),
     ),
@@ -423,7 +423,7 @@ MUTANTS = (
     Mutant(
         "the ramp ends at the role's length",
         ADVANTAGES + "penalties.py",
-        "most = narrowed(sampling[role], scored.decision.node.observations[role]).max_tokens",
+        "most = narrowed(sampling[role], scored.tree_sample.node.observations[role]).max_tokens",
         "most = sampling[role].max_tokens",
         (OF_TREES + "test_the_ramp_ends_where_the_observation_allows_no_more",),
     ),

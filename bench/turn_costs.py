@@ -29,7 +29,7 @@ from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.torch.sampling.generation import GenerationRequest
 from cadre.rollout.rounds import together
 from cadre.settings import LearnerConfig, PolicyConfig
-from cadre.types import Datum, Sampling
+from cadre.types import Sampling, TrainingSequence
 from learner import build
 
 CONVERSATIONS, SIBLINGS, NEW, SAID = 4, 8, 200, 32
@@ -64,14 +64,16 @@ def sampled(learner: TorchLearner, turns: int) -> list[Turn]:
     return [turn for had in every for turn in had]
 
 
-def data(had: list[Turn]) -> list[Datum]:
+def data(had: list[Turn]) -> list[TrainingSequence]:
     return [datum(prompt, one, k) for prompt, completions in had for k, one in enumerate(completions)]
 
 
-def datum(prompt: tuple[int, ...], completion: Completion, k: int) -> Datum:
+def datum(prompt: tuple[int, ...], completion: Completion, k: int) -> TrainingSequence:
     before, mask = (0.0,) * len(prompt), (False,) * len(prompt) + (True,) * SAID
     advantages = before + ((-1.0) ** k,) * SAID
-    return Datum("p", "any", prompt + completion.token_ids, mask, before + completion.logprobs, advantages, 0)
+    return TrainingSequence(
+        "p", "any", prompt + completion.token_ids, mask, before + completion.logprobs, advantages, 0
+    )
 
 
 def costs(learner: TorchLearner, turns: int) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from cadre.errors import CadreError, EngineError
-from cadre.types import Datum, Message, Observation, PreviousTurn, Request, Sample, Sampling
+from cadre.types import Message, Observation, PreviousTurn, Request, Sample, Sampling, TrainingSequence
 
 Metrics = dict[str, float]
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class Learner(Protocol):
     @property
     def policies(self) -> tuple[str, ...]: ...
 
-    async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         """One update of every policy that has data, in however many optimiser steps; metrics by policy."""
         ...
 
@@ -75,11 +75,11 @@ class Learner(Protocol):
         """The token ids of a conversation that the policy would answer next."""
         ...
 
-    def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """What the heads named in `targets` say at their places, a tuple a datum."""
         ...
 
-    def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Log-probabilities [T] a datum under the policies as they were before any training, zero outside the mask."""
         ...
 
@@ -162,7 +162,7 @@ class Team:
         """The same policies with other roles, `{"tool": "planner", "planner": "tool"}` to swap two of them."""
         return replace(self, assignment={**self.assignment, **changes})
 
-    async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         """Send every datum to the engine that owns its policy; all engines update at the same time, one without data so
         that its schedules go on.
 
@@ -194,11 +194,11 @@ class Team:
         (owner,) = (learner for learner in self.learners if policy in learner.policies)
         return owner.encode(policy, messages)
 
-    def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """What the heads named in `targets` say at their places, in the order of the data."""
         return self._ask(data, lambda learner, part: learner.values(part))
 
-    def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Log-probabilities [T] a datum under the policies as they were before any training, zero outside the mask."""
         return self._ask(data, lambda learner, part: learner.reference_logprobs(part))
 
@@ -209,7 +209,9 @@ class Team:
             engine.close()
 
     def _ask(
-        self, data: Sequence[Datum], ask: Callable[[Learner, Sequence[Datum]], list[tuple[float, ...]]]
+        self,
+        data: Sequence[TrainingSequence],
+        ask: Callable[[Learner, Sequence[TrainingSequence]], list[tuple[float, ...]]],
     ) -> list[tuple[float, ...]]:
         """The answers of the engines that own the data's policies, in the order of the data."""
         answers: dict[int, tuple[float, ...]] = {}

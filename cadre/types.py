@@ -1,6 +1,6 @@
 """The frozen records that flow from the environment to the loss. No behaviour here: functions elsewhere act on them.
 
-Env.observe -> Observation -> Request -> Sample -> Branch, Node (a tree) -> Datum (a training sequence)
+Env.observe -> Observation -> Request -> Sample -> Branch, Node (a tree) -> TrainingSequence (a training sequence)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Finish = Literal["stop", "length"]
 # How a prompt goes on from what its role saw and said before (`Sample.history`).
 History = Literal["first", "clean", "realigned", "new"]
 # Where a sample stands among the trees of its update: (tree, numbers of the branches above it, role, sibling).
-Place = tuple[int, tuple[int, ...], str, int]
+SamplePosition = tuple[int, tuple[int, ...], str, int]
 # A picture of a state as plain JSON; `cadre.envs.drawings` makes them. None where there is none.
 Drawing = Mapping[str, Any] | None
 
@@ -211,8 +211,8 @@ class Request:
 class Branch:
     """One joint action and what followed: `choice` names the sibling of each acting role, as in `{"planner": 2}`.
 
-    `over` and `success` are the environment's state after the step. `carried` says that the shape went on from here:
-    then `child` is the next decision, or None because the episode is over. A branch that was not carried may have a
+    `over` and `success` are the environment's state after the step. `selected` says that the shape continued from here:
+    then `child` is the next decision, or None because the episode is over. A branch that was not selected may have a
     child too, where the shape looked at what follows before it chose. `drawing` shows the state after the step.
     `failure` says why the episode ended here in the middle; it is over then, without success.
     """
@@ -221,7 +221,7 @@ class Branch:
     reward: Reward
     over: bool
     success: bool
-    carried: bool = True
+    selected: bool = True
     child: Node | None = None
     drawing: Drawing = None
     failure: BranchFailure | None = None
@@ -232,7 +232,7 @@ class Node:
     """One decision point: who saw what, the K siblings of each acting role, and the branches that were tried.
 
     `turn` counts, from 0, how often the acting roles had acted before on this path. `privileged` is what the
-    environment shows to critics only. `share` is what the decision counts beside those that its shape played side by
+    environment shows to critics only. `weight` is what the decision counts beside those that its shape played side by
     side: 1/n where it is one of n. `drawing` shows the state in which they act. `round` counts, from 0, the turns of
     the episode: one begins where a role acts that has acted since the last began.
     """
@@ -242,7 +242,7 @@ class Node:
     samples: Mapping[str, tuple[Sample, ...]]
     branches: tuple[Branch, ...]
     privileged: str = ""
-    share: float = 1.0
+    weight: float = 1.0
     drawing: Drawing = None
     round: int = 0
 
@@ -269,7 +269,7 @@ class Targets:
 
 
 @dataclass(frozen=True, slots=True)
-class Datum:
+class TrainingSequence:
     """One training sequence of T tokens for one policy.
 
     `mask[t]` is True where token t was sampled by the policy and is trained on; `logprobs` and `advantages` have T
@@ -291,5 +291,5 @@ class Datum:
     reference: tuple[float, ...] = ()
     old: tuple[float, ...] = ()
     targets: Targets | None = None
-    place: Place | None = None
+    position: SamplePosition | None = None
     images: tuple[Image, ...] = ()

@@ -10,7 +10,7 @@ import pytest
 
 from cadre.errors import DivergedError
 from cadre.team import Metrics, Team, Weights, narrowed
-from cadre.types import Datum, Observation, Sampling
+from cadre.types import Observation, Sampling, TrainingSequence
 
 
 @dataclass(eq=False)
@@ -26,7 +26,7 @@ class Recorder:
     updates: int = 0
     error: Exception | None = None
 
-    async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         self.updates += 1
         self.begun += [datum.policy for datum in data]
         async with asyncio.timeout(5):
@@ -48,8 +48,8 @@ class Recorder:
         self.closed += 1
 
 
-def datum(policy: str) -> Datum:
-    return Datum(policy, "r", (1,), (True,), (0.0,), (1.0,), 0)
+def datum(policy: str) -> TrainingSequence:
+    return TrainingSequence(policy, "r", (1,), (True,), (0.0,), (1.0,), 0)
 
 
 def team(*learners: Recorder, **samplers: Recorder) -> Team:

@@ -32,7 +32,7 @@ from bench.parity.shared import Compared, on, ours_white
 from cadre.advantages.credit import Credit
 from cadre.advantages.critic_inputs import Reads
 from cadre.learn.value_heads import value_loss
-from cadre.types import Datum, Node
+from cadre.types import Node, TrainingSequence
 from tests.advantages import critics
 
 GAMMA, CLIP = 0.75, 0.2
@@ -80,7 +80,7 @@ def flat(case: Episode) -> list[float]:
     return [value for both in case.values for value in both]
 
 
-def said(case: Episode, datum: Datum, place: int, reads: Reads) -> float:
+def said(case: Episode, datum: TrainingSequence, place: int, reads: Reads) -> float:
     """The value of what a critic reads, which says the turn and who acts: "0 a", or "a acts and sees" above that."""
     text = bytes(datum.token_ids[: place + 1]).decode()
     turn, role = (text.split("\n")[1] if reads == "joint" else text).split()

@@ -33,7 +33,7 @@ from bench.parity.trl_trainers import LONGEST, model_of, scored, trainer_of
 from cadre.advantages.penalties import charged_for_distance
 from cadre.advantages.samples import ScoredSample
 from cadre.learn.objectives import Clip, clipped_surrogate
-from cadre.rollout.walk import Decision
+from cadre.rollout.walk import TreeSample
 from cadre.settings import LossConfig
 from tests.advantages.trees import leaf, node, sample
 
@@ -89,7 +89,9 @@ def told(inputs: Inputs) -> list[ScoredSample]:
         said = replace(sample("a", "a"), token_ids=(7,) * length, logprobs=tuple(inputs.old[row, :length].tolist()))
         root = replace(node(0, {"a": 1}, [leaf({"a": 0})]), samples={"a": (said,)})
         reference = tuple(inputs.reference[row, :length].tolist())
-        samples.append(ScoredSample(Decision(row, (), (), root, "a", 0), reference, returns=float(inputs.scores[row])))
+        samples.append(
+            ScoredSample(TreeSample(row, (), (), root, "a", 0), reference, returns=float(inputs.scores[row]))
+        )
     return samples
 
 

@@ -16,7 +16,7 @@ from cadre.advantages.sequences import sequences
 from cadre.errors import ConfigError
 from cadre.rollout import walk
 from cadre.team import Metrics, Team
-from cadre.types import Datum, Tree
+from cadre.types import TrainingSequence, Tree
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TrainingBatch:
     metrics   for the logs
     """
 
-    data: list[Datum]
+    data: list[TrainingSequence]
     groups: list[AdvantageGroup] = field(default_factory=list)
     judged: list[ScoredSample] = field(default_factory=list)
     learned: list[ScoredSample] = field(default_factory=list)

@@ -11,12 +11,12 @@ from cadre.advantages.critic_inputs import Critic, CriticInput, critic_datum, cr
 from cadre.advantages.gae import Estimate, Values, compute_gae, critic_metrics, whitened, without_rounding
 from cadre.advantages.samples import ScoredSample
 from cadre.team import Metrics, Team
-from cadre.types import Datum, Targets
+from cadre.types import Targets, TrainingSequence
 
 
 def judged_by_critic(
     samples: Sequence[ScoredSample], credit: Credit, critic: Critic, team: Team
-) -> tuple[list[ScoredSample], list[Datum], Metrics]:
+) -> tuple[list[ScoredSample], list[TrainingSequence], Metrics]:
     """The samples that somebody trains with their advantages, the sequences that only a critic reads, and metrics.
 
     The critic's targets go with a sample where the critic reads the sample's own sequence.
@@ -39,7 +39,7 @@ def judged_by_critic(
 
 def _critic_data(
     samples: Sequence[ScoredSample], inputs: Sequence[CriticInput], estimates: Sequence[Estimate], values: Values
-) -> list[Datum]:
+) -> list[TrainingSequence]:
     """The sequences that only a critic reads, once each, with a target for every sample that is read so."""
     readers: dict[CriticInput, list[int]] = defaultdict(list)
     for number, read in enumerate(inputs):

@@ -26,15 +26,15 @@ from cadre.team import Metrics
 from cadre.types import Branch, Node
 
 # The number of a tree, the path to a decision, a role, the index of its sample.
-Place = tuple[int, tuple[int, ...], str, int]
+SamplePosition = tuple[int, tuple[int, ...], str, int]
 
 
 @dataclass(frozen=True)
 class Preference:
     """Two joint actions of a decision, the better paid first: their samples by role, and the margin m between them."""
 
-    better: Mapping[str, Place]
-    worse: Mapping[str, Place]
+    better: Mapping[str, SamplePosition]
+    worse: Mapping[str, SamplePosition]
     margin: float
 
 
@@ -45,8 +45,8 @@ def preferred_samples(
 
     The pairs of a decision weigh as one has between them. A sample without `reference` has no gap: nobody trains it.
     """
-    distances = {scored.decision.place: beta * sum(gaps(scored)) for scored in samples}
-    advantages: dict[Place, float] = defaultdict(float)
+    distances = {scored.tree_sample.position: beta * sum(gaps(scored)) for scored in samples}
+    advantages: dict[SamplePosition, float] = defaultdict(float)
     margins = []
     for tree, path, node in _decisions(samples):
         pairs = list(_preferences(node, (tree, path), distances, credit))
@@ -57,7 +57,7 @@ def preferred_samples(
             for place in pair.worse.values():
                 advantages[place] -= push
         margins += [pair.margin for pair in pairs]
-    judged = [replace(scored, advantages=(advantages[scored.decision.place],)) for scored in samples]
+    judged = [replace(scored, advantages=(advantages[scored.tree_sample.position],)) for scored in samples]
     return judged, _metrics(margins)
 
 
@@ -85,12 +85,12 @@ def unequal_branches(node: Node, credit: Credit) -> Iterator[tuple[Branch, Branc
 
 def _decisions(samples: Sequence[ScoredSample]) -> Iterator[tuple[int, tuple[int, ...], Node]]:
     """Every decision of the samples once."""
-    found = {(scored.decision.tree, scored.decision.path): scored.decision.node for scored in samples}
+    found = {(scored.tree_sample.tree, scored.tree_sample.path): scored.tree_sample.node for scored in samples}
     yield from ((tree, path, node) for (tree, path), node in found.items())
 
 
 def _preferences(
-    node: Node, at: tuple[int, tuple[int, ...]], distances: Mapping[Place, float], credit: Credit
+    node: Node, at: tuple[int, tuple[int, ...]], distances: Mapping[SamplePosition, float], credit: Credit
 ) -> Iterator[Preference]:
     """All pairs of branches that earned differently."""
     for better, worse in unequal_branches(node, credit):

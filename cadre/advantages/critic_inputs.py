@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cadre.advantages.samples import ScoredSample
-from cadre.rollout.walk import Decision
+from cadre.rollout.walk import TreeSample
 from cadre.settings import CriticConfig
 from cadre.team import Team
-from cadre.types import Datum, Image, Message, PreviousTurn, Targets, images_of
+from cadre.types import Image, Message, PreviousTurn, Targets, TrainingSequence, images_of
 
 # Whose history a critic reads: the acting role's alone, or what every role last saw and said.
 Reads = Literal["own", "joint"]
@@ -59,7 +59,7 @@ def critic_inputs(samples: Sequence[ScoredSample], critic: Critic, team: Team) -
     prompts: dict[tuple[int, tuple[int, ...], str], tuple[tuple[int, ...], tuple[Image, ...]]] = {}
     inputs = []
     for scored in samples:
-        sample, decision = scored.sample, scored.decision
+        sample, decision = scored.sample, scored.tree_sample
         policy, head = critic.seat(sample.role, sample.policy)
         in_sample = critic.reads == "own" and policy == sample.policy and not critic.config.privileged
         place = (decision.tree, decision.path, decision.role)
@@ -73,13 +73,15 @@ def critic_inputs(samples: Sequence[ScoredSample], critic: Critic, team: Team) -
     return inputs
 
 
-def _encoded(policy: str, decision: Decision, critic: Critic, team: Team) -> tuple[tuple[int, ...], tuple[Image, ...]]:
+def _encoded(
+    policy: str, decision: TreeSample, critic: Critic, team: Team
+) -> tuple[tuple[int, ...], tuple[Image, ...]]:
     """The ids of what a critic is shown of a decision, and its pictures."""
     messages = prompt(decision, critic)
     return team.encode(policy, messages), images_of(messages)
 
 
-def prompt(decision: Decision, critic: Critic) -> tuple[Message, ...]:
+def prompt(decision: TreeSample, critic: Critic) -> tuple[Message, ...]:
     """The conversation that a critic is shown, its last message extended by what only critics may know."""
     seen = decision.node.observations[decision.role].messages
     messages = seen if critic.reads == "own" else (Message("user", joint(decision), images=_pictures(decision)),)
@@ -88,7 +90,7 @@ def prompt(decision: Decision, critic: Critic) -> tuple[Message, ...]:
     return (*messages[:-1], replace(messages[-1], content=f"{messages[-1].content}\n\n{decision.node.privileged}"))
 
 
-def joint(decision: Decision) -> str:
+def joint(decision: TreeSample) -> str:
     """Who acts and what it sees, then what every other role sees now or saw last, and what it said last, by name."""
     node, role, previous = decision.node, decision.role, previous_turns(decision)
     parts = [f"{role} acts and sees\n{_shown(node.observations[role].messages)}"]
@@ -103,7 +105,7 @@ def joint(decision: Decision) -> str:
     return "\n\n".join(parts)
 
 
-def previous_turns(decision: Decision) -> dict[str, PreviousTurn]:
+def previous_turns(decision: TreeSample) -> dict[str, PreviousTurn]:
     """What each role saw and said last before the decision."""
     return {
         role: PreviousTurn(node.observations[role].messages, node.samples[role][index])
@@ -112,7 +114,7 @@ def previous_turns(decision: Decision) -> dict[str, PreviousTurn]:
     }
 
 
-def _pictures(decision: Decision) -> tuple[Image, ...]:
+def _pictures(decision: TreeSample) -> tuple[Image, ...]:
     """Those that the acting roles see, in the order of `joint`, which says no more of them than that."""
     seen = decision.node.observations
     order = [decision.role, *sorted(set(seen) - {decision.role})]
@@ -139,11 +141,13 @@ def _unknown(read: CriticInput) -> Targets:
     return Targets(read.head, read.at, zeros, zeros)
 
 
-def critic_datum(read: CriticInput, targets: Targets) -> Datum:
+def critic_datum(read: CriticInput, targets: Targets) -> TrainingSequence:
     """A sequence for a critic alone: nothing in its mask."""
     zeros = (0.0,) * len(read.token_ids)
     mask = (False,) * len(read.token_ids)
-    return Datum(read.policy, read.head, read.token_ids, mask, zeros, zeros, 0, targets=targets, images=read.images)
+    return TrainingSequence(
+        read.policy, read.head, read.token_ids, mask, zeros, zeros, 0, targets=targets, images=read.images
+    )
 
 
 def heads(critic: Critic, assignment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

@@ -49,7 +49,7 @@ def weighed_by_tree(samples: Sequence[ScoredSample], rule: TreeWeight, loss: Los
     share = part_of_episode if rule == "by_episode" else part_of_decision
 
     def block(scored: ScoredSample) -> tuple[str, int]:
-        return scored.sample.policy, scored.decision.tree if rule == "alike" else 0
+        return scored.sample.policy, scored.tree_sample.tree if rule == "alike" else 0
 
     blocks: dict[tuple[str, int], float] = defaultdict(float)
     wholes: dict[str, float] = defaultdict(float)
@@ -63,13 +63,13 @@ def weighed_by_tree(samples: Sequence[ScoredSample], rule: TreeWeight, loss: Los
 
 def part_of_episode(scored: ScoredSample) -> float:
     """A sample's part in what its role does in its episodes."""
-    return part_of_episodes(scored.decision)
+    return part_of_episodes(scored.tree_sample)
 
 
 def part_of_decision(scored: ScoredSample) -> float:
     """A sample's part in what its decision counts in the tree."""
-    node = scored.decision.node
-    return node.share / len(node.samples[scored.decision.role])
+    node = scored.tree_sample.node
+    return node.weight / len(node.samples[scored.tree_sample.role])
 
 
 def parts_of_loss(samples: Sequence[ScoredSample], loss: LossConfig) -> list[float]:

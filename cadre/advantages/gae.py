@@ -18,10 +18,10 @@ from cadre.advantages.critic_inputs import Critic
 from cadre.advantages.returns import absolute_reward, reward_to_go, role_reward
 from cadre.advantages.samples import ScoredSample
 from cadre.errors import ConfigError
-from cadre.rollout.walk import Decision
+from cadre.rollout.walk import TreeSample
 from cadre.rounding import is_constant, is_rounding
 from cadre.team import Metrics
-from cadre.types import Node, Place
+from cadre.types import Node, SamplePosition
 
 # Values of samples, in their order: one a place that the critic judges.
 Values = Sequence[tuple[float, ...]]
@@ -52,22 +52,22 @@ def compute_gae(samples: Sequence[ScoredSample], values: Values, credit: Credit,
     The return that the critic should have said is the advantage plus the value. Raises ConfigError where a branch was
     left behind, as it has no future.
     """
-    said = {scored.decision.place: value for scored, value in zip(samples, values, strict=True)}
-    estimates: dict[Place, Estimate] = {}
+    said = {scored.tree_sample.position: value for scored, value in zip(samples, values, strict=True)}
+    estimates: dict[SamplePosition, Estimate] = {}
     for scored in reversed(samples):  # children before their parents
-        decision = scored.decision
+        decision = scored.tree_sample
         rewards = [-cost for cost in _costs(scored, critic)]
         pay, after = _what_follows(decision, credit, said, estimates)
         rewards[-1] += pay
-        advantages = gae(rewards, said[decision.place], after, critic.token_gamma, critic.gae_lambda)
-        returns = [advantage + value for advantage, value in zip(advantages, said[decision.place], strict=True)]
+        advantages = gae(rewards, said[decision.position], after, critic.token_gamma, critic.gae_lambda)
+        returns = [advantage + value for advantage, value in zip(advantages, said[decision.position], strict=True)]
         size = max(
             reward_to_go(decision, credit, absolute_reward) + sum(map(abs, scored.costs)),
             *map(abs, returns),
-            *map(abs, said[decision.place]),
+            *map(abs, said[decision.position]),
         )
-        estimates[decision.place] = Estimate(tuple(advantages), tuple(returns), size)
-    return [estimates[scored.decision.place] for scored in samples]
+        estimates[decision.position] = Estimate(tuple(advantages), tuple(returns), size)
+    return [estimates[scored.tree_sample.position] for scored in samples]
 
 
 def _costs(scored: ScoredSample, critic: Critic) -> tuple[float, ...]:
@@ -76,7 +76,10 @@ def _costs(scored: ScoredSample, critic: Critic) -> tuple[float, ...]:
 
 
 def _what_follows(
-    decision: Decision, credit: Credit, said: Mapping[Place, tuple[float, ...]], estimates: Mapping[Place, Estimate]
+    decision: TreeSample,
+    credit: Credit,
+    said: Mapping[SamplePosition, tuple[float, ...]],
+    estimates: Mapping[SamplePosition, Estimate],
 ) -> tuple[float, tuple[float, float]]:
     """What the role is paid until it acts again, and the value and the advantage of that, discounted."""
     role, node = decision.role, decision.node
@@ -93,7 +96,7 @@ def _what_follows(
 def span(node: Node, path: tuple[int, ...], number: int, role: str, credit: Credit) -> tuple[float, list[Later]]:
     """What the role is paid from branch `number` of `node` on until it acts next, and where it does so."""
     branch = node.branches[number]
-    if not branch.carried:
+    if not branch.selected:
         raise ConfigError(
             "critic: the tree has branches that were tried and left behind, whose future no value can be held "
             "against; expected a shape that plays every branch out. Use independent, or full without stop_at."

@@ -13,10 +13,10 @@ from cadre.learn.aggregation import AGGREGATES, Denominators
 from cadre.settings import LossConfig
 from cadre.settings.user_code import load_function
 from cadre.team import Metrics
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 
-def by_role(data: Sequence[Datum], loss: LossConfig) -> Metrics:
+def by_role(data: Sequence[TrainingSequence], loss: LossConfig) -> Metrics:
     """By role: `gradient_share`, its part of the mass in the update of its policy, and `effective_samples`,
     (sum m)^2 / sum m^2 over its masses m (Kish 1965): as many samples of equal mass would say as much."""
     masses = _masses(data, loss)
@@ -31,7 +31,7 @@ def by_role(data: Sequence[Datum], loss: LossConfig) -> Metrics:
     return metrics
 
 
-def _masses(data: Sequence[Datum], loss: LossConfig) -> dict[tuple[str, str], list[float]]:
+def _masses(data: Sequence[TrainingSequence], loss: LossConfig) -> dict[tuple[str, str], list[float]]:
     """By policy and role: the mass of each sequence that is trained."""
     aggregate = load_function("loss.aggregate", loss.aggregate, AGGREGATES)
     trained = [datum for datum in data if any(datum.mask)]

@@ -17,7 +17,7 @@ from cadre.advantages.credit import Credit
 from cadre.advantages.returns import RETURNS, episode_rewards, episodes_through, part_of_episodes, size_of_returns
 from cadre.advantages.samples import ScoredSample
 from cadre.errors import ConfigError
-from cadre.rollout.walk import Decision
+from cadre.rollout.walk import TreeSample
 from cadre.rounding import EXACT, is_constant, is_rounding
 from cadre.settings.user_code import load_function
 from cadre.types import Message
@@ -55,9 +55,9 @@ def valued(samples: Sequence[ScoredSample], credit: Credit) -> list[ScoredSample
     return [
         replace(
             scored,
-            returns=_finite("algorithm.returns", credit.returns, returns_of(scored.decision, credit)),
-            size=size_of_returns(scored.decision, credit),
-            count=part_of_episodes(scored.decision) if credit.count == "episodes" else 1.0,
+            returns=_finite("algorithm.returns", credit.returns, returns_of(scored.tree_sample, credit)),
+            size=size_of_returns(scored.tree_sample, credit),
+            count=part_of_episodes(scored.tree_sample) if credit.count == "episodes" else 1.0,
         )
         for scored in samples
     ]
@@ -91,16 +91,20 @@ def compare(
 
 def by_place(groups: Sequence[AdvantageGroup]) -> dict[tuple, tuple[float, float]]:
     """(advantage, deviation of its group) of every sample by its place."""
-    return {scored.decision.place: (scored.advantages[0], group.std) for group in groups for scored in group.samples}
+    return {
+        scored.tree_sample.position: (scored.advantages[0], group.std) for group in groups for scored in group.samples
+    }
 
 
 def _with_second(group: AdvantageGroup, second: Mapping[tuple, tuple[float, float]], credit: Credit) -> AdvantageGroup:
     """The group with what the second comparison says of its samples; it differs where either does."""
     judged = tuple(
-        replace(scored, advantages=(scored.advantages[0] + credit.second_weight * second[scored.decision.place][0],))
+        replace(
+            scored, advantages=(scored.advantages[0] + credit.second_weight * second[scored.tree_sample.position][0],)
+        )
         for scored in group.samples
     )
-    spread = max(second[scored.decision.place][1] for scored in group.samples) if credit.second_weight else 0.0
+    spread = max(second[scored.tree_sample.position][1] for scored in group.samples) if credit.second_weight else 0.0
     return AdvantageGroup(group.key, judged, max(group.std, spread))
 
 
@@ -111,7 +115,7 @@ def _compared(
     grouping = load_function("algorithm.group", credit.group, GROUPINGS)
     groups: dict[Key, list[ScoredSample]] = defaultdict(list)
     for scored in valued(samples, credit):
-        groups[grouping(scored.decision)].append(scored)
+        groups[grouping(scored.tree_sample)].append(scored)
     return [_judge(key, members, credit, state or {}) for key, members in groups.items()]
 
 
@@ -148,7 +152,7 @@ def group_returns(
     return GroupReturns(
         tuple(values),
         tuple(scored.count for scored in members),
-        tuple((state or {}).get(lasting_name(scored.decision, credit.group), 0.0) for scored in members),
+        tuple((state or {}).get(lasting_name(scored.tree_sample, credit.group), 0.0) for scored in members),
         _episodes(members, values, credit) if credit.count == "episodes" else (),
         max(scored.size + abs(scored.overlong) for scored in members),
     )
@@ -160,7 +164,7 @@ def _episodes(
     """The episodes through each sample. Every episode counts once for each role of the group, divided among the role's
     samples on it, each of which adds what its own length costs. A return that is no sum over the episode is the
     sample's value in each of its episodes."""
-    paths = [[path for path, _ in episodes_through(scored.decision)] for scored in members]
+    paths = [[path for path, _ in episodes_through(scored.tree_sample)] for scored in members]
     shares = Counter(
         (scored.sample.role, path) for scored, through in zip(members, paths, strict=True) for path in through
     )
@@ -168,7 +172,7 @@ def _episodes(
     for scored, value, through in zip(members, values, paths, strict=True):
         worth = dict.fromkeys(through, value)
         if credit.returns == "episode":
-            rewards = episode_rewards(scored.decision, credit)
+            rewards = episode_rewards(scored.tree_sample, credit)
             worth = {path: earned + value - scored.returns for path, earned in rewards.items()}
         weights = {path: 1.0 / shares[scored.sample.role, path] for path in through}
         episodes.append(tuple(EpisodeReturn(path, worth[path], weights[path]) for path in through))
@@ -220,7 +224,7 @@ def _of_distances(members: Sequence[ScoredSample], baseline: Baseline, credit: C
 
 # Which samples are compared.
 
-GROUPINGS: dict[str, Callable[[Decision], Key]] = {
+GROUPINGS: dict[str, Callable[[TreeSample], Key]] = {
     "node": lambda decision: (decision.tree, decision.role, *decision.path),
     "task": lambda decision: (decision.tree,),
     "task_role": lambda decision: (decision.tree, decision.role),
@@ -231,7 +235,7 @@ GROUPINGS: dict[str, Callable[[Decision], Key]] = {
 }
 
 
-def _first(decision: Decision) -> int:
+def _first(decision: TreeSample) -> int:
     """The role's own answer at the root, which the sample is or lies below; the branch there, where it did not act."""
     if not decision.above:
         return decision.index
@@ -239,7 +243,7 @@ def _first(decision: Decision) -> int:
     return branch.choice.get(decision.role, decision.path[0])
 
 
-def _seen(decision: Decision) -> Key:
+def _seen(decision: TreeSample) -> Key:
     """What the role was shown: samples of one task that answer the same are compared (GiGPO, arXiv 2505.10978)."""
     messages = decision.node.observations[decision.role].messages
     made = {call.id: place for place, call in enumerate(call for message in messages for call in message.tool_calls)}
@@ -268,7 +272,7 @@ SCALES: dict[str, Callable[[GroupReturns], float]] = {
 # The running means.
 
 
-def lasting_name(decision: Decision, grouping: str) -> str:
+def lasting_name(decision: TreeSample, grouping: str) -> str:
     """The running mean that a sample belongs to: its role's, by turn where samples are compared by turn."""
     by_turn = grouping in ("node", "role_turn_task")
     return f"{decision.role}/{decision.node.turn}" if by_turn else decision.role
@@ -280,7 +284,7 @@ def moved(state: Mapping[str, float], groups: Sequence[AdvantageGroup], credit: 
     after = dict(state)
     for group in groups:
         for scored in group.samples:
-            name, kept = lasting_name(scored.decision, credit.group), credit.decay**scored.count
+            name, kept = lasting_name(scored.tree_sample, credit.group), credit.decay**scored.count
             after[name] = kept * after.get(name, 0.0) + (1.0 - kept) * scored.paid
     return after
 
@@ -304,6 +308,6 @@ def without_std_by_decision(groups: Sequence[AdvantageGroup]) -> dict[tuple[str,
     """
     silent: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for group in groups:
-        for place in dict.fromkeys((scored.sample.role, len(scored.decision.path)) for scored in group.samples):
+        for place in dict.fromkeys((scored.sample.role, len(scored.tree_sample.path)) for scored in group.samples):
             silent[place].append(group.silent)
     return {place: fmean(flags) for place, flags in sorted(silent.items())}

@@ -74,7 +74,7 @@ def charged_for_length(
 
     def cost(scored: ScoredSample) -> float:
         role = scored.sample.role
-        most = narrowed(sampling[role], scored.decision.node.observations[role]).max_tokens
+        most = narrowed(sampling[role], scored.tree_sample.node.observations[role]).max_tokens
         return -factor * overlong(scored.sample, most, chosen.overlong_buffer)
 
     return [replace(scored, overlong=cost(scored)) if scored.sample.token_ids else scored for scored in samples]

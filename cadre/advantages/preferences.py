@@ -23,7 +23,7 @@ def pairs_of(trees: Sequence[Tree], credit: Credit) -> list[Pair]:
     """All pairs of siblings that earned differently by the returns of `credit`, each pair of texts once a node."""
     siblings: dict[tuple[int, tuple[int, ...], str], list[ScoredSample]] = defaultdict(list)
     for scored in valued(samples_of(trees), credit):
-        siblings[scored.decision.tree, scored.decision.path, scored.decision.role].append(scored)
+        siblings[scored.tree_sample.tree, scored.tree_sample.path, scored.tree_sample.role].append(scored)
     return [pair for group in siblings.values() for pair in dict.fromkeys(_pairs(group))]
 
 
@@ -32,7 +32,7 @@ def _pairs(siblings: Sequence[ScoredSample]) -> Iterator[Pair]:
         best, worst = (first, second) if first.returns > second.returns else (second, first)
         size = max(abs(best.returns), abs(worst.returns), best.size, worst.size)
         if not is_rounding(best.returns - worst.returns, size) and best.sample.text != worst.sample.text:
-            prompt = best.decision.node.observations[best.decision.role].messages
+            prompt = best.tree_sample.node.observations[best.tree_sample.role].messages
             yield Pair(prompt, best.sample.text, worst.sample.text)
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from cadre.advantages.credit import Credit
 from cadre.rollout.conversations import words
 from cadre.rollout.grow import pays
-from cadre.rollout.walk import Decision
+from cadre.rollout.walk import TreeSample
 from cadre.rounding import EXACT, RESOLUTION, is_rounding
 from cadre.types import Branch, Node
 
@@ -28,12 +28,12 @@ def absolute_reward(branch: Branch, role: str, alpha: float) -> float:
     return abs(alpha * branch.reward.team) + abs(branch.reward.local.get(role, 0.0))
 
 
-def step(decision: Decision, credit: Credit, reward: RoleReward = role_reward) -> float:
+def step(decision: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
     """The reward of the step itself (AT-GRPO), the mean over the joint actions that hold the sample."""
     return fmean(reward(branch, decision.role, credit.alpha) for branch in decision.branches)
 
 
-def first_paid(decision: Decision, credit: Credit, reward: RoleReward = role_reward) -> float:
+def first_paid(decision: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
     """The reward of the first step that pays: its own, or where that pays nobody and the shape looked ahead, all that
     the role is paid on the way that the carry rule takes from the sample, up to the first decision that pays it.
 
@@ -75,24 +75,24 @@ def _ahead(node: Node | None, role: str, alpha: float, reward: RoleReward) -> fl
     if node is None:
         return 0.0
     last = is_paid(node, role, alpha)
-    taken = [branch for branch in node.branches if branch.carried] or node.branches  # all, where the shape ends there
+    taken = [branch for branch in node.branches if branch.selected] or node.branches  # all, where the shape ends there
     return fmean(
         reward(branch, role, alpha) + (0.0 if last else _ahead(branch.child, role, alpha, reward)) for branch in taken
     )
 
 
-def reward_to_go(decision: Decision, credit: Credit, reward: RoleReward = role_reward) -> float:
+def reward_to_go(decision: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
     """`R = r + gamma * mean(child returns)` (MAGRPO, arXiv 2508.04652, section 4.2), gamma once a turn."""
     return _to_go(decision, credit, fmean, reward)
 
 
-def best_to_go(decision: Decision, credit: Credit, reward: RoleReward = role_reward) -> float:
+def best_to_go(decision: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
     """`R = r + gamma * max(child returns)`: what a sample could earn with the best that was tried below it (lenient
     learners: Panait, Tuyls and Luke, "Theoretical Advantages of Lenient Learners", JMLR 9, 2008)."""
     return _to_go(decision, credit, max, reward)
 
 
-def _to_go(decision: Decision, credit: Credit, of_children: OfChildren, reward: RoleReward) -> float:
+def _to_go(decision: TreeSample, credit: Credit, of_children: OfChildren, reward: RoleReward) -> float:
     def paid(branch: Branch) -> float:
         return reward(branch, decision.role, credit.alpha)
 
@@ -113,14 +113,14 @@ def played_out(
     return paid(branch) + discount * of_children(below)
 
 
-def episode(decision: Decision, credit: Credit, reward: RoleReward = role_reward) -> float:
+def episode(decision: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
     """The undiscounted reward of the whole episode (GRPO on trajectories, arXiv 2402.03300), of all that led to the
     sample too. Where several episodes go through the sample, it is the mean over them, each counting once."""
     return fmean(episode_rewards(decision, credit, reward).values())
 
 
 def episode_rewards(
-    decision: Decision, credit: Credit, reward: RoleReward = role_reward
+    decision: TreeSample, credit: Credit, reward: RoleReward = role_reward
 ) -> dict[tuple[int, ...], float]:
     """Return what each episode through the sample pays the role from its root to its leaf, by the tree's number and the
     branches to the leaf."""
@@ -130,7 +130,7 @@ def episode_rewards(
     }
 
 
-def episodes_through(decision: Decision) -> Iterator[tuple[tuple[int, ...], list[Branch]]]:
+def episodes_through(decision: TreeSample) -> Iterator[tuple[tuple[int, ...], list[Branch]]]:
     """Yield every episode that holds the sample: the tree's number with the branches' numbers, and the branches, from
     the root to a leaf."""
 
@@ -147,7 +147,7 @@ def episodes_through(decision: Decision) -> Iterator[tuple[tuple[int, ...], list
         yield from below((*start, number), [*above, decision.node.branches[number]])
 
 
-def difference(decision: Decision, credit: Credit) -> float:
+def difference(decision: TreeSample, credit: Credit) -> float:
     """`([V(sample) - V(root)] + [V(sample) - V(node)]) / sqrt(L)` (TreeRL, arXiv 2506.11902, equations 5 to 7).
 
     V is the mean reward of the episodes below, that of what led there included; L is how many there are.
@@ -156,7 +156,7 @@ def difference(decision: Decision, credit: Credit) -> float:
     return (2 * value - of_root - of_node) / math.sqrt(episodes)
 
 
-def _values(decision: Decision, credit: Credit, reward: RoleReward) -> tuple[float, float, float, int]:
+def _values(decision: TreeSample, credit: Credit, reward: RoleReward) -> tuple[float, float, float, int]:
     """V of the sample, of the root and of the node, and the number of episodes below the sample."""
     role, alpha = decision.role, credit.alpha
     root = decision.above[0][0] if decision.above else decision.node
@@ -176,7 +176,7 @@ def _leaf_rewards(branches: Sequence[Branch], role: str, alpha: float, reward: R
     ]
 
 
-def passed(decision: Decision, credit: Credit) -> float:
+def passed(decision: TreeSample, credit: Credit) -> float:
     """The share of the episodes through the sample that paid the role `credit.threshold` or more (rejection sampling,
     as Sirius, arXiv 2502.04780, keeps what it trains on)."""
     sizes = episode_rewards(decision, credit, absolute_reward)
@@ -187,7 +187,7 @@ def passed(decision: Decision, credit: Credit) -> float:
     )
 
 
-RETURNS: dict[str, Callable[[Decision, Credit], float]] = {
+RETURNS: dict[str, Callable[[TreeSample, Credit], float]] = {
     "step": step,
     "first_paid": first_paid,
     "reward_to_go": reward_to_go,
@@ -197,7 +197,7 @@ RETURNS: dict[str, Callable[[Decision, Credit], float]] = {
     "passed": passed,
 }
 # Those that are sums of rewards, and can be made of absolute ones.
-SUMS: dict[str, Callable[[Decision, Credit, RoleReward], float]] = {
+SUMS: dict[str, Callable[[TreeSample, Credit, RoleReward], float]] = {
     "step": step,
     "first_paid": first_paid,
     "reward_to_go": reward_to_go,
@@ -206,7 +206,7 @@ SUMS: dict[str, Callable[[Decision, Credit, RoleReward], float]] = {
 }
 
 
-def size_of_returns(decision: Decision, credit: Credit) -> float:
+def size_of_returns(decision: TreeSample, credit: Credit) -> float:
     """Return the sum of absolute rewards that the sample's return is made of, which its rounding is relative to."""
     if credit.returns in SUMS:
         return SUMS[credit.returns](decision, credit, absolute_reward)
@@ -219,7 +219,7 @@ def size_of_returns(decision: Decision, credit: Credit) -> float:
     return episode(decision, credit, absolute_reward) * EXACT / RESOLUTION
 
 
-def decisions_in_episode(decision: Decision) -> float:
+def decisions_in_episode(decision: TreeSample) -> float:
     """How often the role acts in the episode that the sample is of, on average over what was tried below it."""
 
     def below(branch: Branch) -> float:
@@ -229,6 +229,6 @@ def decisions_in_episode(decision: Decision) -> float:
     return 1 + sum(decision.role in node.samples for node, _ in decision.above) + fmean(map(below, decision.branches))
 
 
-def part_of_episodes(decision: Decision) -> float:
+def part_of_episodes(decision: TreeSample) -> float:
     """The sample's part in the episodes that hold it, each of which a role's decisions share."""
     return len(list(episodes_through(decision))) / decisions_in_episode(decision)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cadre.rollout import walk
-from cadre.rollout.walk import Decision
+from cadre.rollout.walk import TreeSample
 from cadre.types import Sample, Targets, Tree
 
 
@@ -28,7 +28,7 @@ class ScoredSample:
     values      what a critic said of it before the update, empty where none judges
     """
 
-    decision: Decision
+    tree_sample: TreeSample
     reference: tuple[float, ...] = ()
     penalties: tuple[float, ...] = ()
     overlong: float = 0.0
@@ -43,7 +43,7 @@ class ScoredSample:
 
     @property
     def sample(self) -> Sample:
-        return self.decision.sample
+        return self.tree_sample.sample
 
     @property
     def gains(self) -> bool:

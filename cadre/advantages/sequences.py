@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cadre.advantages.samples import ScoredSample
-from cadre.types import Datum, Sample, Sampling
+from cadre.types import Sample, Sampling, TrainingSequence
 
 
-def sequences(samples: Sequence[ScoredSample], sampling: Mapping[str, Sampling]) -> list[Datum]:
+def sequences(samples: Sequence[ScoredSample], sampling: Mapping[str, Sampling]) -> list[TrainingSequence]:
     """One training sequence a sample that has token ids, as a remote model's has not, and that somebody learns from."""
     return [
         sequence(scored, sampling[scored.sample.role].temperature)
@@ -18,7 +18,7 @@ def sequences(samples: Sequence[ScoredSample], sampling: Mapping[str, Sampling])
     ]
 
 
-def sequence(scored: ScoredSample, temperature: float) -> Datum:
+def sequence(scored: ScoredSample, temperature: float) -> TrainingSequence:
     """The prompt, untrained, and the completion with its advantages; nothing is trained but a critic where the sample
     does not train its policy."""
     sample, before = scored.sample, (0.0,) * len(scored.sample.prompt_ids)
@@ -34,14 +34,14 @@ def sequence(scored: ScoredSample, temperature: float) -> Datum:
         advantages=before + advantages,
         reference=reference,
         targets=scored.targets,
-        place=scored.decision.place,
+        position=scored.tree_sample.position,
     )
 
 
-def datum(sample: Sample, advantage: float, temperature: float) -> Datum:
+def datum(sample: Sample, advantage: float, temperature: float) -> TrainingSequence:
     """The training sequence of one sample with the same advantage on every token of its completion."""
     before, after = len(sample.prompt_ids), len(sample.token_ids)
-    return Datum(
+    return TrainingSequence(
         policy=sample.policy,
         role=sample.role,
         token_ids=sample.prompt_ids + sample.token_ids,

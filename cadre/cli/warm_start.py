@@ -19,7 +19,7 @@ from cadre.experiment.run_directory import Run, goes_on, in_new_folder, must_be_
 from cadre.experiment.warm_start import WarmStart
 from cadre.settings.trust import admit, note_imports, tell_imports
 from cadre.team import Metrics
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 BEGUN_WITH = ("recipe", "overrides", "on", "own", "steps", "per_step", "learning_rate", "seed")
 
@@ -79,7 +79,7 @@ def _examples(experiment: Experiment, on: Path | None, own: int) -> list[example
     return found
 
 
-def _train(experiment: Experiment, run: Run, settings: WarmStart, data: Sequence[Datum]) -> None:
+def _train(experiment: Experiment, run: Run, settings: WarmStart, data: Sequence[TrainingSequence]) -> None:
     every = max(1, settings.steps // 10)
 
     def tell(step: int, metrics: Metrics) -> None:

@@ -19,7 +19,7 @@ from cadre.rollout.rounds import Continued
 from cadre.settings import SandboxConfig
 from cadre.settings.user_imports import hold_files
 from cadre.team import Metrics, Weights
-from cadre.types import Datum, Message, Request, Reward, Sample
+from cadre.types import Message, Request, Reward, Sample, TrainingSequence
 
 # The siblings of a request, or why its prompt alone cannot be asked.
 Outcome = list[Sample] | PromptError
@@ -123,10 +123,10 @@ class LearningProcess(Process):
     async def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
         return self.learner.encode(policy, messages)
 
-    async def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    async def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         return self.learner.values(data)
 
-    async def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    async def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         return self.learner.reference_logprobs(data)
 
 
@@ -137,7 +137,7 @@ class LearnerProcess(LearningProcess):
         settle(threads)
         self.learner = recipe.make(recipe.engine.make())
 
-    async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         return await self.learner.update(data)
 
     async def publish(self, policy: str) -> tuple[int, Bytes | Files]:

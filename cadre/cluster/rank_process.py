@@ -18,7 +18,7 @@ from cadre.cluster.files import Bytes, Files
 from cadre.cluster.recipes import LearnerRecipe
 from cadre.engines import scratch
 from cadre.team import Metrics
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 
 class RankProcess(LearningProcess):
@@ -50,15 +50,15 @@ class RankProcess(LearningProcess):
         self.first, self.first_here = rank == 0, nodes.index(nodes[rank]) == rank
         self.learner = RankLearner(recipe.part, rank, len(nodes), meeting)
 
-    async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         return self.learner.update(data)
 
-    async def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    async def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Where this is the first rank: whoever asks fetches what each returns, and all would return the same."""
         values = await super().values(data)
         return values if self.first else []
 
-    async def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    async def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Likewise."""
         logprobs = await super().reference_logprobs(data)
         return logprobs if self.first else []

@@ -13,7 +13,7 @@ from cadre.cluster.connection import ray_module
 from cadre.cluster.member import Member
 from cadre.cluster.sampler_pool import StoredWeights
 from cadre.team import Metrics, Weights
-from cadre.types import Datum, Message
+from cadre.types import Message, TrainingSequence
 
 
 class RemoteLearner:
@@ -37,7 +37,7 @@ class RemoteLearner:
         """The policies that are trained there."""
         return self._policies
 
-    async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         """One update of every policy that has data; metrics by policy. Raises DivergedError."""
         self.busy = True
         try:
@@ -56,11 +56,11 @@ class RemoteLearner:
         """The token ids of a conversation that the policy would answer next."""
         return self.member.ask(lambda handle: handle.encode.remote(policy, messages))
 
-    def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """What the heads named in `targets` say at their places, a tuple a datum."""
         return self.member.ask(lambda handle: handle.values.remote(data))
 
-    def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Log-probabilities [T] a datum under the policies as they were before any training."""
         return self.member.ask(lambda handle: handle.reference_logprobs.remote(data))
 
@@ -83,7 +83,7 @@ class RemoteLearner:
         """End the learner's process."""
         self.member.close()
 
-    def _update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+    def _update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         stored = ray_module().put(data)
         metrics: dict[str, Metrics] = self.member.ask(lambda handle: handle.update.remote(stored))
         self._since.append(stored)

@@ -100,7 +100,7 @@ async def sampled(experiment: Experiment, team: Team, wanted: Wanted) -> Sampled
     drawn = random_keys.generator(key, "tasks").sample(range(len(tasks)), min(wanted.tasks, len(tasks)))
     trees, _ = await grow_many([tasks[index] for index in drawn], experiment.rollout(team), key)
     groups = compare(samples_of(trees), experiment.plan.credit)
-    advantages = {scored.decision.place: scored.advantages[0] for group in groups for scored in group.samples}
+    advantages = {scored.tree_sample.position: scored.advantages[0] for group in groups for scored in group.samples}
     found = list(spots(trees))
     if not found:
         raise ConfigError(

@@ -34,7 +34,7 @@ from cadre.experiment.run_directory import Run, goes_on, new_run
 from cadre.settings import LearnerConfig, LossConfig
 from cadre.settings.section import merged
 from cadre.team import Metrics, Team
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 CROSS_ENTROPY = LossConfig(ratio="none", aggregate="token_mean")
 HOME, SETTINGS, EXAMPLES, METRICS = "warm_start", "settings.json", "examples.jsonl", "metrics.jsonl"
@@ -93,7 +93,7 @@ def start(
     experiment: Experiment,
     run: Run,
     settings: WarmStart,
-    data: Sequence[Datum],
+    data: Sequence[TrainingSequence],
     tell: Callable[[int, Metrics], None],
 ) -> int:
     """Warm the policies on encoded examples, from the last save on where there is one; the steps made in all.
@@ -125,7 +125,7 @@ def supervised(experiment: Experiment, settings: WarmStart) -> Experiment:
     return replace(experiment, plan=plan, learners=learners, models=models, heads={})
 
 
-def encoded(experiment: Experiment, examples: Sequence[Example]) -> list[Datum]:
+def encoded(experiment: Experiment, examples: Sequence[Example]) -> list[TrainingSequence]:
     """The examples as training sequences of the policies that play their roles. Raises DataError for one that is longer
     than its model's context, or whose answer spells out a token that ends turns; no model is loaded."""
     from cadre.engines.answers import AnswerEncoder
@@ -154,18 +154,18 @@ def encoded(experiment: Experiment, examples: Sequence[Example]) -> list[Datum]:
     return data
 
 
-def datum(policy: str, role: str, prompt: Sequence[int], answer: Sequence[int]) -> Datum:
+def datum(policy: str, role: str, prompt: Sequence[int], answer: Sequence[int]) -> TrainingSequence:
     """One sequence whose answer has advantage 1 at every token."""
     mask = (False,) * len(prompt) + (True,) * len(answer)
     zeros = (0.0,) * len(mask)
-    return Datum(policy, role, (*prompt, *answer), mask, zeros, tuple(map(float, mask)), 0)
+    return TrainingSequence(policy, role, (*prompt, *answer), mask, zeros, tuple(map(float, mask)), 0)
 
 
 async def _steps(
     team: Team,
     home: Path,
     settings: WarmStart,
-    data: Sequence[Datum],
+    data: Sequence[TrainingSequence],
     watching: tuple[Interrupt, Callable[[int, Metrics], None]],
 ) -> int:
     """Make the steps that are left; saved every so many, and where an interrupt asks for the end."""
@@ -194,7 +194,7 @@ def _save(folder: Path, state: State, team: Team) -> None:
         checkpoint.prune(folder, state.step, 1, None)
 
 
-def picked(data: Sequence[Datum], step: int, settings: WarmStart) -> list[Datum]:
+def picked(data: Sequence[TrainingSequence], step: int, settings: WarmStart) -> list[TrainingSequence]:
     """The examples of a step: epochs, each in an order of its own."""
     places = random_keys.in_epochs(len(data), settings.examples, step, settings.seed, "warm start")
     return [data[place] for place in places]

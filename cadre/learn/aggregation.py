@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Denominators:
     divisor: float = 1.0
 
     @staticmethod
-    def of(data: Sequence[Datum], divisor: float = 1.0) -> Denominators:
+    def of(data: Sequence[TrainingSequence], divisor: float = 1.0) -> Denominators:
         """Those of the sequences given; no count is below 1."""
         return Denominators(
             sequences=max(1, sum(any(datum.mask) for datum in data)),
@@ -38,7 +38,7 @@ class Denominators:
         )
 
 
-def trained_tokens(data: Sequence[Datum]) -> int:
+def trained_tokens(data: Sequence[TrainingSequence]) -> int:
     """How many tokens of the sequences are trained on."""
     return sum(sum(datum.mask) for datum in data)
 

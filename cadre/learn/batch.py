@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.settings import LossConfig
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class ValueTargets:
     heads: tuple[tuple[str, str], ...]
 
 
-def has_gradient(datum: Datum, config: LossConfig) -> bool:
+def has_gradient(datum: TrainingSequence, config: LossConfig) -> bool:
     """Whether a sequence moves the weights at all: a zero advantage does so only through an entropy bonus or a KL."""
     if datum.targets is not None or (any(datum.mask) and (config.entropy > 0.0 or config.kl > 0.0)):
         return True
     return any(kept and advantage != 0.0 for kept, advantage in zip(datum.mask, datum.advantages, strict=True))
 
 
-def minibatches(data: Sequence[Datum], count: int, order: random.Random) -> list[list[Datum]]:
+def minibatches(data: Sequence[TrainingSequence], count: int, order: random.Random) -> list[list[TrainingSequence]]:
     """What each optimiser step averages over: `count` parts of near equal size in an order drawn from `order`.
 
     Fewer where there are fewer sequences.
@@ -73,7 +73,7 @@ def minibatches(data: Sequence[Datum], count: int, order: random.Random) -> list
     return [shuffled[index::count] for index in range(count)]
 
 
-def collate(data: Sequence[Datum], device: torch.device, tree: PrefixTree | None = None) -> Batch:
+def collate(data: Sequence[TrainingSequence], device: torch.device, tree: PrefixTree | None = None) -> Batch:
     """The sequences as one padded batch. Padding has token id 0 and is outside the mask.
 
     `tree` is that of the sequences, in their order.
@@ -99,7 +99,7 @@ def collate(data: Sequence[Datum], device: torch.device, tree: PrefixTree | None
     )
 
 
-def _targets(data: Sequence[Datum], device: torch.device) -> ValueTargets:
+def _targets(data: Sequence[TrainingSequence], device: torch.device) -> ValueTargets:
     entries = [
         (number, position, wanted, value, (datum.policy, datum.targets.head))
         for number, datum in enumerate(data)

@@ -12,10 +12,10 @@ from itertools import pairwise
 from cadre.learn.microbatches import TOKEN
 from cadre.learn.prefix_tree import computed_length, path, shared_length
 from cadre.settings import Packing
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 
-def deal(data: Sequence[Datum], ranks: int, packing: Packing, width: int) -> list[list[int]]:
+def deal(data: Sequence[TrainingSequence], ranks: int, packing: Packing, width: int) -> list[list[int]]:
     """The indices of each rank's sequences; a rank may have none.
 
     Neighbours in the prefix tree go to one rank, which runs what they share once. Where the tree is cut both sides run
@@ -31,7 +31,7 @@ def deal(data: Sequence[Datum], ranks: int, packing: Packing, width: int) -> lis
     return shares + [[] for _ in range(ranks - len(shares))]
 
 
-def _costs(ordered: Sequence[Datum], packing: Packing, width: int) -> list[tuple[int, int]]:
+def _costs(ordered: Sequence[TrainingSequence], packing: Packing, width: int) -> list[tuple[int, int]]:
     """What each sequence costs alone, and after the one before it, in half pairs of attention."""
     costs = []
     for before, datum in zip([None, *ordered], ordered, strict=False):

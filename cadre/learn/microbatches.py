@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 
 from cadre.learn.prefix_tree import PrefixTree, computed_length, cover, path, shared_length
 from cadre.settings import Packing
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 # Costs in query-key pairs of attention, found by measuring: of a token apart from attention, for each unit of the
 # model's width (the weights of a layer take about 24 width^2 operations, a pair 4 width, at about half the speed), and
@@ -28,12 +28,12 @@ class MicroBatch:
     `tree` is their prefix tree, or None where plain padding is cheaper.
     """
 
-    data: tuple[Datum, ...]
+    data: tuple[TrainingSequence, ...]
     indices: tuple[int, ...]
     tree: PrefixTree | None = None
 
 
-def microbatches(data: Sequence[Datum], tokens: int, packing: Packing, width: int) -> list[MicroBatch]:
+def microbatches(data: Sequence[TrainingSequence], tokens: int, packing: Packing, width: int) -> list[MicroBatch]:
     """The data in micro-batches of at most `tokens` nodes or padded tokens each, or of one sequence.
 
     Neighbours in the tree stay together. `auto` takes for each the cheaper of the tree and plain padding, by counted
@@ -57,7 +57,7 @@ def microbatches(data: Sequence[Datum], tokens: int, packing: Packing, width: in
 def idle(policy: str) -> MicroBatch:
     """What is run in step with the forwards of other ranks where there is nothing to do: no token of it counts."""
     nothing = (0.0, 0.0)
-    return MicroBatch((Datum(policy, "", (0, 0), (False, False), nothing, nothing, 0),), ())
+    return MicroBatch((TrainingSequence(policy, "", (0, 0), (False, False), nothing, nothing, 0),), ())
 
 
 def tree_cost(tree: PrefixTree, width: int) -> float:
@@ -68,13 +68,13 @@ def tree_cost(tree: PrefixTree, width: int) -> float:
     return COPIES * len(tree.token_ids) * TOKEN * width + pairs + CALL * (1 + len(prefixes))
 
 
-def padded_cost(data: Sequence[Datum], width: int) -> int:
+def padded_cost(data: Sequence[TrainingSequence], width: int) -> int:
     """What running padded sequences costs, in pairs of attention."""
     longest = max(len(datum.token_ids) for datum in data)
     return len(data) * longest * (TOKEN * width + longest) + CALL
 
 
-def padded(data: Sequence[Datum], indices: Sequence[int], tokens: int) -> list[MicroBatch]:
+def padded(data: Sequence[TrainingSequence], indices: Sequence[int], tokens: int) -> list[MicroBatch]:
     """The data at `indices` by similar length, at most `tokens` padded tokens each; a longer sequence stands alone.
 
     Within one, the sequences of a policy stand side by side.
@@ -90,7 +90,7 @@ def padded(data: Sequence[Datum], indices: Sequence[int], tokens: int) -> list[M
     return [MicroBatch(tuple(data[index] for index in part), tuple(part)) for part in ordered]
 
 
-def _neighbours(data: Sequence[Datum], tokens: int) -> Iterator[list[int]]:
+def _neighbours(data: Sequence[TrainingSequence], tokens: int) -> Iterator[list[int]]:
     """The indices in the order of the tree, in parts of at most `tokens` nodes, cut where little has to run again."""
     order = sorted(range(len(data)), key=lambda index: path(data[index]))
     lengths = [computed_length(data[index]) for index in order]

@@ -17,7 +17,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 # Lengths in tokens, found by measuring on CPUs. A run of keys shorter than SHORT is repeated by each branch that
 # leaves it; a longer one is read by all that follows it in one product. Blocks are about LONG: what they attend to
@@ -53,7 +53,7 @@ class PrefixTree:
     read: Tensor
 
     @staticmethod
-    def of(data: Sequence[Datum]) -> PrefixTree:
+    def of(data: Sequence[TrainingSequence]) -> PrefixTree:
         """The tree of some sequences, whose order it keeps. A policy's should be sorted, or nodes may occur twice."""
         ids: list[int] = []
         depths: list[Tensor] = []
@@ -117,19 +117,19 @@ class PrefixAttention:
     end: int
 
 
-def computed_length(datum: Datum) -> int:
+def computed_length(datum: TrainingSequence) -> int:
     """How many of its tokens the model runs: up to the last one whose state is read, by a loss or a value head."""
     # From the end, where it is soon found.
     last = next((index for index in range(len(datum.mask) - 1, 0, -1) if datum.mask[index]), 0)
     return max(last, *(at + 1 for at in datum.targets.at)) if datum.targets and datum.targets.at else last
 
 
-def path(datum: Datum) -> tuple[str, tuple[int, ...]]:
+def path(datum: TrainingSequence) -> tuple[str, tuple[int, ...]]:
     """What names the last node of a sequence."""
     return datum.policy, datum.token_ids[: computed_length(datum)]
 
 
-def shared_length(first: Datum, second: Datum) -> int:
+def shared_length(first: TrainingSequence, second: TrainingSequence) -> int:
     """How many nodes two sequences share."""
     if first.policy != second.policy:
         return 0
@@ -141,7 +141,7 @@ def shared_length(first: Datum, second: Datum) -> int:
     return low
 
 
-def _read_positions(datum: Datum) -> list[int]:
+def _read_positions(datum: TrainingSequence) -> list[int]:
     """The places of a sequence whose states are read: before each trained token, and where values are."""
     before = [index - 1 for index, kept in enumerate(datum.mask) if kept and index]
     return before + list(datum.targets.at if datum.targets else ())

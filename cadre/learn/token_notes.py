@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cadre.types import Datum, Place
+from cadre.types import SamplePosition, TrainingSequence
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class TokenNote:
     sampler's own are the mismatch of learner and sampler.
     """
 
-    place: Place
+    position: SamplePosition
     logprobs: tuple[float, ...]
     entropy: tuple[float, ...]
 
@@ -30,24 +30,24 @@ class TokenNotes:
 
     def __init__(self, trees: int) -> None:
         self._trees, self._lock = trees, threading.Lock()
-        self._notes: dict[Place, TokenNote] = {}
+        self._notes: dict[SamplePosition, TokenNote] = {}
 
     def __reduce__(self) -> tuple[type[TokenNotes], tuple[int]]:
         """In another process nobody empties it, so there it takes nothing."""
         return TokenNotes, (0,)
 
-    def wants(self, datum: Datum) -> bool:
+    def wants(self, datum: TrainingSequence) -> bool:
         """Whether a note on the sequence would be kept."""
-        place = datum.place
+        place = datum.position
         return place is not None and place[0] < self._trees and any(datum.mask) and place not in self._notes
 
-    def add(self, datum: Datum, logprobs: Sequence[float], entropy: Sequence[float]) -> None:
+    def add(self, datum: TrainingSequence, logprobs: Sequence[float], entropy: Sequence[float]) -> None:
         """Note what the learner says of a sequence, both [T] as in the datum's own, from which the mask takes."""
-        assert datum.place is not None
+        assert datum.position is not None
         kept = [index for index, inside in enumerate(datum.mask) if inside]
-        note = TokenNote(datum.place, tuple(logprobs[i] for i in kept), tuple(entropy[i] for i in kept))
+        note = TokenNote(datum.position, tuple(logprobs[i] for i in kept), tuple(entropy[i] for i in kept))
         with self._lock:
-            self._notes.setdefault(datum.place, note)
+            self._notes.setdefault(datum.position, note)
 
     def drain(self) -> list[TokenNote]:
         """The notes since the last call, by place."""

@@ -187,7 +187,7 @@ def shared(node: Node, share: float) -> Node:
     branches = tuple(
         replace(branch, child=None if branch.child is None else shared(branch.child, each)) for branch in node.branches
     )
-    return replace(node, share=share, branches=branches)
+    return replace(node, weight=share, branches=branches)
 
 
 def _all(scores: Sequence[float], generator: random.Random) -> Sequence[int]:

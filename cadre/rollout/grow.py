@@ -240,10 +240,10 @@ def as_node(tried: Tried, grown: Mapping[int, Node | None], rollout: Rollout) ->
 
     def branch(index: int) -> Branch:
         over, success, failure = _ending(tried, index, rollout)
-        carried = index in tried.picked or (over and not tried.picked)
+        selected = index in tried.picked or (over and not tried.picked)
         child = None if failure else children.get(index)
         drawing = tried.drawings[index + 1]
-        return Branch(tried.choices[index], tried.rewards[index], over, success, carried, child, drawing, failure)
+        return Branch(tried.choices[index], tried.rewards[index], over, success, selected, child, drawing, failure)
 
     branches = tuple(map(branch, range(len(tried.choices))))
     turn, share = max(tried.past.turns.get(role, 0) for role in tried.observations), tried.past.share

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cadre.types import Branch, Node, Place, Sample, Tree
+from cadre.types import Branch, Node, Sample, SamplePosition, Tree
 
 # The decisions that lead to a place, each with the branch that was taken.
 Path = tuple[tuple[Node, Branch], ...]
 
 
 @dataclass(frozen=True)
-class Decision:
+class TreeSample:
     """One sample where it stands: sibling `index` of `role` at `node`.
 
     `tree` numbers its tree in the batch. `above` leads from the root to `node`; `path` are the numbers of the branches
@@ -31,7 +31,7 @@ class Decision:
         return self.node.samples[self.role][self.index]
 
     @property
-    def place(self) -> Place:
+    def position(self) -> SamplePosition:
         """What tells it apart from all others of the batch."""
         return self.tree, self.path, self.role, self.index
 
@@ -46,16 +46,16 @@ class Decision:
         return [number for number, branch in enumerate(self.node.branches) if branch.choice[self.role] == self.index]
 
 
-def decisions(trees: Sequence[Tree]) -> Iterator[Decision]:
+def decisions(trees: Sequence[Tree]) -> Iterator[TreeSample]:
     """Every sample of the trees where it stands, parents before their children."""
     for number, tree in enumerate(trees):
         yield from _decisions(number, tree.root, (), ())
 
 
-def _decisions(tree: int, node: Node, above: Path, path: tuple[int, ...]) -> Iterator[Decision]:
+def _decisions(tree: int, node: Node, above: Path, path: tuple[int, ...]) -> Iterator[TreeSample]:
     for role, siblings in node.samples.items():
         for index in range(len(siblings)):
-            yield Decision(tree, above, path, node, role, index)
+            yield TreeSample(tree, above, path, node, role, index)
     for number, branch in enumerate(node.branches):
         if branch.child is not None:
             yield from _decisions(tree, branch.child, (*above, (node, branch)), (*path, number))
@@ -79,7 +79,7 @@ def samples(root: Node) -> Iterator[Sample]:
 def episodes(root: Node) -> Iterator[Path]:
     """The paths that were played to the end; branches that the shape left behind are not episodes."""
     for branch in root.branches:
-        if not branch.carried:
+        if not branch.selected:
             continue
         if branch.child is None:
             yield ((root, branch),)

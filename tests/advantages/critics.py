@@ -17,7 +17,7 @@ from cadre.algorithms import Algorithm, plan_of
 from cadre.rollout import walk
 from cadre.settings import CriticConfig
 from cadre.team import Metrics, Team
-from cadre.types import Branch, Datum, Message, Node, Observation, Sample, Sampling, Task, Tree
+from cadre.types import Branch, Message, Node, Observation, Sample, Sampling, Task, TrainingSequence, Tree
 from tests.advantages.trees import inner, leaf
 
 
@@ -26,24 +26,24 @@ class Learner:
     """Values from a table of prompts' texts or from a function; token ids are bytes. Remembers what it was asked."""
 
     policies: tuple[str, ...] = ("shared",)
-    says: Callable[[Datum, int], float] = lambda datum, place: 0.0
-    reference: Callable[[Datum], tuple[float, ...]] = lambda datum: datum.logprobs
-    asked: list[Datum] = field(default_factory=list)
-    referred: list[Datum] = field(default_factory=list)
+    says: Callable[[TrainingSequence, int], float] = lambda datum, place: 0.0
+    reference: Callable[[TrainingSequence], tuple[float, ...]] = lambda datum: datum.logprobs
+    asked: list[TrainingSequence] = field(default_factory=list)
+    referred: list[TrainingSequence] = field(default_factory=list)
 
     def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
         return tuple("|".join(message.content for message in messages).encode())
 
-    def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         self.asked += data
         return [tuple(self.says(datum, place) for place in datum.targets.at) for datum in data]
 
-    def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         self.referred += data
         return [self.reference(datum) for datum in data]
 
 
-def by_text(table: Mapping[str, float]) -> Callable[[Datum, int], float]:
+def by_text(table: Mapping[str, float]) -> Callable[[TrainingSequence, int], float]:
     """The value of a sequence is that of the prompt that it begins with."""
     return lambda datum, place: table[bytes(datum.token_ids[: place + 1]).decode()]
 
@@ -71,7 +71,7 @@ def rule(reads: Reads = "own", gae_lambda: float = 0.5, **options) -> Critic:
     return Critic(reads, CriticConfig(**options), gae_lambda, gamma, whiten=False)
 
 
-def judged(root: Node, credit: Credit, critic: Critic, team: Team) -> tuple[list[Datum], Metrics]:
+def judged(root: Node, credit: Credit, critic: Critic, team: Team) -> tuple[list[TrainingSequence], Metrics]:
     """The sequences of an update by a critic, and its metrics."""
     samples, critic_data, metrics = judged_by_critic(samples_of([Tree(Task("t", {}), root)]), credit, critic, team)
     return [*sequences(samples, team.sampling), *critic_data], metrics
@@ -120,7 +120,7 @@ def crossed() -> Node:
 PAIRS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-def asked(root: Node, chosen: Critic, team: Team) -> tuple[list[Datum], list[str]]:
+def asked(root: Node, chosen: Critic, team: Team) -> tuple[list[TrainingSequence], list[str]]:
     """The data of an update, and the texts that the critic was shown."""
     credit = Credit("reward_to_go", "node", "none", "none")
     data, _ = judged(root, credit, chosen, team)

@@ -23,10 +23,10 @@ def test_two_joint_actions_by_hand() -> None:
     root = node(0, {"a": 2, "b": 2}, [leaf({"a": i, "b": i}, float(i)) for i in range(2)])
     samples = samples_of([Tree(Task("t", {}), root)])
     sums = {("a", 1): 1.0, ("b", 1): -0.5}
-    referred = [with_gap(scored, sums.get((scored.sample.role, scored.decision.index), 0.0)) for scored in samples]
+    referred = [with_gap(scored, sums.get((scored.sample.role, scored.tree_sample.index), 0.0)) for scored in samples]
     judged, metrics = preferred_samples(referred, CREDIT, beta=2.0)
     push = 2.0 / (1.0 + math.exp(2.0 * 0.5))
-    got = {(scored.sample.role, scored.decision.index): scored.advantages[0] for scored in judged}
+    got = {(scored.sample.role, scored.tree_sample.index): scored.advantages[0] for scored in judged}
     assert got == pytest.approx({("a", 0): -push, ("a", 1): push, ("b", 0): -push, ("b", 1): push})
     assert metrics["preference/loss"] == pytest.approx(math.log(1.0 + math.exp(-1.0)))
     assert (metrics["preference/accuracy"], metrics["preference/pairs"]) == (1.0, 1)
@@ -62,7 +62,7 @@ def test_parity_with_the_loss_differentiated_agent_by_agent(joint: str) -> None:
         0, {"a": 2, "b": 2}, [leaf({"a": i, "b": j}, pay) for (i, j), pay in zip(joint_actions, pays, strict=True)]
     )
     samples = [
-        with_gap(one, float((now[one.sample.role] - reference[one.sample.role]).detach()[one.decision.index]))
+        with_gap(one, float((now[one.sample.role] - reference[one.sample.role]).detach()[one.tree_sample.index]))
         for one in samples_of([Tree(Task("t", {}), root)])
     ]
     judged, _ = preferred_samples(samples, CREDIT, beta=0.3)
@@ -70,7 +70,7 @@ def test_parity_with_the_loss_differentiated_agent_by_agent(joint: str) -> None:
         # the policy gradient raises advantage * log pi; the loss falls
         gradient = now[one.sample.role].grad
         assert gradient is not None
-        assert one.advantages[0] == pytest.approx(-float(gradient[one.decision.index]), abs=1e-12)
+        assert one.advantages[0] == pytest.approx(-float(gradient[one.tree_sample.index]), abs=1e-12)
 
 
 def test_what_follows_decides_and_equal_joint_actions_say_nothing() -> None:

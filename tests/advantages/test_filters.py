@@ -12,7 +12,7 @@ from cadre.advantages.samples import samples_of
 from cadre.advantages.sequences import sequences
 from cadre.learn.aggregation import Denominators, sequence_sum
 from cadre.settings import CreditConfig, LossConfig, TreeWeight
-from cadre.types import Datum, Node, Sample, Sampling, Task, Tree
+from cadre.types import Node, Sample, Sampling, Task, TrainingSequence, Tree
 from tests.advantages.trees import assign, inner, leaf, node, two_turns
 
 SAMPLING = {"a": Sampling(max_tokens=10), "b": Sampling(max_tokens=20)}
@@ -35,7 +35,7 @@ def graded(role: str, *pays: float) -> Node:
     return node(0, {role: len(pays)}, [leaf({role: index}, pay) for index, pay in enumerate(pays)])
 
 
-def data_of(groups: Sequence[AdvantageGroup], chosen: CreditConfig) -> list[Datum]:
+def data_of(groups: Sequence[AdvantageGroup], chosen: CreditConfig) -> list[TrainingSequence]:
     return sequences(filters.weighed_by_role(filters.selected(groups, chosen), chosen), SAMPLING)
 
 
@@ -125,7 +125,7 @@ def played_out() -> Node:
     """a samples 3, each of which goes on to a decision of b, who samples 3."""
     late = [
         dataclasses.replace(
-            node(0, {"b": 3}, [leaf({"b": i}, float(i)) for i in range(3)], tag=f"late{branch}-"), share=1 / 3
+            node(0, {"b": 3}, [leaf({"b": i}, float(i)) for i in range(3)], tag=f"late{branch}-"), weight=1 / 3
         )
         for branch in range(3)
     ]
@@ -193,7 +193,8 @@ def test_a_tree_of_which_nothing_is_learned_takes_no_weight_of_the_others() -> N
     """Under a critic what was cut off stays for the critic: one of two trees, and the other weighs 1 as alone."""
     trees = [Tree(Task(str(number), {}), graded("a", 1.0, 0.0)) for number in range(2)]
     samples = [
-        dataclasses.replace(scored, trains=scored.decision.tree == 1, advantages=(1.0,)) for scored in samples_of(trees)
+        dataclasses.replace(scored, trains=scored.tree_sample.tree == 1, advantages=(1.0,))
+        for scored in samples_of(trees)
     ]
     weighed = filters.weighed_by_tree(samples, "alike", LossConfig())
     assert [scored.weight for scored in weighed if scored.trains] == [1.0, 1.0]

@@ -12,7 +12,7 @@ from cadre.advantages.returns import reward_to_go
 from cadre.advantages.samples import samples_of
 from cadre.errors import ConfigError
 from cadre.rollout import walk
-from cadre.types import Datum, Node, Task, Tree
+from cadre.types import Node, Task, TrainingSequence, Tree
 from tests.advantages.critics import (
     Learner,
     asked,
@@ -124,7 +124,8 @@ def test_three_roles_that_act_unequally_often() -> None:
 def test_lambda_one_without_values_is_the_reward_to_go_of_the_groups(tree: Node) -> None:
     credit = Credit("reward_to_go", "node", "none", "none", gamma=0.7)
     expected = {
-        scored.sample.text: reward_to_go(scored.decision, credit) for scored in samples_of([Tree(Task("t", {}), tree)])
+        scored.sample.text: reward_to_go(scored.tree_sample, credit)
+        for scored in samples_of([Tree(Task("t", {}), tree)])
     }
     prompts = {bytes(one.prompt_ids).decode(): 0.0 for one in walk.samples(tree)}
     got = taught(tree, prompts, rule(gae_lambda=1.0), gamma=0.7)
@@ -170,7 +171,7 @@ def test_roles_of_a_shared_policy_are_whitened_apart() -> None:
 
 
 def test_branches_left_behind_are_refused() -> None:
-    root = node(0, {"a": 2}, [replace(leaf({"a": 0}), carried=False), leaf({"a": 1})], "x")
+    root = node(0, {"a": 2}, [replace(leaf({"a": 0}), selected=False), leaf({"a": 1})], "x")
     with pytest.raises(ConfigError, match="left behind"):
         judged(root, Credit("reward_to_go", "node", "none", "none"), rule(), team_of(Learner()))
 
@@ -229,7 +230,7 @@ def test_a_penalty_on_a_decision_is_the_sum_over_its_tokens() -> None:
 def test_mappo_and_ippo_differ_where_the_others_matter() -> None:
     """The critic knows that what a said is worth 3; the critic of b alone cannot see it."""
 
-    def says(datum: Datum, place: int) -> float:
+    def says(datum: TrainingSequence, place: int) -> float:
         return 3.0 if "a said" in bytes(datum.token_ids).decode() else 0.0
 
     def advantages(reads: Reads) -> dict[str, float]:

@@ -6,11 +6,11 @@ import pytest
 
 from cadre.advantages.gradient_mass import by_role
 from cadre.settings import LossConfig
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 
-def datum(role: str, advantage: float, tokens: int, policy: str = "shared") -> Datum:
-    return Datum(
+def datum(role: str, advantage: float, tokens: int, policy: str = "shared") -> TrainingSequence:
+    return TrainingSequence(
         policy,
         role,
         (1,) * (2 + tokens),

@@ -189,14 +189,14 @@ def test_scored_samples_survive_pickling_and_replacing() -> None:
     assert [scored.sample.text for one in again for scored in one.samples] == ["a0", "a1", "late-a0", "late-a1"]
     scored = replace(again[0].samples[0], penalties=(1.0, 2.0), reference=(-0.5, -0.5))
     assert scored.paid == scored.returns - 3.0
-    assert scored.decision.place == groups[0].samples[0].decision.place
+    assert scored.tree_sample.position == groups[0].samples[0].tree_sample.position
 
 
 def test_equal_texts_that_call_different_tools_lead_to_different_states() -> None:
     """Mistake: an answer that ended its episode is paid what follows another of the same text."""
     called = Message("assistant", "", (ToolCall("1", "go", "{}"),))
     below = node(1, {"a": 2}, [leaf({"a": i}, team=float(i)) for i in range(2)], tag="late-")
-    below = replace(below, branches=tuple(replace(branch, carried=bool(n)) for n, branch in enumerate(below.branches)))
+    below = replace(below, branches=tuple(replace(branch, selected=bool(n)) for n, branch in enumerate(below.branches)))
     root = node(0, {"a": 2}, [leaf({"a": 0}), inner({"a": 1}, below)])
     first, second = (replace(sample, text="go") for sample in root.samples["a"])
 

@@ -61,6 +61,6 @@ def test_what_an_episode_paid_does_not_hang_on_where_it_is_summed_from() -> None
 
 def test_the_first_that_pays_where_the_shape_ended_the_tree() -> None:
     """Nothing was carried on from the second decision, which paid nobody: all that was tried there is 0 so far."""
-    left = [replace(leaf({"a": index}), over=False, carried=False) for index in range(2)]
+    left = [replace(leaf({"a": index}), over=False, selected=False) for index in range(2)]
     root = node(0, {"a": 1}, [inner({"a": 0}, node(1, {"a": 2}, left, tag="late-"))])
     assert advantages(root, "first_paid", "node", "none", "none")["a0"] == 0.0

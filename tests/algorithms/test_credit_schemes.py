@@ -123,13 +123,13 @@ def test_gigpo_adds_a_comparison_among_equal_observations() -> None:
     root = critics.node(0, {"a": 2}, tries, "r")
     plan = named("gigpo", gamma=0.5, step_weight=0.5, scale="none")
     (group,) = assign([Tree(Task("t", {}), root)], plan.credit)
-    got = {scored.decision.path or scored.decision.index: scored.advantages[0] for scored in group.samples}
+    got = {scored.tree_sample.path or scored.tree_sample.index: scored.advantages[0] for scored in group.samples}
     # episodes earn 1 and 7; first steps are worth 0.5 and 4.5 from there on, second ones, of one observation, 1 and 5
     assert got == {0: -3 - 0.5 * 2, 1: 3 + 0.5 * 2, (0,): -3 - 0.5 * 2, (1,): 3 + 0.5 * 2}
     other = [critics.node(1, {"a": 1}, [leaf({"a": 0}, pay)], tag) for pay, tag in ((1.0, "s"), (5.0, "u"))]
     apart = [inner({"a": i}, child, pay) for i, (child, pay) in enumerate(zip(other, (0.0, 2.0), strict=True))]
     (group,) = assign([Tree(Task("t", {}), critics.node(0, {"a": 2}, apart, "r"))], plan.credit)
-    assert {one.decision.path: one.advantages[0] for one in group.samples if one.decision.path} == {
+    assert {one.tree_sample.path: one.advantages[0] for one in group.samples if one.tree_sample.path} == {
         (0,): -3.0,
         (1,): 3.0,
     }

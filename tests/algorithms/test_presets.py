@@ -159,7 +159,7 @@ def test_three_agents_at_once() -> None:
 def test_a_tree_weighs_the_same_however_far_it_fans_out() -> None:
     """One task is played out (3 samples, then 9), the other solved at once (3): each is half of the update."""
     late = [
-        replace(node(1, {"a": 3}, [leaf({"a": i}, float(i)) for i in range(3)], tag=f"late{branch}-"), share=1 / 3)
+        replace(node(1, {"a": 3}, [leaf({"a": i}, float(i)) for i in range(3)], tag=f"late{branch}-"), weight=1 / 3)
         for branch in range(3)
     ]
     out = node(0, {"a": 3}, [inner({"a": i}, child, float(i)) for i, child in enumerate(late)])

@@ -60,12 +60,12 @@ def test_the_beam_carries_two(settings: dict) -> None:
     root = asyncio.run(grow(Pair(Task("t", {}), 2), Rollout(Pair, team, plan.shape, 1.0), 0))
     assert root is not None
     # all agree, and the higher digits pay a little more
-    assert [branch.carried for branch in root.branches] == [False, True, True]
+    assert [branch.selected for branch in root.branches] == [False, True, True]
     assert [branch.child is not None for branch in root.branches] == [False, True, True]
     assert len(sampler.asked) == 2 * (1 + 2)
     assert not plan.shape.plays_all
     assert plan.tree_weight == "alike"
-    assert {branch.child.share for branch in root.branches if branch.child} == {0.5}
+    assert {branch.child.weight for branch in root.branches if branch.child} == {0.5}
 
 
 def test_the_aggregate_lies_between_a_sum_and_a_mean(sections: dict) -> None:

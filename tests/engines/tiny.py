@@ -33,7 +33,7 @@ from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.rollout.rounds import together
 from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
 from cadre.team import Metrics
-from cadre.types import Datum, Message, Request, Sample, Sampling
+from cadre.types import Message, Request, Sample, Sampling, TrainingSequence
 
 SPECIALS = ("<pad>", "<eos>", "<|im_start|>", "<|im_end|>")
 CHATML = (
@@ -167,11 +167,11 @@ def sample(side: TorchEngine | TorchLearner, *requests: Request) -> list[list[Sa
     return asyncio.run(together(*(engine.sample(request) for request in requests)))
 
 
-def update(learner: TorchLearner, data: Sequence[Datum]) -> dict[str, Metrics]:
+def update(learner: TorchLearner, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
     """One update, in an event loop of its own."""
     return asyncio.run(learner.update(data))
 
 
-def datum(sample: Sample, advantage: float, temperature: float = 1.0) -> Datum:
+def datum(sample: Sample, advantage: float, temperature: float = 1.0) -> TrainingSequence:
     """The training sequence of a sample."""
     return sequences.datum(sample, advantage, temperature)

@@ -12,7 +12,7 @@ from cadre.experiment import checkpoint, session
 from cadre.experiment.loaded_team import load_team
 from cadre.experiment.resolve import resolve
 from cadre.experiment.run_directory import Run
-from cadre.types import Datum, Message
+from cadre.types import Message, TrainingSequence
 from tests.experiment.test_loop import configured
 
 
@@ -57,7 +57,7 @@ def test_two_ranks_train_as_one_does_and_end_together(speaker: Path, tmp_path: P
     for process in learner._processes:
         process.terminate()  # as a scheduler asks every process of a group, where the trainer saves first
     assert learner.encode("shared", [Message("user", "Go.")])
-    datum = Datum("shared", "solver", (2, 3), (False, True), (0.0, -1.0), (0.0, 1.0), 3)
+    datum = TrainingSequence("shared", "solver", (2, 3), (False, True), (0.0, -1.0), (0.0, 1.0), 3)
     learner._processes[1].kill()
     with pytest.raises(EngineError, match=r"Rank 1 of the 2 that train shared failed: its process ended \(exit code"):
         asyncio.run(learner.update([datum]))

@@ -55,7 +55,7 @@ def test_steps_of_other_roles_say_nothing_of_a_part() -> None:
 
 def test_the_metrics_of_a_step_count_siblings_that_were_left_behind() -> None:
     below = node(1, {"coder": 1}, [branch({"tests": 0.5})])
-    left_behind = replace(branch({"tests": 1.0}), choice={"coder": 1}, carried=False)
+    left_behind = replace(branch({"tests": 1.0}), choice={"coder": 1}, selected=False)
     trees = [tree(node(0, {"coder": 2}, [branch({}, below), left_behind]))]
     assert metrics.of_trees(trees, alpha=1.0)["parts/tests"] == pytest.approx((0.5 + 1.0) / 2)
 

@@ -21,7 +21,7 @@ from cadre.experiment.paths import roots_of
 from cadre.experiment.run_directory import Run
 from cadre.rollout.dynamic_sampling import Sampled
 from cadre.rollout.episodes import Failure
-from cadre.types import Datum, Task
+from cadre.types import Task, TrainingSequence
 from tests.cli.calling import call
 from tests.experiment.test_loop import configured
 
@@ -145,7 +145,7 @@ def test_steps_in_flight_are_json_and_come_back_number_for_number(tmp_path: Path
 
 
 def test_the_sequence_at_fault_is_json(tmp_path: Path) -> None:
-    worst = Datum("p", "r", (1, 2), (False, True), (0.0, math.nan), (0.0, math.inf), 0)
+    worst = TrainingSequence("p", "r", (1, 2), (False, True), (0.0, math.nan), (0.0, math.inf), 0)
     diverged([worst], lambda datum: math.inf, tmp_path / "diverged" / "a.json")
     told = strict((tmp_path / "diverged" / "a.json").read_text())
     assert told["token_ids"] == [1, 2]

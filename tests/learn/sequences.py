@@ -7,15 +7,15 @@ import pytest
 from hypothesis import strategies as st
 
 from cadre.learn import prefix_tree, prefix_tree_attention
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 
-def sequence(ids, mask, policy="p", temperature=1.0, draw=None) -> Datum:
+def sequence(ids, mask, policy="p", temperature=1.0, draw=None) -> TrainingSequence:
     """A sequence with sampled log-probabilities and advantages where it is trained on, the same for the same ids."""
     draw = draw or random.Random(repr(tuple(ids)))
     logprobs = tuple(-4.0 * draw.random() if kept else 0.0 for kept in mask)
     advantages = tuple(draw.choice((-1.0, 1.0)) * (0.1 + draw.random()) if kept else 0.0 for kept in mask)
-    return Datum(policy, "r", tuple(ids), tuple(mask), logprobs, advantages, 0, temperature)
+    return TrainingSequence(policy, "r", tuple(ids), tuple(mask), logprobs, advantages, 0, temperature)
 
 
 @st.composite

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from cadre.learn.batch import collate, has_gradient, minibatches
 from cadre.settings import LossConfig
-from cadre.types import Datum, Targets
+from cadre.types import Targets, TrainingSequence
 
 
-def datum(prompt: int, completion: int, advantage: float = 1.0, policy: str = "p") -> Datum:
+def datum(prompt: int, completion: int, advantage: float = 1.0, policy: str = "p") -> TrainingSequence:
     zeros = (0.0,) * prompt
-    return Datum(
+    return TrainingSequence(
         policy=policy,
         role="r",
         token_ids=tuple(range(1, prompt + completion + 1)),

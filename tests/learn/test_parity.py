@@ -15,7 +15,7 @@ import torch
 from cadre.learn.aggregation import AGGREGATES, Denominators
 from cadre.learn.loss import Tokens, policy_loss
 from cadre.settings import LossConfig
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 LENGTHS = (3, 5, 1, 4)
 ADVANTAGES = (1.3, -0.7, -1.1, 0.4)
@@ -107,7 +107,7 @@ def padded(rows: Rows) -> torch.Tensor:
 def ours(config: LossConfig) -> tuple[float, Rows]:
     """The loss and its gradient by token."""
     each = zip(LENGTHS, ADVANTAGES, strict=True)
-    data = [Datum("p", "r", (0,) * n, (True,) * n, (0.0,) * n, (a,) * n, 0) for n, a in each]
+    data = [TrainingSequence("p", "r", (0,) * n, (True,) * n, (0.0,) * n, (a,) * n, 0) for n, a in each]
     whole, aggregate = Denominators.of(data, config.divisor), AGGREGATES[config.aggregate]
     weights = torch.tensor([aggregate(length, whole) for length in LENGTHS], dtype=torch.float64)
     new = padded(NEW).requires_grad_()

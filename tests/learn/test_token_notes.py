@@ -1,11 +1,11 @@
 """Notes on single tokens: of kept trees only, the first of each sample, without the prompt."""
 
 from cadre.learn.token_notes import TokenNote, TokenNotes
-from cadre.types import Datum, Place
+from cadre.types import SamplePosition, TrainingSequence
 
 
-def datum(place: Place | None) -> Datum:
-    return Datum("p", "r", (1, 2, 3), (False, True, True), (0.0,) * 3, (0.0,) * 3, 0, place=place)
+def datum(place: SamplePosition | None) -> TrainingSequence:
+    return TrainingSequence("p", "r", (1, 2, 3), (False, True, True), (0.0,) * 3, (0.0,) * 3, 0, position=place)
 
 
 def test_the_first_note_of_a_sample_is_kept_without_its_prompt() -> None:

@@ -81,7 +81,7 @@ def test_roles_that_act_at_once_branch_together_and_shares_add_up() -> None:
         assert len({len(siblings) for siblings in node.samples.values()}) == 1
         assert [branch.choice["left"] for branch in node.branches] == list(range(len(node.branches)))
     leaves = [
-        node.share / len(node.branches) for node in walk.nodes(root) for one in node.branches if one.child is None
+        node.weight / len(node.branches) for node in walk.nodes(root) for one in node.branches if one.child is None
     ]
     assert sum(leaves) == pytest.approx(1.0)
 

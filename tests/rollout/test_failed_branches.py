@@ -129,10 +129,10 @@ def test_one_failing_sibling_is_a_branch_with_a_reward_in_every_shape(shape: tre
 
 def test_greedy_goes_on_with_the_next_best_where_the_best_has_failed() -> None:
     trees, _, _ = grown(tree_shape.greedy(4), Numbers(["4", "3"]))
-    assert [branch.carried for branch in trees[0].root.branches] == [False, True, False, False]
+    assert [branch.selected for branch in trees[0].root.branches] == [False, True, False, False]
     assert [branch.failure is not None for branch in trees[0].root.branches] == [False, False, True, True]
     trees, _, _ = grown(tree_shape.greedy(4), fails_at={(4,): ValueError()})
-    assert [branch.carried for branch in trees[0].root.branches] == [False, False, True, False]
+    assert [branch.selected for branch in trees[0].root.branches] == [False, False, True, False]
 
 
 def test_a_tree_whose_later_decision_fails_altogether_keeps_what_came_before() -> None:

@@ -119,7 +119,7 @@ def test_branches_that_are_not_over_where_a_tree_stops_are_no_episodes() -> None
             return {} if self.note == "a" else super().observe()
 
     root, _ = grown(Short(Task("t", {})), index_or_note, tree_shape.full(2, stop_at=1.0))
-    assert [branch.carried for branch in root.branches] == [True, False]
+    assert [branch.selected for branch in root.branches] == [True, False]
     assert len(list(walk.episodes(root))) == 1
 
 
@@ -282,7 +282,7 @@ class Errand(Env):
 def worth_of(root: Node, returns: str = "first_paid") -> dict[tuple[tuple[int, ...], str, int], float]:
     """The return of every sample by where it stands."""
     groups = compare(samples_of([Tree(Task("t", {}), root)]), Credit(returns, "node", "none", "none"))
-    return {scored.decision.place[1:]: scored.returns for group in groups for scored in group.samples}
+    return {scored.tree_sample.position[1:]: scored.returns for group in groups for scored in group.samples}
 
 
 def by_number(request: Request, index: int) -> str:
@@ -319,8 +319,8 @@ def test_one_episode_is_carried_on_and_it_is_the_best_that_was_found() -> None:
     assert got[(), "leader", 0] == 2.0  # what the first turn pays: the second is another decision's
     left = root.branches[0]
     assert left.child is not None
-    assert not left.carried
-    assert [branch.carried for branch in left.child.branches] == [False, True]
+    assert not left.selected
+    assert [branch.selected for branch in left.child.branches] == [False, True]
 
 
 def test_looking_ahead_is_bounded_and_what_lies_beyond_is_played_by_one_sibling() -> None:
@@ -330,7 +330,7 @@ def test_looking_ahead_is_bounded_and_what_lies_beyond_is_played_by_one_sibling(
     for index in range(2):
         report = root.branches[index].child
         assert report is not None
-        (carried,) = (number for number, branch in enumerate(report.branches) if branch.carried)
+        (carried,) = (number for number, branch in enumerate(report.branches) if branch.selected)
         assert got[(), "leader", index] == index + carried + 1
         assert [got[(index,), "worker", number] for number in range(2)] == [0.0, 0.0]
 
@@ -354,7 +354,7 @@ def test_a_role_that_nobody_pays_on_the_way_waits_for_the_end() -> None:
     assert {value for (_, role, _), value in got.items() if role == "worker"} == {0.0}
     for plan in root.branches:
         assert plan.child is not None
-        (report,) = (branch for branch in plan.child.branches if branch.carried)
+        (report,) = (branch for branch in plan.child.branches if branch.selected)
         plans, reports = plan.choice["leader"], report.choice["worker"]
         assert got[(), "leader", plans] == plans + reports + 1
         assert all(branch.child is not None for branch in plan.child.branches)
@@ -374,16 +374,16 @@ def test_what_follows_equal_actions_is_played_once_and_is_worth_the_same() -> No
     (path,) = walk.episodes(root)
     assert path[0][1].choice == {"leader": 1}
     # three of four siblings say 1
-    assert [branch.child and branch.child.share for branch in root.branches] == [0.25, 0.75, None, None]
+    assert [branch.child and branch.child.weight for branch in root.branches] == [0.25, 0.75, None, None]
 
 
 def test_what_was_played_side_by_side_shares_the_weight_of_one_decision() -> None:
     root, _ = grown(errand(turns=2), by_number, tree_shape.greedy(2, lookahead=2))
-    shares = {decision.path: decision.node.share for decision in walk.decisions([Tree(Task("t", {}), root)])}
+    shares = {decision.path: decision.node.weight for decision in walk.decisions([Tree(Task("t", {}), root)])}
     assert [sum(share for path, share in shares.items() if len(path) == depth) for depth in range(6)] == [1.0] * 6
     assert [shares[path] for path in ((), (0,), (0, 1), (1, 1, 1))] == [1.0, 0.5, 0.25, 1.0]
     full, _ = grown(relay(), index_or_note, tree_shape.full(2))
-    shares = {decision.path: decision.node.share for decision in walk.decisions([Tree(Task("t", {}), full)])}
+    shares = {decision.path: decision.node.weight for decision in walk.decisions([Tree(Task("t", {}), full)])}
     assert {len(path): share for path, share in shares.items()} == {0: 1.0, 1: 0.5, 2: 0.25, 3: 0.125}
 
 
@@ -400,7 +400,7 @@ def test_a_branch_is_chosen_by_alpha_times_the_team_and_the_local_reward() -> No
         rollout = Rollout(Torn, team, tree_shape.greedy(3), alpha)
         root = asyncio.run(grow(Torn(Task("t", {"digit": 0})), rollout, 0))
         assert root is not None
-        assert [branch.carried for branch in root.branches] == [index == best for index in range(3)]
+        assert [branch.selected for branch in root.branches] == [index == best for index in range(3)]
 
 
 def test_a_task_that_is_drawn_twice_in_a_step_is_played_twice() -> None:

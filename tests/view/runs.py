@@ -46,7 +46,7 @@ def decision(depth: int, texts: list[str], child: Node | None, step: int) -> Nod
             Reward(float(index == best), {role: -0.1 * index}, {"goal": float(index == best)}),
             over=child is None,
             success=child is None and index == best and step % 2 == 1,
-            carried=index == best,
+            selected=index == best,
             child=child if index == best else None,
             drawing=GRID,
         )

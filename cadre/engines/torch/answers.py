@@ -10,7 +10,7 @@ from cadre.engines.torch.engine import TorchEngine
 from cadre.engines.torch.learning.forward import Forward
 from cadre.learn.value_heads import ValueHeads
 from cadre.settings import LearnerConfig
-from cadre.types import Choice, Datum, images_of
+from cadre.types import Choice, TrainingSequence, images_of
 
 # Sequences are short and many: what runs at once.
 AT_ONCE = LearnerConfig(pack="padded", tokens_per_microbatch=16_384)
@@ -27,7 +27,7 @@ def answer_probabilities(engine: TorchEngine, policy: str, choices: Sequence[Cho
     return [_among([next(sums) for _ in choice.answers]) for choice in choices]
 
 
-def _sequences(engine: TorchEngine, policy: str, choice: Choice) -> Iterator[Datum]:
+def _sequences(engine: TorchEngine, policy: str, choice: Choice) -> Iterator[TrainingSequence]:
     """The prompt with each answer."""
     prompt, template = engine.encode(policy, choice.observation.messages), engine.loaded.templates[policy]
     for answer in choice.answers:
@@ -35,7 +35,7 @@ def _sequences(engine: TorchEngine, policy: str, choice: Choice) -> Iterator[Dat
         zeros = (0.0,) * (len(prompt) + len(said))
         mask = (False,) * len(prompt) + (True,) * len(said)
         images = images_of(choice.observation.messages)
-        yield Datum(policy, choice.observation.role, prompt + said, mask, zeros, zeros, 0, images=images)
+        yield TrainingSequence(policy, choice.observation.role, prompt + said, mask, zeros, zeros, 0, images=images)
 
 
 def _among(logprobs: Sequence[float]) -> tuple[float, ...]:

@@ -24,7 +24,7 @@ from cadre.learn.value_heads import ValueHeads
 from cadre.settings import LearnerConfig
 from cadre.settings.critic import learner_of_heads
 from cadre.team import Metrics, Weights
-from cadre.types import Datum, Message
+from cadre.types import Message, TrainingSequence
 
 # Updates on the CPU take turns: each would take all cores, and threads that outnumber them wait for each other.
 _ON_CPU = threading.Lock()
@@ -59,7 +59,7 @@ class TorchLearner:
         """The policies that are trained here; frozen ones are sampled from only."""
         return tuple(self._optimisers)
 
-    async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         """One update of every policy that has data; metrics by policy. Raises DivergedError."""
         return await self.engine.run(self._update, data)
 
@@ -67,7 +67,7 @@ class TorchLearner:
         """The very tensors that the policy is sampled and trained with."""
         return Weights(policy, self._optimisers[policy].updates, tensors=self.engine.parameters(policy))
 
-    def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Log-probabilities of the masked tokens under the policies as they were before any training; T a datum.
 
         The base with its adapters off, or a frozen copy of a model that is trained whole, loaded when first asked for.
@@ -81,7 +81,7 @@ class TorchLearner:
         """The token ids of a conversation that the policy would answer next."""
         return self.engine.encode(policy, messages)
 
-    def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """What the heads named in `targets` say at their places, a tuple a datum."""
         return self.engine.work(self._forward.values, data)
 
@@ -101,7 +101,7 @@ class TorchLearner:
         """Close the engine, whose thread this is too."""
         self.engine.close()
 
-    def _update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+    def _update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         loading.check_defaults()
         with _ON_CPU if self.engine.loaded.model.device.type == "cpu" else nullcontext():
             metrics = self._trainer.update(data)

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from cadre.team import Learner, Metrics, Weights
-from cadre.types import Datum, Message
+from cadre.types import Message, TrainingSequence
 
 
 class Sleeper(Protocol):
@@ -29,7 +29,7 @@ class Beside:
     def policies(self) -> tuple[str, ...]:
         return self._learner.policies
 
-    async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         return await self._learner.update(data)
 
     async def publish(self, policy: str) -> Weights:
@@ -38,10 +38,10 @@ class Beside:
     def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
         return self._learner.encode(policy, messages)
 
-    def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         return self._learner.values(data)
 
-    def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         return self._learner.reference_logprobs(data)
 
     def save(self, folder: Path) -> None:
@@ -74,17 +74,17 @@ class LearnerInTurns(Beside):
         super().__init__(learner)
         self._sampler = sampler
 
-    async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         self._sampler.sleep()
         metrics = await self._learner.update(data)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         return metrics
 
-    def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         self._sampler.sleep()
         return self._learner.values(data)
 
-    def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         self._sampler.sleep()
         return self._learner.reference_logprobs(data)

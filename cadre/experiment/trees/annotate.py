@@ -19,7 +19,7 @@ from cadre.experiment import jsonl
 from cadre.experiment.records import OfStep, refuse_link
 from cadre.learn.token_notes import TokenNote
 from cadre.settings import CreditConfig
-from cadre.types import Node, Place, Tree
+from cadre.types import Node, SamplePosition, Tree
 
 FOLDER = "annotations"
 Fields = dict[str, Any]
@@ -34,21 +34,21 @@ def annotated(
     places = [node_numbers(tree.root) for tree in trees]
     streams: Annotations = defaultdict(lambda: defaultdict(list))
 
-    def say(producer: str, place: Place, fields: Fields) -> None:
+    def say(producer: str, place: SamplePosition, fields: Fields) -> None:
         tree, path, role, index = place
         if tree < len(trees):
             streams[producer][tree].append({"node": places[tree][path], "role": role, "index": index} | fields)
 
-    learned = {scored.decision.place: scored for scored in batch.learned}
-    silent = {scored.decision.place for group in batch.groups if not group.differs for scored in group.samples}
+    learned = {scored.tree_sample.position: scored for scored in batch.learned}
+    silent = {scored.tree_sample.position for group in batch.groups if not group.differs for scored in group.samples}
     for scored in batch.judged:
-        place = scored.decision.place
+        place = scored.tree_sample.position
         reason = _reason(scored, place in learned, place in silent, chosen)
         say("credit", place, _credit(learned.get(place, scored), reason))
         if scored.values:
             say("critic", place, {"values": list(scored.values), "return": scored.returns})
     for note in notes:
-        say("tokens", note.place, {"logprobs": list(note.logprobs), "entropy": list(note.entropy)})
+        say("tokens", note.position, {"logprobs": list(note.logprobs), "entropy": list(note.entropy)})
     return streams
 
 

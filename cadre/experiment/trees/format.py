@@ -35,7 +35,7 @@ def as_record(step: int, number: int, tree: Tree) -> Json:
 def _node(node: Node, numbers: Mapping[int, int]) -> Json:
     written: Json = {
         "turn": node.turn,
-        "share": node.share,
+        "share": node.weight,
         "observations": {role: _observation(seen) for role, seen in node.observations.items()},
         "prompts": {role: list(siblings[0].prompt_ids) for role, siblings in node.samples.items() if siblings},
         "samples": {
@@ -88,7 +88,7 @@ def _branch(branch: Branch, numbers: Mapping[int, int]) -> Json:
         "reward": {"team": reward.team, "local": dict(reward.local), "parts": dict(reward.parts)},
         "over": branch.over,
         "success": branch.success,
-        "carried": branch.carried,
+        "carried": branch.selected,
         "child": None if branch.child is None else numbers[id(branch.child)],
     }
     failure = branch.failure

@@ -41,8 +41,8 @@ def _without_spread(trees: Sequence[Tree], batch: TrainingBatch) -> Iterator[Lin
     silent: dict[int, list[Line]] = defaultdict(list)
     for group in batch.groups:
         if not group.differs and _of_one_tree(group):
-            silent[group.samples[0].decision.tree].append(_group(group))
-    compared = Counter(group.samples[0].decision.tree for group in batch.groups if _of_one_tree(group))
+            silent[group.samples[0].tree_sample.tree].append(_group(group))
+    compared = Counter(group.samples[0].tree_sample.tree for group in batch.groups if _of_one_tree(group))
     for tree, groups in sorted(silent.items()):
         all_of_them = len(groups) == compared[tree]
         reason = "every group of the tree" if all_of_them else f"{len(groups)} of {compared[tree]} groups"
@@ -58,14 +58,14 @@ def _without_spread(trees: Sequence[Tree], batch: TrainingBatch) -> Iterator[Lin
 
 def _of_one_tree(group: AdvantageGroup) -> bool:
     """Whether no other task was compared with it, as all are under a grouping by role alone."""
-    return len({scored.decision.tree for scored in group.samples}) == 1
+    return len({scored.tree_sample.tree for scored in group.samples}) == 1
 
 
 def _group(group: AdvantageGroup) -> Line:
     first = group.samples[0]
     return {
         "role": first.sample.role,
-        "decision": len(first.decision.path),
+        "decision": len(first.tree_sample.path),
         "samples": len(group.samples),
         "return": first.paid,
     }
@@ -75,7 +75,7 @@ def _cut_off(trees: Sequence[Tree], batch: TrainingBatch, chosen: CreditConfig) 
     counts: dict[int, Counter[str]] = defaultdict(Counter)
     for scored in batch.judged:
         if cut_off(scored, chosen):
-            counts[scored.decision.tree][scored.sample.role] += 1
+            counts[scored.tree_sample.tree][scored.sample.role] += 1
     for tree, by_role in sorted(counts.items()):
         yield {
             "kind": "cut off",

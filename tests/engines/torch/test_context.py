@@ -14,7 +14,7 @@ from cadre.engines.torch.sampling import shared_prefix_cache
 from cadre.errors import EngineError
 from cadre.rollout.rounds import together
 from cadre.settings import LearnerConfig
-from cadre.types import Datum, Message, PreviousTurn
+from cadre.types import Message, PreviousTurn, TrainingSequence
 from tests.engines import tiny
 from tests.engines.tiny import request
 from tests.engines.torch.sampling.test_decode import plain_logprobs
@@ -81,7 +81,7 @@ def sequence(length):
     generator = torch.Generator().manual_seed(length)
     ids = tuple(torch.randint(0, 256, (length,), generator=generator).tolist())
     zeros = (0.0,) * length
-    return Datum("p", "r", ids, (False, *(True,) * (length - 1)), zeros, zeros, 0)
+    return TrainingSequence("p", "r", ids, (False, *(True,) * (length - 1)), zeros, zeros, 0)
 
 
 def test_a_learner_takes_what_the_context_holds_and_refuses_more(folder, engine):

@@ -27,7 +27,7 @@ from cadre.engines.torch.group.rank_learner import LearnerPart, RankLearner
 from cadre.errors import CadreError, EngineError
 from cadre.settings.user_imports import hold_files
 from cadre.team import Metrics, Weights
-from cadre.types import Datum, Message
+from cadre.types import Message, TrainingSequence
 
 # Seconds that the other ranks have to say what they met once one of them has failed, and to end once asked to.
 GRACE = 5.0
@@ -83,7 +83,7 @@ class GroupLearner:
         """The policies that are trained here; frozen ones are sampled from only."""
         return self._policies
 
-    async def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         """One update of every policy that has data; metrics by policy. Raises DivergedError."""
         metrics: dict[str, Metrics] = await asyncio.to_thread(self._ask, "update", data)
         return metrics
@@ -98,12 +98,12 @@ class GroupLearner:
         ids: tuple[int, ...] = self._ask("encode", policy, messages)
         return ids
 
-    def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """What the heads named in `targets` say at their places, a tuple a datum."""
         values: list[tuple[float, ...]] = self._ask("values", data)
         return values
 
-    def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Log-probabilities of the masked tokens under the policies as they were before any training; T a datum."""
         logprobs: list[tuple[float, ...]] = self._ask("reference_logprobs", data)
         return logprobs

@@ -31,7 +31,7 @@ from cadre.learn import tensor_files
 from cadre.learn.value_heads import ValueHeads
 from cadre.settings import PolicyConfig
 from cadre.team import Metrics, Weights
-from cadre.types import Datum, Message
+from cadre.types import Message, TrainingSequence
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class RankLearner:
         """The policies that are trained here."""
         return tuple(self._optimisers)
 
-    def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+    def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         """One update of every policy that has data; metrics by policy. Raises DivergedError on every rank."""
         return self._trainer.update(data)
 
@@ -116,11 +116,11 @@ class RankLearner:
         """The token ids of a conversation that the policy would answer next."""
         return self._loaded.templates[policy].prompt_ids(messages, None, self._loaded.stops)
 
-    def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """What the heads named in `targets` say at their places, a tuple a datum."""
         return self._forward.values(data)
 
-    def reference_logprobs(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Log-probabilities of the masked tokens under the policies as they were before any training; T a datum."""
         if self._reference is None:
             self._reference = self._forward.root if self._loaded.adapters.pairs else self._original()

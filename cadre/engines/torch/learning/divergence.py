@@ -11,10 +11,10 @@ from pathlib import Path
 from cadre.data.json_text import to_json
 from cadre.engines.torch.learning.policy_optimiser import PATIENCE
 from cadre.errors import DivergedError
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 
-def diverged(data: Sequence[Datum], norm: Callable[[Datum], float], path: Path) -> DivergedError:
+def diverged(data: Sequence[TrainingSequence], norm: Callable[[TrainingSequence], float], path: Path) -> DivergedError:
     """The error of a policy's minibatch, once the sequence of the largest gradient `norm` is written to `path`."""
     worst = max(data, key=norm)
     path.parent.mkdir(parents=True, exist_ok=True)

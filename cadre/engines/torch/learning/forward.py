@@ -34,7 +34,7 @@ from cadre.learn.microbatches import MicroBatch, idle, microbatches
 from cadre.learn.repeatable import take
 from cadre.learn.value_heads import ValueHeads
 from cadre.settings import LearnerConfig
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 ALONE = Ranks()
 
@@ -132,7 +132,7 @@ class Forward:
             # With no room for a second sequence each is run alone.
             self._tokens *= form.together
 
-    def cut(self, data: Sequence[Datum]) -> list[MicroBatch]:
+    def cut(self, data: Sequence[TrainingSequence]) -> list[MicroBatch]:
         """This rank's part of the sequences in micro-batches, those of a policy side by side in each.
 
         Every rank has as many; those in which it has nothing to do are idle. Raises EngineError where a sequence is so
@@ -174,7 +174,7 @@ class Forward:
         """What the model and the value heads say of a batch."""
         return Scores(*self.root(batch, replace(self._precision, entropy_tokens=entropy_tokens), self.heads))
 
-    def logprobs(self, data: Sequence[Datum], plain: Any = None) -> list[tuple[float, ...]]:
+    def logprobs(self, data: Sequence[TrainingSequence], plain: Any = None) -> list[tuple[float, ...]]:
         """Log-probabilities of every datum's masked tokens under its policy, 0 elsewhere; T a datum, in order.
 
         Under `plain`, where that is given, the root of a model without adapters: this one's base, or a copy of it.
@@ -188,7 +188,7 @@ class Forward:
 
         return self._in_forwards(data, of, [len(datum.token_ids) for datum in data], root)
 
-    def values(self, data: Sequence[Datum]) -> list[tuple[float, ...]]:
+    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """What the heads say at the places that every datum's targets name; in order. Raises DivergedError."""
 
         def of(batch: Batch) -> list[list[float]]:
@@ -206,7 +206,7 @@ class Forward:
     @torch.no_grad()
     def _in_forwards(
         self,
-        data: Sequence[Datum],
+        data: Sequence[TrainingSequence],
         answers: Callable[[Batch], list[list[float]]],
         sizes: Sequence[int],
         root: nn.Module,
@@ -230,7 +230,7 @@ class Forward:
             yield
 
 
-def _check_lengths(data: Sequence[Datum], most: int | None) -> None:
+def _check_lengths(data: Sequence[TrainingSequence], most: int | None) -> None:
     longest = max(data, key=lambda datum: len(datum.token_ids))
     if most is not None and len(longest.token_ids) > most:
         raise EngineError(

@@ -20,7 +20,7 @@ from cadre.learn.token_notes import TokenNotes
 from cadre.learn.value_heads import value_loss
 from cadre.settings import CriticConfig, LossConfig
 from cadre.settings.user_code import load_function
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Gradients:
 
     def add(
         self,
-        data: Sequence[Datum],
+        data: Sequence[TrainingSequence],
         denominators: Mapping[str, Denominators],
         metrics: Mapping[str, UpdateMetrics],
     ) -> dict[str, float]:
@@ -117,7 +117,7 @@ class Gradients:
         totals = self._forward.ranks.total(list(losses.values()))
         return dict(zip(losses, totals, strict=True))
 
-    def _note(self, data: Sequence[Datum], scores: Scores) -> None:
+    def _note(self, data: Sequence[TrainingSequence], scores: Scores) -> None:
         for row, datum in enumerate(data):
             if self._notes.wants(datum):
                 self._notes.add(datum, scores.logprobs[row].tolist(), scores.entropy[row].tolist())

@@ -28,7 +28,7 @@ from cadre.errors import EngineError, first_line
 from cadre.learn.batch import collate
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.settings import Packing
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 # Tokens of the two sequences, and how many of them are the same. Both are longer than `small_windows.WINDOW`.
 LENGTHS, SHARED = (23, 37), 11
@@ -96,21 +96,23 @@ def _tried(loaded: Loaded, dtype: torch.dtype, form: str) -> str:
     return try_precisions(loaded, dtype, distance)
 
 
-def _sequences(loaded: Loaded) -> list[Datum]:
+def _sequences(loaded: Loaded) -> list[TrainingSequence]:
     """Two sequences with a common beginning, of which all but the first token is read; shorter in a short context."""
     lengths = [min(length, loaded.context - 2 + place) for place, length in enumerate(LENGTHS)]
     common = meaningless_tokens(loaded.model, SHARED, 0)
     rows = [(*common, *meaningless_tokens(loaded.model, max(LENGTHS), 1 + place)) for place in range(len(LENGTHS))]
     return sorted(
         (
-            Datum("", "", row[:length], (False, *(True,) * (length - 1)), (0.0,) * length, (0.0,) * length, 0)
+            TrainingSequence(
+                "", "", row[:length], (False, *(True,) * (length - 1)), (0.0,) * length, (0.0,) * length, 0
+            )
             for row, length in zip(rows, lengths, strict=True)
         ),
         key=lambda datum: datum.token_ids,
     )
 
 
-def _off(loaded: Loaded, dtype: torch.dtype, data: list[Datum], tree: PrefixTree | None) -> float:
+def _off(loaded: Loaded, dtype: torch.dtype, data: list[TrainingSequence], tree: PrefixTree | None) -> float:
     """How far the logits that a learner reads are from those of plain forwards."""
     model = loaded.model
     batch = collate(data, model.device, tree)

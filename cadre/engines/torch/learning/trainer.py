@@ -24,7 +24,7 @@ from cadre.errors import DivergedError
 from cadre.learn.aggregation import Denominators, trained_tokens
 from cadre.learn.batch import has_gradient, minibatches
 from cadre.team import Metrics
-from cadre.types import Datum
+from cadre.types import TrainingSequence
 
 
 class Trainer:
@@ -47,7 +47,7 @@ class Trainer:
         self._gradients = Gradients(forward, settings.loss, settings.critic, settings.notes, self._progress)
         self._seed = seed
 
-    def update(self, data: Sequence[Datum]) -> dict[str, Metrics]:
+    def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         """Train every policy that has data; metrics by policy. Raises DivergedError.
 
         An update without data counts too: schedules go by the steps of the training.
@@ -71,7 +71,7 @@ class Trainer:
             optimiser.finish_update()
         return reports
 
-    def _with_old(self, data: list[Datum]) -> list[Datum]:
+    def _with_old(self, data: list[TrainingSequence]) -> list[TrainingSequence]:
         """The data with log-probabilities at the start of the update, where a correction needs them."""
         if self._loss.correction == "none":
             return data
@@ -82,7 +82,7 @@ class Trainer:
             known[index] = replace(data[index], old=logprobs)
         return known
 
-    def _check(self, moved: Sequence[Sequence[Datum]]) -> None:
+    def _check(self, moved: Sequence[Sequence[TrainingSequence]]) -> None:
         """Whether policies that have just moved, and their critics, still say something of their shortest sequence: a
         step that was too long shows in the next forward, and in no gradient before. Raises DivergedError."""
         shortest = [min(part, key=lambda datum: (datum.targets is None, len(datum.token_ids))) for part in moved]
@@ -91,7 +91,7 @@ class Trainer:
         if judged := [datum for datum in shortest if datum.targets]:
             self._forward.values(judged)
 
-    def _minibatches(self, policy: str, data: Sequence[Datum]) -> list[Sequence[Datum]]:
+    def _minibatches(self, policy: str, data: Sequence[TrainingSequence]) -> list[Sequence[TrainingSequence]]:
         """Those of all epochs, in order; none where nothing would move the weights."""
         optimiser = self._optimisers[policy].weights
         if not any(has_gradient(datum, self._loss) for datum in data):
@@ -102,7 +102,7 @@ class Trainer:
         )
         return [part for order in orders for part in minibatches(data, optimiser.config.minibatches, order)]
 
-    def _step(self, parts: Mapping[str, Sequence[Datum]], metrics: Mapping[str, UpdateMetrics]) -> None:
+    def _step(self, parts: Mapping[str, Sequence[TrainingSequence]], metrics: Mapping[str, UpdateMetrics]) -> None:
         """Backward of every policy's minibatch in shared micro-batches, then one step of each policy."""
         run = [datum for part in parts.values() for datum in part if has_gradient(datum, self._loss)]
         losses = self._backward(run, {name: self._denominators(part) for name, part in parts.items()}, metrics)
@@ -113,7 +113,7 @@ class Trainer:
 
     def _backward(
         self,
-        data: Sequence[Datum],
+        data: Sequence[TrainingSequence],
         denominators: Mapping[str, Denominators],
         metrics: Mapping[str, UpdateMetrics],
     ) -> dict[str, float]:
@@ -127,7 +127,7 @@ class Trainer:
         optimiser = self._optimisers[policy].weights
         return optimiser.updates / optimiser.total
 
-    def _denominators(self, minibatch: Sequence[Datum]) -> Denominators:
+    def _denominators(self, minibatch: Sequence[TrainingSequence]) -> Denominators:
         return Denominators.of(minibatch, self._loss.divisor)
 
     def _steps(self, policy: str) -> tuple[int, int]:
@@ -135,14 +135,16 @@ class Trainer:
         optimiser = self._optimisers[policy].weights
         return optimiser.applied, optimiser.skipped
 
-    def _means(self, metrics: UpdateMetrics, data: Sequence[Datum]) -> Metrics:
+    def _means(self, metrics: UpdateMetrics, data: Sequence[TrainingSequence]) -> Metrics:
         """The means over the tokens of all ranks; of the reference nothing where the data knows none."""
         means = metrics.over(self._forward.ranks, sorted({datum.role for datum in data})).means()
         if not any(datum.reference for datum in data):
             means.pop("kl_to_reference", None)
         return means
 
-    def _report(self, policy: str, data: Sequence[Datum], before: tuple[int, int], seconds: float) -> Metrics:
+    def _report(
+        self, policy: str, data: Sequence[TrainingSequence], before: tuple[int, int], seconds: float
+    ) -> Metrics:
         """What the update did, beside the means over its tokens."""
         tokens = trained_tokens(data)
         applied, skipped = self._steps(policy)
@@ -156,11 +158,11 @@ class Trainer:
             "tokens_per_s": tokens / seconds if updates else math.nan,  # nothing was computed that could be timed
         }
 
-    def _diverged(self, policy: str, data: Sequence[Datum]) -> DivergedError:
+    def _diverged(self, policy: str, data: Sequence[TrainingSequence]) -> DivergedError:
         path = path_for(policy, self._optimisers[policy].updates, self._settings.diverged_folder)
         return diverged(data, self._norm, path)
 
-    def _norm(self, datum: Datum) -> float:
+    def _norm(self, datum: TrainingSequence) -> float:
         """The gradient norm of one sequence alone: infinite where it is not a number, -1 where it has none."""
         if not has_gradient(datum, self._loss):
             return -1.0

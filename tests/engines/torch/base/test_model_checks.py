@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from cadre.engines.model_folder import check_configuration
 from cadre.errors import EngineError, PromptError
-from cadre.types import Datum, Message
+from cadre.types import Message, TrainingSequence
 from tests.engines import tiny
 from tests.engines.tiny import request, sample, update
 
@@ -85,7 +85,7 @@ def test_a_default_dtype_that_somebody_changed(tmp_path, dtype):
 
 def test_an_update_under_another_default_dtype(tmp_path):
     learner = tiny.learner(tiny.build(tmp_path))
-    datum = Datum("p", "r", (1, 2), (False, True), (0.0, -1.0), (0.0, 1.0), 0)
+    datum = TrainingSequence("p", "r", (1, 2), (False, True), (0.0, -1.0), (0.0, 1.0), 0)
     torch.set_default_dtype(torch.float64)
     try:
         with pytest.raises(EngineError, match="set_default_dtype"):

@@ -8,7 +8,7 @@ import torch
 
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.settings import CriticConfig, LearnerConfig, LoraConfig, LossConfig
-from cadre.types import Datum, Message, Targets
+from cadre.types import Message, Targets, TrainingSequence
 from tests.engines import tiny
 from tests.engines.tiny import datum, request, sample, update
 
@@ -25,11 +25,11 @@ def build(folder, loss=None, critic=None, heads=("joint",), lora=None, **setting
     return TorchLearner(TorchEngine(folder, {"p": tiny.policy(folder, lora=lora)}, 0), training)
 
 
-def judged(at, returns, head="joint", values=None, ids=IDS) -> Datum:
+def judged(at, returns, head="joint", values=None, ids=IDS) -> TrainingSequence:
     """A sequence that only a critic reads."""
     none = (0.0,) * len(ids)
     targets = Targets(head, at, returns, values or (0.0,) * len(at))
-    return Datum("p", "r", ids, (False,) * len(ids), none, none, 0, targets=targets)
+    return TrainingSequence("p", "r", ids, (False,) * len(ids), none, none, 0, targets=targets)
 
 
 def hidden(learner, ids=IDS) -> torch.Tensor:

@@ -16,7 +16,7 @@ from cadre.errors import DivergedError
 from cadre.learn.aggregation import Denominators
 from cadre.learn.batch import collate
 from cadre.settings import LearnerConfig, LossConfig
-from cadre.types import Datum, Sampling
+from cadre.types import Sampling, TrainingSequence
 from tests.engines import tiny
 from tests.engines.tiny import datum, request, sample, update
 
@@ -25,7 +25,7 @@ def weights(learner) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in learner.engine.loaded.model.named_parameters()}
 
 
-def rollouts(learner, count=6, advantage=lambda k: (-1.0) ** k) -> list[Datum]:
+def rollouts(learner, count=6, advantage=lambda k: (-1.0) ** k) -> list[TrainingSequence]:
     drawn = sample(learner, *(request("go" * key, count, key, max_tokens=8 + key) for key in (1, 2, 3)))
     return [datum(one, advantage(k)) for siblings in drawn for k, one in enumerate(siblings)]
 
@@ -92,7 +92,7 @@ def test_checkpointing_recomputes_and_sampling_goes_on(learner, monkeypatch):
 def test_the_stop_token_is_trained_and_prompt_and_padding_are_not(learner):
     mine = learner()
     prompt, long = (1, 2, 3), tuple(range(10, 40))
-    short = Datum(
+    short = TrainingSequence(
         "p",
         "r",
         (*prompt, 5, 259),
@@ -101,7 +101,7 @@ def test_the_stop_token_is_trained_and_prompt_and_padding_are_not(learner):
         (0.0,) * 3 + (1.0, 1.0),
         0,
     )
-    padding = Datum("p", "r", prompt + long, (False,) * 33, (0.0,) * 33, (0.0,) * 33, 0)
+    padding = TrainingSequence("p", "r", prompt + long, (False,) * 33, (0.0,) * 33, (0.0,) * 33, 0)
     batch = collate([short, padding], torch.device("cpu"))
     scores = score(mine.engine.loaded.model, batch, Precision())
     logprobs, entropy = scores.logprobs, scores.entropy
