@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cadre.experiment.recipes import read_recipe
+from cadre.config.recipes import read_recipe
 from cadre.intervals import Interval
 from common import ROOT, commit, record
 from trainings import CADRE, Run, console

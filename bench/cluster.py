@@ -27,11 +27,13 @@ from cadre.cluster import connection
 from cadre.cluster.member import Member
 from cadre.cluster.remote_learner import RemoteLearner
 from cadre.cluster.sampler_pool import SamplerPool
-from cadre.experiment import checkpoint, config, loop, session
-from cadre.experiment.loop import Training
-from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run
+from cadre.config.experiment import load
+from cadre.config.resolve import resolve
 from cadre.rollout.dynamic_sampling import Sampled
+from cadre.runs.folder import Run
+from cadre.training import loop
+from cadre.training.checkpoint import latest_checkpoint
+from cadre.training.loop import Training, run_training, sample_step
 from common import record
 
 SMALL = ("train.tasks_per_step=4", "evaluate.tasks=8", "learner.learning_rate=1e-3", "train.checkpoint_minutes=0")
@@ -69,23 +71,23 @@ class Killer:
 
 def trained(folder: Path, options: argparse.Namespace, cluster: str, killer: Killer | None = None) -> Path:
     """The last checkpoint of a run."""
-    chosen = config.load("plan-path-roles", [*SMALL, f"train.steps={options.steps}", f"cluster={cluster}"])
-    real = loop.sample
+    chosen = load("plan-path-roles", [*SMALL, f"train.steps={options.steps}", f"cluster={cluster}"])
+    real = sample_step
 
     async def watched(training: Training, step: int) -> Sampled:
         if killer is not None:
             killer.watch(training)
         return await real(training, step)
 
-    loop.sample = watched
+    loop.sample_step = watched
     try:
-        team, _ = session.start(resolve(chosen), Run.create(folder, chosen), Console(quiet=True))
+        team, _ = run_training(resolve(chosen), Run.create(folder, chosen), Console(quiet=True))
         team.close()
     finally:
-        loop.sample = real
+        loop.sample_step = real
         if killer is not None:
             killer.end()
-    return checkpoint.latest(folder / "checkpoints")
+    return latest_checkpoint(folder / "checkpoints")
 
 
 def largest_difference(one: Path, other: Path) -> float:

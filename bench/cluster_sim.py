@@ -28,12 +28,13 @@ from rich.console import Console
 
 from cadre.cluster import connection
 from cadre.cluster.sampler_pool import deal
-from cadre.experiment import config, loop, session
-from cadre.experiment.loop import Training
-from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run
+from cadre.config.experiment import load
+from cadre.config.resolve import resolve
 from cadre.rollout import walk
 from cadre.rollout.dynamic_sampling import Sampled
+from cadre.runs.folder import Run
+from cadre.training import loop
+from cadre.training.loop import Training, run_training, sample_step
 from cadre.types import Tree
 from common import record
 
@@ -144,7 +145,7 @@ def rounds_of(trees: Sequence[Tree]) -> list[Round]:
 def trained(options: argparse.Namespace, ahead: int) -> tuple[list[Work], list[dict[str, Any]]]:
     """The work and the metrics of a training with a sampler and a learner apart."""
     changes = [f"train.steps={options.steps}", "evaluate.tasks=0", f"train.max_staleness={ahead}", "cluster={}"]
-    chosen, real = config.load("plan-path", changes), loop.sample
+    chosen, real = load("plan-path", changes), sample_step
     work: dict[int, Work] = {}
 
     async def noted(training: Training, step: int) -> Sampled:
@@ -152,15 +153,15 @@ def trained(options: argparse.Namespace, ahead: int) -> tuple[list[Work], list[d
         work[step] = Work(rounds_of(sampled.trees))
         return sampled
 
-    loop.sample = noted
+    loop.sample_step = noted
     try:
         with tempfile.TemporaryDirectory() as scratch:
             run = Run.create(Path(scratch) / "run", chosen)
-            team, _ = session.start(resolve(chosen), run, Console(quiet=True))
+            team, _ = run_training(resolve(chosen), run, Console(quiet=True))
             team.close()
             return [work[step] for step in sorted(work)], run.metrics()
     finally:
-        loop.sample = real
+        loop.sample_step = real
 
 
 def fitted(work: Sequence[Work], metrics: Sequence[dict[str, Any]]) -> Costs:

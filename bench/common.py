@@ -12,7 +12,7 @@ from typing import Any
 
 # What is measured is this checkout, and a bench may take from its tests what they have made.
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from cadre.experiment.run_directory import machine
+from cadre.runs.folder import describe_machine
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -46,7 +46,7 @@ def record(
         "command": command,
         "commit": measured or commit(),
         "date": datetime.date.today().isoformat(),
-        "machine": machine(),
+        "machine": describe_machine(),
     }
     RESULTS.mkdir(exist_ok=True)
     with (RESULTS / f"{file}.jsonl").open("a") as out:

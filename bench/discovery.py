@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cadre.env import Env
-from cadre.experiment.kept_trees import all_of
+from cadre.runs.kept_trees import read_all_trees
 from cadre_tasks.games.plan_path import PlanPath
 from cadre_tasks.games.sokoban import Sokoban
 from cadre_tasks.games.sudoku import Sudoku
@@ -101,7 +101,7 @@ def written(run: Run) -> dict[str, float]:
         spent += step["rollout/tokens"]
         before.append(spent)
     programs: dict[str, float] = {}
-    for tree in all_of(run.folder):
+    for tree in read_all_trees(run.folder):
         for node in tree["nodes"]:
             for branch in node["branches"]:
                 if branch["reward"]["parts"].get("tool/goal") == 1.0:

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import common
-from cadre.experiment import checkpoint, sealed
+from cadre.files import find_damage
+from cadre.training.checkpoint import latest_checkpoint
 from faulty import Faulty, Programs
 from tests.coordination import write_speaker
 
@@ -94,7 +95,7 @@ def broken(run: Path) -> str:
                 json.loads(line)
             except ValueError:
                 return f"{path.name}, line {number} is broken"
-    return sealed.damage(checkpoint.latest(run / "checkpoints")) or ""
+    return find_damage(latest_checkpoint(run / "checkpoints")) or ""
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
@@ -108,7 +109,7 @@ def total(run: Path, name: str) -> int:
 
 
 def weights(run: Path) -> bytes:
-    (file,) = checkpoint.latest(run / "checkpoints").glob("*/model.safetensors")
+    (file,) = latest_checkpoint(run / "checkpoints").glob("*/model.safetensors")
     return file.read_bytes()
 
 
@@ -232,7 +233,7 @@ def as_unbroken(bench: Bench, name: str, breaks: Callable[[Path], None]) -> str:
 
 def half_checkpoint(bench: Bench) -> str:
     def cut(run: Path) -> None:
-        (file,) = checkpoint.latest(run / "checkpoints").glob("*/model.safetensors")
+        (file,) = latest_checkpoint(run / "checkpoints").glob("*/model.safetensors")
         os.truncate(file, file.stat().st_size // 2)
 
     return as_unbroken(bench, "half", cut)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cadre.data.preferences import read_pairs
 from cadre.engines.torch.reward_training import Report, Settings
-from cadre.experiment.reward_model import train
+from cadre.training.reward_model import train_reward_model
 from common import ROOT, record
 from real import Work
 from real_tasks import JUDGE, KNOWN, Row
@@ -46,7 +46,7 @@ def judged(model: str, pairs: Path, out: Path, steps: int) -> Report | None:
         console.print(f"step {step + 1}/{steps}  loss {loss:.3f}", highlight=False)
 
     settings = Settings(steps=steps, learning_rate=2e-5, validate=HELD_OUT, pairs=PAIRS_A_STEP)
-    return train(read_pairs(pairs), model, out, settings, tell)
+    return train_reward_model(read_pairs(pairs), model, out, settings, tell)
 
 
 def main() -> None:

@@ -28,15 +28,16 @@ import torch
 from rich.console import Console
 
 from cadre.advantages import sequences
+from cadre.config.experiment import load
+from cadre.config.resolve import resolve
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.vllm import VllmSampler
 from cadre.engines.vllm.arguments import Options
-from cadre.experiment import config, session
-from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run
 from cadre.rollout.rounds import together
+from cadre.runs.folder import Run
 from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig, VllmConfig
 from cadre.team import Sampler, Weights
+from cadre.training.loop import run_training
 from cadre.types import Message, Request, Sample, Sampling
 from common import record
 from vllm_faults import MODEL
@@ -249,10 +250,10 @@ def trained(engine: str) -> list[dict[str, float]]:
         f"sampling.engine={engine}",
         *(("vllm.context=512", "sampling.memory=0.25") if engine == "vllm" else ()),
     )
-    chosen = config.load("plan-path-lora", changes)
+    chosen = load("plan-path-lora", changes)
     with tempfile.TemporaryDirectory() as folder:
         run = Run.create(Path(folder) / engine, chosen)
-        team, _ = session.start(resolve(chosen), run, Console(quiet=True))
+        team, _ = run_training(resolve(chosen), run, Console(quiet=True))
         team.close()
         return [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
 

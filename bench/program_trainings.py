@@ -118,10 +118,10 @@ def exported(lines: Any) -> Iterator[tuple[str, str]]:
 
 
 def held_out(folder: Path, count: int) -> list[dict[str, Any]]:
-    from cadre.experiment import config
+    from cadre.config.experiment import load
     from cadre.programs.task_file import tasks_of
 
-    settings = config.load(str(folder / "config.yaml"), []).settings
+    settings = load(str(folder / "config.yaml"), []).settings
     return [dict(task.data) for task in tasks_of(settings["tasks"], "", settings["held_out"], "test")[:count]]
 
 

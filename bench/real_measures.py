@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from cadre.experiment.report import pass_at_k
+from cadre.evaluation.evaluate import pass_at_k
 from cadre.intervals import with_floor
 
 RESAMPLES = 10_000

@@ -21,9 +21,9 @@ from pydantic_core import PydanticUndefined
 
 from cadre.algorithms import ALGORITHMS
 from cadre.cli.app import app
+from cadre.config.experiment import Config
 from cadre.envs.from_data import FromData
 from cadre.envs.spec import declared_settings, env_class
-from cadre.experiment.config import Config
 from cadre.plugins import environments
 from cadre.settings import CriticConfig, LoraConfig, PolicyConfig, Section
 

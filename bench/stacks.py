@@ -22,14 +22,12 @@ from types import FrameType
 
 from cadre import random_keys
 from cadre.advantages.batch import build_batch
-from cadre.experiment import config
-from cadre.experiment.build import build_team
-from cadre.experiment.config import Config
-from cadre.experiment.experiment import Experiment
-from cadre.experiment.loop import pick
-from cadre.experiment.resolve import resolve
+from cadre.config.engines import build_team
+from cadre.config.experiment import Config, Experiment, load
+from cadre.config.resolve import resolve
 from cadre.rollout import episodes, grow
 from cadre.team import Team
+from cadre.training.loop import pick_tasks
 from cadre_tasks import sandbox
 from common import ROOT
 
@@ -119,10 +117,10 @@ def table(seconds: Counter[str], whole: float) -> Iterable[str]:
 
 
 async def step(experiment: Experiment, team: Team, number: int) -> str:
-    """One step of the loop of `cadre.experiment.loop` without its records; the seconds of its two halves."""
+    """One step of the loop of `cadre.training.loop` without its records; the seconds of its two halves."""
     chosen, game, plan = experiment.config, experiment.env_spec, experiment.plan
     began = time.perf_counter()
-    tasks = pick(game.tasks("train"), chosen.train.tasks_per_step, number, chosen.train.seed)
+    tasks = pick_tasks(game.tasks("train"), chosen.train.tasks_per_step, number, chosen.train.seed)
     key = random_keys.key(chosen.train.seed, "train", number)
     trees, _ = await episodes.grow_many(tasks, grow.Rollout(game.make, team, plan.shape, plan.credit.alpha), key)
     sampled = time.perf_counter()
@@ -148,7 +146,7 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=0.002, help="seconds between looks")
     parser.add_argument("overrides", nargs="*", help="changes to the recipe, such as train.tasks_per_step=4")
     options = parser.parse_args()
-    chosen = config.load(options.recipe, options.overrides)
+    chosen = load(options.recipe, options.overrides)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(asyncio.run(profiled(chosen, options.every, options.recipe)))
 

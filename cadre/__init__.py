@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cadre.api import evaluate, load, train
     from cadre.env import Env, GeneratedTasks
     from cadre.envs.images import image
-    from cadre.experiment.api import evaluate, load, train
     from cadre.types import Message, Observation, Reward, Task
 
 __version__ = "0.1.0"
@@ -39,10 +39,10 @@ HOMES = {
     "Observation": "cadre.types",
     "Reward": "cadre.types",
     "Task": "cadre.types",
-    "evaluate": "cadre.experiment.api",
+    "evaluate": "cadre.api",
     "image": "cadre.envs.images",
-    "load": "cadre.experiment.api",
-    "train": "cadre.experiment.api",
+    "load": "cadre.api",
+    "train": "cadre.api",
 }
 
 

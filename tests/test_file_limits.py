@@ -15,8 +15,8 @@ from cadre.data import parse
 from cadre.data.files import rows_in
 from cadre.data.jsonl import rows_of
 from cadre.errors import DataError, RunError
-from cadre.experiment import jsonl
 from cadre.file_limits import parse_json, read_bytes, read_text
+from cadre.runs import jsonl
 from cadre.view.reading import RunReader
 from tests.view.runs import synthetic
 

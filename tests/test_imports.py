@@ -9,14 +9,16 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("cadre", "cadre_tasks", "cadre_sandbox")
 # A package of `cadre` may import packages of a lower layer, and modules of its own.
 LAYERS = [
-    {"types", "errors", "random_keys", "file_limits", "rounding", "intervals", "plugins"},
+    {"types", "errors", "random_keys", "file_limits", "rounding", "intervals", "plugins", "files", "concurrency"},
     {"env", "team"},
     {"settings", "envs", "data", "programs", "integrations", "rollout", "learn"},
     {"advantages"},
     {"algorithms"},
     {"engines"},
     {"cluster"},
-    {"experiment"},
+    {"config"},
+    {"runs", "training", "evaluation"},
+    {"api"},
     {"view"},
     {"cli", "__main__"},
 ]
@@ -85,7 +87,7 @@ def test_only_engines_import_model_libraries_and_environments_no_torch() -> None
 
 
 def test_import_cadre_needs_no_torch() -> None:
-    code = "import sys; import cadre, cadre.cli.app, cadre.experiment.loop; print('torch' in sys.modules)"
+    code = "import sys; import cadre, cadre.cli.app, cadre.training.loop; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -30,8 +30,8 @@ from cadre.cli import (
     warm_start,
 )
 from cadre.cli.terminal import console, print_error, spell_everything
+from cadre.concurrency import configure_threads
 from cadre.errors import CadreError
-from cadre.experiment.threads import settle_threads
 from cadre.file_limits import LEAST_DESCRIPTORS, raise_descriptor_limit, too_few_descriptors
 from cadre.settings.user_errors import described_error, has_users_lines
 
@@ -79,7 +79,7 @@ def root(
 
 def main() -> None:
     """Run the command line; what is the user's to fix is printed as one paragraph, exit code 2."""
-    settle_threads()
+    configure_threads()
     if raise_descriptor_limit() < LEAST_DESCRIPTORS:
         print_error(too_few_descriptors())
         sys.exit(2)

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from cadre.cli.terminal import Overrides, Target, Trust, console
-from cadre.data.json_text import to_json
-from cadre.experiment import target as targets
+from cadre.config.resolve import find_target
+from cadre.files import to_json
 from cadre.intervals import Interval
 
 HEAD = ("decisions of", "number", "correlation", "explained", "at most", "matter")
@@ -28,15 +28,14 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
     """How well a run's credit agrees with executed counterfactuals: siblings played out with fresh noise."""
-    from cadre.experiment.audit import Wanted, check
-    from cadre.experiment.audited import audited
-    from cadre.experiment.resolve import resolve_for_trees
+    from cadre.config.resolve import resolve_for_trees
+    from cadre.evaluation.audit import AuditSettings, check_auditable, run_audit
 
-    found = targets.find(target, overrides or [], trust=trust)
+    found = find_target(target, overrides or [], trust=trust)
     experiment = resolve_for_trees(found.config, found.env)
-    check(experiment)
+    check_auditable(experiment)
     tell = sys.stderr.write if as_json else lambda line: console.print(line.rstrip(), markup=False, highlight=False)
-    report = audited(experiment, found.run, Wanted(tasks, decisions, plays, seed), base, tell)
+    report = run_audit(experiment, found.run, AuditSettings(tasks, decisions, plays, seed), base, tell)
     if as_json:
         sys.stdout.write(to_json({name: one.as_dict() for name, one in report.items()}) + "\n")
         return

@@ -9,10 +9,10 @@ import typer
 from rich.table import Table
 
 from cadre.cli.terminal import console, print_error, refuse_beside, visible
+from cadre.config.dry_run import FirstPrompt
 from cadre.envs.check import Report, examine
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
-from cadre.experiment.first_prompts import FirstPrompt
 from cadre.plugins import program_sandbox
 from cadre.programs.program import Program
 from cadre.settings.yaml_file import settings_of
@@ -55,14 +55,16 @@ def _sandbox() -> None:
 
 def _faults(env_spec: EnvSpec, model: str, step_seconds: float) -> int:
     """Print what the environment keeps and breaks of the contract, and its first prompts; the number of faults."""
-    from cadre.experiment.first_prompts import render, tokenizer_of
+    from cadre.config.dry_run import find_tokenizer, render_first_prompts
 
-    source = tokenizer_of(model)
+    source = find_tokenizer(model)
     report = _report(env_spec, step_seconds)
     for fault in report.broken:
         print_error(fault)
     unseen = model == "seed" and any(map(images_of, report.prompts.values()))
-    shown, refused = render(report.prompts, source, model, report.tools) if report.prompts and not unseen else ([], [])
+    shown, refused = (
+        render_first_prompts(report.prompts, source, model, report.tools) if report.prompts and not unseen else ([], [])
+    )
     if unseen:
         console.print("note: the prompts hold pictures; --model names a model that sees, to show them as it reads them")
     for fault in refused:

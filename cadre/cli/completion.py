@@ -7,7 +7,7 @@ from pathlib import Path
 
 def recipes(incomplete: str) -> list[str]:
     """Bundled recipes, and YAML files here."""
-    from cadre.experiment.recipes import recipes as bundled
+    from cadre.config.recipes import recipes as bundled
 
     return _matching([*bundled(), *map(str, Path().glob("*.yaml"))], incomplete)
 

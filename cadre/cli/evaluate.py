@@ -13,12 +13,11 @@ import typer
 from cadre.cli.ignored import refuse_ignored
 from cadre.cli.report import lines
 from cadre.cli.terminal import At, Best, Overrides, Target, Trust, console, must_be_new, refuse_beside, stderr
-from cadre.data.atomic import whole
-from cadre.data.json_text import to_json
-from cadre.experiment import target as targets
-from cadre.experiment.chosen_checkpoint import Chosen
-from cadre.experiment.evaluate import Repeats
-from cadre.experiment.progress import EvaluationProgress
+from cadre.config.resolve import find_target
+from cadre.evaluation.evaluate import Repeats
+from cadre.files import publish_atomically, to_json
+from cadre.runs.progress import EvaluationProgress
+from cadre.training.checkpoint import CheckpointChoice
 from cadre.types import Tree
 
 OPTIONS = {
@@ -51,7 +50,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
     """Play held-out tasks: greedily with one sample a decision, or several times at a temperature."""
-    from cadre.experiment.held_out import HeldOut, evaluated
+    from cadre.evaluation.loaded_team import EvaluationRequest, run_evaluation
 
     if whole:
         refuse_beside(context, "--all", ["tasks"])
@@ -63,13 +62,13 @@ def evaluate(
         refuse_beside(context, "temperature 0", ["ks"])
         refuse_ignored(overrides or [], "an evaluation at temperature 0", OF_SAMPLES)
     refuse_ignored(overrides or [], "an evaluation of its own", OPTIONS)
-    found = targets.find(target, overrides or [], trust=trust)
+    found = find_target(target, overrides or [], trust=trust)
     repeats = Repeats(samples, temperature, tuple(ks or ()), seed)
     if episodes is not None:
         must_be_new(episodes, "--episodes")
-    wanted = HeldOut(None if whole else tasks, first, assign, untrained, base, Chosen(best, at))
+    wanted = EvaluationRequest(None if whole else tasks, first, assign, untrained, base, CheckpointChoice(best, at))
     with EvaluationProgress(stderr) as progress:
-        report, trees = evaluated(found, wanted, repeats, progress.begin)
+        report, trees = run_evaluation(found, wanted, repeats, progress.begin)
     if episodes is not None:
         _keep(trees, episodes)
     if as_json:
@@ -82,5 +81,5 @@ def evaluate(
 def _keep(trees: Sequence[Tree], file: Path) -> None:
     """Trees as JSON lines, pictures left out, whose digests they have."""
     told = (to_json(asdict(tree), default=lambda png: None) for tree in trees)
-    with whole(file) as (built,):
+    with publish_atomically(file) as (built,):
         built.write_text("".join(f"{line}\n" for line in told), encoding="utf-8")

@@ -9,9 +9,9 @@ import typer
 
 from cadre.cli.terminal import Best, Overrides, RunFolder, Trust, console, refuse_beside
 from cadre.errors import ConfigError
-from cadre.experiment.chosen_checkpoint import best_step
-from cadre.experiment.resume import fork as fork_run
-from cadre.experiment.run_directory import Run, goes_on, in_new_folder
+from cadre.runs.folder import Run, create_in_free_folder, resume_command
+from cadre.runs.resume import fork_run
+from cadre.training.checkpoint import best_evaluated_step
 
 
 def fork(
@@ -28,7 +28,7 @@ def fork(
     """Begin a new run where another one stood, with other settings if you like. The old run is only read."""
     if best:
         refuse_beside(context, "--best", ["step"])
-        step = best_step(folder)
+        step = best_evaluated_step(folder)
     if step is None:
         raise ConfigError("fork: got neither --at nor --best; expected where to part. Add --at STEP, of a checkpoint.")
     parted = step
@@ -36,9 +36,9 @@ def fork(
     def create(new: Path) -> Run:
         return fork_run(folder, parted, new, overrides or [], trust)
 
-    run = in_new_folder(into, folder.resolve().name, create)
+    run = create_in_free_folder(into, folder.resolve().name, create)
     console.print(
-        f"{run.folder} begins after step {step} of {folder}. Go on with:\n  {goes_on(run.folder)}",
+        f"{run.folder} begins after step {step} of {folder}. Go on with:\n  {resume_command(run.folder)}",
         markup=False,
         highlight=False,
     )

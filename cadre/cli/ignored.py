@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
+from cadre.config.experiment import Config
 from cadre.errors import ConfigError
-from cadre.experiment.config import Config
 from cadre.settings.yaml_file import settings_of
 
 

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from cadre.cli.terminal import console, must_be_new
-from cadre.data.atomic import whole
 from cadre.errors import ConfigError
+from cadre.files import publish_atomically
 
 TAKEN = {"Env", "Message", "Observation", "Reward", "Task", "cadre", *sys.stdlib_module_names}
 TASK = '''\
@@ -98,7 +98,7 @@ def init(name: Annotated[str, typer.Argument(help="of the task, such as parity: 
     files = {f"{name}.py": TASK, f"{name}.yaml": RECIPE, f"test_{name}.py": TEST}
     outs = [Path(file) for file in files]
     must_be_new(outs, "init")
-    with whole(*outs) as built:
+    with publish_atomically(*outs) as built:
         for path, text in zip(built, files.values(), strict=True):
             path.write_text(text.format(name=name, title=title), encoding="utf-8")
     console.print(

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from cadre.cli.terminal import WIDTH, console
+from cadre.config.recipes import LEVELS, compose_recipe, real_tasks, recipes, task_variants
 from cadre.errors import ConfigError, nearest
-from cadre.experiment.recipes import LEVELS, composed, forms, real_tasks, recipes
 from cadre.plugins import environments
 from cadre.settings.known_models import KNOWN_MODELS
 
@@ -98,7 +98,7 @@ def _told(name: str) -> list[str]:
         return _of_task(name)
     if name in recipes():
         return recipes()[name].read_text(encoding="utf-8").splitlines()
-    if (real := composed(name)) is not None:
+    if (real := compose_recipe(name)) is not None:
         return real.text().splitlines()
     raise ConfigError(f"list: got {name!r}; expected a recipe or one of {', '.join(known)}.{nearest(name, known)}")
 
@@ -110,7 +110,7 @@ def _of_task(task: str) -> list[str]:
         about = recipes()[name].read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
         lines += [name, *textwrap.wrap(about, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)]
     for real in _of(task, real_tasks()):
-        lines += textwrap.wrap(f"{real}-MODEL for {', '.join(forms(real))}", WIDTH, subsequent_indent=INDENT)
+        lines += textwrap.wrap(f"{real}-MODEL for {', '.join(task_variants(real))}", WIDTH, subsequent_indent=INDENT)
     return lines or [f"{task} has no recipe; name it in a YAML of your own: env: {task}"]
 
 

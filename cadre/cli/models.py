@@ -9,9 +9,10 @@ import typer
 
 from cadre.cli.terminal import At, Best, Overrides, RunFolder, Trust, console, must_be_new, refuse_beside
 from cadre.cli.train import STOPPED
-from cadre.experiment import config, run_directory
-from cadre.experiment.chosen_checkpoint import Chosen
-from cadre.experiment.resolve import resolve_for_trees
+from cadre.config.experiment import load
+from cadre.config.resolve import resolve_for_trees
+from cadre.runs.folder import Run
+from cadre.training.checkpoint import CheckpointChoice
 
 
 def export(
@@ -29,11 +30,11 @@ def export(
     """Write a trained policy as a Hugging Face or PEFT folder, for use without Cadre."""
     if best:
         refuse_beside(context, "--best", ["at"])
-    here = run_directory.Run.open(folder)
+    here = Run.open(folder)
     must_be_new(out, "export")
-    from cadre.experiment.export import export_policy
+    from cadre.runs.export import export_policy
 
-    export_policy(here, policy, out, merge, trust, Chosen(best, at))
+    export_policy(here, policy, out, merge, trust, CheckpointChoice(best, at))
     console.print(f"wrote {policy} to {out}", markup=False, highlight=False)
 
 
@@ -45,9 +46,9 @@ def preference_pairs(
     joint: Annotated[bool, typer.Option("--joint", help="pairs of all that is said at once, for a team")] = False,
 ) -> None:
     """Sample siblings of the untrained team and write them as pairs, the better paid first; ties are left out."""
-    experiment = resolve_for_trees(config.load(recipe, overrides or []))
+    experiment = resolve_for_trees(load(recipe, overrides or []))
     must_be_new(out, "preference-pairs --out")
-    from cadre.experiment.preference_pairs import write_pairs
+    from cadre.training.reward_model import write_pairs
 
     pairs, trees = write_pairs(experiment, tasks, out, joint)
     console.print(f"wrote {pairs} pairs of {trees} tasks to {out}", markup=False, highlight=False)
@@ -72,20 +73,22 @@ def reward_model(
     read = preferences.read_pairs(pairs)
     must_be_new(out, "reward-model --out")
     from cadre.engines.torch.reward_training import Settings
-    from cadre.experiment.reward_model import steps_done, train, unfinished
+    from cadre.training.reward_model import count_saved_steps, train_reward_model, unfinished_folder
 
     every = max(1, steps // 10)
-    if done := steps_done(out):
-        console.print(f"{unfinished(out)} has {done} of {steps} steps", markup=False, highlight=False)
+    if done := count_saved_steps(out):
+        console.print(f"{unfinished_folder(out)} has {done} of {steps} steps", markup=False, highlight=False)
 
     def tell(step: int, loss: float) -> None:
         if (step + 1) % every == 0:
             console.print(f"step {step + 1}/{steps}  loss {loss:.4f}", highlight=False)
 
-    report = train(read, model, out, Settings(steps, learning_rate, seed, validate, pairs_per_step), tell)
+    report = train_reward_model(read, model, out, Settings(steps, learning_rate, seed, validate, pairs_per_step), tell)
     if report is None:
-        saved = f"saved in {unfinished(out)}. The same command goes on."
-        console.print(f"Stopped after {steps_done(out)} of {steps} steps; {saved}", markup=False, highlight=False)
+        saved = f"saved in {unfinished_folder(out)}. The same command goes on."
+        console.print(
+            f"Stopped after {count_saved_steps(out)} of {steps} steps; {saved}", markup=False, highlight=False
+        )
         raise typer.Exit(STOPPED)
     if report.held_out:
         console.print(

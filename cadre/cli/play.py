@@ -13,11 +13,11 @@ from rich.text import Text
 from cadre.cli.ignored import refuse_ignored
 from cadre.cli.terminal import At, Best, Overrides, Target, Trust, console, refuse_beside, refuse_without, visible
 from cadre.cli.tree import lines as tree_lines
+from cadre.config.resolve import find_target
 from cadre.errors import RunError
-from cadre.experiment import kept_trees
-from cadre.experiment import target as targets
-from cadre.experiment.chosen_checkpoint import Chosen
 from cadre.rollout import walk
+from cadre.runs.kept_trees import find_tree
+from cadre.training.checkpoint import CheckpointChoice
 from cadre.types import Tree
 
 OPTIONS = {
@@ -53,11 +53,13 @@ def play(
     if step is not None:
         _show_kept(target, (step, task), plain)
         return
-    found = targets.find(target, overrides or [], trust=trust)
+    found = find_target(target, overrides or [], trust=trust)
     refuse_without(context, "--step", ["plain"])
-    from cadre.experiment.held_out import HeldOut, opened
+    from cadre.evaluation.loaded_team import EvaluationRequest, open_evaluation
 
-    loaded, (chosen,) = opened(found, HeldOut(1, task, assign, base=base, checkpoint=Chosen(best, at)))
+    loaded, (chosen,) = open_evaluation(
+        found, EvaluationRequest(1, task, assign, base=base, checkpoint=CheckpointChoice(best, at))
+    )
     _print_episode(loaded.play(chosen))
 
 
@@ -68,7 +70,7 @@ def _show_kept(name: str, wanted: tuple[int, int], plain: bool) -> None:
         raise RunError(
             f"play --step: got {name}, which is no run; expected the folder of one. Remove --step, or train."
         )
-    tree = kept_trees.tree_of(run, *wanted)
+    tree = find_tree(run, *wanted)
     if sys.stdin.isatty() and console.is_terminal and not plain:
         walk_through(run, tree["step"], tree["tree"])
         return

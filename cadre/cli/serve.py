@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cadre.cli.terminal import Overrides, Target, Trust, console
-from cadre.experiment import target as targets
+from cadre.config.resolve import find_target
 
 
 def serve(
@@ -21,12 +21,12 @@ def serve(
     trust: Trust = False,
 ) -> None:
     """Answer OpenAI's clients with the team: each role is a model by its name."""
-    from cadre.experiment.loaded_team import open_team
-    from cadre.experiment.serving import models_of
-    from cadre.experiment.serving import serve as start
+    from cadre.evaluation.loaded_team import open_team
+    from cadre.evaluation.serving import serve as start
+    from cadre.evaluation.serving import served_models
 
-    loaded = open_team(targets.find(target, overrides or [], trust=trust), base)
-    role_of = models_of(loaded.experiment)
+    loaded = open_team(find_target(target, overrides or [], trust=trust), base)
+    role_of = served_models(loaded.experiment)
     server, session = start(loaded.team.tempered(temperature), role_of, port, key)
     console.print(f"Models: {', '.join(role_of)}. Ctrl-C ends it.", markup=False, highlight=False)
     console.print(f"export OPENAI_BASE_URL={server.url}/v1", markup=False, highlight=False)

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from cadre.cli.terminal import RunFolder, console, visible
-from cadre.data.json_text import to_json
-from cadre.experiment.status import read
+from cadre.files import to_json
+from cadre.runs.progress import read_status
 
 
 def status(
@@ -18,7 +18,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
     """What a run is doing: its step, what is sampled ahead, staleness, tokens a second, and its processes."""
-    said = read(folder)
+    said = read_status(folder)
     if as_json:
         console.print(to_json(said), markup=False, highlight=False)
         return

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from cadre.cli.terminal import RunFolder, console, must_be_new
-from cadre.experiment import summary
-from cadre.experiment.run_directory import Run
+from cadre.runs.export import plot_paths, write_summary
+from cadre.runs.folder import Run
 
 
 def report(
@@ -18,6 +18,6 @@ def report(
     price: Annotated[float, typer.Option(min=0.0, help="of an hour on this machine, to say what the run cost")] = 0.0,
 ) -> None:
     """Write a run as one page with plots: results with intervals, cost, settings, commits, what it ran on."""
-    must_be_new([out, *summary.picture_paths(out)], "report --out")
-    summary.write(Run.open(folder), out, price)
+    must_be_new([out, *plot_paths(out)], "report --out")
+    write_summary(Run.open(folder), out, price)
     console.print(f"{out} and its plots are written.", markup=False, highlight=False)

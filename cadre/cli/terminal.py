@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 
 from cadre.cli import completion
-from cadre.data.atomic import remove_unfinished
 from cadre.errors import ConfigError, RunError
+from cadre.files import remove_unfinished
 
 WIDTH = 80
 

@@ -11,13 +11,12 @@ import typer
 from cadre.cli import completion
 from cadre.cli.ignored import refuse_unused
 from cadre.cli.terminal import Overrides, Trust, console, refuse_beside, refuse_without
+from cadre.config.engines import check_hub_models
+from cadre.config.experiment import Experiment, load
+from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
-from cadre.experiment import config
-from cadre.experiment.build import ask_hub
-from cadre.experiment.experiment import Experiment
-from cadre.experiment.resolve import resolve
-from cadre.experiment.resume import reopened
-from cadre.experiment.run_directory import Run, goes_on, in_new_folder
+from cadre.runs.folder import Run, create_in_free_folder, resume_command
+from cadre.runs.resume import open_to_resume
 
 # The exit code of a run that was stopped before its end, as of a command that Ctrl-C ended.
 STOPPED = 130
@@ -51,44 +50,46 @@ def train(
         refuse_unused(changes, here.config)
         _train(resolve(here.config), here, resume, force)
     else:
-        chosen = config.load(recipe, changes)
+        chosen = load(recipe, changes)
         refuse_unused(changes, chosen)
         experiment = resolve(chosen)
-        ask_hub(experiment)
-        here = in_new_folder(folder, recipe, lambda new: Run.create(new, experiment.config, recipe, changes))
+        check_hub_models(experiment)
+        here = create_in_free_folder(folder, recipe, lambda new: Run.create(new, experiment.config, recipe, changes))
         _train(experiment, here, resume)
 
 
 def _dry_run(recipe: str, overrides: list[str]) -> None:
-    from cadre.experiment import dry_run, outlook
+    from cadre.config.dry_run import estimate_resources, format_estimate
 
-    chosen = config.load(recipe, overrides)
+    chosen = load(recipe, overrides)
     refuse_unused(overrides, chosen)
-    for line in outlook.lines(dry_run.look(chosen)):
+    for line in format_estimate(estimate_resources(chosen)):
         console.print(line, markup=False, highlight=False)
 
 
 def _resumed(recipe: str, overrides: list[str], folder: Path | None, force: bool, trust: bool) -> Run:
     if folder is None:
         raise ConfigError("--resume: got no --run; expected the folder to go on with. Add --run DIR.")
-    return reopened(folder, recipe, overrides, force, trust)
+    return open_to_resume(folder, recipe, overrides, force, trust)
 
 
 def _train(experiment: Experiment, here: Run, resume: bool, force: bool = False) -> None:
-    from cadre.experiment import session
+    from cadre.training.loop import run_training
 
     policies = len(here.config.team.policies)
     team = f"{policies} policies" if policies > 1 else "1 policy"
     algorithm = f"{experiment.config.algorithm.name}, {experiment.plan.shape.name}"
     console.print(f"run {here.folder}: {experiment.config.env}, {algorithm}, {team}", markup=False, highlight=False)
-    trained, done = session.start(experiment, here, console, resume, force)
+    trained, done = run_training(experiment, here, console, resume, force)
     trained.close()
     _after(here, done, len(experiment.held_out.tasks("test")) if here.config.evaluate.tasks else 0)
 
 
 def _stopped(here: Run, where: str) -> NoReturn:
     """Say that the run was stopped, and how it goes on."""
-    console.print(f"Stopped {where}; saved. Go on with:\n  {goes_on(here.folder)}", markup=False, highlight=False)
+    console.print(
+        f"Stopped {where}; saved. Go on with:\n  {resume_command(here.folder)}", markup=False, highlight=False
+    )
     raise typer.Exit(STOPPED)
 
 

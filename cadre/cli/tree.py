@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cadre.cli.terminal import WIDTH, visible
-from cadre.experiment.trees.format import KeptTree
+from cadre.runs.kept_trees import KeptTree
 
 INDENT = 2
 # The lines of a prompt that are shown, its last ones: that is where it says what is asked for.

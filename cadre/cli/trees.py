@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from cadre.cli.terminal import RunFolder, console, must_be_new
-from cadre.experiment.run_directory import Run
-from cadre.experiment.trees import table
+from cadre.runs.export import write_parquet
+from cadre.runs.folder import Run
 
 
 def trees(
@@ -18,5 +18,5 @@ def trees(
 ) -> None:
     """Write the kept trees of a run as a table, a row a sample (docs/trees.md)."""
     must_be_new(out, "trees --out")
-    count = table.write_parquet(Run.open(folder).folder, out)
+    count = write_parquet(Run.open(folder).folder, out)
     console.print(f"{count:,} samples are in {out}.", markup=False, highlight=False)

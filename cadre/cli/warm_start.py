@@ -10,15 +10,25 @@ import typer
 
 from cadre.cli.terminal import Overrides, Trust, console, refuse_beside, refuse_without
 from cadre.cli.train import STOPPED
+from cadre.config.engines import check_hub_models
+from cadre.config.experiment import Experiment, load
+from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
-from cadre.experiment import config, examples, warm_start
-from cadre.experiment.build import ask_hub
-from cadre.experiment.experiment import Experiment
-from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run, goes_on, in_new_folder, must_be_free
-from cadre.experiment.warm_start import WarmStart
+from cadre.runs.folder import Run, check_folder_free, create_in_free_folder, resume_command
 from cadre.settings.trust import admit, note_imports, tell_imports
 from cadre.team import Metrics
+from cadre.training.warm_start import (
+    EXAMPLES,
+    WARM_START,
+    Example,
+    WarmStart,
+    create_warm_start,
+    encode_examples,
+    open_warm_start,
+    read_examples,
+    run_warm_start,
+    sample_successes,
+)
 from cadre.types import TrainingSequence
 
 BEGUN_WITH = ("recipe", "overrides", "on", "own", "steps", "per_step", "learning_rate", "seed")
@@ -44,37 +54,37 @@ def command(
             raise ConfigError("--resume: got no --run; expected the folder to go on with. Add --run DIR.")
         refuse_beside(context, "--resume", BEGUN_WITH)
         run = Run.open(folder)
-        settings = warm_start.reopened(run)
+        settings = open_warm_start(run)
         note_imports(admit(run.folder, run.config.model_dump(mode="json"), trust))
         experiment = resolve(run.config)
         tell_imports()
-        given = examples.read_examples(run.folder / warm_start.HOME / warm_start.EXAMPLES, [*experiment.trained_roles])
-        data = warm_start.encoded(experiment, given)
+        given = read_examples(run.folder / WARM_START / EXAMPLES, [*experiment.trained_roles])
+        data = encode_examples(experiment, given)
     else:
         refuse_without(context, "--resume", ["trust"])
-        experiment = resolve(config.load(recipe, overrides or []))
-        ask_hub(experiment)
+        experiment = resolve(load(recipe, overrides or []))
+        check_hub_models(experiment)
         if folder is not None:
-            must_be_free(folder)
+            check_folder_free(folder)
         given = _examples(experiment, on, own)
-        data = warm_start.encoded(experiment, given)
+        data = encode_examples(experiment, given)
         settings = WarmStart(steps, per_step, learning_rate, seed)
         begun_with = [recipe, *(overrides or [])]
 
         def create(new: Path) -> Run:
-            return warm_start.create(new, experiment.config, settings, given, begun_with)
+            return create_warm_start(new, experiment.config, settings, given, begun_with)
 
-        run = in_new_folder(folder, recipe, create)
+        run = create_in_free_folder(folder, recipe, create)
     _train(experiment, run, settings, data)
 
 
-def _examples(experiment: Experiment, on: Path | None, own: int) -> list[examples.Example]:
+def _examples(experiment: Experiment, on: Path | None, own: int) -> list[Example]:
     if (on is None) == (own == 0):
         got = "neither" if on is None else "both"
         raise ConfigError(f"warm-start: got {got} of --on FILE and --own TASKS; expected one of them. Say which.")
     if on is not None:
-        return examples.read_examples(on, list(experiment.trained_roles))
-    found, episodes = examples.own_successes(experiment, own)
+        return read_examples(on, list(experiment.trained_roles))
+    found, episodes = sample_successes(experiment, own)
     console.print(f"{len(found)} answers of {episodes} episodes were part of a success", highlight=False)
     return found
 
@@ -87,9 +97,9 @@ def _train(experiment: Experiment, run: Run, settings: WarmStart, data: Sequence
             losses = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name.endswith("/loss"))
             console.print(f"step {step + 1}/{settings.steps}  {losses}", highlight=False)
 
-    done = warm_start.start(experiment, run, settings, data, tell)
+    done = run_warm_start(experiment, run, settings, data, tell)
     again = "warm-start" if done < settings.steps else "train"
     told = f"Stopped after {done} of {settings.steps} steps; saved" if done < settings.steps else "Warm"
-    console.print(f"{told}. Go on with:\n  {goes_on(run.folder, again)}", markup=False, highlight=False)
+    console.print(f"{told}. Go on with:\n  {resume_command(run.folder, again)}", markup=False, highlight=False)
     if done < settings.steps:
         raise typer.Exit(STOPPED)

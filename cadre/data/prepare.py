@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from cadre.data import read
-from cadre.data.atomic import whole
 from cadre.data.examine import not_compared, test_sets, tested
 from cadre.data.leaks import consistent, leaks, once
 from cadre.data.records import Program, Record
+from cadre.files import publish_atomically
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def prepare(name: str, split: str, source: str, out: Path) -> Prepared:
 
 
 def _write(records: Sequence[Record], out: Path) -> None:
-    with whole(out) as (built,):
+    with publish_atomically(out) as (built,):
         built.write_text("".join(f"{json.dumps(row(record), ensure_ascii=False)}\n" for record in records), "utf-8")
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from cadre.data.json_text import to_json
+from cadre.files import to_json
 
 # What the browser is given, as it is.
 PAGE = Path(__file__).parent / "page"

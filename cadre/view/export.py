@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from cadre.data.atomic import whole
+from cadre.files import publish_atomically
 from cadre.view import PAGE, plain_json
 from cadre.view.reading import RunReader, table_of
 
@@ -48,7 +48,7 @@ def write(runs: Sequence[RunReader], out: Path, megabytes: float) -> int:
     """Write the page of these runs; how many of their kept trees it holds: as many as fit into so many megabytes, from
     the newest back."""
     told = [saved(run, megabytes / len(runs)) for run in runs]
-    with whole(out) as (built,):
+    with publish_atomically(out) as (built,):
         built.write_text(html(told), encoding="utf-8")
     return sum(len(run["trees"]["rows"]) for run in told)
 

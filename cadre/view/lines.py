@@ -10,8 +10,9 @@ from threading import Lock
 from typing import Any
 
 from cadre.errors import RunError
-from cadre.experiment.records import AnnotationHead, checked, loads, open_plain
 from cadre.file_limits import lines_of
+from cadre.files import load_json, open_plain, validate_record
+from cadre.runs.records import AnnotationLineHead
 
 HEAD = re.compile(rb'\{"step": (\d+), "tree": (\d+), ')
 
@@ -59,8 +60,8 @@ class AnnotationIndex:
 
     def _parsed(self, line: bytes) -> dict[str, Any]:
         try:
-            told: dict[str, Any] = loads(line)
-            checked(told, AnnotationHead)
+            told: dict[str, Any] = load_json(line)
+            validate_record(told, AnnotationLineHead)
         except ValueError as error:
             raise RunError(
                 f"{self._path}: got the line {line[:80]!r}; expected an object with step and tree, and a list of "

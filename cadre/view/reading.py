@@ -11,15 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from cadre.algorithms import plan_of
-from cadre.data.json_text import finite
+from cadre.config.experiment import dump
 from cadre.errors import ConfigError, RunError
-from cadre.experiment import jsonl
-from cadre.experiment.config import dump
-from cadre.experiment.records import Annotation, LeftOut, OfStep, Record, StepMetrics, check, exists, open_plain
-from cadre.experiment.run_directory import Run
-from cadre.experiment.trees import annotate, left_out, pictures, stream, vocabulary
-from cadre.experiment.trees.format import KeptTree, samples
-from cadre.experiment.trees.stream import Entry
+from cadre.files import Record, open_plain, path_exists, replace_non_finite, require_valid
+from cadre.runs import jsonl
+from cadre.runs.annotations import LEFT_OUT, annotation_files
+from cadre.runs.folder import Run
+from cadre.runs.kept_trees import (
+    KeptTree,
+    TreeEntry,
+    iterate_samples,
+    read_entries,
+    read_image,
+    read_tree,
+    read_vocabulary,
+)
+from cadre.runs.records import AnnotationLine, LeftOutLine, StepLine, StepMetrics
 from cadre.settings.trust import only_reading
 from cadre.view.lines import AnnotationIndex
 
@@ -68,13 +75,13 @@ class RunReader:
         return {"shape": plan.shape.name, "alpha": plan.credit.alpha}
 
     def generation(self) -> int:
-        return sum(1 for _ in jsonl.records(self.folder / "resumed.jsonl", OfStep))
+        return sum(1 for _ in jsonl.records(self.folder / "resumed.jsonl", StepLine))
 
     def metrics(self, offset: int, most: int = AT_ONCE) -> Json:
         """The steps from byte `offset` of the file on, `most` bytes or so, by column, and the byte to ask from next."""
         lines, end = self._since("metrics.jsonl", offset, most, StepMetrics)
         names = sorted({name for line in lines for name in line} - {"step"})
-        columns = {name: [finite(line.get(name)) for line in lines] for name in names}
+        columns = {name: [replace_non_finite(line.get(name)) for line in lines] for name in names}
         return {"offset": end, "generation": self.generation(), "steps": [x["step"] for x in lines], "columns": columns}
 
     def evaluations(self) -> list[Json]:
@@ -82,7 +89,7 @@ class RunReader:
 
     def left_out(self, offset: int, most: int = AT_ONCE) -> Json:
         """What was left out, from byte `offset` of the file on, `most` bytes or so."""
-        lines, end = self._since(left_out.FILE, offset, most, LeftOut)
+        lines, end = self._since(LEFT_OUT, offset, most, LeftOutLine)
         return {"offset": end, "lines": lines}
 
     def entries(self, first: int) -> Json:
@@ -105,7 +112,7 @@ class RunReader:
     def tokens(self, number: int, node: int, role: str, index: int) -> Json:
         """The tokens of one sample, prompt and completion, as they are spelt, with what is known of each."""
         entry = self._entry(number)
-        tree = stream.read(self.folder, entry)
+        tree = read_tree(self.folder, entry)
         sample = tree["nodes"][node]["samples"][role][index]
         prompt = sample.get("prompt_ids") or tree["nodes"][node]["prompts"][role]
         said = self._annotations(entry).get((node, role, index), {})
@@ -120,48 +127,48 @@ class RunReader:
 
     def picture(self, digest: str) -> bytes:
         """The PNG file of a picture that a tree shows."""
-        return pictures.read(self.folder, digest)
+        return read_image(self.folder, digest)
 
-    def _told(self, entry: Entry) -> Json:
-        tree, said = stream.read(self.folder, entry), self._annotations(entry)
+    def _told(self, entry: TreeEntry) -> Json:
+        tree, said = read_tree(self.folder, entry), self._annotations(entry)
         return {**tree, "nodes": [_node(node, number, said) for number, node in enumerate(tree["nodes"])]}
 
-    def _entries(self) -> list[Entry]:
-        return stream.entries(self.folder)
+    def _entries(self) -> list[TreeEntry]:
+        return read_entries(self.folder)
 
-    def _entry(self, number: int) -> Entry:
+    def _entry(self, number: int) -> TreeEntry:
         entries = self._entries()
         if not 0 <= number < len(entries):
             raise RunError(f"tree: got {number}; expected 0 to {len(entries) - 1} of {self.name}. Load the page again.")
         return entries[number]
 
-    def _annotations(self, entry: Entry) -> Mapping[tuple[int, str, int], Json]:
+    def _annotations(self, entry: TreeEntry) -> Mapping[tuple[int, str, int], Json]:
         """By place in the tree: what each producer says of the sample."""
         said: dict[tuple[int, str, int], Json] = {}
-        for path in annotate.producers(self.folder):
+        for path in annotation_files(self.folder):
             index = self._said.setdefault(path.stem, AnnotationIndex(path))
             for line in index.of(entry.step, entry.tree):
-                check(line, Annotation, path)
+                require_valid(line, AnnotationLine, path)
                 for fields in line["samples"]:
                     place = (fields["node"], fields["role"], fields["index"])
                     said.setdefault(place, {})[path.stem] = fields
         return said
 
     def _spelt(self, policy: str, ids: Sequence[int]) -> list[str]:
-        words = vocabulary.read(self.folder).get(policy, {})
+        words = read_vocabulary(self.folder).get(policy, {})
         return [words.get(str(token), f"[{token}]") for token in ids]
 
     def _since(self, name: str, offset: int, most: int, model: type[Record]) -> tuple[list[Json], int]:
         """The whole lines of a file from a byte on, where one begins, until they are `most` bytes; from its start where
         it was cut meanwhile."""
         path = self.folder / name
-        if not exists(path):
+        if not path_exists(path):
             return [], 0
         start = offset if _begins_line(path, offset) else 0
-        if most > jsonl.WHOLE:
-            jsonl.refuse_large(path)
+        if most > jsonl.MAX_BYTES:
+            jsonl.check_size(path)
         lines, end = [], start
-        for after, line in jsonl.numbered(path, start, model):
+        for after, line in jsonl.records_with_offsets(path, start, model):
             lines.append(line)
             end = after
             if end - start >= most:
@@ -202,7 +209,7 @@ def table_of(tree: KeptTree, alpha: float) -> list[list[Any]]:
     Pay is `alpha` times the team's reward, and the role's own.
     """
     rows = []
-    for number, role, index, sample in samples(tree):
+    for number, role, index, sample in iterate_samples(tree):
         branches = [x for x in tree["nodes"][number]["branches"] if x["choice"].get(role) == index]
         paid = [alpha * x["reward"]["team"] + x["reward"]["local"].get(role, 0.0) for x in branches]
         flags = [any(x[name] for x in branches) for name in ("carried", "over", "success")]

@@ -23,7 +23,7 @@ from rich.console import Console
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from cadre import random_keys
-from cadre.experiment.event_loop import run_to_end
+from cadre.concurrency import run_coroutine
 from cadre.integrations.openspiel import OpenSpiel, acting, answers, role, seen
 from cadre.types import Choice, Task
 from cadre_tasks.models.make_seed import byte_level, padded
@@ -51,7 +51,7 @@ def met(game: str, plays: int = 1000) -> list[Choice]:
                 choice = Choice(seen(state.state, player), answers(state.state, player))
                 found.setdefault(choice.observation.messages[-1].content, choice)
             chosen = {name: generator.choice(answers(state.state, at)) for name, at in _players(state.state)}
-            run_to_end(state.step(chosen))
+            run_coroutine(state.step(chosen))
     return list(found.values())
 
 

@@ -21,8 +21,8 @@ from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
 from cadre import random_keys
+from cadre.concurrency import run_coroutine
 from cadre.env import Env, Split
-from cadre.experiment.event_loop import run_to_end
 from cadre_tasks.models.make_seed import VOCABULARY, Row, by_length, byte_level, encode, make_model, pretrain
 from cadre_tasks.models.transcripts import Transcript
 from cadre_tasks.worlds.plan import Plan, PlanAlone
@@ -95,7 +95,7 @@ def _talks(world: World, task: Any, generator: random.Random) -> Iterator[Transc
             if draft or env is alone:
                 break
             draft = said
-            run_to_end(env.step({role: said}))
+            run_coroutine(env.step({role: said}))
 
 
 def make_tokenizer(talks: list[Transcript]) -> PreTrainedTokenizerFast:

@@ -12,9 +12,9 @@ from cadre.advantages.group_relative import compare
 from cadre.advantages.samples import samples_of
 from cadre.algorithms.at_grpo import AtGrpo
 from cadre.algorithms.custom import Custom
-from cadre.experiment.run_directory import Run
 from cadre.rollout import walk
 from cadre.rollout.grow import Rollout, grow
+from cadre.runs.folder import Run
 from cadre.team import Team
 from cadre.types import Request, Sampling, Task, Tree
 from cadre_tasks.patterns.lead import Lead

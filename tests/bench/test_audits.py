@@ -10,7 +10,7 @@ import pytest
 import audits
 import common
 import readme
-from cadre.experiment import config
+from cadre.config.experiment import load
 
 PART = {"decisions": 40, "correlation": [0.5, 0.25, 0.75], "explained": [0.25, 0.0, 0.5], "ceiling": [0.8, 0.6, 1.0]}
 
@@ -18,9 +18,9 @@ PART = {"decisions": 40, "correlation": [0.5, 0.25, 0.75], "explained": [0.25, 0
 @pytest.mark.parametrize("game", audits.GAMES)
 @pytest.mark.parametrize("name", audits.CREDITS)
 def test_every_credit_has_the_settings_of_its_recipe(name: str, game: str) -> None:
-    its_own = config.load(audits.CREDITS[name], []).algorithm
+    its_own = load(audits.CREDITS[name], []).algorithm
     assert its_own.name == name
-    assert config.load(game, [audits.override(name)]).algorithm == its_own
+    assert load(game, [audits.override(name)]).algorithm == its_own
 
 
 def test_an_audit_is_kept_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,13 @@ import pytest
 import common
 import paper
 import trainings
-from cadre.experiment import config
+from cadre.config.experiment import load
 
 
 @pytest.mark.parametrize("game", paper.GAMES)
 @pytest.mark.parametrize("ending", sorted({row.ending for row in paper.ROWS.values()} - {"-roles-of-alone"}))
 def test_every_row_is_a_recipe_of_the_same_size(game: str, ending: str) -> None:
-    team, row = (config.load(name, []) for name in (game, f"{game}{ending}"))
+    team, row = (load(name, []) for name in (game, f"{game}{ending}"))
     assert row.settings == team.settings
     assert row.sampling == team.sampling
     assert row.learner == team.learner
@@ -27,7 +27,7 @@ def test_every_row_is_a_recipe_of_the_same_size(game: str, ending: str) -> None:
 
 @pytest.mark.parametrize("name", paper.ABLATIONS)
 def test_an_ablation_changes_one_setting(name: str) -> None:
-    plain, changed = config.load("plan-path", []), config.load("plan-path", list(paper.ABLATIONS[name]))
+    plain, changed = load("plan-path", []), load("plan-path", list(paper.ABLATIONS[name]))
     before, after = plain.model_dump(), changed.model_dump()
     assert sum(before[section] != after[section] for section in before) == 1
 

@@ -16,8 +16,8 @@ import real
 import real_measures as measures
 import real_tables
 import slices
-from cadre.experiment import config
-from cadre.experiment.resolve import resolve
+from cadre.config.experiment import load
+from cadre.config.resolve import resolve
 from real_tasks import COMMON, JUDGE, KNOWN, Line, lines_of
 from slices import Clock, OutOfTimeError
 from tests.engines import tiny
@@ -105,7 +105,7 @@ def test_every_row_is_an_experiment(
     Path(JUDGE).mkdir(parents=True)
     known = KNOWN[name]
     work = real.Work(models(tmp_path_factory.mktemp("models")), source(), Path("runs"), Clock(0.0))
-    chosen = config.load(known.recipe, work.overrides(known, known.rows[row]))
+    chosen = load(known.recipe, work.overrides(known, known.rows[row]))
     experiment = resolve(chosen)
     assert set(experiment.env_spec.roles) == set(chosen.team.roles)
     assert known.headline in {*COMMON, *known.measures}
@@ -114,7 +114,7 @@ def test_every_row_is_an_experiment(
 @pytest.mark.parametrize("name", gpu_real.KNOWN)
 def test_every_task_of_a_card_is_an_experiment(name: str, tmp_path: Path) -> None:
     changes = gpu_real.changes_of(name, models(tmp_path) / "qwen-coder", source())
-    assert resolve(config.load(gpu_real.KNOWN[name][0], changes)).config.sampling.max_tokens <= 512
+    assert resolve(load(gpu_real.KNOWN[name][0], changes)).config.sampling.max_tokens <= 512
 
 
 def test_weights_in_parts_are_put_together_once(tmp_path: Path) -> None:

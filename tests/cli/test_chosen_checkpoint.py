@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cadre.experiment import checkpoint, jsonl
-from cadre.experiment.chosen_checkpoint import Chosen, best_step
+from cadre.runs import jsonl
+from cadre.training.checkpoint import CheckpointChoice, best_evaluated_step, checkpoint_name, checkpoint_steps
 from tests.cli.calling import call
 from tests.experiment.test_loop import configured, play
 
@@ -35,7 +35,7 @@ def evaluated(run: Path, *options: str) -> int:
 
 
 def test_the_best_is_the_first_of_equals_and_the_latest_is_usual(run: Path) -> None:
-    assert best_step(run) == 1
+    assert best_evaluated_step(run) == 1
     assert evaluated(run) == 3
     assert evaluated(run, "--best") == 1
     assert evaluated(run, "--at", "2") == 2
@@ -46,22 +46,22 @@ def test_export_writes_the_weights_of_the_checkpoint_that_is_named(run: Path, tm
     """The last one is damaged, so that whoever takes it is told."""
     copied = tmp_path / "run"
     shutil.copytree(run, copied)
-    (copied / "checkpoints" / checkpoint.name_of(3) / "shared" / "model.safetensors").unlink()
+    (copied / "checkpoints" / checkpoint_name(3) / "shared" / "model.safetensors").unlink()
     assert call("export", str(copied), "shared", str(tmp_path / "best"), "--best").code == 0
     assert call("export", str(copied), "shared", str(tmp_path / "at"), "--at", "2").code == 0
     damaged = call("export", str(copied), "shared", str(tmp_path / "damaged"), "--at", "3")
     assert (damaged.code, "is damaged" in damaged.err) == (2, True)
     assert not (tmp_path / "damaged").exists()
-    assert Chosen(best=True).find(copied).name == checkpoint.name_of(1)
-    assert Chosen(at=0).find(copied).name == checkpoint.name_of(0)
-    assert Chosen().find(copied).name == checkpoint.name_of(2)
+    assert CheckpointChoice(best=True).find(copied).name == checkpoint_name(1)
+    assert CheckpointChoice(at=0).find(copied).name == checkpoint_name(0)
+    assert CheckpointChoice().find(copied).name == checkpoint_name(2)
 
 
 def test_play_and_fork_take_it_too(run: Path, tmp_path: Path) -> None:
     assert call("play", str(run), "--best").code == 0
     done = call("fork", str(run), "--best", "--run", str(tmp_path / "fork"))
     assert done.code == 0, done.err
-    assert checkpoint.steps(tmp_path / "fork" / "checkpoints") == [1]
+    assert checkpoint_steps(tmp_path / "fork" / "checkpoints") == [1]
 
 
 @pytest.mark.parametrize("command", [["eval", "RUN", "--tasks", "2"], ["play", "RUN"], ["fork", "RUN"]])

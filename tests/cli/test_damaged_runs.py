@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre.experiment.sealed import _sha256
+from cadre.files import _sha256
 from tests.cli.bad_calls import plain_recipe
 from tests.cli.calling import Done, call
 

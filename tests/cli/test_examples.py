@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre.experiment import config
+from cadre.config.experiment import load
 from cadre.programs.program import Program
 from cadre.programs.settings import Limits, launch_of
 from cadre.types import Reward, Task
@@ -79,7 +79,7 @@ PROGRAMS = ROOT / "examples" / "programs"
 @pytest.mark.parametrize("recipe", sorted(path.name for path in PROGRAMS.glob("*.yaml")))
 def test_every_program_has_a_recipe_that_reads_its_file(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    told = config.load(f"examples/programs/{recipe}")
+    told = load(f"examples/programs/{recipe}")
     run = told.settings["run"]
     file = run[-1] if isinstance(run, list) else run.removesuffix(":main")
     assert Path(file).with_suffix(".yaml").name == recipe

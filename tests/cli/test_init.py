@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cadre.experiment import config
-from cadre.experiment.resolve import resolve
+from cadre.config.experiment import load
+from cadre.config.resolve import resolve
 from tests.cli.calling import call
 
 
@@ -17,7 +17,7 @@ def test_what_is_written_passes_at_once(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     done = call("init", "my_task")
     assert (done.code, done.err) == (0, "")
-    assert resolve(config.load("my_task.yaml")).env_spec.roles == ("helper", "solver")
+    assert resolve(load("my_task.yaml")).env_spec.roles == ("helper", "solver")
     tested = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_task.py"],
         capture_output=True,

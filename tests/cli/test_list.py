@@ -5,7 +5,7 @@ import re
 import yaml
 
 from cadre.cli.listing import GROUPS
-from cadre.experiment.recipes import recipes
+from cadre.config.recipes import recipes
 from cadre.plugins import environments
 from tests.cli.calling import call
 

@@ -9,16 +9,18 @@ from typer.testing import CliRunner
 
 from cadre.cli.app import app
 from cadre.cli.status import lines
-from cadre.experiment import loop, status
-from cadre.experiment.loop import Training
 from cadre.rollout.dynamic_sampling import Sampled
+from cadre.runs import progress
+from cadre.runs.progress import read_status
+from cadre.training import loop
+from cadre.training.loop import Training, sample_step
 from tests.experiment.test_loop import configured, play
 
 
 def test_a_run_says_what_it_does(
     speaker: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, real = [], loop.sample
+    seen, real = [], sample_step
     folder = tmp_path / "run"
 
     async def looking(training: Training, step: int) -> Sampled:
@@ -27,11 +29,11 @@ def test_a_run_says_what_it_does(
             import asyncio
 
             await asyncio.sleep(0.1)
-            seen.append(status.read(folder))
+            seen.append(read_status(folder))
         return sampled
 
-    monkeypatch.setattr(loop, "sample", looking)
-    monkeypatch.setattr(status, "SECONDS", 0.01)
+    monkeypatch.setattr(loop, "sample_step", looking)
+    monkeypatch.setattr(progress, "STATUS_SECONDS", 0.01)
     play(configured(speaker, train={"steps": 5, "tasks_per_step": 4, "max_staleness": 2}), folder, quiet)
     (during,) = seen
     assert (during["runs"], during["step"], during["learning"]) == (True, 1, False)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cadre.cli.tree import lines
-from cadre.experiment.records import StepMetrics, checked
+from cadre.files import validate_record
+from cadre.runs.records import StepMetrics
 
 STEERING = "\x1b]0;title\x07\x1b[2J\u202e"
 
@@ -19,5 +20,5 @@ def test_the_id_of_a_task() -> None:
 
 def test_the_name_of_a_metric_in_a_damaged_line() -> None:
     with pytest.raises(ValueError, match="2J") as raised:
-        checked({"step": 0, STEERING: "x"}, StepMetrics)
+        validate_record({"step": 0, STEERING: "x"}, StepMetrics)
     assert not set("\x1b\x07\u202e") & set(str(raised.value))

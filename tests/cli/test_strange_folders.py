@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from cadre.config.resolve import find_target
 from cadre.errors import ConfigError
-from cadre.experiment.target import find
 from tests.cli.bad_calls import plain_recipe
 from tests.cli.calling import call
 
@@ -230,8 +230,8 @@ def test_a_change_on_the_command_line_is_the_users(what: str, run: Path) -> None
     }
     for other in (value for name, value in own.items() if name != what):
         with pytest.raises(ConfigError, match="--trust"):
-            find("RUN", [other])
-    assert find("RUN", [own[what]]).run == Path("RUN")
+            find_target("RUN", [other])
+    assert find_target("RUN", [own[what]]).run == Path("RUN")
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from cadre.experiment import loop, session
 from cadre.team import Team
+from cadre.training import loop
 from tests.cli.bad_calls import plain_recipe
 from tests.cli.calling import call
 
@@ -46,7 +46,7 @@ def test_ranks_leave_nothing_among_the_temporary_files(
 def test_a_run_that_was_stopped_says_how_to_go_on(
     speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "start", lambda *arguments: (Team({}, {}, {}), 0))
+    monkeypatch.setattr(loop, "run_training", lambda *arguments: (Team({}, {}, {}), 0))
     plain, run = recipe(tmp_path, speaker), tmp_path / "run"
     done = call("train", plain, "--run", str(run))
     assert done.code == 130
@@ -70,7 +70,7 @@ def test_one_that_was_stopped_in_its_last_evaluation_is_not_done(
 ) -> None:
     run = tmp_path / "run"
     with monkeypatch.context() as stopped:
-        stopped.setattr(loop, "evaluate_now", AsyncMock())
+        stopped.setattr(loop, "evaluate_step", AsyncMock())
         done = call("train", recipe(tmp_path, speaker), "evaluate.tasks=2", "--run", str(run))
     assert done.code == 130
     assert "Stopped in the evaluation after 1 steps; saved. Go on with:" in done.out

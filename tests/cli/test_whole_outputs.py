@@ -93,8 +93,8 @@ def test_on_a_full_disk_it_is_one_sentence_and_a_second_try_works(name: str, siz
 @pytest.mark.parametrize("name", ["export", "fork", "view", "episodes", "warm-start"])
 def test_killed_before_it_has_its_name_a_second_try_works(name: str, here: Path) -> None:
     code = (
-        "import os, signal, sys\nfrom cadre.data import atomic\nfrom cadre.cli import main\n"
-        "atomic._give_name = lambda built, out: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import os, signal, sys\nfrom cadre import files\nfrom cadre.cli import main\n"
+        "files._give_name = lambda built, out: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"sys.argv = ['cadre', *{words_of(name)!r}]\nmain()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, check=False)
@@ -112,12 +112,12 @@ def test_a_task_to_begin_with_is_three_files_or_none(
 ) -> None:
     """Mistake: killed after the first file, the second call says that it exists."""
     code = (
-        "import os, signal, sys\nfrom cadre.data import atomic\nfrom cadre.cli import main\n"
-        "give, made = atomic._give_name, []\n"
+        "import os, signal, sys\nfrom cadre import files\nfrom cadre.cli import main\n"
+        "give, made = files._give_name, []\n"
         "def giving(built, out):\n"
         f"    if len(made) == {files}: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    give(built, out); made.append(out)\n"
-        "atomic._give_name = giving\nsys.argv = ['cadre', 'init', 'parity']\nmain()\n"
+        "files._give_name = giving\nsys.argv = ['cadre', 'init', 'parity']\nmain()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
     assert done.returncode == -signal.SIGKILL
@@ -130,8 +130,8 @@ def test_a_task_to_begin_with_is_three_files_or_none(
 
 def test_a_fork_that_was_killed_is_no_run_and_its_command_is_named(here: Path) -> None:
     code = (
-        "import os, signal, sys\nfrom cadre.experiment import resume\nfrom cadre.cli import main\n"
-        "resume._copy = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import os, signal, sys\nfrom cadre.runs import resume\nfrom cadre.cli import main\n"
+        "resume._copy_history = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"sys.argv = ['cadre', *{OUTPUTS['fork']!r}]\nmain()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=here, check=False)

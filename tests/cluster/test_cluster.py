@@ -15,13 +15,14 @@ from cadre.cluster.environments import HostedSpec
 from cadre.cluster.member import Member
 from cadre.cluster.remote_learner import RemoteLearner
 from cadre.cluster.sampler_pool import SamplerPool
+from cadre.config import engine_validation, engines
+from cadre.config.experiment import Config
+from cadre.config.resolve import resolve
 from cadre.errors import ConfigError, EngineError
-from cadre.experiment import bases, config, loop
-from cadre.experiment.loop import Training
-from cadre.experiment.refusals import vllm
-from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run
 from cadre.rollout.dynamic_sampling import Sampled
+from cadre.runs.folder import Run
+from cadre.training import loop
+from cadre.training.loop import Training, sample_step
 from tests.engines import tiny
 from tests.engines.vllm.stand_in import StandInRecipe
 from tests.experiment.test_loop import configured, play, weights
@@ -37,7 +38,7 @@ def ray() -> Iterator[None]:
     connection.close()
 
 
-def chosen(speaker: Path, **cluster: Any) -> config.Config:
+def chosen(speaker: Path, **cluster: Any) -> Config:
     train = {"steps": 4, "tasks_per_step": 4, "max_staleness": 1}
     return configured(speaker, "Pair", train=train, evaluate={"tasks": 4}, cluster=cluster or None)
 
@@ -60,7 +61,7 @@ def test_every_kind_of_actor_may_die(
 ) -> None:
     """A sampler, an environment's process and the learner, each in the middle of its work, one a step; the learner
     with updates since the last copy of its state."""
-    real, killed = loop.sample, []
+    real, killed = sample_step, []
 
     async def dying(training: Training, step: int) -> Sampled:
         pool, spec = training.team.samplers["shared"], training.experiment.env_spec
@@ -74,7 +75,7 @@ def test_every_kind_of_actor_may_die(
             killed.append(victims[step])
         return await real(training, step)
 
-    monkeypatch.setattr(loop, "sample", dying)
+    monkeypatch.setattr(loop, "sample_step", dying)
     team, run = play(chosen(speaker, environments=1), tmp_path / "run", Console(quiet=True))
     assert [member.deaths for member in killed] == [1, 1, 1]
     for name in FILES:
@@ -104,15 +105,15 @@ def test_a_pool_of_vllm_samplers_is_handed_every_adapter(
     tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of them, of which one dies and is given the adapters again: the run is that of one sampler in one process."""
-    monkeypatch.setattr(vllm, "find_spec", lambda name: object())
-    monkeypatch.setattr(bases, "VllmRecipe", StandInRecipe)
+    monkeypatch.setattr(engine_validation, "find_spec", lambda name: object())
+    monkeypatch.setattr(engines, "VllmRecipe", StandInRecipe)
     model = tiny.build(tmp_path / "model")
     policies = {name: {"model": str(model), "device": "cpu", "lora": {"rank": 2}} for name in "ab"}
     team = {"policies": policies, "roles": {"left": "a", "right": "b"}}
     sections = {"team": team, "sampling": {"engine": "vllm", "max_tokens": 2}}
     sections["train"] = {"steps": 2, "tasks_per_step": 2}
     _, single = play(configured(model, "Handshake", **sections), tmp_path / "single", quiet)
-    real, members = loop.sample, list[Member]()
+    real, members = sample_step, list[Member]()
 
     async def dying(training: Training, step: int) -> Sampled:
         pool = training.team.samplers["a"]
@@ -123,7 +124,7 @@ def test_a_pool_of_vllm_samplers_is_handed_every_adapter(
             kill(members[1])
         return await real(training, step)
 
-    monkeypatch.setattr(loop, "sample", dying)
+    monkeypatch.setattr(loop, "sample_step", dying)
     made, run = play(configured(model, "Handshake", **sections, cluster={"samplers": 2}), tmp_path / "run", quiet)
     assert [member.deaths for member in members] == [0, 1]
     for name in FILES:

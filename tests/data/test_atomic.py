@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from cadre.data.atomic import partial_of, remove_unfinished, whole
 from cadre.errors import RunError
+from cadre.files import partial_folder, publish_atomically, remove_unfinished
 
 
 def test_files_and_folders_appear_together_at_the_end(tmp_path: Path) -> None:
     one, two = tmp_path / "deep" / "one.txt", tmp_path / "deep" / "two"
-    with whole(one, two) as (file, folder):
+    with publish_atomically(one, two) as (file, folder):
         file.write_text("1")
         folder.mkdir()
         (folder / "inner").write_text("2")
@@ -29,7 +29,7 @@ def test_files_and_folders_appear_together_at_the_end(tmp_path: Path) -> None:
 
 def build(*outs: Path, then: Callable[[], object] = lambda: None) -> None:
     """Write `ours` to all of them, and do something before they appear."""
-    with whole(*outs) as built:
+    with publish_atomically(*outs) as built:
         for path in built:
             path.write_text("ours")
         then()
@@ -69,7 +69,7 @@ def test_nothing_is_replaced_that_came_meanwhile(taken: str, tmp_path: Path) -> 
 
 def test_no_folder_is_moved_into_one_that_holds_something(tmp_path: Path) -> None:
     def build_folder() -> None:
-        with whole(tmp_path / "out") as (built,):
+        with publish_atomically(tmp_path / "out") as (built,):
             built.mkdir()
             (tmp_path / "out").mkdir()
             (tmp_path / "out" / "theirs").write_text("1")
@@ -80,16 +80,16 @@ def test_no_folder_is_moved_into_one_that_holds_something(tmp_path: Path) -> Non
 
 
 def test_one_process_at_a_time_builds_it(tmp_path: Path) -> None:
-    with whole(tmp_path / "out") as (built,):
+    with publish_atomically(tmp_path / "out") as (built,):
         built.write_text("ours")
-        with pytest.raises(RunError, match="another process is writing it"), whole(tmp_path / "out"):
+        with pytest.raises(RunError, match="another process is writing it"), publish_atomically(tmp_path / "out"):
             pass
     assert (tmp_path / "out").read_text() == "ours"
 
 
 def killed(folder: Path, code: str) -> None:
     """Run code that kills itself."""
-    head = "import os, signal\nfrom pathlib import Path\nfrom cadre.data import atomic\n"
+    head = "import os, signal\nfrom pathlib import Path\nfrom cadre import files\n"
     done = subprocess.run([sys.executable, "-c", head + code], cwd=folder, check=False)
     assert done.returncode == -signal.SIGKILL
 
@@ -98,9 +98,12 @@ KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 def test_after_a_kill_half_way_a_second_try_works(tmp_path: Path) -> None:
-    killed(tmp_path, f"with atomic.whole(Path('out')) as (built,):\n    built.mkdir(); (built / 'old').touch(); {KILL}")
+    killed(
+        tmp_path,
+        f"with files.publish_atomically(Path('out')) as (built,):\n    built.mkdir(); (built / 'old').touch(); {KILL}",
+    )
     assert not (tmp_path / "out").exists()
-    with whole(tmp_path / "out") as (built,):
+    with publish_atomically(tmp_path / "out") as (built,):
         assert not built.exists()
         built.write_text("again")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -109,9 +112,9 @@ def test_after_a_kill_half_way_a_second_try_works(tmp_path: Path) -> None:
 def test_what_a_killed_writer_published_before_the_rest_is_removed(tmp_path: Path) -> None:
     """Mistake: the second try refuses, since the first file of three is there."""
     code = (
-        "give = atomic._give_name\n"
-        f"atomic._give_name = lambda built, out: give(built, out) if out.name != 'b' else {KILL}\n"
-        "with atomic.whole(Path('a'), Path('b')) as (a, b):\n    a.write_text('old'); b.write_text('old')"
+        "give = files._give_name\n"
+        f"files._give_name = lambda built, out: give(built, out) if out.name != 'b' else {KILL}\n"
+        "with files.publish_atomically(Path('a'), Path('b')) as (a, b):\n    a.write_text('old'); b.write_text('old')"
     )
     killed(tmp_path, code)
     a, b = tmp_path / "a", tmp_path / "b"
@@ -123,9 +126,9 @@ def test_what_a_killed_writer_published_before_the_rest_is_removed(tmp_path: Pat
 def test_a_file_of_somebody_else_is_never_removed(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     a.write_text("theirs")
-    partial_of(a).mkdir()
-    (partial_of(a) / "a").write_text("ours")
-    (partial_of(a) / "b").write_text("ours")
+    partial_folder(a).mkdir()
+    (partial_folder(a) / "a").write_text("ours")
+    (partial_folder(a) / "b").write_text("ours")
     remove_unfinished(a, b)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "theirs")]
 
@@ -133,7 +136,7 @@ def test_a_file_of_somebody_else_is_never_removed(tmp_path: Path) -> None:
 def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "kept").touch()
-    os.symlink(tmp_path / "elsewhere", partial_of(tmp_path / "out"))
-    with pytest.raises(RunError), whole(tmp_path / "out"):
+    os.symlink(tmp_path / "elsewhere", partial_folder(tmp_path / "out"))
+    with pytest.raises(RunError), publish_atomically(tmp_path / "out"):
         pass
     assert (tmp_path / "elsewhere" / "kept").exists()

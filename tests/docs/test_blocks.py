@@ -14,10 +14,10 @@ import typer
 import yaml
 
 from cadre.cli.app import app
+from cadre.config.experiment import parse
+from cadre.config.recipes import read_recipe
+from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
-from cadre.experiment.config import parse
-from cadre.experiment.recipes import read_recipe
-from cadre.experiment.resolve import resolve
 from cadre.settings.yaml_file import overridden
 from tests.docs.blocks import ROOT, Block, blocks, commands
 from tests.view.runs import synthetic

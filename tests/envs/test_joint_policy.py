@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cadre.config.experiment import parse
+from cadre.config.resolve import resolve
 from cadre.env import Env
 from cadre.envs.check import check_env
 from cadre.envs.joint_policy import centralised, joint_prompt, joint_text, parts
 from cadre.errors import ConfigError
-from cadre.experiment import config
-from cadre.experiment.resolve import resolve
 from cadre.rollout import tree_shape
 from cadre.rollout.grow import Rollout, grow
 from cadre.types import Message, Observation, Reward, Task
@@ -149,13 +149,13 @@ def test_the_only_role_is_the_team() -> None:
     named = {"name": "magrpo_central", "k": 2}
     policies = {"shared": "seed"}
     chosen = {"env": f"{HERE}/games.py:Pair", "algorithm": named, "team": {"policies": policies}}
-    experiment = resolve(config.parse(chosen | {"team": {"policies": policies, "roles": {"team": "shared"}}}))
+    experiment = resolve(parse(chosen | {"team": {"policies": policies, "roles": {"team": "shared"}}}))
     assert (experiment.env_spec.roles, experiment.plan.shape.joint) == (("team",), "aligned")
     wrong = {"policies": policies, "roles": {"left": "shared", "right": "shared"}}
     with pytest.raises(ConfigError, match=r"team\.roles\.left: .* under magrpo_central has no such role; .* to team"):
-        resolve(config.parse(chosen | {"team": wrong}))
+        resolve(parse(chosen | {"team": wrong}))
     with pytest.raises(ConfigError, match=r"algorithm\.joint: unknown"):
-        config.parse(chosen | {"algorithm": named | {"joint": "cross"}, "team": wrong})
+        parse(chosen | {"algorithm": named | {"joint": "cross"}, "team": wrong})
 
 
 def test_what_is_said_together_is_taken_apart_again() -> None:

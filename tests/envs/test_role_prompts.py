@@ -1,9 +1,9 @@
 """System messages by role, before whatever an environment says."""
 
+from cadre.config.experiment import load
+from cadre.config.resolve import resolve
 from cadre.envs.role_prompts import prompted
 from cadre.envs.spec import EnvSpec
-from cadre.experiment import config
-from cadre.experiment.resolve import resolve
 from cadre.types import Message, Observation
 from cadre_tasks.games.plan_path import PlanPath
 from tests.envs.playing import play
@@ -31,7 +31,7 @@ def test_a_system_message_of_the_environment_stays_behind_it() -> None:
 
 
 def test_an_experiment_says_it_once_for_training_and_evaluation() -> None:
-    chosen = config.load("plan-path", ["team.prompts={tool: Write little.}", "evaluate.settings={turns: 1}"])
+    chosen = load("plan-path", ["team.prompts={tool: Write little.}", "evaluate.settings={turns: 1}"])
     experiment = resolve(chosen)
     for spec in (experiment.env_spec, experiment.held_out):
         assert spec.make(spec.tasks("test")[0]).observe()["tool"].messages[0] == Message("system", "Write little.")

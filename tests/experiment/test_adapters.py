@@ -10,11 +10,10 @@ from peft import LoraConfig as PeftConfig
 from peft import PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from cadre.config.experiment import load
+from cadre.config.resolve import find_target, resolve, resolve_for_evaluation
 from cadre.engines.torch import TorchEngine
 from cadre.errors import ConfigError, EngineError
-from cadre.experiment import config
-from cadre.experiment.resolve import resolve, resolve_for_evaluation
-from cadre.experiment.target import find
 from cadre.plugins import embedded_models
 from tests.cli.calling import call
 from tests.engines.tiny import request
@@ -58,7 +57,7 @@ def recipe(tmp_path: Path) -> str:
 @pytest.mark.parametrize("written", ["lora.path", "lora.adapter", "model"])
 def test_what_is_said_is_as_likely_as_peft_says(settings: dict, written: str, tmp_path: Path, recipe: str) -> None:
     folder = adapter(tmp_path / "px", **settings)
-    policy = resolve(config.load(recipe, [f"team.policies.x.{written}={folder}"])).policies["x"]
+    policy = resolve(load(recipe, [f"team.policies.x.{written}={folder}"])).policies["x"]
     assert policy.model == "seed"
     assert policy.lora.rank == 4
     engine = TorchEngine(policy.model, {"x": policy}, seed=0)
@@ -81,7 +80,7 @@ def test_a_run_begins_from_an_export_and_goes_on(tmp_path: Path, recipe: str) ->
     assert call("export", str(run), "x", str(out)).code == 0
     more = tmp_path / "more"
     assert call("train", recipe, f"team.policies.x.model={out}", "--run", str(more)).code == 0
-    written = config.load(str(more / "config.yaml")).team.policies["x"]
+    written = load(str(more / "config.yaml")).team.policies["x"]
     assert (written.model, written.lora.path, written.lora.rank) == ("seed", str(out), 2)
     assert call("train", "--resume", "--run", str(more), "train.steps=2").code == 0
     assert call("export", str(more), "x", str(tmp_path / "again")).code == 0
@@ -90,10 +89,10 @@ def test_a_run_begins_from_an_export_and_goes_on(tmp_path: Path, recipe: str) ->
 
 def test_an_adapter_plays_by_itself(tmp_path: Path) -> None:
     folder = adapter(tmp_path / "px")
-    found = find(str(folder), ["env=plan-path", "settings.prompts=compact"])
+    found = find_target(str(folder), ["env=plan-path", "settings.prompts=compact"])
     (policy,) = resolve_for_evaluation(found.config).policies.values()
     assert (policy.model, policy.lora.path) == ("seed", str(folder))
-    frozen = find(str(folder), ["env=plan-path", "team.policies.*.frozen=true"])
+    frozen = find_target(str(folder), ["env=plan-path", "team.policies.*.frozen=true"])
     assert resolve_for_evaluation(frozen.config).policies
 
 
@@ -115,7 +114,7 @@ def test_other_adapters_are_refused(settings: dict, wanted: str, tmp_path: Path,
     described = json.loads((folder / "adapter_config.json").read_text())
     (folder / "adapter_config.json").write_text(json.dumps({**described, **settings}))
     with pytest.raises(ConfigError, match=r"team\.policies\.x\.lora\.path") as caught:
-        config.load(recipe, [f"team.policies.x.lora.path={folder}"])
+        load(recipe, [f"team.policies.x.lora.path={folder}"])
     assert wanted in str(caught.value)
 
 
@@ -124,12 +123,12 @@ def test_what_is_written_beside_the_path_has_to_be_the_same(tmp_path: Path, reci
     path = f"team.policies.x.lora.path={folder}"
     for other in ("rank=8", "alpha=16", "targets=[q_proj]"):
         with pytest.raises(ConfigError, match=f"lora.{other.partition('=')[0]}: got"):
-            config.load(recipe, [path, f"team.policies.x.lora.{other}"])
-    assert config.load(recipe, [path, "team.policies.x.lora.rank=4", "team.policies.x.lora.alpha=8"])
+            load(recipe, [path, f"team.policies.x.lora.{other}"])
+    assert load(recipe, [path, "team.policies.x.lora.rank=4", "team.policies.x.lora.alpha=8"])
     with pytest.raises(ConfigError, match=r"is for .*/models/seed, and the policy's model is games"):
-        config.load(recipe, [path, "team.policies.x.model=games"])
+        load(recipe, [path, "team.policies.x.model=games"])
     with pytest.raises(ConfigError, match="beside path, which is the same"):
-        config.load(recipe, [path, f"team.policies.x.lora.adapter={folder}"])
+        load(recipe, [path, f"team.policies.x.lora.adapter={folder}"])
 
 
 def test_a_folder_that_lacks_something_is_said(tmp_path: Path, recipe: str) -> None:
@@ -137,19 +136,19 @@ def test_a_folder_that_lacks_something_is_said(tmp_path: Path, recipe: str) -> N
     whole = (folder / "adapter_model.safetensors").read_bytes()
     (folder / "adapter_model.safetensors").write_bytes(whole[:5])
     with pytest.raises(ConfigError, match="cannot be read"):
-        config.load(recipe, change)
+        load(recipe, change)
     (folder / "adapter_model.safetensors").write_bytes(whole[:-100])
-    policy = config.load(recipe, change).team.policies["x"]
+    policy = load(recipe, change).team.policies["x"]
     with pytest.raises(EngineError, match="cannot be read"):
         TorchEngine("seed", {"x": policy}, seed=0)
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
     with pytest.raises(ConfigError, match="pickled"):
-        config.load(recipe, change)
+        load(recipe, change)
     (folder / "adapter_config.json").write_text("{")
     with pytest.raises(ConfigError, match="cannot be read"):
-        config.load(recipe, change)
+        load(recipe, change)
     (folder / "adapter_config.json").unlink()
     with pytest.raises(ConfigError, match=r"holds no adapter_config\.json"):
-        config.load(recipe, change)
+        load(recipe, change)
     with pytest.raises(ConfigError, match="is no folder"):
-        config.load(recipe, ["team.policies.x.lora.path=nowhere"])
+        load(recipe, ["team.policies.x.lora.path=nowhere"])

@@ -8,20 +8,21 @@ import pytest
 from rich.console import Console
 
 from cadre.advantages.batch import build_batch
+from cadre.config.engines import build_team
+from cadre.config.experiment import Config
+from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
-from cadre.experiment import build, checkpoint, in_flight, loop, session
-from cadre.experiment.ahead import SamplingAhead, Span
-from cadre.experiment.config import Config
-from cadre.experiment.in_flight import StepSample
-from cadre.experiment.interrupt import Interrupt
-from cadre.experiment.loop import Training
-from cadre.experiment.progress import Progress
-from cadre.experiment.resolve import resolve
-from cadre.experiment.resume import fork
-from cadre.experiment.run_directory import Run
 from cadre.rollout.dynamic_sampling import Sampled
 from cadre.rollout.episodes import Failure
+from cadre.runs.folder import Run
+from cadre.runs.progress import Progress
+from cadre.runs.resume import fork_run
 from cadre.team import Team, Weights
+from cadre.training import loop
+from cadre.training.asynchronous import SampledStep, StalenessLimit, StepQueue, read_sampled_steps, write_sampled_steps
+from cadre.training.checkpoint import latest_checkpoint, read_state
+from cadre.training.interrupt import Interrupt
+from cadre.training.loop import Training, sample_step
 from cadre.types import Task
 from tests.experiment.test_loop import configured, play, weights
 from tests.experiment.test_resume import lines
@@ -38,13 +39,13 @@ def stale(speaker: Path, most: int, steps: int = 4, **sections) -> Config:
 )
 def test_capacity_by_hand(most: int, version: int, begun: int, steps: int) -> None:
     """(most + version + 1) - begun, and no step of the number 10 or above."""
-    assert Span(most, end=10).capacity(version, begun) == steps
+    assert StalenessLimit(most, end=10).capacity(version, begun) == steps
 
 
 def by_hand(chosen: Config, most: int) -> list[dict[str, bytes]]:
     """The plainest loop: the weights after every update, where step n is sampled before update n - most + 1."""
     experiment = resolve(chosen)
-    team = build.build_team(experiment, train=True)
+    team = build_team(experiment, train=True)
     training = Training(experiment, Run(Path("unwritten"), chosen), team, Progress(Console(quiet=True), 4))
     made, waiting, steps = [], [], chosen.train.steps
 
@@ -52,7 +53,7 @@ def by_hand(chosen: Config, most: int) -> list[dict[str, bytes]]:
         for version in range(steps):
             for step in range(steps):
                 if max(0, step - most) == version:
-                    waiting.append(await loop.sample(training, step))
+                    waiting.append(await sample_step(training, step))
             await team.update(build_batch(waiting.pop(0).trees, experiment.plan, team, {}).data)
             made.append(
                 {
@@ -86,7 +87,7 @@ def test_staleness_changes_what_is_learned(speaker: Path) -> None:
 def parted(chosen: Config) -> Team:
     """The experiment's team with samplers that have weights of their own, in engines of their own."""
     experiment = resolve(chosen)
-    learning, playing = build.build_team(experiment, train=True), build.build_team(experiment)
+    learning, playing = build_team(experiment, train=True), build_team(experiment)
     return Team(learning.assignment, playing.samplers, learning.sampling, learning.learners, apart=True)
 
 
@@ -97,7 +98,7 @@ def test_samplers_apart_give_the_same_run(
     """Sampling and learning then go on at once; evaluations and checkpoints in between change nothing."""
     chosen = stale(speaker, most, evaluate={"tasks": 4, "every": 2})
     _, whole = play(chosen, tmp_path / "whole", quiet)
-    monkeypatch.setattr(session, "build_team", lambda experiment, **_: parted(experiment.config))
+    monkeypatch.setattr(loop, "build_team", lambda experiment, **_: parted(experiment.config))
     _, run = play(chosen, tmp_path / "parted", quiet)
     for name in ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl"):
         assert lines(run.folder, name) == lines(whole.folder, name)
@@ -113,22 +114,22 @@ def test_a_run_that_was_stopped_goes_on_as_if_unbroken(
     chosen = stale(speaker, 2, steps=5, evaluate={"tasks": 4})
     _, whole = play(chosen, tmp_path / "whole", quiet)
     if apart:
-        monkeypatch.setattr(session, "build_team", lambda experiment, **_: parted(experiment.config))
-    real, interrupts = loop.sample, []
-    monkeypatch.setattr(session, "Interrupt", lambda: interrupts.append(Interrupt()) or interrupts[-1])
+        monkeypatch.setattr(loop, "build_team", lambda experiment, **_: parted(experiment.config))
+    real, interrupts = sample_step, []
+    monkeypatch.setattr(loop, "Interrupt", lambda: interrupts.append(Interrupt()) or interrupts[-1])
 
     async def stopping(training: Training, step: int) -> Sampled:
         if step == at + 2:
             interrupts[-1]()
         return await real(training, step)
 
-    monkeypatch.setattr(loop, "sample", stopping)
+    monkeypatch.setattr(loop, "sample_step", stopping)
     play(chosen, tmp_path / "run", quiet)
-    kept = checkpoint.read_state(checkpoint.latest(tmp_path / "run" / "checkpoints"))
+    kept = read_state(latest_checkpoint(tmp_path / "run" / "checkpoints"))
     assert kept.step < 5
     assert [step.step for step in kept.in_flight] == [kept.step + i for i in range(len(kept.in_flight))]
     assert apart or len(kept.in_flight) == (2 if at else 0)
-    monkeypatch.setattr(loop, "sample", real)
+    monkeypatch.setattr(loop, "sample_step", real)
     play(chosen, tmp_path / "run", quiet, resume=True)
     for name in ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl"):
         assert lines(tmp_path / "run", name) == lines(whole.folder, name)
@@ -139,7 +140,7 @@ def test_steps_in_flight_are_those_of_their_settings(speaker: Path, tmp_path: Pa
     """A fork with other settings samples anew; one without goes on with what it has."""
     _, whole = play(stale(speaker, 2, evaluate={"tasks": 0}), tmp_path / "run", quiet)
     for name, changes, behind in (("same", [], [0, 1, 2, 2]), ("other", ["learner.learning_rate=1e-4"], [0, 0, 1, 2])):
-        branch = fork(whole.folder, 1, tmp_path / name, changes)
+        branch = fork_run(whole.folder, 1, tmp_path / name, changes)
         play(branch.config, branch.folder, quiet, resume=True)
         assert [line["rollout/staleness_max"] for line in branch.metrics()] == behind
     assert weights(tmp_path / "same", "one") == weights(whole.folder, "one")
@@ -148,13 +149,13 @@ def test_steps_in_flight_are_those_of_their_settings(speaker: Path, tmp_path: Pa
 def test_trees_come_back_from_a_checkpoint_as_they_were(speaker: Path, tmp_path: Path, quiet: Console) -> None:
     chosen = stale(speaker, 0)
     experiment = resolve(chosen)
-    team = build.build_team(experiment, train=True)
+    team = build_team(experiment, train=True)
     training = Training(experiment, Run(tmp_path, chosen), team, Progress(quiet, 4))
-    drawn = asyncio.run(loop.sample(training, 0))
+    drawn = asyncio.run(sample_step(training, 0))
     failed = Failure(Task("t", {"grid": "S.G"}), "raised", "ValueError", "Traceback", True)
-    steps = (StepSample(3, drawn, 1.5), StepSample(4, Sampled([], [failed], 2), 0.25))
-    in_flight.write(tmp_path, steps)
-    assert in_flight.read(tmp_path) == steps
+    steps = (SampledStep(3, drawn, 1.5), SampledStep(4, Sampled([], [failed], 2), 0.25))
+    write_sampled_steps(tmp_path, steps)
+    assert read_sampled_steps(tmp_path) == steps
     team.close()
 
 
@@ -188,7 +189,7 @@ class Silent:
 
 def test_new_weights_wait_for_the_step_that_is_being_sampled() -> None:
     both, gate = Silent(), Gate()
-    ahead = SamplingAhead(gate, Team({}, {"p": both}, {}, [both], apart=True), Span(1, end=9))
+    ahead = StepQueue(gate, Team({}, {"p": both}, {}, [both], apart=True), StalenessLimit(1, end=9))
 
     async def run() -> None:
         await ahead.hand_over()
@@ -215,7 +216,7 @@ def test_new_weights_wait_for_the_step_that_is_being_sampled() -> None:
 def test_at_the_end_a_step_of_earlier_weights_is_waited_for(lost: bool) -> None:
     """One of the present weights is not: it can be sampled again."""
     both, gate = Silent(), Gate()
-    ahead = SamplingAhead(gate, Team({}, {"p": both}, {}, [both], apart=True), Span(2, end=9))
+    ahead = StepQueue(gate, Team({}, {"p": both}, {}, [both], apart=True), StalenessLimit(2, end=9))
 
     async def run() -> tuple[bool, Sequence[int]]:
         gate.open[0] = asyncio.Event()

@@ -14,8 +14,8 @@ import yaml
 import cadre
 from cadre import Env, GeneratedTasks, Message, Observation, Reward, Task
 from cadre.errors import CadreError, ConfigError, RunError
-from cadre.experiment.evaluate import Repeats
-from cadre.experiment.loaded_team import LoadedTeam
+from cadre.evaluation.evaluate import Repeats
+from cadre.evaluation.loaded_team import LoadedTeam
 
 
 class Echo(Env):

@@ -10,12 +10,21 @@ from typing import Any
 
 import pytest
 
+from cadre.config.experiment import parse
+from cadre.config.resolve import resolve
 from cadre.env import Env
 from cadre.errors import ConfigError, ContractError
-from cadre.experiment import config
-from cadre.experiment.audit import Audited, Wanted, check, executed, sampled
-from cadre.experiment.audit_report import Sums, matter, report, sums
-from cadre.experiment.resolve import resolve
+from cadre.evaluation.audit import (
+    AuditSettings,
+    DecisionEffects,
+    Sums,
+    agreement_report,
+    check_auditable,
+    decision_sums,
+    execute_decisions,
+    is_significant,
+    sample_decisions,
+)
 from cadre.types import Request, Reward
 from tests.cli.calling import call
 from tests.games import Relay, scripted_team
@@ -27,7 +36,7 @@ ROLES = {"scout": "shared", "runner": "shared"}
 def relay(algorithm: dict, **more):
     team = {"policies": {"shared": "seed"}, "roles": ROLES}
     sections = {"env": f"{GAMES}:Relay", "settings": {"turns": 1}, "team": team, "algorithm": algorithm}
-    return resolve(config.parse(sections | more))
+    return resolve(parse(sections | more))
 
 
 def answer(request: Request, index: int) -> str:
@@ -38,18 +47,18 @@ def answer(request: Request, index: int) -> str:
     return note if note == "a" or (request.key + index) % 2 else "wrong"
 
 
-def audit(algorithm: dict, wanted: Wanted) -> list[Audited]:
+def audit(algorithm: dict, wanted: AuditSettings) -> list[DecisionEffects]:
     experiment = relay(algorithm)
     team, _ = scripted_team(Relay, answer)
 
-    async def both() -> list[Audited]:
-        return await executed(experiment, team, await sampled(experiment, team, wanted), wanted)
+    async def both() -> list[DecisionEffects]:
+        return await execute_decisions(experiment, team, await sample_decisions(experiment, team, wanted), wanted)
 
     return asyncio.run(both())
 
 
 def test_siblings_are_played_out_from_their_own_state_with_fresh_noise() -> None:
-    found = audit({"name": "magrpo", "k": 2}, Wanted(tasks=4, decisions=100, plays=40))
+    found = audit({"name": "magrpo", "k": 2}, AuditSettings(tasks=4, decisions=100, plays=40))
     scouts = [one for one in found if one.role == "scout"]
     assert len(scouts) == 4
     for one in scouts:
@@ -66,8 +75,8 @@ def test_a_step_that_fails_now_and_then_costs_no_audit() -> None:
     """It is played again; where it fails each time the decision is left out, and where all do the audit ends."""
     experiment = relay({"name": "magrpo", "k": 2}, episodes={"retries": 1, "failed_share": 0.6})
     team, _ = scripted_team(Relay, answer)
-    wanted = Wanted(tasks=4, decisions=100, plays=2)
-    found = asyncio.run(sampled(experiment, team, wanted))
+    wanted = AuditSettings(tasks=4, decisions=100, plays=2)
+    found = asyncio.run(sample_decisions(experiment, team, wanted))
     game = experiment.env_spec.declared
     step, calls = game.step, []
 
@@ -80,8 +89,8 @@ def test_a_step_that_fails_now_and_then_costs_no_audit() -> None:
 
         return stepped
 
-    def played() -> list[Audited]:
-        return asyncio.run(executed(experiment, team, found, wanted))
+    def played() -> list[DecisionEffects]:
+        return asyncio.run(execute_decisions(experiment, team, found, wanted))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(game, "step", failing(lambda task: len(calls) == 3))
@@ -95,7 +104,7 @@ def test_a_step_that_fails_now_and_then_costs_no_audit() -> None:
 
 
 def test_advantages_are_those_of_the_algorithm() -> None:
-    wanted = Wanted(tasks=2, decisions=100, plays=2)
+    wanted = AuditSettings(tasks=2, decisions=100, plays=2)
     scaled = audit({"name": "at_grpo", "k": 2, "lookahead": 0}, wanted)
     plain = audit({"name": "magrpo", "k": 2}, wanted)
     assert {one.advantages for one in scaled if one.role == "scout"} == {(-1.0, 1.0)}
@@ -103,14 +112,18 @@ def test_advantages_are_those_of_the_algorithm() -> None:
 
 
 def test_decisions_are_drawn_from_every_role_at_every_depth_alike() -> None:
-    found = audit({"name": "magrpo", "k": 3}, Wanted(tasks=4, decisions=6, plays=2))  # 4 of the scout, 12 of the runner
+    found = audit(
+        {"name": "magrpo", "k": 3}, AuditSettings(tasks=4, decisions=6, plays=2)
+    )  # 4 of the scout, 12 of the runner
     assert Counter((one.role, one.depth) for one in found) == {("scout", 0): 3, ("runner", 1): 3}
-    more = audit({"name": "magrpo", "k": 3}, Wanted(tasks=4, decisions=11, plays=2))
+    more = audit({"name": "magrpo", "k": 3}, AuditSettings(tasks=4, decisions=11, plays=2))
     assert Counter(one.role for one in more) == {"scout": 4, "runner": 7}
 
 
-def one_decision(advantages: tuple[float, ...], *earned: tuple[float, ...], tree: int = 0, depth: int = 0) -> Audited:
-    return Audited(tree, "a", depth, advantages, earned)
+def one_decision(
+    advantages: tuple[float, ...], *earned: tuple[float, ...], tree: int = 0, depth: int = 0
+) -> DecisionEffects:
+    return DecisionEffects(tree, "a", depth, advantages, earned)
 
 
 def test_figures_by_hand() -> None:
@@ -125,19 +138,19 @@ def test_figures_by_hand() -> None:
     assert figures(noisy)[2] == pytest.approx(0.5)
 
 
-def figures(*decisions: Audited) -> tuple[float, ...]:
-    total = sums(decisions[0], True)
+def figures(*decisions: DecisionEffects) -> tuple[float, ...]:
+    total = decision_sums(decisions[0], True)
     for one in decisions[1:]:
-        total += sums(one, True)
+        total += decision_sums(one, True)
     assert isinstance(total, Sums)
     return total.figures
 
 
 def test_a_decision_matters_where_its_siblings_differ_by_more_than_their_noise() -> None:
     generator = random.Random(0)
-    assert matter(one_decision((0.0, 0.0), (0.0,) * 8, (1.0,) * 8), generator)
-    assert not matter(one_decision((0.0, 0.0), (1.0,) * 8, (1.0,) * 8), generator)
-    assert not matter(one_decision((0.0, 0.0), (0.0, 1.0) * 4, (1.0, 0.0) * 4), generator)
+    assert is_significant(one_decision((0.0, 0.0), (0.0,) * 8, (1.0,) * 8), generator)
+    assert not is_significant(one_decision((0.0, 0.0), (1.0,) * 8, (1.0,) * 8), generator)
+    assert not is_significant(one_decision((0.0, 0.0), (0.0, 1.0) * 4, (1.0, 0.0) * 4), generator)
 
 
 def test_a_report_by_role_and_depth_with_intervals_over_tasks() -> None:
@@ -146,7 +159,7 @@ def test_a_report_by_role_and_depth_with_intervals_over_tasks() -> None:
         for tree in range(6)
         for depth in (0, 1)
     ]
-    found = report(audited)
+    found = agreement_report(audited)
     assert list(found) == ["all", "a", "a/0", "a/1"]
     assert (found["all"].decisions, found["a/1"].decisions) == (12, 6)
     value, low, high = found["all"].matter
@@ -154,30 +167,30 @@ def test_a_report_by_role_and_depth_with_intervals_over_tasks() -> None:
     value, low, high = found["all"].correlation
     assert 0.5 < low <= value <= high <= 1.0 + 1e-9
     assert found["all"].explained[0] == pytest.approx(value**2)
-    assert report(audited) == found
+    assert agreement_report(audited) == found
 
 
 def test_figures_that_all_tasks_share_are_no_certainty() -> None:
     """Mistake: resampled tasks that are alike give intervals without width."""
     alike = [one_decision((-1.0, 1.0), (0.0,) * 8, (1.0,) * 8, tree=tree) for tree in range(9)]
-    found = report(alike)["all"]
+    found = agreement_report(alike)["all"]
     for figure in (found.correlation, found.explained, found.ceiling, found.matter):
         assert figure == pytest.approx((1.0, 0.9, 1.0))
     still = [one_decision((-1.0, 1.0), (1.0,) * 8, (1.0,) * 8, tree=tree) for tree in range(9)]
-    assert report(still)["all"].matter == pytest.approx((0.0, 0.0, 0.1))
+    assert agreement_report(still)["all"].matter == pytest.approx((0.0, 0.0, 0.1))
 
 
 def test_one_task_says_nothing_about_others() -> None:
     """Its own figure, within all that there could be; resampled it would have an interval without width."""
-    found = report([one_decision((-1.0, 1.0), (0.0,) * 8, (1.0,) * 8, tree=0, depth=0)])["all"]
+    found = agreement_report([one_decision((-1.0, 1.0), (0.0,) * 8, (1.0,) * 8, tree=0, depth=0)])["all"]
     assert (found.correlation, found.matter) == ((pytest.approx(1.0), -1.0, 1.0), (1.0, 0.0, 1.0))
 
 
 def test_what_has_no_siblings_or_no_comparison_is_refused() -> None:
     with pytest.raises(ConfigError, match="come from a critic"):
-        check(relay({"name": "ippo", "k": 2}))
+        check_auditable(relay({"name": "ippo", "k": 2}))
     with pytest.raises(ConfigError, match="no decision with siblings"):
-        audit({"name": "ma_reinforce", "k": 1}, Wanted(tasks=1))
+        audit({"name": "ma_reinforce", "k": 1}, AuditSettings(tasks=1))
 
 
 def test_the_command_says_what_it_costs_before_it_starts(speaker: Path, tmp_path: Path) -> None:

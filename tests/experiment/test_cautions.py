@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from cadre.config.experiment import parse
+from cadre.config.resolve import resolve, resolve_for_evaluation
+from cadre.config.warnings import find_training_warnings, find_warnings
 from cadre.errors import ConfigError
-from cadre.experiment import config, session
-from cadre.experiment.cautions import cautions, training_cautions
-from cadre.experiment.resolve import resolve, resolve_for_evaluation
-from cadre.experiment.run_directory import Run
+from cadre.runs.folder import Run
+from cadre.training.loop import run_training
 
 COMPACT = {"prompts": "compact"}
 
@@ -31,19 +32,19 @@ COMPACT = {"prompts": "compact"}
 )
 def test_who_is_told(env: str, settings: dict[str, Any], model: str, told: str) -> None:
     raw = {"env": env, "settings": settings, "team": model, "algorithm": "at_grpo"}
-    paragraphs = cautions(resolve_for_evaluation(config.parse(raw)))
+    paragraphs = find_warnings(resolve_for_evaluation(parse(raw)))
     assert len(paragraphs) == bool(told)
     assert told in "".join(paragraphs)
 
 
 def test_a_central_team_is_judged_by_what_it_plays() -> None:
     raw = {"env": "plan-path", "settings": COMPACT, "team": "seed", "algorithm": {"name": "magrpo_central", "k": 2}}
-    assert cautions(resolve_for_evaluation(config.parse(raw))) == []
+    assert find_warnings(resolve_for_evaluation(parse(raw))) == []
 
 
 def test_a_training_prints_it_once(tmp_path: Path) -> None:
     console = Console(width=400, record=True, file=StringIO())
-    chosen = config.parse(
+    chosen = parse(
         {
             "env": "tests.games:Digit",
             "team": "seed",
@@ -53,7 +54,7 @@ def test_a_training_prints_it_once(tmp_path: Path) -> None:
             "evaluate": {"tasks": 1},
         }
     )
-    session.start(resolve(chosen), Run.create(tmp_path / "run", chosen), console)
+    run_training(resolve(chosen), Run.create(tmp_path / "run", chosen), console)
     assert console.export_text().count("embedded model") == 1
 
 
@@ -76,14 +77,14 @@ def test_tasks_that_are_trained_on_and_held_out_are_told_of(tmp_path: Path) -> N
     told = {}
     for shared in (0, 3):
         raw = {"env": f"{tmp_path}/same.py:Same", "settings": {"shared": shared}, "team": "games", "algorithm": "grpo"}
-        told[shared] = training_cautions(resolve(config.parse(raw)))
+        told[shared] = find_training_warnings(resolve(parse(raw)))
     assert told[0] == []
     assert "held-out task test-0 is also a training task, 3 of 5 are" in told[3][0]
 
 
 def test_settings_that_leave_a_split_no_task_are_refused_before_a_model_loads(tmp_path: Path) -> None:
     """Two blocks have four problems, none of which falls into the test split."""
-    chosen = config.parse(
+    chosen = parse(
         {
             "env": "pddl",
             "settings": {"size": 2},
@@ -95,4 +96,4 @@ def test_settings_that_leave_a_split_no_task_are_refused_before_a_model_loads(tm
     )
     experiment = replace(resolve(chosen), models={"shared": "/nonexistent"})
     with pytest.raises(ConfigError, match=r"domain 'blocks', size 2, robots 1, with which none .* of the split 'test'"):
-        session.start(experiment, Run.create(tmp_path / "run", chosen), Console(file=StringIO()))
+        run_training(experiment, Run.create(tmp_path / "run", chosen), Console(file=StringIO()))

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from cadre.algorithms import ALGORITHMS
+from cadre.config.experiment import dump, load, parse
+from cadre.config.recipes import recipes
+from cadre.config.resolve import make_plan, resolve
 from cadre.envs.spec import env_class
 from cadre.errors import ConfigError
-from cadre.experiment import config
-from cadre.experiment.recipes import recipes
-from cadre.experiment.resolve import chosen_plan, resolve
 from cadre.settings.yaml_file import merge, read
 from tests.data.invented import folder
 
@@ -29,11 +29,11 @@ def test_every_recipe_is_sound(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("CADRE_DATA", folder(tmp_path))
     # The invented set of the pairs has two items.
     fewer = ["settings.data=humaneval", "settings.held_out=1"] if name.startswith("pairs-") else []
-    resolve(config.load(name, fewer))
+    resolve(load(name, fewer))
 
 
 def test_short_forms_and_overrides() -> None:
-    chosen = config.load("plan-path", ["algorithm=grpo", "algorithm.k=6", "team.policies.shared.learner.epochs=2"])
+    chosen = load("plan-path", ["algorithm=grpo", "algorithm.k=6", "team.policies.shared.learner.epochs=2"])
     assert chosen.algorithm.name == "grpo"
     assert chosen.algorithm.k == 6
     assert resolve(chosen).learners["shared"].epochs == 2
@@ -42,27 +42,27 @@ def test_short_forms_and_overrides() -> None:
 
 def test_a_run_of_any_algorithm_reads_back_what_it_wrote(tmp_path: Path) -> None:
     for name in ALGORITHMS.keys() - {"custom"}:
-        chosen = config.load("plan-path", [f"algorithm={name}", "algorithm.k=2", "loss.aggregate=sequence_mean"])
-        (tmp_path / "config.yaml").write_text(config.dump(chosen))
-        assert chosen_plan(config.load(str(tmp_path / "config.yaml"))).loss == chosen_plan(chosen).loss
+        chosen = load("plan-path", [f"algorithm={name}", "algorithm.k=2", "loss.aggregate=sequence_mean"])
+        (tmp_path / "config.yaml").write_text(dump(chosen))
+        assert make_plan(load(str(tmp_path / "config.yaml"))).loss == make_plan(chosen).loss
 
 
 def test_what_is_written_out_reads_back_the_same(tmp_path: Path) -> None:
-    chosen = config.load("plan-path", ["train.seed=3"])
-    (tmp_path / "config.yaml").write_text(config.dump(chosen))
-    assert config.load(str(tmp_path / "config.yaml")) == chosen
-    chosen = config.load("plan-path", ["algorithm=ippo", "algorithm.critic.clip=null", "algorithm.critic.policy=seed"])
-    (tmp_path / "critic.yaml").write_text(config.dump(chosen))
-    assert config.load(str(tmp_path / "critic.yaml")) == chosen
-    more = config.load(str(tmp_path / "critic.yaml"), ["algorithm.critic.policy.lora.rank=4"])
+    chosen = load("plan-path", ["train.seed=3"])
+    (tmp_path / "config.yaml").write_text(dump(chosen))
+    assert load(str(tmp_path / "config.yaml")) == chosen
+    chosen = load("plan-path", ["algorithm=ippo", "algorithm.critic.clip=null", "algorithm.critic.policy=seed"])
+    (tmp_path / "critic.yaml").write_text(dump(chosen))
+    assert load(str(tmp_path / "critic.yaml")) == chosen
+    more = load(str(tmp_path / "critic.yaml"), ["algorithm.critic.policy.lora.rank=4"])
     assert more.algorithm.critic.policy.lora.rank == 4
 
 
 def test_siblings_by_role_and_turn_are_read_back(tmp_path: Path) -> None:
-    chosen = config.load("plan-path", ["algorithm.k={tool: [8, 4], planner: 4}"])
+    chosen = load("plan-path", ["algorithm.k={tool: [8, 4], planner: 4}"])
     assert chosen.algorithm.k == {"tool": (8, 4), "planner": 4}
-    (tmp_path / "config.yaml").write_text(config.dump(chosen))
-    assert config.load(str(tmp_path / "config.yaml")) == chosen
+    (tmp_path / "config.yaml").write_text(dump(chosen))
+    assert load(str(tmp_path / "config.yaml")) == chosen
     experiment = resolve(chosen)
     count, roles = experiment.plan.shape.count, experiment.env_spec.roles
     assert [count(role, turn, 2 * turn) for turn in (0, 1, 2) for role in roles] == [8, 4, 4, 4, 4, 4]
@@ -73,9 +73,9 @@ def test_unequal_siblings_at_once_are_refused_before_a_model_loads() -> None:
     chosen = {"env": f"{Path(__file__).parents[1]}/games.py:Pair", "team": team}
     for name in ("at_grpo", "magrpo"):
         with pytest.raises(ConfigError, match="2 of left and 3 of right act at once"):
-            resolve(config.parse(chosen | {"algorithm": {"name": name, "k": {"left": 2, "right": 3}}}))
+            resolve(parse(chosen | {"algorithm": {"name": name, "k": {"left": 2, "right": 3}}}))
     crossed = {"name": "magrpo", "joint": "cross", "k": {"left": 2, "right": 3}}
-    assert resolve(config.parse(chosen | {"algorithm": crossed})).plan.shape.joint == "cross"
+    assert resolve(parse(chosen | {"algorithm": crossed})).plan.shape.joint == "cross"
 
 
 BAD = {
@@ -312,7 +312,7 @@ def test_bad_configurations_say_what_is_wrong_and_how_to_mend_it(case: str, tmp_
     path = tmp_path / "bad.yaml"
     path.write_text(yaml.safe_dump(GOOD))
     with pytest.raises(ConfigError) as caught:
-        resolve(config.load(str(path), overrides))
+        resolve(load(str(path), overrides))
     message = str(caught.value)
     assert all(part in message for part in wanted), message
     assert "\n" not in message
@@ -347,8 +347,8 @@ def test_the_command_line_prints_one_paragraph_within_two_seconds(arguments: lis
 
 def test_a_refusal_imports_no_torch() -> None:
     code = (
-        "import sys\nfrom cadre.experiment import config\nfrom cadre.experiment.resolve import resolve\n"
-        "try:\n    resolve(config.load('plan-path', ['team.policies.shared=./missing']))\n"
+        "import sys\nfrom cadre.config import experiment\nfrom cadre.config.resolve import resolve\n"
+        "try:\n    resolve(experiment.load('plan-path', ['team.policies.shared=./missing']))\n"
         "except Exception as error:\n    print(type(error).__name__, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -363,18 +363,18 @@ def test_a_star_stands_for_every_policy(tmp_path: Path) -> None:
     )
     changes = ["team.policies.*.dtype=bfloat16", "team.policies.*.learner.learning_rate=0.5"]
     changes += ["team.policies.*.lora={rank: 4}", "team.policies.b.lora.rank=8", "learner.epochs=3"]
-    experiment = resolve(config.load(str(tmp_path / "two.yaml"), changes))
+    experiment = resolve(load(str(tmp_path / "two.yaml"), changes))
     assert {policy.dtype for policy in experiment.policies.values()} == {"bfloat16"}
     assert {(own.learning_rate, own.epochs) for own in experiment.learners.values()} == {(0.5, 3)}
     assert [policy.lora.rank for policy in experiment.policies.values()] == [4, 8]
 
 
 def test_what_a_policy_changes_is_written_and_read_back_alone(tmp_path: Path) -> None:
-    chosen = config.load("plan-path", ["team.policies.shared.sampling.temperature=0.5", "sampling.max_tokens=9"])
-    written = config.dump(chosen)
+    chosen = load("plan-path", ["team.policies.shared.sampling.temperature=0.5", "sampling.max_tokens=9"])
+    written = dump(chosen)
     assert yaml.safe_load(written)["team"]["policies"]["shared"]["sampling"] == {"temperature": 0.5}
     (tmp_path / "config.yaml").write_text(written)
-    sampling = resolve(config.load(str(tmp_path / "config.yaml"), ["sampling.max_tokens=7"])).sampling
+    sampling = resolve(load(str(tmp_path / "config.yaml"), ["sampling.max_tokens=7"])).sampling
     assert {(drawn.temperature, drawn.max_tokens) for drawn in sampling.values()} == {(0.5, 7)}
 
 
@@ -393,7 +393,7 @@ def test_what_a_policy_changes_is_written_and_read_back_alone(tmp_path: Path) ->
 def test_a_file_that_cannot_be_read_is_one_paragraph(content: bytes, wanted: list[str], tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_bytes(content)
     with pytest.raises(ConfigError) as caught:
-        config.load(str(tmp_path / "bad.yaml"))
+        load(str(tmp_path / "bad.yaml"))
     assert all(part in str(caught.value) for part in wanted), str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -405,12 +405,12 @@ def test_merge_keys_are_no_duplicates(tmp_path: Path) -> None:
 
 def test_a_folder_or_an_unreadable_file_is_no_recipe(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="which is a folder; expected one of"):
-        config.load(str(tmp_path))
+        load(str(tmp_path))
     with pytest.raises(ConfigError, match="neither a bundled recipe nor a file"):
-        config.load("n" * 300)
+        load("n" * 300)
     (tmp_path / "loop.yaml").symlink_to(tmp_path / "loop.yaml")
     with pytest.raises(ConfigError, match="neither a bundled recipe nor a file"):
-        config.load(str(tmp_path / "loop.yaml"))
+        load(str(tmp_path / "loop.yaml"))
     (tmp_path / "secret.yaml").write_text("env: plan-path")
     with pytest.raises(ConfigError, match="cannot be read"):
         read(tmp_path / "secret.yaml" / "inside")
@@ -418,15 +418,15 @@ def test_a_folder_or_an_unreadable_file_is_no_recipe(tmp_path: Path) -> None:
 
 def test_a_team_that_is_one_word_plays_every_role(tmp_path: Path) -> None:
     (tmp_path / "short.yaml").write_text(yaml.safe_dump(GOOD | {"team": "seed"}))
-    short = config.load(str(tmp_path / "short.yaml"))
-    assert short == config.load(str(tmp_path / "short.yaml"), ["team={policies: {shared: seed}}"])
+    short = load(str(tmp_path / "short.yaml"))
+    assert short == load(str(tmp_path / "short.yaml"), ["team={policies: {shared: seed}}"])
     assert short.team.roles == {"tool": "shared", "planner": "shared"}
-    more = config.load(str(tmp_path / "short.yaml"), ["team.policies.shared.dtype=bfloat16"])
+    more = load(str(tmp_path / "short.yaml"), ["team.policies.shared.dtype=bfloat16"])
     assert more.team.policies["shared"].dtype == "bfloat16"
-    central = config.load(str(tmp_path / "short.yaml"), ["algorithm=magrpo_central", "algorithm.k=2"])
+    central = load(str(tmp_path / "short.yaml"), ["algorithm=magrpo_central", "algorithm.k=2"])
     assert resolve(central).config.team.roles == {"team": "shared"}
     with pytest.raises(ConfigError, match=r"team\.roles: missing; expected role: policy"):
-        config.load(str(tmp_path / "short.yaml"), ["team={policies: {a: seed, b: seed}}"])
+        load(str(tmp_path / "short.yaml"), ["team={policies: {a: seed, b: seed}}"])
 
 
 def test_what_is_merged_changes_the_rest_of_nothing() -> None:

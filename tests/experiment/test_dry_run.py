@@ -6,13 +6,14 @@ import pytest
 from typer.testing import CliRunner
 
 from cadre.cli.app import app
+from cadre.config.dry_run import estimate_resources, format_estimate, total_bytes
+from cadre.config.experiment import Config, load, parse
+from cadre.config.recipes import recipes
 from cadre.engines.torch.base import device_memory
 from cadre.engines.torch.base.device_memory import GIB
 from cadre.engines.torch.estimate import activations, sizes, speed
 from cadre.engines.torch.sampling.batch_memory import SequenceMemory
 from cadre.errors import DataError, EngineError
-from cadre.experiment import config, dry_run, outlook
-from cadre.experiment.recipes import recipes
 from tests.engines import forms, tiny
 from tests.envs.playing import source
 
@@ -26,23 +27,23 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_memory, "total_and_free", lambda device: (32 * GIB, 32 * GIB))
 
 
-def loaded(recipe: str, *more: str) -> config.Config:
+def loaded(recipe: str, *more: str) -> Config:
     own = [] if recipe.startswith("plan-path") else [f"settings.source={source()}"]
     held = ["settings.held_out=1"] if recipe.startswith("pairs-humaneval") else []
     data = ["settings.data=humaneval", "settings.held_out=1"] if recipe.startswith("pairs-coop") else []
-    return config.load(recipe, [*own, *held, *data, *more])
+    return load(recipe, [*own, *held, *data, *more])
 
 
 @pytest.mark.parametrize("recipe", LARGE)
 def test_every_large_recipe(recipe: str) -> None:
     chosen = loaded(recipe)
-    found = dry_run.look(chosen)
+    found = estimate_resources(chosen)
     assert set(found.samples) == set(chosen.team.roles)
     assert min(found.tasks) >= 1
-    told = "\n".join(outlook.lines(found))
+    told = "\n".join(format_estimate(found))
     assert f"a step: {sum(found.samples.values()):,} samples" in told
     size = next(iter(found.policies.values())).sizes
-    assert outlook.total(found) == size.parameters * 2 + 2 * size.trained * 16
+    assert total_bytes(found) == size.parameters * 2 + 2 * size.trained * 16
 
 
 @pytest.mark.parametrize("recipe", [name for name in recipes() if "qwen" in name or "smollm2" in name])
@@ -51,27 +52,27 @@ def test_without_data_an_invented_task_stands_in(recipe: str, monkeypatch: pytes
     small = sizes.Sizes(1, 1, 1, 1, SequenceMemory(1, 1), 1)
     monkeypatch.setattr(sizes, "measure", lambda model, policy: small)
     monkeypatch.setattr(activations, "activations", lambda *arguments: 1)
-    chosen = config.load(recipe, [])
-    found = dry_run.look(chosen)
+    chosen = load(recipe, [])
+    found = estimate_resources(chosen)
     assert min(found.samples.values()) > 0
-    (first, *_) = outlook.lines(found)
+    (first, *_) = format_estimate(found)
     assert ("data not read" in first) is not recipe.startswith("plan-path")
 
 
 def test_two_whole_models_have_two_of_everything() -> None:
-    found = dry_run.look(loaded("maths-qwen3-1.7b"))
-    assert outlook.total(found) == 2 * 1_720_574_976 * 16
+    found = estimate_resources(loaded("maths-qwen3-1.7b"))
+    assert total_bytes(found) == 2 * 1_720_574_976 * 16
 
 
 def test_a_source_that_holds_nothing_is_still_refused() -> None:
     with pytest.raises(DataError, match="got no file of math500"):
-        dry_run.look(config.load("maths-qwen3-1.7b", ["settings.source=/no/such/folder"]))
+        estimate_resources(load("maths-qwen3-1.7b", ["settings.source=/no/such/folder"]))
 
 
 def test_samples_of_a_step_by_hand() -> None:
     """AT-GRPO draws k a decision: 4 turns of two roles; MAGRPO 4 at the root and 4 below each of 4 branches."""
-    assert dry_run.look(loaded("maths-qwen3-1.7b")).samples == {"reasoner": 4 * 4 * 128, "tool": 4 * 4 * 128}
-    pairs = dry_run.look(loaded("pairs-humaneval-qwen2.5-coder-3b"))
+    assert estimate_resources(loaded("maths-qwen3-1.7b")).samples == {"reasoner": 4 * 4 * 128, "tool": 4 * 4 * 128}
+    pairs = estimate_resources(loaded("pairs-humaneval-qwen2.5-coder-3b"))
     assert pairs.samples == {"aux": (4 + 16) * 2, "main": (4 + 16) * 2}
     assert pairs.tokens == 2 * 40 * 256
 
@@ -79,9 +80,9 @@ def test_samples_of_a_step_by_hand() -> None:
 def test_adapters_of_one_base_share_it() -> None:
     lora = "{model: Qwen/Qwen3-8B, dtype: bfloat16, lora: {rank: 16}}"
     chosen = loaded("maths-qwen3-8b", f"team.policies.reasoner={lora}", f"team.policies.tool={lora}")
-    found = dry_run.look(chosen)
+    found = estimate_resources(chosen)
     trained = found.policies["tool"].sizes.trained
-    assert outlook.total(found) == 2 * found.policies["tool"].sizes.parameters + 2 * 16 * trained
+    assert total_bytes(found) == 2 * found.policies["tool"].sizes.parameters + 2 * 16 * trained
 
 
 def test_the_command_and_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +98,7 @@ def test_memory_and_time_by_hand() -> None:
     The seed has 1,136,000 weights, its LoRA recipe trains none of them. At a picosecond a weight and vector: 4 rounds
     of 128 completions of 96 tokens, and two products a token of each prompt and completion.
     """
-    found = dry_run.look(config.load("plan-path-lora"))
+    found = estimate_resources(load("plan-path-lora"))
     assert (found.rounds, found.samples) == (4, {"tool": 256, "planner": 256})
     coder, mover = found.policies["coder"], found.policies["mover"]
     assert (coder.load.sequences, mover.load.sequences) == ((128, 128), (128, 128))
@@ -108,37 +109,37 @@ def test_memory_and_time_by_hand() -> None:
     assert coder.sampling == pytest.approx(2 * 96 * 128 * 1_136_000e-12)
     assert coder.learning == pytest.approx(2 * coder.load.learned * 1_136_000e-12)
     assert coder.load.learned >= 256 * 96
-    told = "\n".join(outlook.lines(found))
+    told = "\n".join(format_estimate(found))
     assert f"4 GiB for keys and values (5 KiB a token) and scores: {coder.at_once:,} at once" in told
     assert "there are 32 on cpu" in told
 
 
 def test_a_sequence_that_is_longer_than_a_micro_batch_stands_alone() -> None:
-    short = dry_run.look(config.load("plan-path-lora", ["learner.tokens_per_microbatch=8"])).policies["coder"]
+    short = estimate_resources(load("plan-path-lora", ["learner.tokens_per_microbatch=8"])).policies["coder"]
     exact = [f"learner.tokens_per_microbatch={short.load.longest}"]
-    fits = dry_run.look(config.load("plan-path-lora", exact)).policies["coder"]
+    fits = estimate_resources(load("plan-path-lora", exact)).policies["coder"]
     assert (short.activations, short.scores) == (fits.activations, fits.scores)
-    more = dry_run.look(config.load("plan-path-lora")).policies["coder"]
+    more = estimate_resources(load("plan-path-lora")).policies["coder"]
     assert 0 < fits.activations < more.activations
 
 
 @pytest.mark.parametrize("change", ["loss.kl=0.01", "algorithm.kl=0.01", "algorithm=ma_dpo"])
 def test_a_copy_from_before_training_is_counted_where_one_is_asked_for(change: str) -> None:
     """Of a model that is trained whole; the base of an adapter is there anyway."""
-    plain, asked = (dry_run.look(config.load("plan-path", changes)) for changes in ([], [change]))
+    plain, asked = (estimate_resources(load("plan-path", changes)) for changes in ([], [change]))
     size = plain.policies["shared"].sizes.parameters
-    assert outlook.total(asked) == outlook.total(plain) + 4 * size
-    assert "a copy from before it" in "\n".join(outlook.lines(asked))
-    adapted = dry_run.look(config.load("plan-path-lora", ["loss.kl=0.01"]))
-    assert outlook.total(adapted) == outlook.total(dry_run.look(config.load("plan-path-lora")))
+    assert total_bytes(asked) == total_bytes(plain) + 4 * size
+    assert "a copy from before it" in "\n".join(format_estimate(asked))
+    adapted = estimate_resources(load("plan-path-lora", ["loss.kl=0.01"]))
+    assert total_bytes(adapted) == total_bytes(estimate_resources(load("plan-path-lora")))
 
 
 def test_a_critic_of_its_own_is_counted_and_samples_nothing() -> None:
-    found = dry_run.look(config.load("plan-path-mappo"))
+    found = estimate_resources(load("plan-path-mappo"))
     critic, shared = found.policies["critic"], found.policies["shared"]
     assert (critic.load.sequences, critic.sampling) == ((), 0.0)
     assert critic.load.learned == shared.load.learned > 0
-    assert outlook.total(found) == 2 * shared.sizes.parameters * 16
+    assert total_bytes(found) == 2 * shared.sizes.parameters * 16
 
 
 def test_a_policy_that_is_not_asked_in_the_task_that_was_tried(tmp_path: Path) -> None:
@@ -156,7 +157,7 @@ def test_a_policy_that_is_not_asked_in_the_task_that_was_tried(tmp_path: Path) -
     )
     team = {"policies": {"s": "seed", "h": "seed"}, "roles": {"solver": "s", "helper": "h"}}
     raw = {"env": f"{file}:Seldom", "team": team, "algorithm": "grpo", "train": {"steps": 1}, "evaluate": {"tasks": 1}}
-    looked = dry_run.look(config.parse(raw))
+    looked = estimate_resources(parse(raw))
     assert looked.policies["h"].memory == looked.policies["s"].memory
 
 
@@ -213,10 +214,10 @@ def test_tool_calls_are_turns_of_their_own(shape: str, drawn: int, speaker: Path
         "algorithm": {"name": algorithm, "k": 2},
         "train": {"tasks_per_step": 1},
     }
-    found = dry_run.look(config.parse(sections))
+    found = estimate_resources(parse(sections))
     assert (found.rounds, found.samples) == (5, {"a": drawn})
-    assert "calls in a row" in "\n".join(outlook.lines(found))
-    unplayable = dry_run.look(config.parse(sections | {"settings": {"strict": True}}))
+    assert "calls in a row" in "\n".join(format_estimate(found))
+    unplayable = estimate_resources(parse(sections | {"settings": {"strict": True}}))
     assert (unplayable.rounds, unplayable.samples, unplayable.tool_calls) == (1, {"a": 2}, 0)
 
 
@@ -266,9 +267,9 @@ def test_a_template_that_forgets_calls_is_refused_before_weights_load(
         f"env: {tmp_path}/tooled.py:Tooled\nalgorithm: {{name: grpo, k: 2}}\n"
         f"team: {{roles: {{solver: only}}, policies: {{only: {{model: {tmp_path}/model}}}}}}\n"
     )
-    chosen = config.load(str(recipe), [])
+    chosen = load(str(recipe), [])
     if not refused:
-        assert dry_run.look(chosen).samples
+        assert estimate_resources(chosen).samples
         return
     with pytest.raises(EngineError, match="leaves out parts of a conversation with tools"):
-        dry_run.look(chosen)
+        estimate_resources(chosen)

@@ -9,8 +9,7 @@ import pytest
 
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
-from cadre.experiment.evaluate import Repeats, evaluate_sampled
-from cadre.experiment.report import over_tasks, pass_at_k
+from cadre.evaluation.evaluate import Repeats, evaluate_sampled, interval_over_tasks, pass_at_k
 from cadre.rollout import tree_shape
 from cadre.rollout.grow import Rollout
 from cadre.settings import EpisodesConfig
@@ -52,14 +51,14 @@ def test_intervals_by_hand() -> None:
     square = 1.96**2
     # 2 of 4, Wilson's: 0.5 -+ z / (4 + z^2) * sqrt(4 * 0.5 * 0.5 + z^2 / 4)
     half = 1.96 / (4 + square) * math.sqrt(1 + square / 4)
-    assert over_tasks([1.0, 0.0, 1.0, 0.0]) == pytest.approx((0.5, 0.5 - half, 0.5 + half))
+    assert interval_over_tasks([1.0, 0.0, 1.0, 0.0]) == pytest.approx((0.5, 0.5 - half, 0.5 + half))
     # rates of 1, 1 and 1/2: mean 5/6, squares 1/36 + 1/36 + 4/36
     centre, half = (2.5 + square / 2) / (3 + square), 1.96 / (3 + square) * math.sqrt(1 / 6 + square / 4)
-    assert over_tasks([1.0, 1.0, 0.5]) == pytest.approx((5 / 6, centre - half, centre + half))
+    assert interval_over_tasks([1.0, 1.0, 0.5]) == pytest.approx((5 / 6, centre - half, centre + half))
     # all alike: Wilson's of 3 in 3, which begins at 3 / (3 + 1.96^2), and its mirror
-    assert over_tasks([1.0, 1.0, 1.0]) == pytest.approx((1.0, 3 / (3 + 1.96**2), 1.0))
-    assert over_tasks([0.0, 0.0, 0.0]) == pytest.approx((0.0, 0.0, 1.96**2 / (3 + 1.96**2)))
-    assert over_tasks([0.25]) == (0.25, 0.0, 1.0)
+    assert interval_over_tasks([1.0, 1.0, 1.0]) == pytest.approx((1.0, 3 / (3 + 1.96**2), 1.0))
+    assert interval_over_tasks([0.0, 0.0, 0.0]) == pytest.approx((0.0, 0.0, 1.96**2 / (3 + 1.96**2)))
+    assert interval_over_tasks([0.25]) == (0.25, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.125, 0.5, 0.9, 1.0])
@@ -67,15 +66,15 @@ def test_no_interval_of_equal_values_has_width_zero(rate: float) -> None:
     """Mistake: twenty tasks of one rate have no spread, so that the rate of all tasks is known for certain."""
     widths = []
     for count in (2, 5, 20, 80, 2000):
-        value, low, high = over_tasks([rate] * count)
+        value, low, high = interval_over_tasks([rate] * count)
         assert 0.0 <= low <= value <= high <= 1.0
         assert value == pytest.approx(rate)
         widths.append(high - low)
     assert widths[0] > widths[1] > widths[2] > widths[3] > widths[4] > 0.0005
-    _, low, high = over_tasks([0.5] * 20)
+    _, low, high = interval_over_tasks([0.5] * 20)
     assert (low, high) == pytest.approx((0.5 - 1.96**2 / 2 / (20 + 1.96**2), 0.5 + 1.96**2 / 2 / (20 + 1.96**2)))
     # and one task that is a little different from the others does not make it certain either
-    _, nearly_low, nearly_high = over_tasks([0.5] * 19 + [0.51])
+    _, nearly_low, nearly_high = interval_over_tasks([0.5] * 19 + [0.51])
     assert nearly_high - nearly_low == pytest.approx(high - low, rel=0.01)
 
 
@@ -87,7 +86,7 @@ def test_intervals_cover_the_mean_as_often_as_they_say() -> None:
         for _ in range(400):
             rates = [generator.betavariate(alpha, beta) for _ in range(24)]
             played = [sum(generator.random() < rate for _ in range(8)) / 8 for rate in rates]
-            _, low, high = over_tasks(played)
+            _, low, high = interval_over_tasks(played)
             inside += low <= mean <= high
         assert inside >= (345 if alpha < beta else 370)
 
@@ -155,19 +154,19 @@ def test_an_episode_that_fails_is_one_that_is_not_solved() -> None:
 def test_means_that_are_no_rates_have_an_interval_around_them() -> None:
     """Mistake: bounds of 0 and 1 for the means of a reward of another scale."""
     # equal values: one task more, of the size of the largest, might move the mean by 2.5 / 21
-    assert over_tasks([2.5] * 20) == pytest.approx((2.5, 2.5 - 2.5 / 21, 2.5 + 2.5 / 21))
+    assert interval_over_tasks([2.5] * 20) == pytest.approx((2.5, 2.5 - 2.5 / 21, 2.5 + 2.5 / 21))
     # mean 1, deviation 2 of the sample, standard error 2 / sqrt(2), which is beyond the floor 3 / 3
     half = 1.96 * math.sqrt(8) / math.sqrt(2)
-    assert over_tasks([-1.0, 3.0]) == pytest.approx((1.0, 1.0 - half, 1.0 + half))
-    assert over_tasks([2.5]) == (2.5, -math.inf, math.inf)
-    assert over_tasks([1.0]) == (1.0, 0.0, 1.0)
+    assert interval_over_tasks([-1.0, 3.0]) == pytest.approx((1.0, 1.0 - half, 1.0 + half))
+    assert interval_over_tasks([2.5]) == (2.5, -math.inf, math.inf)
+    assert interval_over_tasks([1.0]) == (1.0, 0.0, 1.0)
 
 
 def test_a_rate_that_exceeds_one_by_rounding_is_a_rate() -> None:
-    assert over_tasks([1.0 + 2**-52] * 3) == over_tasks([1.0] * 3)
+    assert interval_over_tasks([1.0 + 2**-52] * 3) == interval_over_tasks([1.0] * 3)
 
 
 @pytest.mark.parametrize("values", [[], [0.5, math.nan], [math.inf]])
 def test_no_values_and_values_that_are_not_finite_have_no_interval(values: list[float]) -> None:
     with pytest.raises(ValueError, match=r"needs one or more finite values, one a task; got \["):
-        over_tasks(values)
+        interval_over_tasks(values)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from cadre.experiment import config
-from cadre.experiment.exact import as_field, figures
-from cadre.experiment.loaded_team import load_team
-from cadre.experiment.resolve import resolve
+from cadre.config.experiment import load
+from cadre.config.resolve import resolve
+from cadre.evaluation.evaluate import exact_field, exact_game_values
+from cadre.evaluation.loaded_team import load_team
 from tests.cli.calling import call
 from tests.games import Relay, scripted_team
 
@@ -24,20 +24,19 @@ pytest.importorskip("pyspiel", reason="the extra openspiel is not installed")
     ],
 )
 def test_the_model_of_games_plays_at_random(recipe: str, figure: str, low: float, high: float) -> None:
-    experiment = resolve(config.load(recipe))
+    experiment = resolve(load(recipe))
     loaded = load_team(experiment, None)
-    assert low < figures(loaded.team, experiment.env_spec)[figure] < high
+    assert low < exact_game_values(loaded.team, experiment.env_spec)[figure] < high
     loaded.close()
 
 
 def test_the_figures_are_those_of_the_prompts_that_the_roles_see() -> None:
     said = [f"team.prompts.player_{number}=Answer the second action." for number in range(2)]
-    plain, prompted = (resolve(config.load("tiny-hanabi", changes)).env_spec.choices() for changes in ([], said))
+    plain, prompted = (resolve(load("tiny-hanabi", changes)).env_spec.choices() for changes in ([], said))
     assert [one.observation.messages[-1] for one in prompted] == [one.observation.messages[-1] for one in plain]
     assert {one.observation.messages[0].content for one in prompted} == {"Answer the second action."}
     assert (
-        resolve(config.load("tiny-hanabi", ["algorithm={name: magrpo_central, k: 2}", "team=games"])).env_spec.choices()
-        == ()
+        resolve(load("tiny-hanabi", ["algorithm={name: magrpo_central, k: 2}", "team=games"])).env_spec.choices() == ()
     )
 
 
@@ -50,6 +49,6 @@ def test_eval_prints_them(tmp_path: Path) -> None:
 
 def test_others_have_none() -> None:
     team, _ = scripted_team(Relay, lambda request, index: "0")
-    experiment = resolve(config.load("plan-path"))
-    assert as_field(team, experiment.env_spec) == {}
-    assert as_field(team, resolve(config.load("kuhn-poker")).env_spec) == {}
+    experiment = resolve(load("plan-path"))
+    assert exact_field(team, experiment.env_spec) == {}
+    assert exact_field(team, resolve(load("kuhn-poker")).env_spec) == {}

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from cadre.config.resolve import resolve
 from cadre.engines.torch.group import GroupLearner
 from cadre.errors import ConfigError, EngineError
-from cadre.experiment import checkpoint, session
-from cadre.experiment.loaded_team import load_team
-from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run
+from cadre.evaluation.loaded_team import load_team
+from cadre.runs.folder import Run
+from cadre.training.checkpoint import latest_checkpoint, read_state
+from cadre.training.loop import run_training
 from cadre.types import Message, TrainingSequence
 from tests.experiment.test_loop import configured
 
@@ -36,7 +37,7 @@ def test_two_ranks_train_as_one_does_and_end_together(speaker: Path, tmp_path: P
     def start(ranks: int):
         chosen = configured(speaker, **goal, learner={"learning_rate": 1e-3, "ranks": ranks})
         run = Run.create(tmp_path / f"of-{ranks}", chosen)
-        team, _ = session.start(resolve(chosen), run, quiet)
+        team, _ = run_training(resolve(chosen), run, quiet)
         return team, run
 
     (alone, run_alone), (team, run) = start(1), start(2)
@@ -49,7 +50,7 @@ def test_two_ranks_train_as_one_does_and_end_together(speaker: Path, tmp_path: P
     after = [dict(engine.samplers["shared"].parameters("shared")) for engine in (alone, team, playing)]
     assert all(float((after[0][name] - after[1][name]).detach().abs().max()) < 1e-5 for name in after[0])
     assert all(after[1][name].equal(after[2][name]) for name in after[1])
-    assert checkpoint.read_state(checkpoint.latest(run.folder / "checkpoints")).step == 3
+    assert read_state(latest_checkpoint(run.folder / "checkpoints")).step == 3
 
     (learner,) = team.learners
     assert isinstance(learner, GroupLearner)

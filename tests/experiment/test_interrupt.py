@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from cadre.experiment.event_loop import run_to_end
-from cadre.experiment.interrupt import Interrupt
+from cadre.concurrency import run_coroutine
+from cadre.training.interrupt import Interrupt
 
 
 async def forever() -> None:
@@ -90,10 +90,10 @@ def test_outside_the_main_thread_there_are_no_signals() -> None:
 
 
 def test_a_coroutine_runs_to_its_end_beside_a_running_loop() -> None:
-    assert run_to_end(seven()) == 7
+    assert run_coroutine(seven()) == 7
 
     async def notebook() -> int:
-        return run_to_end(seven())
+        return run_coroutine(seven())
 
     assert asyncio.run(notebook()) == 7
 
@@ -109,7 +109,7 @@ def test_ctrl_c_beside_a_running_loop_asks_and_waits() -> None:
 
     async def notebook() -> str:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        return run_to_end(work(), interrupt)
+        return run_coroutine(work(), interrupt)
 
     before = signal.getsignal(signal.SIGINT)
     try:

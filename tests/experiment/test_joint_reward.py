@@ -9,7 +9,7 @@ from rich.console import Console
 from cadre.data.preferences import Pair
 from cadre.engines.torch.reward_training import Settings
 from cadre.envs.joint_policy import joint_prompt, joint_text
-from cadre.experiment import reward_model
+from cadre.training.reward_model import train_reward_model
 from cadre.types import Message, Observation
 from tests.engines import tiny
 from tests.experiment.test_loop import configured, play
@@ -29,7 +29,7 @@ def polite(count: int = 24) -> list[Pair]:
 def test_it_beats_chance_on_unseen_prompts_and_pays_the_team(tmp_path: Path, quiet: Console) -> None:
     model = tiny.build(tmp_path / "tiny")
     settings = Settings(steps=40, learning_rate=2e-3, validate=0.25, pairs=8)
-    report = reward_model.train(polite(), str(model), tmp_path / "judge", settings, lambda step, loss: None)
+    report = train_reward_model(polite(), str(model), tmp_path / "judge", settings, lambda step, loss: None)
     assert report is not None
     assert report.before < 0.9
     assert (report.prompts, report.margin) == ((1.0,) * 6, pytest.approx(6 / (6 + 1.96**2) - 0.5))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cadre.errors import RunError
-from cadre.experiment import jsonl
+from cadre.runs import jsonl
 
 
 def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_line_that_was_cut_off_is_never_read_and_the_next_takes_its_place(tmp_
 def test_a_cut_line_longer_than_a_block_is_found(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_text('{"step": 0}\n' + "x" * 1000)
-    assert jsonl.whole_length(path, block=7) == 12
+    assert jsonl.complete_length(path, block=7) == 12
 
 
 def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,11 +66,11 @@ def test_cutting_keeps_the_lines_before(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     for step in (0, 0, 1, 2, 1):
         jsonl.append(path, {"step": step})
-    jsonl.cut(path, lambda line: line["step"] >= 2)
+    jsonl.truncate(path, lambda line: line["step"] >= 2)
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 0, 1]
-    jsonl.cut(path, lambda line: False)
+    jsonl.truncate(path, lambda line: False)
     assert len(list(jsonl.records(path))) == 3
-    jsonl.cut(tmp_path / "none.jsonl", lambda line: True)
+    jsonl.truncate(tmp_path / "none.jsonl", lambda line: True)
 
 
 def test_what_is_no_number_is_null_for_every_reader(tmp_path: Path) -> None:

@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from cadre.errors import RunError
-from cadre.experiment.kept_trees import all_of, tree_of
-from cadre.experiment.trees import stream
-from cadre.experiment.trees.format import as_record
+from cadre.runs.kept_trees import append_tree, find_tree, read_all_trees, tree_to_json
 from cadre.types import Task, Tree
 from tests.advantages.trees import leaf, node
 
@@ -16,7 +14,7 @@ def kept(folder: Path, *steps: int) -> Path:
     """A run that kept a tree of each of these steps, and was cut off in writing another."""
     for place, step in enumerate(steps):
         tree = Tree(Task(str(place), {}), node(0, {"a": 1}, [leaf({"a": 0}, 1.0)]))
-        stream.append(folder, as_record(step, steps[:place].count(step), tree))
+        append_tree(folder, tree_to_json(step, steps[:place].count(step), tree))
     with (folder / "trees.jsonl").open("a") as file:
         file.write('{"step": 9, "ta')
     return folder
@@ -24,10 +22,10 @@ def kept(folder: Path, *steps: int) -> Path:
 
 def test_steps_count_from_one_and_trees_from_zero(tmp_path: Path) -> None:
     folder = kept(tmp_path, 0, 0, 1, 1)
-    assert tree_of(folder, 1)["task"]["id"] == "0"
-    assert tree_of(folder, 1, 1)["task"]["id"] == "1"
-    assert tree_of(folder, 2, 1)["task"]["id"] == "3"
-    assert [tree["task"]["id"] for tree in all_of(folder)] == ["0", "1", "2", "3"]
+    assert find_tree(folder, 1)["task"]["id"] == "0"
+    assert find_tree(folder, 1, 1)["task"]["id"] == "1"
+    assert find_tree(folder, 2, 1)["task"]["id"] == "3"
+    assert [tree["task"]["id"] for tree in read_all_trees(folder)] == ["0", "1", "2", "3"]
 
 
 @pytest.mark.parametrize(
@@ -40,9 +38,9 @@ def test_steps_count_from_one_and_trees_from_zero(tmp_path: Path) -> None:
 )
 def test_what_is_not_there_is_told(tmp_path: Path, steps: tuple[int, ...], step: int, number: int, wanted: str) -> None:
     with pytest.raises(RunError, match=wanted):
-        tree_of(kept(tmp_path, *steps), step, number)
+        find_tree(kept(tmp_path, *steps), step, number)
 
 
 def test_a_folder_without_trees(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"holds no trees.jsonl"):
-        tree_of(tmp_path, 1)
+        find_tree(tmp_path, 1)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cadre.errors import RunError
-from cadre.experiment.lock import RunLock
+from cadre.runs.folder import RunLock
 
-HOLD = "import sys, time; from pathlib import Path; from cadre.experiment.lock import RunLock\n"
+HOLD = "import sys, time; from pathlib import Path; from cadre.runs.folder import RunLock\n"
 HOLD += "with RunLock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
 
 

@@ -12,21 +12,22 @@ import pytest
 from rich.console import Console
 
 from cadre.algorithms import ALGORITHMS
+from cadre.config.experiment import Config, dump, parse
+from cadre.config.resolve import resolve
 from cadre.envs.spec import env_class
 from cadre.errors import ContractError, DivergedError, RunError
-from cadre.experiment import checkpoint, config, session
-from cadre.experiment.loop import pick
-from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run, new_folder
+from cadre.runs.folder import Run, new_folder
+from cadre.training.checkpoint import checkpoint_steps, latest_checkpoint
+from cadre.training.loop import pick_tasks, run_training
 from tests.coordination import experiment
 from tests.games import Moody
 
 HERE = Path(__file__).parents[1]
 
 
-def configured(model: Path, env: str = "Digit", policies: tuple[str, ...] = ("shared",), **sections) -> config.Config:
+def configured(model: Path, env: str = "Digit", policies: tuple[str, ...] = ("shared",), **sections) -> Config:
     roles = env_class(f"{HERE}/games.py:{env}").roles
-    return config.parse(
+    return parse(
         {
             "env": f"{HERE}/games.py:{env}",
             "team": {
@@ -43,16 +44,16 @@ def configured(model: Path, env: str = "Digit", policies: tuple[str, ...] = ("sh
     )
 
 
-def play(chosen: config.Config, folder: Path, console: Console, resume: bool = False):
+def play(chosen: Config, folder: Path, console: Console, resume: bool = False):
     """Train in `folder`; returns the team and the run."""
     experiment = resolve(chosen)
     run = Run(folder, chosen) if resume else Run.create(folder, chosen)
-    team, _ = session.start(experiment, run, console, resume)
+    team, _ = run_training(experiment, run, console, resume)
     return team, run
 
 
 def weights(folder: Path, policy: str) -> bytes:
-    return (checkpoint.latest(folder / "checkpoints") / policy / "model.safetensors").read_bytes()
+    return (latest_checkpoint(folder / "checkpoints") / policy / "model.safetensors").read_bytes()
 
 
 # In a game of one decision these are, to the last number, what others do that are trained here.
@@ -61,7 +62,7 @@ THE_SAME_HERE = {"grpo_by_role", "matpo", "arpo", "tree_grpo", "bpo"}
 
 @pytest.mark.parametrize("preset", sorted(ALGORITHMS.keys() - THE_SAME_HERE - {"custom"}))
 def test_two_roles_learn_to_agree(preset: str, tmp_path: Path, quiet: Console) -> None:
-    _, run = play(config.parse(experiment(preset, tmp_path)), tmp_path / "run", quiet)
+    _, run = play(parse(experiment(preset, tmp_path)), tmp_path / "run", quiet)
     before, after = run.evaluations()
     assert before["reward"] <= 0.5
     assert after["reward"] == 1.0
@@ -97,7 +98,7 @@ def test_each_policy_learns_from_its_own_roles_only(speaker: Path, tmp_path: Pat
     chosen = configured(speaker, "Pair", ("one", "two"))
     experiment = resolve(chosen)
     run = Run.create(tmp_path / "run", chosen)
-    session.start(experiment, run, quiet)
+    run_training(experiment, run, quiet)
     figures = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[0])
     assert figures["one/sequences"] == figures["two/sequences"] == 4 * 8
     assert figures["left/tokens"] > 0
@@ -121,14 +122,14 @@ def test_what_a_run_leaves_behind(speaker: Path, tmp_path: Path, quiet: Console)
     assert [tree["step"] for tree in trees] == [0, 0, 1, 1]
     assert len(trees[0]["nodes"][0]["samples"]["speaker"]) == 8
     assert list((run.folder / "tensorboard").glob("events*"))
-    assert checkpoint.steps(run.folder / "checkpoints") == [0, 2]
+    assert checkpoint_steps(run.folder / "checkpoints") == [0, 2]
     assert not list(run.folder.rglob("*.pt"))
 
 
 def test_tasks_come_in_epochs_without_repetition(speaker: Path) -> None:
     game = resolve(configured(speaker)).env_spec
-    first = [task.id for step in range(2) for task in pick(game.tasks("train"), 4, step, seed=0)]
-    second = [task.id for step in range(2, 4) for task in pick(game.tasks("train"), 4, step, seed=0)]
+    first = [task.id for step in range(2) for task in pick_tasks(game.tasks("train"), 4, step, seed=0)]
+    second = [task.id for step in range(2, 4) for task in pick_tasks(game.tasks("train"), 4, step, seed=0)]
     assert sorted(first) == sorted(second) == sorted(task.id for task in game.tasks("train"))
     assert first != second
 
@@ -136,7 +137,7 @@ def test_tasks_come_in_epochs_without_repetition(speaker: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_interrupting_saves_and_says_how_to_go_on(speaker: Path, tmp_path: Path) -> None:
     chosen = configured(speaker, train={"steps": 100_000, "tasks_per_step": 4})
-    (tmp_path / "digit.yaml").write_text(config.dump(chosen))
+    (tmp_path / "digit.yaml").write_text(dump(chosen))
     command = [sys.executable, "-m", "cadre", "train", "digit.yaml", "--run", "out"]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
@@ -151,7 +152,7 @@ def test_interrupting_saves_and_says_how_to_go_on(speaker: Path, tmp_path: Path)
     assert process.returncode == 130, printed
     assert "cadre train --run out --resume" in printed
     assert "Traceback" not in printed
-    saved = checkpoint.latest(tmp_path / "out" / "checkpoints")
+    saved = latest_checkpoint(tmp_path / "out" / "checkpoints")
     done = json.loads((saved / "state.json").read_text())["step"]
     assert done == metrics.read_text().count("\n") >= 3
     more = [*command, "--resume", f"train.steps={done + 2}"]
@@ -176,7 +177,7 @@ def test_a_step_that_was_too_long_is_found_at_once_and_the_last_good_checkpoint_
     chosen = configured(speaker, learner={"learning_rate": 1e10}, evaluate={"tasks": 0})
     with pytest.raises(DivergedError, match=r"log-probabilities after the update are not finite"):
         play(chosen, tmp_path / "run", quiet)
-    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [0]
+    assert checkpoint_steps(tmp_path / "run" / "checkpoints") == [0]
 
 
 def test_an_environment_that_fails_too_often_stops_the_run_saved_with_the_reason(
@@ -185,7 +186,7 @@ def test_an_environment_that_fails_too_often_stops_the_run_saved_with_the_reason
     chosen = configured(speaker, Moody.__name__, train={"steps": 9, "tasks_per_step": 4, "checkpoint_minutes": 0})
     with pytest.raises(ContractError, match=r"3 of 4 episodes failed .3 raised.; .* 50%.*in a mood at line"):
         play(chosen, tmp_path / "run", quiet)
-    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [0, 2]
+    assert checkpoint_steps(tmp_path / "run" / "checkpoints") == [0, 2]
     told = [json.loads(line) for line in (tmp_path / "run" / "failures.jsonl").read_text().splitlines()]
     assert {line["reason"] for line in told} == {"raised"}
     assert "Traceback" in told[0]["traceback"]

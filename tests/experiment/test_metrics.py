@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from cadre.advantages.credit import Credit
-from cadre.experiment import metrics
 from cadre.rollout.dynamic_sampling import Sampled
 from cadre.rollout.episodes import Failure
+from cadre.training import metrics
 from cadre.types import History, Node, Task, Tree
 from tests.advantages.trees import assign, inner, leaf, node
 
@@ -20,7 +20,7 @@ def test_the_share_of_groups_without_std_by_role() -> None:
         return Tree(Task("t", {}), node(0, {"tool": 2}, [leaf({"tool": 0}), inner({"tool": 1}, planner)]))
 
     groups = assign([planned(0.0, 1.0), planned(1.0, 1.0)], Credit("step", "node", "mean", "std"))
-    assert metrics.of_groups(groups) == pytest.approx(
+    assert metrics.group_metrics(groups) == pytest.approx(
         {
             "tool/groups_without_std": 1.0,
             "planner/groups_without_std": 0.5,
@@ -29,7 +29,7 @@ def test_the_share_of_groups_without_std_by_role() -> None:
             "planner/groups_without_std/1": 0.5,
         }
     )
-    assert metrics.of_groups([]) == {}
+    assert metrics.group_metrics([]) == {}
 
 
 def test_how_prompts_go_on_is_counted_a_decision() -> None:
@@ -39,23 +39,23 @@ def test_how_prompts_go_on_is_counted_a_decision() -> None:
         return replace(made, samples={"r": tuple(replace(sample, history=history) for sample in made.samples["r"])})
 
     root = told("first", told("clean", told("clean", told("new", told("realigned")))))
-    counted = metrics.of_trees([Tree(Task("t", {}), root)], 1.0)
+    counted = metrics.tree_metrics([Tree(Task("t", {}), root)], 1.0)
     assert counted["rollout/history_clean"] == 2
     assert counted["rollout/history_realigned"] == 1
     assert counted["rollout/history_new"] == 1
-    assert "rollout/history_new" not in metrics.of_trees([Tree(Task("t", {}), told("first"))], 1.0)
+    assert "rollout/history_new" not in metrics.tree_metrics([Tree(Task("t", {}), told("first"))], 1.0)
 
 
 def test_what_learners_say_is_by_policy_and_their_mismatch_by_role() -> None:
     said = {"shared": {"loss": 0.5, "mismatch/tool": 0.02, "mismatch/planner": 0.03}}
-    assert metrics.of_updates(said) == {"shared/loss": 0.5, "tool/mismatch": 0.02, "planner/mismatch": 0.03}
+    assert metrics.update_metrics(said) == {"shared/loss": 0.5, "tool/mismatch": 0.02, "planner/mismatch": 0.03}
 
 
 def test_divergence_is_a_share_of_the_trees_begun() -> None:
     """Two tasks; one of them diverged, was tried again, diverged again and was dropped: two of three trees."""
     tree = Tree(Task("a", {}), node(0, {"r": 1}, [leaf({"r": 0}, 0.0)]))
     dropped = Failure(Task("b", {}), "diverged", "asks for something else", "", dropped=True)
-    counted = metrics.of_failures(Sampled([tree], [dropped], retried=1, diverged=2))
+    counted = metrics.failure_metrics(Sampled([tree], [dropped], retried=1, diverged=2))
     assert counted["rollout/divergence_rate"] == pytest.approx(2 / 3)
     assert counted["rollout/failed/diverged"] == 0.5
 
@@ -64,5 +64,5 @@ def test_a_role_is_paid_while_others_act_too() -> None:
     """A game for two, one move each: the second move pays both, 1 and -1; each made one sample."""
     last = node(0, {"b": 1}, [leaf({"b": 0}, a=1.0, b=-1.0)])
     root = node(0, {"a": 1}, [inner({"a": 0}, last)])
-    counted = metrics.of_trees([Tree(Task("t", {}), root)], 1.0)
+    counted = metrics.tree_metrics([Tree(Task("t", {}), root)], 1.0)
     assert (counted["a/reward"], counted["b/reward"]) == (1.0, -1.0)

@@ -3,10 +3,10 @@
 import pytest
 
 from cadre.algorithms import ALGORITHMS
+from cadre.config.experiment import load
+from cadre.config.resolve import resolve, resolve_for_evaluation
+from cadre.config.warnings import find_training_warnings
 from cadre.errors import ConfigError
-from cadre.experiment import config
-from cadre.experiment.cautions import training_cautions
-from cadre.experiment.resolve import resolve, resolve_for_evaluation
 
 REFUSED = {
     *("at_grpo", "grpo", "grpo_by_role", "matpo", "flow_grpo", "m_grpo", "c3", "magrpo", "ma_rloo", "ma_remax"),
@@ -21,7 +21,7 @@ RECIPES = {name: f"plan-path-{name.replace('_', '-')}" for name in ("flow_grpo",
 
 def refused(*overrides: str, recipe: str = "plan-path") -> str:
     try:
-        resolve(config.load(recipe, overrides))
+        resolve(load(recipe, overrides))
     except ConfigError as error:
         return str(error)
     return ""
@@ -58,9 +58,9 @@ def test_what_is_compared_says_whether_one_is_enough(changes: list[str], is_refu
 
 
 def test_a_role_with_one_sample_beside_others_is_told_of() -> None:
-    experiment = resolve(config.load("plan-path", ["algorithm.k={tool: 1, planner: 4}"]))
-    assert any("tool has algorithm.k 1" in paragraph for paragraph in training_cautions(experiment))
+    experiment = resolve(load("plan-path", ["algorithm.k={tool: 1, planner: 4}"]))
+    assert any("tool has algorithm.k 1" in paragraph for paragraph in find_training_warnings(experiment))
 
 
 def test_nobody_learns_in_an_evaluation() -> None:
-    assert resolve_for_evaluation(config.load("plan-path", ["algorithm.k=1"])).policies
+    assert resolve_for_evaluation(load("plan-path", ["algorithm.k=1"])).policies

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from cadre.config.experiment import load
+from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
-from cadre.experiment import config
-from cadre.experiment.resolve import resolve
 
 TOY = """from cadre import Env, Message, Observation, Reward, Task
 class Toy(Env):
@@ -46,7 +46,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(("env", "file"), [("toy.py:Toy", "toy.py"), ("pkg.envs:Toy", "pkg/envs.py")])
 def test_a_recipe_names_files_from_its_own_folder(env: str, file: str, project: Path) -> None:
     (project / "toy.yaml").write_text(RECIPE.format(env=env, notes="notes.csv"))
-    chosen = resolve(config.load("../project/toy.yaml")).config
+    chosen = resolve(load("../project/toy.yaml")).config
     assert chosen.env == f"{project}/{file}:Toy"
     assert chosen.settings == {"notes": f"{project}/notes.csv"}
     assert chosen.algorithm.scale == f"{project}/own.py:scale"
@@ -54,7 +54,7 @@ def test_a_recipe_names_files_from_its_own_folder(env: str, file: str, project: 
 
 def test_the_command_line_names_files_from_the_current_folder(project: Path) -> None:
     Path("mine.csv").write_text("a\n")
-    chosen = config.load("../project/toy.yaml", ["settings.notes=mine.csv", "env=../project/pkg/envs.py:Toy"])
+    chosen = load("../project/toy.yaml", ["settings.notes=mine.csv", "env=../project/pkg/envs.py:Toy"])
     assert chosen.settings == {"notes": str(Path("mine.csv").absolute())}
     assert chosen.env == f"{Path.cwd()}/../project/pkg/envs.py:Toy"
 
@@ -64,20 +64,20 @@ def test_what_is_in_the_current_folder_alone_is_taken_with_a_warning(
 ) -> None:
     (project / "notes.csv").rename("notes.csv")
     with caplog.at_level(logging.WARNING):
-        assert config.load("../project/toy.yaml").settings == {"notes": str(Path("notes.csv").absolute())}
+        assert load("../project/toy.yaml").settings == {"notes": str(Path("notes.csv").absolute())}
     assert "settings.notes: notes.csv is meant from the folder of the file, where it is not" in caplog.text
 
 
 def test_what_is_in_both_is_that_of_the_recipe_with_a_warning(project: Path, caplog: pytest.LogCaptureFixture) -> None:
     Path("notes.csv").write_text("other\n")
-    assert config.load("../project/toy.yaml").settings == {"notes": f"{project}/notes.csv"}
+    assert load("../project/toy.yaml").settings == {"notes": f"{project}/notes.csv"}
     assert "is not meant any more" in caplog.text
 
 
 def test_what_is_nowhere_is_said_with_the_folder(project: Path) -> None:
     (project / "toy.py").unlink()
     with pytest.raises(ConfigError, match=f"there is no file {project}/toy.py"):
-        resolve(config.load("../project/toy.yaml"))
+        resolve(load("../project/toy.yaml"))
 
 
 @pytest.mark.parametrize("text", ["compact", "a plan. Then more", "1.5", "notes", "e.g. this"])
@@ -85,4 +85,4 @@ def test_texts_that_are_no_paths_stay(text: str, project: Path) -> None:
     (project / "notes").mkdir()
     (project / "compact").write_text("")
     (project / "toy.yaml").write_text(RECIPE.format(env="toy.py:Toy", notes=f"'{text}'"))
-    assert config.load("../project/toy.yaml").settings == {"notes": text}
+    assert load("../project/toy.yaml").settings == {"notes": text}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from cadre.config.experiment import parse
+from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
-from cadre.experiment import config
-from cadre.experiment.resolve import resolve
 from tests.envs.adapters.test_program import AGENTS, ROLES
 
 
@@ -20,7 +20,7 @@ def resolved(folder: Path, algorithm: Any, **settings: Any) -> Any:
     given = {"run": f"{AGENTS}:odd", "roles": ROLES, "tasks": str(tasks), "held_out": 0.0, **settings}
     team = {"policies": {"shared": "seed"}, "roles": dict.fromkeys(ROLES, "shared")}
     chosen = {"env": "program", "settings": given, "team": team, "algorithm": algorithm, "evaluate": {"tasks": 0}}
-    return resolve(config.parse(chosen))
+    return resolve(parse(chosen))
 
 
 @pytest.mark.parametrize("algorithm", ["at_grpo", "magrpo", "tree_rl", {"name": "at_grpo", "k": [1, 4]}])

@@ -5,8 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from cadre.experiment.progress import Progress, duration
-from cadre.experiment.report import Report
+from cadre.config.dry_run import format_seconds
+from cadre.evaluation.evaluate import Report
+from cadre.runs.progress import Progress
 
 
 def test_time_left_by_steps() -> None:
@@ -101,4 +102,4 @@ def test_an_evaluation_is_a_line_in_words() -> None:
 
 @pytest.mark.parametrize(("seconds", "words"), [(0, "0 s"), (99, "99 s"), (720, "12 min"), (12_600, "3.5 h")])
 def test_durations(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+    assert format_seconds(seconds) == words

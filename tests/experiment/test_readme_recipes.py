@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre.experiment import config
+from cadre.config.experiment import load
 from tests.cli.calling import call
 from tests.engines import tiny
 
@@ -17,7 +17,7 @@ SMALL = ("sampling.max_tokens=8", "algorithm.k=2", "train.steps=1", "train.tasks
 
 @pytest.mark.parametrize("recipe", NAMED)
 def test_one_step(recipe: str, tmp_path: Path) -> None:
-    models = {policy.model for policy in config.load(recipe).team.policies.values()}
+    models = {policy.model for policy in load(recipe).team.policies.values()}
     real = any("Qwen3" in model for model in models)
     folder = tiny.build(tmp_path / "tiny", "qwen3", max_position_embeddings=4096) if real else "seed"
     changes = [f"team.policies.*.model={folder}", "team.policies.*.dtype=float32", "evaluate.tasks=1", *SMALL]

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from cadre.config.dry_run import estimate_resources, format_estimate, total_bytes
+from cadre.config.experiment import load, parse
+from cadre.config.recipes import LEVELS, RealRecipe, compose_recipe, read_recipe, real_tasks, recipes, task_variants
+from cadre.config.resolve import resolve
 from cadre.engines.torch.base import device_memory
 from cadre.engines.torch.estimate import activations, sizes, speed
 from cadre.engines.torch.sampling.batch_memory import SequenceMemory
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
-from cadre.experiment import config, dry_run, outlook
-from cadre.experiment.recipes import LEVELS, RealRecipe, composed, forms, read_recipe, real_tasks, recipes
-from cadre.experiment.resolve import resolve
 from cadre.plugins import environments
 from cadre.settings import PolicyConfig
 from cadre.settings.known_models import KNOWN_MODELS
@@ -23,13 +24,15 @@ from tests.envs.playing import source
 
 SIMULATED = pytest.mark.skipif(shutil.which("vvp") is None, reason="Icarus Verilog (package iverilog) is not here")
 TASKS = [
-    pytest.param(form, marks=SIMULATED) if task == "verilog" else form for task in real_tasks() for form in forms(task)
+    pytest.param(form, marks=SIMULATED) if task == "verilog" else form
+    for task in real_tasks()
+    for form in task_variants(task)
 ]
 FEWER = {"pairs-humaneval": 1, "pairs-coophumaneval": 1}
 
 
 def real(name: str) -> RealRecipe:
-    recipe = composed(name)
+    recipe = compose_recipe(name)
     assert recipe is not None
     return recipe
 
@@ -44,7 +47,7 @@ def changes(task: str) -> Iterator[str]:
 
 
 def forms_of(task: str) -> str:
-    return next(env for name in real_tasks() for form, env in forms(name).items() if form == task)
+    return next(env for name in real_tasks() for form, env in task_variants(name).items() if form == task)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -52,7 +55,7 @@ def test_every_task_with_every_model_at_every_level(task: str) -> None:
     given = list(changes(task))
     for place, model in enumerate(KNOWN_MODELS):
         for level in LEVELS:
-            chosen = config.load(f"{task}-{model}-{level}", given)
+            chosen = load(f"{task}-{model}-{level}", given)
             named = {policy.model for policy in chosen.team.policies.values()}
             assert named == {KNOWN_MODELS[model].hub}
             assert len(chosen.team.policies) == (1 if level == "L0" else len(chosen.team.roles))
@@ -68,10 +71,10 @@ def test_a_dry_run_of_every_task(task: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sizes, "measure", lambda model, policy: small)
     monkeypatch.setattr(activations, "activations", lambda *arguments: 1)
     monkeypatch.setattr(speed, "measured", lambda device, dtype, vectors: vectors * 1e-12)
-    chosen = config.load(f"{task}-qwen3-0.6b", list(changes(task)))
-    found = dry_run.look(chosen)
+    chosen = load(f"{task}-qwen3-0.6b", list(changes(task)))
+    found = estimate_resources(chosen)
     assert set(found.samples) == set(chosen.team.roles)
-    assert len(list(outlook.lines(found))) > 4
+    assert len(list(format_estimate(found))) > 4
 
 
 @pytest.mark.parametrize("ending", ["qwen3-0.6b-L0", "qwen3-1.7b-L2", "qwen2.5-coder-3b-L2", "qwen3-8b-L1"])
@@ -81,10 +84,10 @@ def test_it_fits_the_card_of_its_first_line(ending: str, monkeypatch: pytest.Mon
     there = int(recipe.card * 0.97e9)
     monkeypatch.setattr(speed, "measured", lambda device, dtype, vectors: vectors * 1e-12)
     monkeypatch.setattr(device_memory, "total_and_free", lambda device: (there, there))
-    found = dry_run.look(config.load(f"plan-path-{ending}"))
+    found = estimate_resources(load(f"plan-path-{ending}"))
     beside = max(policy.activations + policy.scores for policy in found.policies.values())
     sampling = max(policy.memory for policy in found.policies.values())
-    assert outlook.total(found) + max(beside, sampling) <= there
+    assert total_bytes(found) + max(beside, sampling) <= there
     assert min(policy.at_once for policy in found.policies.values()) >= 1
     assert f"for one card of {recipe.card} GB" in recipe.text().splitlines()[0]
 
@@ -115,30 +118,32 @@ def test_gigabytes_by_hand() -> None:
 def test_what_is_listed_reads_back_as_what_is_trained() -> None:
     done = call("list", "plan-path-solo-qwen3-8b-L1")
     assert done.code == 0
-    assert config.parse(yaml.safe_load(done.out)) == config.load("plan-path-solo-qwen3-8b-L1")
+    assert parse(yaml.safe_load(done.out)) == load("plan-path-solo-qwen3-8b-L1")
     assert "env: plan-path-solo" in done.out
     assert done.out.count("\n") < 20
 
 
 def test_the_papers_settings() -> None:
-    chosen = config.load("sokoban-qwen3-8b")
+    chosen = load("sokoban-qwen3-8b")
     assert (chosen.algorithm.name, chosen.algorithm.k, chosen.algorithm.alpha) == ("at_grpo", 4, 1.0)
     assert chosen.train.tasks_per_step // chosen.learner.minibatches == 64
     assert (chosen.learner.learning_rate, chosen.sampling.max_tokens) == (1e-6, 4096)
-    assert config.load("sokoban-qwen3-8b-L1").learner.learning_rate == 1e-5
+    assert load("sokoban-qwen3-8b-L1").learner.learning_rate == 1e-5
 
 
 def test_a_file_comes_before_a_composition_of_the_same_name() -> None:
     name = "plan-path-qwen2.5-coder-0.5b"
     assert name in recipes()
-    assert config.load(name).sampling.max_tokens == 512
-    assert config.load(f"{name}-L2").sampling.max_tokens == 4096
+    assert load(name).sampling.max_tokens == 512
+    assert load(f"{name}-L2").sampling.max_tokens == 4096
 
 
 def test_every_form_is_an_environment() -> None:
     played = {name for name in environments() if name.startswith("plan-path")}
-    assert set(forms("plan-path").values()) == played - {"plan-path-picture"}  # which a model of text cannot see
-    assert forms("pairs-mbpp")["pairs-mbpp"] == "pairs"
+    assert set(task_variants("plan-path").values()) == played - {
+        "plan-path-picture"
+    }  # which a model of text cannot see
+    assert task_variants("pairs-mbpp")["pairs-mbpp"] == "pairs"
 
 
 @pytest.mark.parametrize(
@@ -157,10 +162,10 @@ def test_a_name_that_is_nearly_a_composition_is_refused_with_the_nearest(wrong: 
 
 def test_a_task_that_there_is_not_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"'plan-pth' is no task .* Did you mean plan-path\?"):
-        config.load("plan-pth-qwen3-8b-L1")
+        load("plan-pth-qwen3-8b-L1")
     with pytest.raises(ConfigError, match="neither a bundled recipe nor a file"):
-        config.load("plan-path-qwen3-80b")
-    assert composed("plan-path") is None
+        load("plan-path-qwen3-80b")
+    assert compose_recipe("plan-path") is None
     assert dataclasses.asdict(real("maths-qwen3-4b-L0")) == {
         "task": "maths",
         "env": "maths",

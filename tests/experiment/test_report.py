@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from cadre.experiment import metrics
-from cadre.experiment.report import mean_parts, summarise
+from cadre.evaluation.evaluate import mean_parts, summarize
+from cadre.training import metrics
 from cadre.types import Branch, Node, Reward, Task, Tree
 from tests.advantages.trees import node
 
@@ -24,13 +24,13 @@ def draft_then_tests() -> Node:
 
 
 def test_a_draft_that_is_not_judged_says_nothing() -> None:
-    assert summarise([tree(draft_then_tests())], 1, 0).parts == {"tests": 0.5}
+    assert summarize([tree(draft_then_tests())], 1, 0).parts == {"tests": 0.5}
 
 
 def test_episodes_weigh_alike_however_long_they_are() -> None:
     short = node(0, {"coder": 1}, [branch({"tests": 1.0, "builds": 0.1})])
     long = node(0, {"coder": 1}, [branch({"tests": 0.0}, node(1, {"coder": 1}, [branch({"tests": 0.5})]))])
-    parts = summarise([tree(long), tree(short)], 2, 0).parts
+    parts = summarize([tree(long), tree(short)], 2, 0).parts
     assert parts == pytest.approx({"tests": (0.25 + 1.0) / 2, "builds": 0.05})
 
 
@@ -57,7 +57,7 @@ def test_the_metrics_of_a_step_count_siblings_that_were_left_behind() -> None:
     below = node(1, {"coder": 1}, [branch({"tests": 0.5})])
     left_behind = replace(branch({"tests": 1.0}), choice={"coder": 1}, selected=False)
     trees = [tree(node(0, {"coder": 2}, [branch({}, below), left_behind]))]
-    assert metrics.of_trees(trees, alpha=1.0)["parts/tests"] == pytest.approx((0.5 + 1.0) / 2)
+    assert metrics.tree_metrics(trees, alpha=1.0)["parts/tests"] == pytest.approx((0.5 + 1.0) / 2)
 
 
 def test_no_parts_at_all() -> None:

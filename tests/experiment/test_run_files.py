@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from cadre.config.paths import find_roots
 from cadre.engines.torch.learning.divergence import diverged
 from cadre.errors import RunError
-from cadre.experiment import in_flight, jsonl
-from cadre.experiment.in_flight import StepSample
-from cadre.experiment.paths import roots_of
-from cadre.experiment.run_directory import Run
 from cadre.rollout.dynamic_sampling import Sampled
 from cadre.rollout.episodes import Failure
+from cadre.runs import jsonl
+from cadre.runs.folder import Run
+from cadre.training.asynchronous import PENDING_STEPS, SampledStep, read_sampled_steps, write_sampled_steps
 from cadre.types import Task, TrainingSequence
 from tests.cli.calling import call
 from tests.experiment.test_loop import configured
@@ -55,7 +55,7 @@ def run(speaker: Path, tmp_path: Path) -> Run:
 @pytest.mark.parametrize("kind", ["pipe", "device", "large", "deep", "list", "numbers"])
 def test_where_a_run_was_begun_is_read_up_to_a_size(kind: str, run: Run) -> None:
     path = run.folder / "command.json"
-    assert roots_of(run.folder) is not None
+    assert find_roots(run.folder) is not None
     path.unlink()
     if kind == "pipe":
         os.mkfifo(path)
@@ -67,7 +67,7 @@ def test_where_a_run_was_begun_is_read_up_to_a_size(kind: str, run: Run) -> None
     else:
         texts = {"deep": "[" * 200_000, "list": "[]", "numbers": '{"root": 1, "run": 2}'}
         path.write_text(texts[kind])
-    assert roots_of(run.folder) is None
+    assert find_roots(run.folder) is None
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "large"])
@@ -111,7 +111,7 @@ def test_metrics_that_would_fill_the_memory_are_refused_where_they_are_read_at_o
 
 def test_what_goes_through_them_line_by_line_holds_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a run that is resumed does: it may be as long as it likes."""
-    monkeypatch.setattr(jsonl, "WHOLE", 100)
+    monkeypatch.setattr(jsonl, "MAX_BYTES", 100)
     for step in range(9):
         run.log(step, {"rollout/tokens": 2.0})
     with pytest.raises(RunError, match="expected at most 100 bytes"):
@@ -138,9 +138,9 @@ def test_trackers_are_told_an_evaluation_before_the_step_of_its_number(
 def test_steps_in_flight_are_json_and_come_back_number_for_number(tmp_path: Path) -> None:
     data = {"a": math.inf, "b": [-math.inf, 1.5, {"c": math.nan}], "number that is not finite": "nan", "d": 2}
     failed = Failure(Task("t", data), "raised", "ValueError", "Traceback", True)
-    in_flight.write(tmp_path, (StepSample(3, Sampled([], [failed], 2), 0.25),))
-    strict((tmp_path / in_flight.FILE).read_text())
-    ((back,),) = [step.sampled.failures for step in in_flight.read(tmp_path)]
+    write_sampled_steps(tmp_path, (SampledStep(3, Sampled([], [failed], 2), 0.25),))
+    strict((tmp_path / PENDING_STEPS).read_text())
+    ((back,),) = [step.sampled.failures for step in read_sampled_steps(tmp_path)]
     assert repr(back.task.data) == repr(data)
 
 

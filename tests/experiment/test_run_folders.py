@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from cadre.config.experiment import load
 from cadre.errors import TakenError
-from cadre.experiment import checkpoint, config
-from cadre.experiment.run_directory import Run, in_new_folder
+from cadre.runs.folder import Run, create_in_free_folder
+from cadre.training.checkpoint import checkpoint_steps
 from tests.cli.calling import call
 from tests.experiment.test_loop import HERE, configured
 
@@ -48,7 +49,7 @@ def test_runs_that_begin_together_never_share_a_folder(
         def create(folder: Path) -> Run:
             return Run.create(folder, chosen[number], "digit", [f"train.steps={number + 1}"])
 
-        run = in_new_folder(None, "digit.yaml", create)
+        run = create_in_free_folder(None, "digit.yaml", create)
         return str(run.folder), Run.open(run.folder).config.train.steps
 
     found = at_once(begin)
@@ -129,7 +130,7 @@ def test_a_run_that_was_moved_goes_on_from_wherever_it_is_called(
     run = "../link" if named == "a-link" else "../b"
     done = call("train", *recipe, "--run", run, "--resume", "train.steps=3")
     assert done.code == 0, done.err
-    assert checkpoint.steps(away / "b" / "checkpoints")[-1] == 3
+    assert checkpoint_steps(away / "b" / "checkpoints")[-1] == 3
     assert json.loads((away / "b" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 2
     assert not list((away / "b").glob("config-*.yaml"))
 
@@ -144,4 +145,4 @@ def test_a_run_that_was_moved_with_all_of_its_project_goes_on(
     done = call("train", *recipe, "--run", "runs/a", "--resume", "train.steps=3")
     assert done.code == 0, done.err
     assert call("eval", "runs/a", "--tasks", "1").code == 0
-    assert config.load("runs/a/config.yaml").train.steps == 3
+    assert load("runs/a/config.yaml").train.steps == 3

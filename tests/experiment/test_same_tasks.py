@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from cadre.config.experiment import Config, load, parse
+from cadre.config.resolve import resolve
 from cadre.env import GeneratedTasks
 from cadre.errors import RunError
-from cadre.experiment import config, session
-from cadre.experiment.resolve import resolve
-from cadre.experiment.resume import reopened
-from cadre.experiment.run_directory import Run
-from cadre.experiment.same_tasks import _digest, digests
+from cadre.runs.folder import Run
+from cadre.runs.resume import _digest_tasks, open_to_resume, task_digests
+from cadre.training.loop import run_training
 from cadre.types import Task
 from tests.experiment.test_loop import configured
 
@@ -26,12 +26,12 @@ def written(file: Path, answers: list[str], time: int) -> str:
     return str(file)
 
 
-def maths(speaker: Path, train: str, test: str, **sections) -> config.Config:
+def maths(speaker: Path, train: str, test: str, **sections) -> Config:
     settings = {"train": train, "test": test}
     trained = {"steps": 1, "tasks_per_step": 1}
     team = {"policies": {"agent": str(speaker)}, "roles": {"agent": "agent"}}
     algorithm = {"name": "grpo", "k": 2}
-    return config.parse(
+    return parse(
         {
             "env": "maths-solo",
             "settings": settings,
@@ -45,9 +45,9 @@ def maths(speaker: Path, train: str, test: str, **sections) -> config.Config:
     )
 
 
-def start(chosen: config.Config, folder: Path, console: Console, resume: bool = False, force: bool = False) -> None:
+def start(chosen: Config, folder: Path, console: Console, resume: bool = False, force: bool = False) -> None:
     run = Run.open(folder) if resume else Run.create(folder, chosen)
-    team, _ = session.start(resolve(chosen), run, console, resume, force)
+    team, _ = run_training(resolve(chosen), run, console, resume, force)
     team.close()
 
 
@@ -74,23 +74,23 @@ def test_held_out_tasks_that_settings_change_are_no_other_data(speaker: Path, tm
     (tmp_path / "1.jsonl").write_text('{"question": "Who? 1", "answer": "1"}\n')
     (tmp_path / "2.jsonl").write_text('{"question": "Who? 2", "answer": "1"}\n')
     start(maths(speaker, train, files[0]), tmp_path / "run", quiet)
-    other = reopened(tmp_path / "run", overrides=[f"evaluate.settings.test={files[1]}"])
-    team, _ = session.start(resolve(other.config), other, quiet, True)
+    other = open_to_resume(tmp_path / "run", overrides=[f"evaluate.settings.test={files[1]}"])
+    team, _ = run_training(resolve(other.config), other, quiet, True)
     team.close()
 
 
 def test_what_is_made_by_rule_has_no_digest(speaker: Path) -> None:
-    assert digests(resolve(configured(speaker))).keys() <= {"train", "test"}
-    chosen = config.load("plan-path")
-    assert digests(resolve(chosen)) == {}
+    assert task_digests(resolve(configured(speaker))).keys() <= {"train", "test"}
+    chosen = load("plan-path")
+    assert task_digests(resolve(chosen)) == {}
 
 
 def test_a_digest_is_of_what_tasks_hold_and_of_their_order() -> None:
     one, two = Task("1", {"a": [1, "x"], "b": {"y", "z"}}), Task("2", {1: b"x", "a": 2j, (1, 2): None})
-    assert _digest([one, two]) == _digest([Task("1", {"b": {"z", "y"}, "a": (1, "x")}), two])
+    assert _digest_tasks([one, two]) == _digest_tasks([Task("1", {"b": {"z", "y"}, "a": (1, "x")}), two])
     others = [[two, one], [one], [Task("3", one.data), two], [Task("1", {**one.data, "a": [1, "y"]}), two]]
-    assert len({_digest(tasks) for tasks in others} | {_digest([one, two])}) == 5
-    assert _digest([Task("1", {"held": object()})]) == _digest([Task("1", {"held": object()})])
-    assert _digest(GeneratedTasks(2, lambda index: {"n": index}, "t", read=True)) == _digest(
+    assert len({_digest_tasks(tasks) for tasks in others} | {_digest_tasks([one, two])}) == 5
+    assert _digest_tasks([Task("1", {"held": object()})]) == _digest_tasks([Task("1", {"held": object()})])
+    assert _digest_tasks(GeneratedTasks(2, lambda index: {"n": index}, "t", read=True)) == _digest_tasks(
         [Task("t-0", {"n": 0}), Task("t-1", {"n": 1})]
     )

@@ -9,11 +9,12 @@ import pytest
 import torch
 from rich.console import Console
 
+from cadre.config.engines import build_team, cuda_graphs_setting, make_engine_spec, measured_sampling_memory
+from cadre.config.experiment import group_policies
+from cadre.config.resolve import resolve
 from cadre.engines.torch.base import device_memory, loading
 from cadre.engines.torch.engine import graphs_for
 from cadre.errors import EngineError
-from cadre.experiment import bases, build
-from cadre.experiment.resolve import resolve
 from cadre.settings import PolicyConfig
 from tests.experiment.test_loop import configured, play
 
@@ -34,8 +35,8 @@ def test_by_the_device_or_as_set(speaker: Path, monkeypatch: pytest.MonkeyPatch)
     has(monkeypatch, 32.1)
     found = []
     for policies, sampling in ((("p",), {}), (("p", "q"), {}), (("p", "q"), {"memory": 1.5})):
-        team = build.build_team(resolve(configured(speaker, "Pair", policies, sampling={"max_tokens": 2, **sampling})))
-        found.append(build.sampling_memory(team))
+        team = build_team(resolve(configured(speaker, "Pair", policies, sampling={"max_tokens": 2, **sampling})))
+        found.append(measured_sampling_memory(team))
         for engine in {*team.samplers.values()}:
             engine.close()
     assert found == [{"p": 8.0}, {"p": 4.0, "q": 4.0}, {"p": 1.5, "q": 1.5}]
@@ -55,16 +56,16 @@ def test_by_the_device_or_as_set(speaker: Path, monkeypatch: pytest.MonkeyPatch)
 def test_samplers_of_a_cluster_share_what_is_not_their_own(speaker: Path, cluster: dict | None, sharing: int) -> None:
     """Two base models that are trained, on the processor or each with its learner on one card; or with cards each."""
     experiment = resolve(configured(speaker, "Pair", ("p", "q"), cluster=cluster))
-    for names in bases.engines_of(experiment):
-        assert bases.base_of(experiment, names, None, None).engine.sharing == sharing
+    for names in group_policies(experiment):
+        assert make_engine_spec(experiment, names, None, None).engine.sharing == sharing
 
 
 def test_policies_of_one_base_take_the_least(speaker: Path) -> None:
     frozen = {"model": str(speaker), "frozen": True}
     policies = {"p": {"model": str(speaker), "lora": {"rank": 2}, "sampling": {"memory": 2}}, "q": frozen}
     team = {"policies": policies, "roles": {"left": "p", "right": "q"}}
-    built = build.build_team(resolve(configured(speaker, "Pair", team=team, sampling={"memory": 3, "max_tokens": 2})))
-    assert build.sampling_memory(built) == {"p": 2.0, "q": 2.0}
+    built = build_team(resolve(configured(speaker, "Pair", team=team, sampling={"memory": 3, "max_tokens": 2})))
+    assert measured_sampling_memory(built) == {"p": 2.0, "q": 2.0}
     built.samplers["p"].close()
 
 
@@ -73,7 +74,7 @@ def test_graphs_are_refused_on_a_cpu_before_a_model_is_loaded(speaker: Path, mon
     team = {"policies": {"p": {"model": str(speaker), "device": "cpu"}}, "roles": {"left": "p", "right": "p"}}
     chosen = configured(speaker, "Pair", team=team, sampling={"max_tokens": 2, "graphs": True})
     with pytest.raises(EngineError, match=r"sampling\.graphs: got true, and p would be on the CPU"):
-        build.build_team(resolve(chosen))
+        build_team(resolve(chosen))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_graphs_are_as_the_policies_say(speaker: Path, team: bool | None, policy
     policies = {"p": {"model": str(speaker), "sampling": own}, "q": {"model": str(speaker)}}
     roles = {"policies": policies, "roles": {"left": "p", "right": "q"}}
     resolved = resolve(configured(speaker, "Pair", team=roles, sampling={"max_tokens": 2, "graphs": team}))
-    assert bases.graphs_setting(resolved, ["p"]) is chosen
+    assert cuda_graphs_setting(resolved, ["p"]) is chosen
 
 
 def test_graphs_are_usual_on_a_card(monkeypatch: pytest.MonkeyPatch) -> None:

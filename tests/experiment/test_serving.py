@@ -10,7 +10,7 @@ import pytest
 
 import cadre
 from cadre.errors import DivergedError, EngineError
-from cadre.experiment.serving import models_of, serve
+from cadre.evaluation.serving import serve, served_models
 from cadre.rollout import walk
 from tests.engines import tiny
 from tests.envs.adapters import agents
@@ -33,7 +33,7 @@ def loaded(tmp_path):
 
 def test_a_program_does_outside_as_in_an_evaluation(loaded):
     evaluated = {tree.task.id: tree for tree in (loaded.play(number) for number in range(4))}
-    server, session = serve(loaded.team.greedy(), models_of(loaded.experiment))
+    server, session = serve(loaded.team.greedy(), served_models(loaded.experiment))
     try:
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=session.key)
         for tree in evaluated.values():
@@ -62,7 +62,7 @@ def test_a_call_that_failed_once_may_be_answered_when_it_is_made_again(loaded, m
         return await sample(self, seen, *given)
 
     monkeypatch.setattr(type(team), "sample", once)
-    server, session = serve(team, models_of(loaded.experiment))
+    server, session = serve(team, served_models(loaded.experiment))
     try:
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=session.key, max_retries=0, timeout=20)
         with pytest.raises(openai.InternalServerError) as refused:
@@ -86,7 +86,7 @@ def test_one_call_that_fails_leaves_no_other_waiting(loaded, monkeypatch):
         return await sample(self, seen, *given)
 
     monkeypatch.setattr(type(team), "sample", failed)
-    server, session = serve(team, models_of(loaded.experiment))
+    server, session = serve(team, served_models(loaded.experiment))
     try:
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=session.key, max_retries=0, timeout=20)
 

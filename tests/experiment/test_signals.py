@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from cadre.experiment import checkpoint, config
-from cadre.experiment.interrupt import Interrupt
+from cadre.config.experiment import dump
+from cadre.training.checkpoint import latest_checkpoint
+from cadre.training.interrupt import Interrupt
 from tests.experiment.test_loop import configured
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -28,22 +29,22 @@ PLAIN = "from cadre.cli import main; main()"
 # A save takes two seconds, and writes a file when it has begun.
 SLOW = """
 import time
-from cadre.experiment import checkpoint
-save = checkpoint.sealed.write
+from cadre.training import checkpoint
+save = checkpoint.write_with_manifest
 def slow(final, fill):
     def filling(partial):
         open("saving", "a").write("begun ")
         time.sleep(2)
         fill(partial)
     return save(final, filling if final.name != "step-000000" else fill)
-checkpoint.sealed.write = slow
+checkpoint.write_with_manifest = slow
 """
 
 
 def begun(model: Path, folder: Path, code: str = PLAIN, **options: Any) -> subprocess.Popen[str]:
     """A training without end, once it has made three steps."""
     chosen = configured(model, train={"steps": 100_000, "tasks_per_step": 4}, evaluate={"tasks": 0})
-    (folder / "digit.yaml").write_text(config.dump(chosen))
+    (folder / "digit.yaml").write_text(dump(chosen))
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | options
     process = subprocess.Popen(
         [sys.executable, "-c", code, *COMMAND],
@@ -69,7 +70,7 @@ def steps_logged(folder: Path) -> int:
 
 
 def steps_saved(folder: Path) -> int:
-    saved = checkpoint.latest(folder / "out" / "checkpoints")
+    saved = latest_checkpoint(folder / "out" / "checkpoints")
     return int(json.loads((saved / "state.json").read_text())["step"])
 
 

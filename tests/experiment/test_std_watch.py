@@ -5,15 +5,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cadre.experiment import session
-from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run
-from cadre.experiment.std_watch import StdWatch
+from cadre.config.resolve import resolve
+from cadre.runs.folder import Run
+from cadre.training.loop import ZeroVarianceMonitor, run_training
 from tests.experiment.test_loop import configured
 
 
 def test_only_a_row_of_such_steps_counts_and_every_role_is_told_of_once() -> None:
-    watch = StdWatch(patience=3)
+    watch = ZeroVarianceMonitor(patience=3)
     shares = [1.0, 1.0, 0.9, 1.0, 1.0, 1.0, 1.0, 0.5, 1.0, 1.0, 1.0]
     said = [watch.warnings({"tool/groups_without_std": share, "tool/reward": 1.0}) for share in shares]
     assert [len(paragraphs) for paragraphs in said] == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
@@ -21,7 +20,7 @@ def test_only_a_row_of_such_steps_counts_and_every_role_is_told_of_once() -> Non
 
 
 def test_roles_are_counted_apart() -> None:
-    watch = StdWatch(patience=2)
+    watch = ZeroVarianceMonitor(patience=2)
     names = ("tool/groups_without_std", "planner/groups_without_std")
     assert watch.warnings(dict.fromkeys(names, 1.0)) == []
     (only,) = watch.warnings(dict(zip(names, (0.0, 1.0), strict=True)))
@@ -40,6 +39,6 @@ def test_a_training_prints_it_once(speaker: Path, tmp_path: Path) -> None:
     }
     chosen = configured(speaker, algorithm={"name": "custom", "k": 1, **axes}, train={"steps": 7, "tasks_per_step": 1})
     run = Run.create(tmp_path / "run", chosen)
-    session.start(resolve(chosen), run, console)
+    run_training(resolve(chosen), run, console)
     printed = " ".join(console.export_text().split())
     assert printed.count("speaker learned nothing in the last 5 steps") == 1

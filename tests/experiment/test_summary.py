@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cadre.experiment import summary
-from cadre.experiment.commits import commit_of
-from cadre.experiment.run_directory import Run
+from cadre.runs.export import summary_lines, write_summary
+from cadre.runs.folder import Run, git_commit
 from tests.cli.calling import call
 from tests.view.runs import synthetic
 
@@ -24,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_results_have_intervals_and_costs_are_summed(run: Run) -> None:
-    page = "\n".join(summary.lines(run, price=3600.0))
+    page = "\n".join(summary_lines(run, price=3600.0))
     assert "| 0 | 50.0% | 25.0% to 75.0% | 20 | +1.00 | 1,234 |" in page
     assert "2,700 tokens sampled" in page
     assert "4 s sampling" in page
@@ -33,24 +32,24 @@ def test_results_have_intervals_and_costs_are_summed(run: Run) -> None:
 
 
 def test_commits_are_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "commits: none is known" in "\n".join(summary.lines(run))
+    assert "commits: none is known" in "\n".join(summary_lines(run))
     git = ["git", "-c", "user.name=n", "-c", "user.email=e"]
     (tmp_path / "mine.yaml").touch()
     for command in (["init", "-q"], ["add", "mine.yaml"], ["commit", "-qm", "one"]):
         subprocess.run([*git, *command], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)
-    clean = commit_of(Path())
+    clean = git_commit(Path())
     (tmp_path / "mine.yaml").write_text("changed")
-    assert (len(clean), commit_of(Path())) == (12, f"{clean}+")
+    assert (len(clean), git_commit(Path())) == (12, f"{clean}+")
     run.record_environment({}, {}, {})
-    assert f"the folder that it was begun in at {clean}+" in "\n".join(summary.lines(run))
+    assert f"the folder that it was begun in at {clean}+" in "\n".join(summary_lines(run))
     monkeypatch.setenv("PATH", "")
-    assert commit_of(Path()) == ""
+    assert git_commit(Path()) == ""
 
 
 def test_plots_stand_beside_the_page(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib, of the extra plots, is not installed")
-    summary.write(run, tmp_path / "report.md")
+    write_summary(run, tmp_path / "report.md")
     pictures = sorted(path.name for path in tmp_path.glob("*.png"))
     assert pictures[0] == "report-1.png"
     assert all(f"]({picture})" in (tmp_path / "report.md").read_text() for picture in pictures)
@@ -69,7 +68,7 @@ def test_texts_of_a_stranger_are_no_html(run: Run) -> None:
     (run.folder / "command.json").write_text(json.dumps({"recipe": harm, "overrides": ["a=```"]}))
     (run.folder / "environment.json").write_text(json.dumps({"machine": harm, "commits": {"cadre": harm}}))
     run.config = run.config.model_copy(update={"env": f"```\n{harm}"})
-    page = list(summary.lines(run))
+    page = list(summary_lines(run))
     code = next(line for line in page if line.startswith("`cadre train"))
     assert code.count("`") == 2
     fence = page[-1]

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from cadre.config.experiment import dump, load
+from cadre.config.resolve import find_target
 from cadre.errors import ConfigError
-from cadre.experiment import config
-from cadre.experiment.run_directory import Run
-from cadre.experiment.target import find
+from cadre.runs.folder import Run
 
 
 def test_a_run_keeps_its_configuration_but_for_what_is_changed(tmp_path: Path) -> None:
-    Run.create(tmp_path / "run", config.load("plan-path", ["sampling.max_tokens=9"]))
-    target = find(str(tmp_path / "run"), ["settings.turns=1"], {"sampling": {"temperature": 0.5}})
+    Run.create(tmp_path / "run", load("plan-path", ["sampling.max_tokens=9"]))
+    target = find_target(str(tmp_path / "run"), ["settings.turns=1"], {"sampling": {"temperature": 0.5}})
     assert target.run == tmp_path / "run"
     assert target.config.settings["turns"] == 1
     assert (target.config.sampling.max_tokens, target.config.sampling.temperature) == (9, 0.5)
@@ -24,18 +24,18 @@ def test_a_run_keeps_its_configuration_but_for_what_is_changed(tmp_path: Path) -
 def test_the_data_that_is_named_counts_above_that_of_the_experiment(chosen: list[str], tmp_path: Path) -> None:
     changed = "evaluate: {settings: {test: b.jsonl, held_out: 3}}"
     (tmp_path / "mine.yaml").write_text(f"env: maths\nteam: seed\nalgorithm: grpo\n{changed}\n")
-    assert find(str(tmp_path / "mine.yaml")).config.evaluate.settings == {"test": "b.jsonl", "held_out": 3}
-    assert find(str(tmp_path / "mine.yaml"), chosen).config.evaluate.settings == {"held_out": 3}
+    assert find_target(str(tmp_path / "mine.yaml")).config.evaluate.settings == {"test": "b.jsonl", "held_out": 3}
+    assert find_target(str(tmp_path / "mine.yaml"), chosen).config.evaluate.settings == {"held_out": 3}
 
 
 def test_a_part_of_a_setting_counts_above_that_of_the_experiment(tmp_path: Path) -> None:
     held_out = "evaluate: {settings: {options: {a: 1, b: 2}, env: 3}}"
     (tmp_path / "mine.yaml").write_text(f"env: plan-path\nteam: seed\nalgorithm: grpo\n{held_out}\n")
     with_roles = "team={policies: {shared: seed}, roles: {tool: shared, planner: shared}}"
-    chosen = find(str(tmp_path / "mine.yaml"), [with_roles, "env=sokoban", "settings.options.a=5"]).config
+    chosen = find_target(str(tmp_path / "mine.yaml"), [with_roles, "env=sokoban", "settings.options.a=5"]).config
     assert chosen.evaluate.settings == {"options": {"a": 5, "b": 2}, "env": 3}
     assert chosen.settings == {"options": {"a": 5}}
-    whole = find(str(tmp_path / "mine.yaml"), [with_roles, "settings.options={}", "settings.options.a=5"]).config
+    whole = find_target(str(tmp_path / "mine.yaml"), [with_roles, "settings.options={}", "settings.options.a=5"]).config
     assert (whole.evaluate.settings, whole.settings) == ({"env": 3}, {"options": {"a": 5}})
 
 
@@ -45,24 +45,24 @@ def test_settings_that_are_no_yaml_are_told_in_a_paragraph(broken: str, tmp_path
         "env: maths\nteam: seed\nalgorithm: grpo\nevaluate: {settings: {test: b.jsonl}}\n"
     )
     with pytest.raises(ConfigError, match="settings"):
-        find(str(tmp_path / "mine.yaml"), [broken])
+        find_target(str(tmp_path / "mine.yaml"), [broken])
 
 
 def test_a_model_plays_every_role_of_an_environment(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     for name in (str(tmp_path), "Qwen/Qwen3-1.7B"):
-        target = find(name, ["env=plan-path", "team.policies.*.dtype=bfloat16"])
+        target = find_target(name, ["env=plan-path", "team.policies.*.dtype=bfloat16"])
         (policy,) = target.config.team.policies.values()
         assert (policy.model, policy.dtype) == (name, "bfloat16")
         assert (target.run, list(target.config.team.roles)) == (None, ["tool", "planner"])
         with pytest.raises(ConfigError, match=r"is taken for a model.*expected the environment"):
-            find(name)
+            find_target(name)
 
 
 def test_a_recipe_is_as_it_stands(tmp_path: Path) -> None:
-    assert find("plan-path").config == config.load("plan-path")
-    (tmp_path / "mine.yaml").write_text(config.dump(config.load("sudoku")))
-    assert find(str(tmp_path / "mine.yaml")).config.env == "sudoku"
+    assert find_target("plan-path").config == load("plan-path")
+    (tmp_path / "mine.yaml").write_text(dump(load("sudoku")))
+    assert find_target(str(tmp_path / "mine.yaml")).config.env == "sudoku"
     for wrong in ("plan-pth", "recipes/none.yaml", str(tmp_path / "none"), "./none/here"):
         with pytest.raises(ConfigError, match="neither a bundled recipe nor a file"):
-            find(wrong)
+            find_target(wrong)

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from cadre.config.experiment import parse
+from cadre.config.resolve import resolve, resolve_for_trees
 from cadre.errors import ConfigError
-from cadre.experiment import config, loop
-from cadre.experiment.resolve import resolve, resolve_for_trees
+from cadre.training.loop import team_of_step
 from tests.games import Pair, scripted_team
 
 GAMES = f"{Path(__file__).parents[1]}/games.py"
@@ -17,7 +18,7 @@ FROZEN = {"policies": {"one": "seed", "two": {"model": "seed", "frozen": True}},
 
 
 def resolved(team: dict, algorithm: str = "grpo", **more):
-    return resolve(config.parse({"env": f"{GAMES}:Pair", "team": team, "algorithm": algorithm, **more}))
+    return resolve(parse({"env": f"{GAMES}:Pair", "team": team, "algorithm": algorithm, **more}))
 
 
 @pytest.mark.parametrize(
@@ -71,9 +72,9 @@ def test_an_empty_split_is_refused(split: str, said: str, tmp_path: Path) -> Non
     )
     chosen = {"env": f"{tmp_path}/empty.py:Empty", "team": ONE, "algorithm": "grpo"}
     with pytest.raises(ConfigError, match=said):
-        resolve(config.parse(chosen))
+        resolve(parse(chosen))
     if split == "test":
-        assert resolve(config.parse({**chosen, "evaluate": {"tasks": 0}}))
+        assert resolve(parse({**chosen, "evaluate": {"tasks": 0}}))
 
 
 @dataclass
@@ -86,15 +87,15 @@ def test_policies_exchange_their_roles_every_so_many_steps() -> None:
     team, _ = scripted_team(Pair, lambda request, index: "0")
     team = team.assigned({"left": "one", "right": "two"})
     training = Stub(resolved({**TWO, "exchange_every": 2}), team)
-    played = [loop.played_by(training, step).assignment["left"] for step in range(6)]
+    played = [team_of_step(training, step).assignment["left"] for step in range(6)]
     assert played == ["one", "one", "two", "two", "one", "one"]
-    assert loop.played_by(training, 3).assignment == {"left": "two", "right": "one"}
-    assert loop.played_by(Stub(resolved(TWO), team), 3).assignment == {"left": "one", "right": "two"}
+    assert team_of_step(training, 3).assignment == {"left": "two", "right": "one"}
+    assert team_of_step(Stub(resolved(TWO), team), 3).assignment == {"left": "one", "right": "two"}
 
 
 def test_a_team_of_which_nobody_is_trained_has_trees_and_no_training() -> None:
     team = {"policies": {"two": FROZEN["policies"]["two"]}, "roles": {"left": "two", "right": "two"}}
-    still = config.parse({"env": f"{GAMES}:Pair", "team": team, "algorithm": "grpo"})
+    still = parse({"env": f"{GAMES}:Pair", "team": team, "algorithm": "grpo"})
     assert resolve_for_trees(still).trained_roles == {}
     with pytest.raises(ConfigError, match=r"got two frozen, so that nobody is trained.* cadre eval"):
         resolve(still)

@@ -13,20 +13,22 @@ from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from cadre.cli.app import app
+from cadre.config.engines import build_team, parse_assignment
+from cadre.config.experiment import Config, parse
+from cadre.config.resolve import resolve
 from cadre.engines.torch import TorchEngine
 from cadre.errors import ConfigError, EngineError
-from cadre.experiment import build, checkpoint, config
-from cadre.experiment.export import export_policy
-from cadre.experiment.resolve import resolve
 from cadre.learn.optimiser import Optimiser
+from cadre.runs.export import export_policy
+from cadre.training.checkpoint import latest_checkpoint
 from tests.endpoint import serving
 from tests.engines import tiny
 from tests.experiment.test_loop import HERE, configured, play, weights
 
 
-def three_roles(first: Path, second: Path, steps: int) -> config.Config:
+def three_roles(first: Path, second: Path, steps: int) -> Config:
     """Two adapters of different rank on one base, and a frozen judge on another base with another tokenizer."""
-    return config.parse(
+    return parse(
         {
             "env": f"{HERE}/games.py:Trio",
             "team": {
@@ -56,7 +58,7 @@ def test_a_model_that_cannot_be_loaded_leaves_none_open(
     monkeypatch.setattr(TorchEngine, "__init__", lambda self, *rest: (init(self, *rest), opened.append(self))[0])
     monkeypatch.setattr(TorchEngine, "close", lambda self: (close(self), closed.append(self))[0])
     with pytest.raises(EngineError, match="cannot be loaded"):
-        build.build_team(resolve(three_roles(speaker, other, 1)), train=True)
+        build_team(resolve(three_roles(speaker, other, 1)), train=True)
     assert len(opened) == 1
     assert set(closed) == set(opened)
 
@@ -66,7 +68,7 @@ def test_three_roles_on_two_bases_with_a_frozen_judge(speaker: Path, tmp_path: P
     chosen = three_roles(speaker, other, 10)
     experiment = resolve(chosen)
     assert experiment.env_spec.roles == ("writer", "editor", "judge")
-    team = build.build_team(experiment, train=True)
+    team = build_team(experiment, train=True)
     assert team.samplers["small"] is team.samplers["large"]
     assert team.samplers["judge"] is not team.samplers["small"]
     trained, run = play(chosen, tmp_path / "run", quiet)
@@ -78,7 +80,7 @@ def test_three_roles_on_two_bases_with_a_frozen_judge(speaker: Path, tmp_path: P
     for tree in map(json.loads, (run.folder / "trees.jsonl").read_text().splitlines()):
         assert_played_by(tree["nodes"], chosen.team.roles)
     assert frozen_weights(trained.samplers["judge"]) == frozen_weights(team.samplers["judge"])
-    saved = checkpoint.latest(run.folder / "checkpoints")
+    saved = latest_checkpoint(run.folder / "checkpoints")
     files = ["config.yaml", "large", "manifest.json", "small", "state.json"]
     assert sorted(path.name for path in saved.iterdir()) == files
     assert (saved / "small" / "adapter_model.safetensors").exists()
@@ -98,8 +100,8 @@ def frozen_weights(engine) -> list[bytes]:
 
 def test_evaluation_with_other_assignments(speaker: Path, tmp_path: Path, quiet: Console) -> None:
     chosen = configured(speaker, "Relay", ("one", "two"))
-    assert build.assignment(chosen, "scout=runner,runner=scout") == {"scout": "two", "runner": "one"}
-    assert build.assignment(chosen, "scout=two") == {"scout": "two"}
+    assert parse_assignment(chosen, "scout=runner,runner=scout") == {"scout": "two", "runner": "one"}
+    assert parse_assignment(chosen, "scout=two") == {"scout": "two"}
     for bad, wanted in (
         ("scuot=two", "scuot"),
         ("scout=tow", "Did you mean two"),
@@ -107,8 +109,8 @@ def test_evaluation_with_other_assignments(speaker: Path, tmp_path: Path, quiet:
         ("scout=two,scout=one", "scout twice"),
     ):
         with pytest.raises(ConfigError, match=wanted):
-            build.assignment(chosen, bad)
-    team = build.build_team(resolve(chosen)).assigned({"scout": "two"})
+            parse_assignment(chosen, bad)
+    team = build_team(resolve(chosen)).assigned({"scout": "two"})
     assert team.assignment == {"scout": "two", "runner": "two"}
 
 
@@ -178,7 +180,7 @@ def test_export_of_an_adapter_needs_no_critic_and_nothing_to_train_on(
     algorithm = {"name": "mappo", "k": 2, "critic": {"policy": {"model": str(critic)}}}
     _, run = play(configured(speaker, "Pair", team=team, algorithm=algorithm), tmp_path / "run", quiet)
     shutil.rmtree(critic)
-    saved = checkpoint.latest(run.folder / "checkpoints") / "two" / "adapter_model.safetensors"
+    saved = latest_checkpoint(run.folder / "checkpoints") / "two" / "adapter_model.safetensors"
     export_policy(run, "two", tmp_path / "adapter", merge=False)
     assert (tmp_path / "adapter" / "adapter_model.safetensors").read_bytes() == saved.read_bytes()
     export_policy(run, "two", tmp_path / "merged", merge=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from cadre.errors import RunError
-from cadre.experiment import checkpoint
-from cadre.experiment.to_disk import writing
+from cadre.files import explain_disk_errors
+from cadre.training.checkpoint import latest_checkpoint, read_state
 from tests.cli.bad_calls import plain_recipe
 from tests.cli.calling import call
 
@@ -29,13 +29,13 @@ from tests.cli.calling import call
 def test_what_the_system_refuses_names_the_file(error: Exception) -> None:
     with (
         pytest.raises(RunError, match=r"x.jsonl: No space left on device; expected.*--resume"),
-        writing(Path("x.jsonl")),
+        explain_disk_errors(Path("x.jsonl")),
     ):
         raise error
 
 
 def test_other_errors_stay_what_they_are() -> None:
-    with pytest.raises(KeyError), writing(Path("x")):
+    with pytest.raises(KeyError), explain_disk_errors(Path("x")):
         raise KeyError("x")
 
 
@@ -65,7 +65,7 @@ def test_a_full_disk_stops_a_training_and_what_was_saved_is_whole(left: int, spe
     assert done.err.startswith("error: ")
     assert "No space left on device" in done.err
     assert len(done.err.splitlines()) == 1
-    assert checkpoint.read_state(checkpoint.latest(run / "checkpoints")).step >= 1
+    assert read_state(latest_checkpoint(run / "checkpoints")).step >= 1
     for lines in run.glob("*.jsonl"):
         assert all(json.loads(line) for line in lines.read_text().splitlines())
     (small_disk / "filler").unlink()

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from cadre.config.experiment import parse
+from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
-from cadre.experiment import trackers
-from cadre.experiment.config import parse
-from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run
+from cadre.runs import trackers
+from cadre.runs.folder import Run
+from cadre.runs.trackers import TRACKERS
 
 REPORT = {"success": 0.25, "reward": 1.5, "low": 0.1, "high": 0.5, "tasks": 4}
 # What the run below tells of, in this order.
@@ -71,7 +72,7 @@ class Fake:
 
 
 def with_fake(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> Fake:
-    monkeypatch.setattr(trackers, "TRACKERS", {**trackers.TRACKERS, "wandb": lambda: fake})
+    monkeypatch.setattr(trackers, "TRACKERS", {**TRACKERS, "wandb": lambda: fake})
     return fake
 
 
@@ -124,7 +125,7 @@ def test_a_missing_package_is_refused_with_its_extra(
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=rf"pip install 'cadre-rl\[{name}\]'"):
         told(tmp_path / "run", name)
-    monkeypatch.setattr("cadre.experiment.refusals.trackers.find_spec", lambda name: SimpleNamespace(origin=None))
+    monkeypatch.setattr("cadre.config.validation.find_spec", lambda name: SimpleNamespace(origin=None))
     with pytest.raises(ConfigError, match=rf"got tensorboard, {name}, which are not installed"):
         resolve(parse(configured("tensorboard", name)))
 

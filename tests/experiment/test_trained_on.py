@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cadre.cli.report import lines
-from cadre.experiment import config
-from cadre.experiment.resolve import resolve_for_evaluation
-from cadre.experiment.trained_on import trained_on
+from cadre.config.experiment import dump, parse
+from cadre.config.resolve import resolve_for_evaluation
+from cadre.evaluation.loaded_team import count_trained_on
 from tests.data.invented import folder
 
 WORDS = "hens ducks geese cows goats sheep pigs mules doves swans".split()
@@ -27,9 +27,9 @@ def written(path: Path, *words: str) -> str:
 def seen(run: Path, trained: dict[str, object], **chosen: object) -> dict[str, int | None]:
     """What is said of all held-out tasks of a run, with settings of this evaluation."""
     run.mkdir(exist_ok=True)
-    (run / "config.yaml").write_text(config.dump(config.parse({**RAW, "settings": trained})))
-    evaluated = resolve_for_evaluation(config.parse({**RAW, "settings": {**trained, **chosen}})).held_out
-    return trained_on(run, evaluated, evaluated.tasks("test"))
+    (run / "config.yaml").write_text(dump(parse({**RAW, "settings": trained})))
+    evaluated = resolve_for_evaluation(parse({**RAW, "settings": {**trained, **chosen}})).held_out
+    return count_trained_on(run, evaluated, evaluated.tasks("test"))
 
 
 def test_tasks_that_were_trained_on_are_counted(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_where_the_training_data_is_not_here_nothing_is_claimed(
     assert seen(run, {**trained, "train": str(tmp_path / "gone.jsonl")}, test="math500") == {"trained_on": None}
     assert seen(run, {"train": "gsm8k", "test": "aime24", "source": "hub"}, source=home) == {"trained_on": None}
     assert (
-        trained_on(None, resolve_for_evaluation(config.parse({**RAW, "settings": {"source": home}})).held_out, []) == {}
+        count_trained_on(None, resolve_for_evaluation(parse({**RAW, "settings": {"source": home}})).held_out, []) == {}
     )
 
 

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from cadre.config.experiment import Config, dump, parse
+from cadre.config.resolve import resolve
 from cadre.errors import ConfigError, EngineError
-from cadre.experiment import checkpoint, config, loop, session
-from cadre.experiment.interrupt import Interrupt
-from cadre.experiment.loop import Training
-from cadre.experiment.resolve import resolve
-from cadre.experiment.trees import pictures
 from cadre.rollout.dynamic_sampling import Sampled
+from cadre.runs.kept_trees import IMAGES, read_image
+from cadre.training import loop
+from cadre.training.checkpoint import latest_checkpoint, read_state
+from cadre.training.interrupt import Interrupt
+from cadre.training.loop import Training, sample_step
 from cadre.view import export
 from cadre.view.reading import RunReader
 from tests.cli.calling import call
@@ -30,8 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_vision.build(tmp_path_factory.mktemp("model") / "smolvlm", "smolvlm")
 
 
-def configured(folder: Path, steps: int = 3, **sections: Any) -> config.Config:
-    return config.parse(
+def configured(folder: Path, steps: int = 3, **sections: Any) -> Config:
+    return parse(
         {
             "env": "plan-path-picture",
             "settings": {"size": 4, "cell": 8, "prompts": "compact", "turns": 2},
@@ -56,27 +58,27 @@ def test_a_run_goes_on_as_if_unbroken_with_its_pictures(
 ) -> None:
     chosen = configured(folder)
     _, whole = play(chosen, tmp_path / "whole", quiet)
-    real, interrupts = loop.sample, []
-    monkeypatch.setattr(session, "Interrupt", lambda: interrupts.append(Interrupt()) or interrupts[-1])
+    real, interrupts = sample_step, []
+    monkeypatch.setattr(loop, "Interrupt", lambda: interrupts.append(Interrupt()) or interrupts[-1])
 
     async def stopping(training: Training, step: int) -> Sampled:
         if step == 2:
             interrupts[-1]()
         return await real(training, step)
 
-    monkeypatch.setattr(loop, "sample", stopping)
+    monkeypatch.setattr(loop, "sample_step", stopping)
     play(chosen, tmp_path / "run", quiet)
-    newest = checkpoint.latest(tmp_path / "run" / "checkpoints")
-    (waiting,) = checkpoint.read_state(newest).in_flight
+    newest = latest_checkpoint(tmp_path / "run" / "checkpoints")
+    (waiting,) = read_state(newest).in_flight
     images = waiting.sampled.trees[0].root.samples["planner"][0].images
     assert (images[0].width, images[0].height) == (32, 32)
-    assert images[0].png == pictures.read(newest, images[0].digest)
-    monkeypatch.setattr(loop, "sample", real)
+    assert images[0].png == read_image(newest, images[0].digest)
+    monkeypatch.setattr(loop, "sample_step", real)
     _, run = play(chosen, tmp_path / "run", quiet, resume=True)
     for name in ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl"):
         assert lines(run.folder, name) == lines(whole.folder, name)
     assert all(value > 0.0 for line in run.metrics() for name, value in line.items() if name.endswith("grad_norm"))
-    assert shown(run.folder) == {path.stem for path in (run.folder / pictures.FOLDER).glob("*.png")}
+    assert shown(run.folder) == {path.stem for path in (run.folder / IMAGES).glob("*.png")}
     _look_at(run.folder, tmp_path)
 
 
@@ -115,7 +117,7 @@ def test_a_model_of_text_is_refused_by_name(tmp_path: Path, quiet: Console) -> N
 
 def test_episodes_of_an_evaluation_name_their_pictures(folder: Path, tmp_path: Path) -> None:
     """Mistake: all that was played lost at its end, as the bytes of a picture are no JSON."""
-    (tmp_path / "look.yaml").write_text(config.dump(configured(folder)))
+    (tmp_path / "look.yaml").write_text(dump(configured(folder)))
     episodes = tmp_path / "episodes.jsonl"
     done = call("eval", str(tmp_path / "look.yaml"), "--tasks", "1", "--episodes", str(episodes), "--json")
     assert done.code == 0, done.err

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from cadre.config import engine_validation
+from cadre.config.engines import build_team
+from cadre.config.experiment import Experiment, dump
+from cadre.config.resolve import resolve
 from cadre.engines.torch import TorchEngine
 from cadre.engines.vllm import arguments, launch
 from cadre.engines.vllm.beside import LearnerAtOnce, LearnerInTurns
 from cadre.errors import ConfigError
-from cadre.experiment import build, config
-from cadre.experiment.experiment import Experiment
-from cadre.experiment.refusals import vllm
-from cadre.experiment.resolve import resolve
 from tests.engines import tiny
 from tests.engines.vllm.stand_in import StandIn
 from tests.experiment.test_loop import configured, play
@@ -34,7 +34,7 @@ FAR = {"url": "http://x/v1", "frozen": True, "device": "auto"}
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM is installed, and every engine of it is a stand-in."""
-    monkeypatch.setattr(vllm, "find_spec", lambda name: object())
+    monkeypatch.setattr(engine_validation, "find_spec", lambda name: object())
     monkeypatch.setattr(launch, "start", StandIn.start)
 
 
@@ -50,7 +50,7 @@ def refused(speaker: Path, message: str, **sections) -> None:
 def test_vllm_that_is_not_there_is_told_of_before_anything_loads(
     speaker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm, "find_spec", lambda name: None)
+    monkeypatch.setattr(engine_validation, "find_spec", lambda name: None)
     refused(
         speaker, r"sampling\.engine: got vllm for shared, and vLLM is not installed.*pip install 'cadre-rl\[vllm\]'"
     )
@@ -81,7 +81,7 @@ def test_what_vllm_would_ignore_or_not_take(speaker: Path) -> None:
 
 @pytest.mark.usefixtures("there")
 def test_adapters_of_one_base_share_one_engine_of_vllm_and_one_learner(speaker: Path) -> None:
-    made = build.build_team(played(speaker, team=team(speaker, a=ADAPTERS, b=ADAPTERS)), train=True)
+    made = build_team(played(speaker, team=team(speaker, a=ADAPTERS, b=ADAPTERS)), train=True)
     assert made.samplers["a"] is made.samplers["b"]
     assert not isinstance(made.samplers["a"], TorchEngine)
     assert [learner.policies for learner in made.learners] == [("a", "b")]
@@ -91,7 +91,7 @@ def test_adapters_of_one_base_share_one_engine_of_vllm_and_one_learner(speaker: 
 @pytest.mark.usefixtures("there")
 def test_policies_choose_for_themselves(speaker: Path) -> None:
     chosen = team(speaker, a={**ADAPTERS, "sampling": {"engine": "torch"}}, b=ADAPTERS)
-    made = build.build_team(played(speaker, team=chosen), train=True)
+    made = build_team(played(speaker, team=chosen), train=True)
     assert isinstance(made.samplers["a"], TorchEngine)
     assert not isinstance(made.samplers["b"], TorchEngine)
     made.close()
@@ -100,7 +100,7 @@ def test_policies_choose_for_themselves(speaker: Path) -> None:
 @pytest.mark.usefixtures("there")
 def test_who_only_plays_needs_no_torch_model(speaker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TorchEngine, "__init__", lambda *arguments: pytest.fail("a model was loaded twice"))
-    made = build.build_team(played(speaker))
+    made = build_team(played(speaker))
     made.close()
 
 
@@ -113,13 +113,13 @@ def test_the_settings_reach_the_engine(speaker: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(launch, "start", start)
     sections = {"sampling": {"engine": "vllm", "memory": 0.5}, "vllm": {"context": 40, "sequences": 7}}
-    build.build_team(played(speaker, **sections)).close()
+    build_team(played(speaker, **sections)).close()
     wanted = {"max_model_len": 40, "max_num_seqs": 7, "kv_cache_memory_bytes": 1 << 29, "dtype": "float32"}
     assert wanted.items() <= seen[0].items()
 
 
 def test_a_run_says_which_engine_drew(speaker: Path) -> None:
-    assert "engine: torch" in config.dump(configured(speaker))
+    assert "engine: torch" in dump(configured(speaker))
 
 
 @pytest.mark.usefixtures("there")
@@ -129,11 +129,11 @@ def test_sampling_goes_on_beside_learning_but_for_one_card(
 ) -> None:
     monkeypatch.setattr(arguments, "_check_card", lambda options, on_card: None)
     sections = {"vllm": {"colocated": colocated}, "train": {"steps": 4, "tasks_per_step": 4, "max_staleness": 1}}
-    made = build.build_team(played(speaker, **sections), train=True)
+    made = build_team(played(speaker, **sections), train=True)
     assert made.apart is apart
     assert isinstance(made.learners[0], LearnerAtOnce if apart else LearnerInTurns)
     made.close()
-    assert not build.build_team(played(speaker, sampling={})).apart
+    assert not build_team(played(speaker, sampling={})).apart
 
 
 def test_a_training_hands_every_version_over(

@@ -9,15 +9,28 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
 import cadre
+from cadre.config.experiment import Config, dump
+from cadre.config.resolve import find_target, resolve
 from cadre.engines.answers import AnswerEncoder
 from cadre.errors import DataError, RunError
-from cadre.experiment import config, examples, warm_start
-from cadre.experiment.examples import Example, line_of, own_successes, read_examples
-from cadre.experiment.loaded_team import open_team
-from cadre.experiment.resolve import resolve
-from cadre.experiment.run_directory import Run, goes_on
-from cadre.experiment.target import find
-from cadre.experiment.warm_start import WarmStart, datum, encoded, picked
+from cadre.evaluation.loaded_team import open_team
+from cadre.runs.folder import Run, resume_command
+from cadre.training import warm_start
+from cadre.training.warm_start import (
+    EXAMPLE_FIELDS,
+    SAVE_EVERY,
+    Example,
+    WarmStart,
+    encode_examples,
+    example_to_json,
+    make_sequence,
+    open_warm_start,
+    pick_examples,
+    read_examples,
+    run_warm_start,
+    sample_successes,
+    write_warm_start,
+)
 from cadre.types import Message
 from tests.cli.calling import call
 from tests.experiment.test_loop import configured
@@ -30,11 +43,11 @@ def digits() -> list[Example]:
     return [Example("speaker", (Message("user", str(digit)),), str(digit)) for digit in range(4)]
 
 
-def warmed(chosen: config.Config, folder: Path, settings: WarmStart = FAST) -> Run:
+def warmed(chosen: Config, folder: Path, settings: WarmStart = FAST) -> Run:
     experiment, run = resolve(chosen), Run.create(folder, chosen)
-    warm_start.prepare(run, settings, digits())
-    data = encoded(experiment, digits())
-    assert warm_start.start(experiment, run, settings, data, lambda step, metrics: None) == settings.steps
+    write_warm_start(run, settings, digits())
+    data = encode_examples(experiment, digits())
+    assert run_warm_start(experiment, run, settings, data, lambda step, metrics: None) == settings.steps
     return run
 
 
@@ -59,7 +72,7 @@ def test_the_loss_is_the_cross_entropy_of_the_answers(speaker: Path, tmp_path: P
 
 
 def test_only_the_answer_is_learned() -> None:
-    made = datum("p", "speaker", (5, 6, 7), (8, 9))
+    made = make_sequence("p", "speaker", (5, 6, 7), (8, 9))
     assert made.mask == (False, False, False, True, True)
     assert made.advantages == (0.0, 0.0, 0.0, 1.0, 1.0)
 
@@ -70,11 +83,11 @@ def test_an_example_longer_than_the_context_is_refused_before_there_is_a_run(spe
     prompt = (Message("user", "1"),)
     spare = most - sum(map(len, AnswerEncoder.of(str(speaker)).encode(prompt, "")))
     chosen = configured(speaker)
-    assert len(encoded(resolve(chosen), [Example("speaker", prompt, "2" * spare)])[0].token_ids) == most
+    assert len(encode_examples(resolve(chosen), [Example("speaker", prompt, "2" * spare)])[0].token_ids) == most
     path = tmp_path / "examples.jsonl"
     long = Example("speaker", prompt, "2" * (spare + 1))
-    path.write_text("".join(f"{line_of(example)}\n" for example in [*digits(), long]))
-    (tmp_path / "digit.yaml").write_text(config.dump(chosen))
+    path.write_text("".join(f"{example_to_json(example)}\n" for example in [*digits(), long]))
+    (tmp_path / "digit.yaml").write_text(dump(chosen))
     done = call("warm-start", str(tmp_path / "digit.yaml"), "--on", str(path), "--run", str(tmp_path / "run"))
     told = " ".join(done.err.split())
     assert f"line 5, of speaker, has {most + 1} tokens" in told
@@ -85,10 +98,10 @@ def test_an_example_longer_than_the_context_is_refused_before_there_is_a_run(spe
 
 def test_an_answer_with_the_end_of_a_turn_in_it_is_refused_by_line(speaker: Path, tmp_path: Path) -> None:
     """It would teach the model to go on behind its end, which sampling never does."""
-    (tmp_path / "digit.yaml").write_text(config.dump(configured(speaker)))
+    (tmp_path / "digit.yaml").write_text(dump(configured(speaker)))
     path = tmp_path / "examples.jsonl"
     bad = Example("speaker", (Message("user", "1"),), "1<end>2")
-    path.write_text("".join(f"{line_of(example)}\n" for example in [*digits(), bad]))
+    path.write_text("".join(f"{example_to_json(example)}\n" for example in [*digits(), bad]))
     done = call("warm-start", str(tmp_path / "digit.yaml"), "--on", str(path), "--run", str(tmp_path / "run"))
     assert "line 5, of speaker, has '<end>' in its answer, which begins or ends turns" in " ".join(done.err.split())
     assert not (tmp_path / "run").exists()
@@ -102,15 +115,15 @@ def test_tokens_that_begin_or_end_turns_are_found_in_answers() -> None:
 
 
 def test_an_epoch_sees_every_example_once() -> None:
-    data = [datum("p", "speaker", (number,), (1,)) for number in range(6)]
-    seen = [made.token_ids[0] for step in range(3) for made in picked(data, step, WarmStart(examples=4))]
+    data = [make_sequence("p", "speaker", (number,), (1,)) for number in range(6)]
+    seen = [made.token_ids[0] for step in range(3) for made in pick_examples(data, step, WarmStart(examples=4))]
     assert sorted(seen[:6]) == sorted(seen[6:]) == list(range(6))
 
 
 def test_the_run_begins_from_the_warmed_weights_and_trains_on(speaker: Path, tmp_path: Path) -> None:
     chosen = configured(speaker, train={"steps": 1, "tasks_per_step": 4})
     run = warmed(chosen, tmp_path / "run", WarmStart(steps=40, examples=4, learning_rate=1e-2))
-    loaded = open_team(find(str(run.folder)))
+    loaded = open_team(find_target(str(run.folder)))
     assert loaded.evaluate(4).success == 1.0
     loaded.close()
     done = call("train", "--run", str(run.folder), "--resume")
@@ -122,7 +135,7 @@ def test_one_that_was_stopped_goes_on_as_if_nothing_had_happened(speaker: Path, 
     whole = warmed(configured(speaker), tmp_path / "whole")
     chosen = configured(speaker)
     run, experiment = Run.create(tmp_path / "cut", chosen), resolve(chosen)
-    warm_start.prepare(run, FAST, digits())
+    write_warm_start(run, FAST, digits())
 
     class Cut(Exception):
         pass
@@ -131,17 +144,17 @@ def test_one_that_was_stopped_goes_on_as_if_nothing_had_happened(speaker: Path, 
         if step == 3:
             raise Cut
 
-    original, warm_start.SAVE_EVERY = warm_start.SAVE_EVERY, 2
+    original, warm_start.SAVE_EVERY = SAVE_EVERY, 2
     try:
         with pytest.raises(Cut):
-            warm_start.start(experiment, run, FAST, encoded(experiment, digits()), stop)
+            run_warm_start(experiment, run, FAST, encode_examples(experiment, digits()), stop)
         done = call("warm-start", "--run", str(run.folder), "--resume")
     finally:
         warm_start.SAVE_EVERY = original
     assert done.code == 0, done.err
     assert losses(run) == losses(whole)
     with pytest.raises(RunError, match="is complete"):
-        warm_start.reopened(run)
+        open_warm_start(run)
 
 
 @pytest.mark.parametrize("policies", [("shared",), ("first", "second")])
@@ -149,8 +162,8 @@ def test_any_map_of_roles_to_policies(policies: tuple[str, ...], speaker: Path, 
     chosen = configured(speaker, env="Pair", policies=policies)
     roles = list(chosen.team.roles)
     path = tmp_path / "examples.jsonl"
-    path.write_text("".join(line_of(Example(role, (Message("user", "1"),), "2")) + "\n" for role in roles))
-    (tmp_path / "pair.yaml").write_text(config.dump(chosen))
+    path.write_text("".join(example_to_json(Example(role, (Message("user", "1"),), "2")) + "\n" for role in roles))
+    (tmp_path / "pair.yaml").write_text(dump(chosen))
     more = ["--on", str(path), "--steps", "2", "--examples", "2", "--learning-rate", "0.01"]
     done = call("warm-start", str(tmp_path / "pair.yaml"), *more, "--run", str(tmp_path / "run"))
     assert done.code == 0, done.err
@@ -160,7 +173,7 @@ def test_any_map_of_roles_to_policies(policies: tuple[str, ...], speaker: Path, 
 
 
 def test_own_successes_are_what_was_said_on_paths_that_win(speaker: Path) -> None:
-    found, episodes = own_successes(resolve(configured(speaker, sampling={"max_tokens": 2})), 8, attempts=64)
+    found, episodes = sample_successes(resolve(configured(speaker, sampling={"max_tokens": 2})), 8, attempts=64)
     assert episodes == 512
     assert found
     assert all(example.answer == example.prompt[0].content for example in found)
@@ -196,7 +209,7 @@ def test_bad_examples_are_named(case: str, tmp_path: Path) -> None:
 
 def test_repeated_examples_count_once_and_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "examples.jsonl"
-    path.write_text("".join(f"{line_of(example)}\n" for example in digits() + digits()[:2]))
+    path.write_text("".join(f"{example_to_json(example)}\n" for example in digits() + digits()[:2]))
     with caplog.at_level("WARNING"):
         assert read_examples(path, ["speaker"]) == digits()
     assert "repeats 2 of its examples; each counts once" in caplog.text
@@ -205,9 +218,9 @@ def test_repeated_examples_count_once_and_are_told_of(tmp_path: Path, caplog: py
 def test_examples_are_from_one_place(tmp_path: Path) -> None:
     assert "got neither of --on FILE and --own TASKS" in call("warm-start", "plan-path").err
     assert "expected the folder to go on with" in call("warm-start", "--resume").err
-    assert examples.FIELDS == ("role", "prompt", "answer")
+    assert EXAMPLE_FIELDS == ("role", "prompt", "answer")
 
 
 def test_a_printed_command_holds_for_a_shell() -> None:
-    assert goes_on(Path("my runs/a"), "warm-start") == "cadre warm-start --run 'my runs/a' --resume"
-    assert goes_on(Path("a")) == "cadre train --run a --resume"
+    assert resume_command(Path("my runs/a"), "warm-start") == "cadre warm-start --run 'my runs/a' --resume"
+    assert resume_command(Path("a")) == "cadre train --run a --resume"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadre.experiment.config import load, parse
-from cadre.experiment.recipes import read_recipe, recipes
-from cadre.experiment.resolve import resolve
+from cadre.config.experiment import load, parse
+from cadre.config.recipes import read_recipe, recipes
+from cadre.config.resolve import resolve
 from tests.fuzz.hostile_values import VALUES, broken, mutated, refused_well
 
 # A recipe a kind of team, of those that need no data.

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from cadre import random_keys
-from cadre.experiment.event_loop import run_to_end
+from cadre.concurrency import run_coroutine
 from cadre_tasks.models.make_seed import encode, padded
 from cadre_tasks.models.make_world import KINDS, WORLDS, make_tokenizer, mixed, transcripts
 
@@ -16,7 +16,7 @@ def test_the_right_answer_solves_the_task_and_others_lack_their_end_or_are_one_w
     env = world.alone(world.team.tasks("train", **world.settings)[0], **world.settings, prompts="compact")
     right, generator = world.right(env), random_keys.generator("mixed")
     said = [mixed(right, "other words", world, generator) for _ in range(400)]
-    run_to_end(env.step(dict.fromkeys(env.observe(), right)))
+    run_coroutine(env.step(dict.fromkeys(env.observe(), right)))
     assert env.success
     assert said.count(right) / len(said) == pytest.approx(KINDS["right"] / 100, abs=0.06)
     begun = [text for text in said if right.startswith(text) and text != right]

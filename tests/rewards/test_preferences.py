@@ -12,11 +12,11 @@ from cadre.advantages.credit import Credit
 from cadre.advantages.preferences import joint_pairs_of, jointly_scored_by, pairs_of, scored_by
 from cadre.algorithms import plan_of
 from cadre.cli.app import app
+from cadre.config.experiment import dump, load
 from cadre.data.preferences import Pair, line_of, read_pairs
 from cadre.errors import DataError, RunError
-from cadre.experiment import config
-from cadre.experiment.preference_pairs import clear
 from cadre.rollout import walk
+from cadre.training.reward_model import remove_ambiguous_pairs
 from cadre.types import Message, Task, Tree
 from tests.advantages.trees import assign, inner, leaf, node
 from tests.experiment.test_loop import configured
@@ -88,7 +88,7 @@ def test_of_sampled_pairs_only_clear_ones_are_written() -> None:
     """Mistake: what one command writes, the next refuses to read."""
     prompt = (Message("user", "2 + 2?"),)
     kept, order, silent = Pair(prompt, "4", ""), Pair(prompt, "4", "5"), Pair(prompt, " ", "5")
-    assert clear([kept, order, silent, kept, Pair(prompt, "5", "4")]) == [kept]
+    assert remove_ambiguous_pairs([kept, order, silent, kept, Pair(prompt, "5", "4")]) == [kept]
 
 
 def test_no_file_an_empty_one_and_no_text(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_judged_tree_pays_every_role_its_score_and_keeps_its_success() -> None
 
 def test_pairs_of_an_untrained_team(speaker: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "digit.yaml"
-    recipe.write_text(yaml.safe_dump(yaml.safe_load(config.dump(configured(speaker, sampling={"max_tokens": 1})))))
+    recipe.write_text(yaml.safe_dump(yaml.safe_load(dump(configured(speaker, sampling={"max_tokens": 1})))))
     command = ["preference-pairs", str(recipe), "--tasks", "8", "--out", str(tmp_path / "pairs.jsonl")]
     done = CliRunner().invoke(app, [*command, "algorithm.k=16"])
     assert done.exit_code == 0, done.output
@@ -184,8 +184,8 @@ def test_a_jointly_judged_tree_pays_the_team_alone() -> None:
 
 @pytest.mark.parametrize("name", ["ippo", "mappo", "magrpo", "ma_rloo"])
 def test_algorithms_of_teams_take_a_joint_reward_model(name: str) -> None:
-    chosen = config.load("plan-path", [f"algorithm={{name: {name}, reward_model: judge}}"])
+    chosen = load("plan-path", [f"algorithm={{name: {name}, reward_model: judge}}"])
     plan = plan_of(chosen.algorithm)
     assert (plan.reward_model, plan.joint_reward) == ("judge", True)
-    alone = config.load("plan-path-rlhf", ["algorithm.reward_model=judge"])
+    alone = load("plan-path-rlhf", ["algorithm.reward_model=judge"])
     assert plan_of(alone.algorithm).joint_reward is False

@@ -15,8 +15,7 @@ from cadre.advantages.group_relative import without_std_by_decision
 from cadre.advantages.preferences import joint_pairs_of, pairs_of
 from cadre.algorithms.custom import Custom
 from cadre.errors import ConfigError
-from cadre.experiment.audit import Audited
-from cadre.experiment.audit_report import matter, report
+from cadre.evaluation.audit import DecisionEffects, agreement_report, is_significant
 from cadre.rollout.tree_shape import CARRIES, full
 from cadre.rounding import is_constant, is_rounding
 from cadre.settings import CreditConfig
@@ -192,15 +191,15 @@ def test_what_passes_a_threshold_does_so_whatever_the_order_of_its_sum(scale: fl
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_an_audit_sees_effects_of_any_scale_and_no_rounding(scale: float) -> None:
-    better = Audited(0, "a", 0, (-1.0, 1.0), ((0.0,) * 8, (scale,) * 8))
-    assert matter(better, random.Random(0))
-    figures = report([better, Audited(1, "a", 0, (-1.0, 1.0), ((0.0,) * 8, (scale,) * 8))])["all"]
+    better = DecisionEffects(0, "a", 0, (-1.0, 1.0), ((0.0,) * 8, (scale,) * 8))
+    assert is_significant(better, random.Random(0))
+    figures = agreement_report([better, DecisionEffects(1, "a", 0, (-1.0, 1.0), ((0.0,) * 8, (scale,) * 8))])["all"]
     assert figures.correlation[0] == pytest.approx(1.0)
     same = equal(scale, np.float32, 16)
-    equals = Audited(0, "a", 0, (-1.0, 1.0), (tuple(same[:8]), tuple(same[8:])))
+    equals = DecisionEffects(0, "a", 0, (-1.0, 1.0), (tuple(same[:8]), tuple(same[8:])))
     assert equals.effects == [0.0, 0.0]
-    assert not matter(equals, random.Random(0))
-    assert report([equals, equals])["all"].correlation[0] == 0.0
+    assert not is_significant(equals, random.Random(0))
+    assert agreement_report([equals, equals])["all"].correlation[0] == 0.0
 
 
 @pytest.mark.parametrize(("axis", "number"), [("returns", math.nan), ("returns", math.inf), ("baseline", math.nan)])

@@ -2,8 +2,8 @@
 
 import pytest
 
+from cadre.config.experiment import load
 from cadre.errors import ConfigError
-from cadre.experiment import config
 from cadre.learn.aggregation import AGGREGATES
 from cadre.learn.corrections import CORRECTIONS, LEVELS
 from cadre.learn.objectives import OBJECTIVES
@@ -34,7 +34,7 @@ def test_every_name_of_a_table_is_a_setting(key, table):
 )
 def test_an_unknown_name_is_refused(override, message):
     with pytest.raises(ConfigError, match=message):
-        config.load("plan-path", [override])
+        load("plan-path", [override])
 
 
 def test_a_function_of_a_file_is_looked_up_before_anything_loads(tmp_path):

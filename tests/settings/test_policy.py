@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from cadre.config.experiment import Config, group_policies, parse
+from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
-from cadre.experiment import bases, config
-from cadre.experiment.resolve import resolve
 
 
-def chosen(policies: dict[str, Any], **sections: Any) -> config.Config:
+def chosen(policies: dict[str, Any], **sections: Any) -> Config:
     roles = {"tool": next(iter(policies)), "planner": list(policies)[-1]}
-    return config.parse(
+    return parse(
         {"env": "plan-path", "team": {"policies": policies, "roles": roles}, "algorithm": "at_grpo", **sections}
     )
 
@@ -35,9 +35,9 @@ def test_policies_share_a_base_on_one_device() -> None:
     frozen = {"model": "seed", "frozen": True}
     lora = {"model": "seed", "lora": {"rank": 2}}
     together = resolve(chosen({"a": frozen, "b": lora}))
-    assert bases.engines_of(together) == [["a", "b"]]
+    assert group_policies(together) == [["a", "b"]]
     apart = resolve(chosen({"a": {**frozen, "device": "cpu"}, "b": lora}))
-    assert bases.engines_of(apart) == [["a"], ["b"]]
+    assert group_policies(apart) == [["a"], ["b"]]
 
 
 def test_stop_strings_reach_the_roles() -> None:

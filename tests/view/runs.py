@@ -6,10 +6,10 @@ import json
 import random
 from pathlib import Path
 
-from cadre.experiment import jsonl
-from cadre.experiment.config import dump, parse
-from cadre.experiment.trees import annotate, left_out, stream
-from cadre.experiment.trees.format import as_record
+from cadre.config.experiment import dump, parse
+from cadre.runs import jsonl
+from cadre.runs.annotations import LEFT_OUT, write_annotations
+from cadre.runs.kept_trees import append_tree, tree_to_json
 from cadre.types import Branch, Drawing, Message, Node, Observation, Reward, Sample, Task, Tree
 
 ROLES = ("tool", "planner")
@@ -85,8 +85,8 @@ def begin(folder: Path, steps: int, seed: int = 0) -> Path:
 
 def step_of(folder: Path, step: int, made: Tree) -> None:
     """Write all that a step leaves: its tree, what is said of it, what was left out, and last its metrics."""
-    record = as_record(step, 0, made)
-    stream.append(folder, record)
+    record = tree_to_json(step, 0, made)
+    append_tree(folder, record)
     places = [
         (number, role, index, len(one["token_ids"]))
         for number, node in enumerate(record["nodes"])
@@ -103,12 +103,12 @@ def step_of(folder: Path, step: int, made: Tree) -> None:
         for place, (*_, size) in zip(named, places, strict=True)
     ]
     critic = [{**place, "values": [0.25], "return": 0.5} for place in named]
-    annotate.write(folder, step, {"credit": {0: credit}, "tokens": {0: tokens}, "critic": {0: critic}})
+    write_annotations(folder, step, {"credit": {0: credit}, "tokens": {0: tokens}, "critic": {0: critic}})
     group = {"role": "tool", "decision": 0, "samples": 4, "return": 0.5}
     told = {"kind": "no spread", "task": made.task.id, "tree": 0, "reason": "1 of 2 groups", "groups": [group]}
-    jsonl.append(folder / left_out.FILE, {"step": step, **told})
+    jsonl.append(folder / LEFT_OUT, {"step": step, **told})
     failed = {"kind": "failed", "task": "train-9", "reason": "raised: ValueError: no goal", "error": "Traceback ..."}
-    jsonl.append(folder / left_out.FILE, {"step": step, **failed})
+    jsonl.append(folder / LEFT_OUT, {"step": step, **failed})
     jsonl.append(folder / "metrics.jsonl", {"step": step, **metrics(step)})
 
 

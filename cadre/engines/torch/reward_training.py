@@ -1,7 +1,7 @@
 """Training a Bradley-Terry reward model on preference pairs.
 
 What is written is a plain Hugging Face folder (AutoModelForSequenceClassification with one label, safetensors). The
-loop, which can be interrupted, is `cadre.experiment.reward_model`.
+loop, which can be interrupted, is `cadre.training.reward_model`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from cadre import random_keys
-from cadre.data.atomic import whole
-from cadre.data.json_text import to_json
 from cadre.data.preferences import Pair
 from cadre.engines.answers import AnswerEncoder
 from cadre.engines.model_folder import reading
@@ -27,6 +25,7 @@ from cadre.engines.torch.base.loading import locate
 from cadre.engines.torch.reward_model import TOKENS, RewardModel, load_scorer, parts_of
 from cadre.errors import ConfigError, DataError, DivergedError, EngineError, first_line
 from cadre.file_limits import LINE, read_json
+from cadre.files import publish_atomically, to_json
 from cadre.intervals import rate_interval
 from cadre.learn import tensor_files
 from cadre.learn.optimiser import Optimiser
@@ -230,6 +229,6 @@ def _picked(count: int, step: int, settings: Settings) -> list[int]:
 
 def _save(scorer: RewardModel, out: Path) -> None:
     """Write the folder, whole or not at all."""
-    with whole(out) as (built,):
+    with publish_atomically(out) as (built,):
         scorer.model.save_pretrained(built)
         scorer.tokenizer.save_pretrained(built)

@@ -11,7 +11,7 @@ from cadre.data.preferences import Pair
 from cadre.engines.torch.reward_model import RewardModel
 from cadre.engines.torch.reward_training import Settings
 from cadre.errors import EngineError
-from cadre.experiment.reward_model import train
+from cadre.training.reward_model import train_reward_model
 from cadre.types import Message
 from tests.engines.torch.test_reward_training import toy, trained
 
@@ -39,7 +39,7 @@ def test_the_answers_learned_from_have_mean_0(folders, tmp_path):
     """Each answer once, however many pairs it is in; a folder that says no mean scores as its head does."""
     said = [Pair((Message("user", "q"),), good, bad) for good, bad in (("a", "b"), ("a", "c"), ("b", "c"))]
     settings = Settings(steps=2, learning_rate=1e-3, validate=0.0, pairs=3)
-    train(said, str(folders["llama"]), tmp_path / "judge", settings, lambda step, loss: None)
+    train_reward_model(said, str(folders["llama"]), tmp_path / "judge", settings, lambda step, loss: None)
     prompts, answers = [pair.prompt for pair in said], ["a", "b", "c"]
     scores = RewardModel.load(tmp_path / "judge").score(prompts, answers)
     assert sum(scores) == pytest.approx(0.0, abs=1e-4)

@@ -17,9 +17,9 @@ from cadre.data.preferences import Pair, line_of, read_pairs
 from cadre.engines.torch.reward_model import RewardModel, load_scorer
 from cadre.engines.torch.reward_training import Report, Settings, _picked, accuracy, preference_loss, split
 from cadre.errors import ConfigError, DataError, DivergedError, RunError
-from cadre.experiment import reward_model
-from cadre.experiment.interrupt import Interrupt
-from cadre.experiment.reward_model import train, unfinished
+from cadre.training import reward_model
+from cadre.training.interrupt import Interrupt
+from cadre.training.reward_model import count_saved_steps, train_reward_model, unfinished_folder
 from cadre.types import Message
 
 FAST = Settings(steps=30, learning_rate=2e-3, validate=0.25, pairs=8)
@@ -32,7 +32,7 @@ def toy(count: int = 24) -> list[Pair]:
 
 def trained(folders, tmp_path: Path, settings: Settings = FAST, name: str = "llama") -> tuple[Path, Report]:
     out = tmp_path / f"{name}-judge"
-    report = train(toy(), str(folders[name]), out, settings, lambda step, loss: None)
+    report = train_reward_model(toy(), str(folders[name]), out, settings, lambda step, loss: None)
     assert report is not None
     return out, report
 
@@ -62,7 +62,7 @@ def test_the_loss_is_minus_the_log_of_the_sigmoid_of_the_margin(folders, tmp_pat
     wanted = sum(math.log1p(math.exp(-margin)) for margin in margins) / len(pairs)
     for name, tokens in (("whole", 4096), ("cut", 150)):
         settings = Settings(steps=1, learning_rate=2e-3, validate=0.25, pairs=8, tokens=tokens)
-        report = train(toy(), str(folders["llama"]), tmp_path / name, settings, lambda step, loss: None)
+        report = train_reward_model(toy(), str(folders["llama"]), tmp_path / name, settings, lambda step, loss: None)
         assert report is not None
         assert report.losses[0] == pytest.approx(wanted, abs=1e-5)
 
@@ -70,7 +70,7 @@ def test_the_loss_is_minus_the_log_of_the_sigmoid_of_the_margin(folders, tmp_pat
 def test_equal_seeds_give_equal_models(folders, tmp_path):
     settings = Settings(steps=3, learning_rate=1e-3, pairs=4)
     for name in ("a", "b"):
-        train(toy(), str(folders["llama"]), tmp_path / name, settings, lambda step, loss: None)
+        train_reward_model(toy(), str(folders["llama"]), tmp_path / name, settings, lambda step, loss: None)
     first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b"))
     assert first == second
 
@@ -96,11 +96,11 @@ def test_every_pair_is_seen_once_an_epoch():
 def test_nothing_is_overwritten_and_nothing_that_diverged_is_written(folders, tmp_path):
     (tmp_path / "here").mkdir()
     with pytest.raises(RunError, match="exists"):
-        train(toy(), str(folders["llama"]), tmp_path / "here", FAST, lambda step, loss: None)
+        train_reward_model(toy(), str(folders["llama"]), tmp_path / "here", FAST, lambda step, loss: None)
     with pytest.raises(DivergedError, match="Lower --learning-rate"):
-        train(toy(), str(folders["llama"]), tmp_path / "far", Settings(8, 1e30), lambda step, loss: None)
+        train_reward_model(toy(), str(folders["llama"]), tmp_path / "far", Settings(8, 1e30), lambda step, loss: None)
     assert not (tmp_path / "far").exists()
-    assert not unfinished(tmp_path / "far").exists()
+    assert not unfinished_folder(tmp_path / "far").exists()
 
 
 def interrupted_at(step: int) -> Callable[[int, float], None]:
@@ -114,26 +114,26 @@ def interrupted_at(step: int) -> Callable[[int, float], None]:
 @pytest.mark.parametrize("step", [0, 3, 5])
 def test_one_that_was_interrupted_goes_on_as_if_it_had_not_been(folders, tmp_path, step):
     settings, model = Settings(steps=6, learning_rate=1e-3, validate=0.25, pairs=4), str(folders["llama"])
-    whole = train(toy(), model, tmp_path / "whole", settings, lambda step, loss: None)
-    assert train(toy(), model, tmp_path / "cut", settings, interrupted_at(step)) is None
+    whole = train_reward_model(toy(), model, tmp_path / "whole", settings, lambda step, loss: None)
+    assert train_reward_model(toy(), model, tmp_path / "cut", settings, interrupted_at(step)) is None
     assert not (tmp_path / "cut").exists()
     told: list[int] = []
-    assert train(toy(), model, tmp_path / "cut", settings, lambda step, loss: told.append(step)) == whole
+    assert train_reward_model(toy(), model, tmp_path / "cut", settings, lambda step, loss: told.append(step)) == whole
     assert told == list(range(step + 1, 6))
     first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut"))
     assert first == second
-    assert not unfinished(tmp_path / "cut").exists()
+    assert not unfinished_folder(tmp_path / "cut").exists()
 
 
 def test_one_that_was_interrupted_goes_on_with_what_it_was_begun_with_alone(folders, tmp_path):
     settings, model, out = Settings(steps=4, validate=0.25, pairs=4), str(folders["llama"]), tmp_path / "cut"
-    train(toy(), model, out, settings, interrupted_at(0))
+    train_reward_model(toy(), model, out, settings, interrupted_at(0))
     with pytest.raises(RunError, match="begun with learning_rate=1e-05; expected the same"):
-        train(toy(), model, out, replace(settings, learning_rate=1e-4), lambda step, loss: None)
+        train_reward_model(toy(), model, out, replace(settings, learning_rate=1e-4), lambda step, loss: None)
     with pytest.raises(RunError, match="begun with checksum="):
-        train(toy(23), model, out, settings, lambda step, loss: None)
+        train_reward_model(toy(23), model, out, settings, lambda step, loss: None)
     with pytest.raises(RunError, match="begun with model="):
-        train(toy(), str(folders["qwen3"]), out, settings, lambda step, loss: None)
+        train_reward_model(toy(), str(folders["qwen3"]), out, settings, lambda step, loss: None)
 
 
 def test_a_pair_longer_than_the_context_is_refused_before_the_model_is_loaded(folders, tmp_path):
@@ -144,7 +144,7 @@ def test_a_pair_longer_than_the_context_is_refused_before_the_model_is_loaded(fo
     long = Pair((Message("user", "q"),), "a", "b" * 600)
     path.write_text("".join(line_of(pair) + "\n" for pair in (*toy(4), long)))
     with pytest.raises(DataError, match=r"pairs.jsonl, line 5: a prompt and an answer have 6\d\d tokens; .* 512"):
-        train(read_pairs(path), str(source), tmp_path / "judge", FAST, lambda step, loss: None)
+        train_reward_model(read_pairs(path), str(source), tmp_path / "judge", FAST, lambda step, loss: None)
 
 
 def test_the_command(folders, tmp_path):
@@ -188,12 +188,12 @@ def test_the_margin_of_a_trained_judge(folders, tmp_path):
 def test_what_is_saved_without_held_out_pairs_is_json_and_goes_on(folders, tmp_path):
     """No accuracy is known of no pairs, and NaN is no JSON."""
     settings, model = Settings(steps=3, learning_rate=1e-3, validate=0.0, pairs=4), str(folders["llama"])
-    assert train(toy(), model, tmp_path / "out", settings, interrupted_at(1)) is None
-    (saved,) = unfinished(tmp_path / "out").glob("step-*/progress.json")
+    assert train_reward_model(toy(), model, tmp_path / "out", settings, interrupted_at(1)) is None
+    (saved,) = unfinished_folder(tmp_path / "out").glob("step-*/progress.json")
     told = json.loads(saved.read_text(), parse_constant=pytest.fail)
     assert told["before"] is None
     assert len(told["losses"]) == 2
-    report = train(toy(), model, tmp_path / "out", settings, lambda step, loss: None)
+    report = train_reward_model(toy(), model, tmp_path / "out", settings, lambda step, loss: None)
     assert report is not None
     assert len(report.losses) == 3
     assert math.isnan(report.before)
@@ -216,14 +216,14 @@ def test_an_interrupt_after_the_last_look_at_it_is_saved_too(folders, tmp_path, 
             pass
 
     monkeypatch.setattr(reward_model, "Interrupt", Late)
-    assert train(toy(), model, tmp_path / "out", settings, lambda step, loss: None) is None
-    assert reward_model.steps_done(tmp_path / "out") == 3
+    assert train_reward_model(toy(), model, tmp_path / "out", settings, lambda step, loss: None) is None
+    assert count_saved_steps(tmp_path / "out") == 3
 
 
 def test_one_whose_save_is_damaged_is_refused(folders, tmp_path):
     settings, model = Settings(steps=3, learning_rate=1e-3, validate=0.0, pairs=4), str(folders["llama"])
-    assert train(toy(), model, tmp_path / "out", settings, interrupted_at(0)) is None
-    (saved,) = unfinished(tmp_path / "out").glob("step-*/progress.json")
+    assert train_reward_model(toy(), model, tmp_path / "out", settings, interrupted_at(0)) is None
+    (saved,) = unfinished_folder(tmp_path / "out").glob("step-*/progress.json")
     saved.write_text('{"losses": [0.5, "x"], "before": 1}')
     with pytest.raises(RunError, match=r"step-000001 is damaged \(progress\.json has .* bytes in place of"):
-        train(toy(), model, tmp_path / "out", settings, lambda step, loss: None)
+        train_reward_model(toy(), model, tmp_path / "out", settings, lambda step, loss: None)

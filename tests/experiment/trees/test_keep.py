@@ -6,13 +6,21 @@ from pathlib import Path
 from cadre.advantages.batch import TrainingBatch
 from cadre.advantages.credit import Credit
 from cadre.advantages.filters import selected
-from cadre.experiment import jsonl
-from cadre.experiment.trees import keep, pictures, stream
-from cadre.experiment.trees.keep import Keeping, StepRecord
-from cadre.experiment.trees.vocabulary import Vocabulary, read
 from cadre.learn.token_notes import TokenNote
 from cadre.rollout.dynamic_sampling import Sampled
 from cadre.rollout.episodes import Failure
+from cadre.runs import jsonl
+from cadre.runs.kept_trees import (
+    INITIAL_MEGABYTES,
+    ImageStore,
+    StepRecord,
+    StepRecorder,
+    Vocabulary,
+    copy_steps,
+    forget_steps,
+    read_entries,
+    read_vocabulary,
+)
 from cadre.settings import CreditConfig, TrainConfig
 from cadre.types import Task, Tree
 from tests.advantages.trees import assign, inner, leaf, node
@@ -40,9 +48,9 @@ def record(*trees: Tree, chosen: CreditConfig | None = None, replaced: int = 0) 
     return StepRecord(Sampled(list(trees), [failed], replaced), batch, notes)
 
 
-def keeping(folder: Path, **goal: float) -> Keeping:
-    return Keeping(
-        folder, TrainConfig(**goal), CreditConfig(), Vocabulary({"shared": Letters()}), pictures.Kept(folder)
+def keeping(folder: Path, **goal: float) -> StepRecorder:
+    return StepRecorder(
+        folder, TrainConfig(**goal), CreditConfig(), Vocabulary({"shared": Letters()}), ImageStore(folder)
     )
 
 
@@ -78,7 +86,7 @@ def test_what_was_left_out_is_told_with_the_reason(tmp_path: Path) -> None:
 def test_the_budget_is_spread_over_the_steps(tmp_path: Path) -> None:
     """Of 100 steps' budget no more than a tenth is used by step 10, once the first megabytes are full."""
     assert keeping(tmp_path, steps=100, trees_megabytes=400.0).due(9) == 40.0
-    assert keeping(tmp_path, steps=100, trees_megabytes=400.0).due(0) == keep.AT_ONCE
+    assert keeping(tmp_path, steps=100, trees_megabytes=400.0).due(0) == INITIAL_MEGABYTES
     assert keeping(tmp_path, steps=100, trees_megabytes=1.0).due(50) == 1.0
 
 
@@ -96,8 +104,8 @@ def test_a_resumed_step_is_written_as_it_was(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         for step in range(3):
             keeping(tmp_path / folder).keep(step, record(tree("t", 0.0, 2.0)))
-    keep.forget(tmp_path / "b", 1)
-    assert [entry.step for entry in stream.entries(tmp_path / "b")] == [0]
+    forget_steps(tmp_path / "b", 1)
+    assert [entry.step for entry in read_entries(tmp_path / "b")] == [0]
     for step in (1, 2):
         keeping(tmp_path / "b").keep(step, record(tree("t", 0.0, 2.0)))
     files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.jsonl")]
@@ -110,14 +118,14 @@ def test_a_fork_has_what_was_kept_before_it(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     for step in range(3):
         keeping(tmp_path).keep(step, record(tree("t", 0.0, 2.0)))
-    keep.copy(tmp_path, tmp_path / "b", 2)
-    assert [entry.step for entry in stream.entries(tmp_path / "b")] == [0, 1]
+    copy_steps(tmp_path, tmp_path / "b", 2)
+    assert [entry.step for entry in read_entries(tmp_path / "b")] == [0, 1]
     assert [line["step"] for line in lines(tmp_path / "b" / "annotations" / "credit.jsonl")] == [0, 1]
 
 
 def test_tokens_are_spelt_once(tmp_path: Path) -> None:
     for step in range(2):
         keeping(tmp_path).keep(step, record(tree("t", 0.0, 2.0)))
-    assert read(tmp_path) == {"shared": {"0": "a", "1": "b", "2": "c", "3": "d"}}
+    assert read_vocabulary(tmp_path) == {"shared": {"0": "a", "1": "b", "2": "c", "3": "d"}}
     assert len((tmp_path / "vocabulary.jsonl").read_text().splitlines()) == 1
     assert json.loads((tmp_path / "trees.jsonl").read_text().splitlines()[0])["version"] == 2

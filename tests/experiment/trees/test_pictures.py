@@ -10,11 +10,9 @@ import pytest
 
 from cadre import image
 from cadre.errors import RunError
-from cadre.experiment import in_flight
-from cadre.experiment.in_flight import StepSample
-from cadre.experiment.trees import format as trees
-from cadre.experiment.trees import pictures
 from cadre.rollout.dynamic_sampling import Sampled
+from cadre.runs.kept_trees import IMAGES, ImageStore, read_image, save_images, tree_images, tree_to_json
+from cadre.training.asynchronous import PENDING_STEPS, SampledStep, read_sampled_steps, write_sampled_steps
 from cadre.types import Branch, Image, Message, Node, Observation, Reward, Sample, Task, Tree
 
 
@@ -31,46 +29,46 @@ def tree_of(*images: Image) -> Tree:
 
 def test_a_tree_names_its_pictures_by_digest() -> None:
     one = tree_of(shade(1), shade(2))
-    record = json.loads(json.dumps(trees.as_record(0, 0, one)))
+    record = json.loads(json.dumps(tree_to_json(0, 0, one)))
     (message,) = record["nodes"][0]["observations"]["p"]["messages"]
     assert message["images"] == [{"digest": shade(v).digest, "width": 3, "height": 2} for v in (1, 2)]
-    assert trees.images_of(one) == {shade(1), shade(2)}
+    assert tree_images(one) == {shade(1), shade(2)}
 
 
 def test_each_is_written_once_and_read_by_its_digest(tmp_path: Path) -> None:
-    pictures.save(tmp_path, [shade(1), shade(2), shade(1)])
+    save_images(tmp_path, [shade(1), shade(2), shade(1)])
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "pictures").iterdir()}
-    pictures.save(tmp_path, [shade(1)])
+    save_images(tmp_path, [shade(1)])
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "pictures").iterdir()} == before
     assert sorted(before) == sorted(f"{shade(v).digest}.png" for v in (1, 2))
-    assert pictures.read(tmp_path, shade(2).digest) == shade(2).png
+    assert read_image(tmp_path, shade(2).digest) == shade(2).png
 
 
 def test_what_they_take_is_known_with_those_that_come(tmp_path: Path) -> None:
-    pictures.save(tmp_path, [shade(1)])
+    save_images(tmp_path, [shade(1)])
     first, second, third = (len(shade(value).png) for value in (1, 2, 3))
-    kept = pictures.Kept(tmp_path)
+    kept = ImageStore(tmp_path)
     assert kept.size_with([shade(1), shade(2)]) == first + second
     kept.save([shade(1), shade(3)])
     assert kept.size_with([shade(2)]) == first + second + third
-    assert kept.size_with([]) == pictures.Kept(tmp_path).size_with([]) == first + third
+    assert kept.size_with([]) == ImageStore(tmp_path).size_with([]) == first + third
 
 
 @pytest.mark.parametrize("digest", ["../../etc/passwd", "0" * 64, "", "A" * 64])
 def test_another_name_is_refused(tmp_path: Path, digest: str) -> None:
     (tmp_path / "pictures").mkdir()
     with pytest.raises(RunError, match="holds none that is called"):
-        pictures.read(tmp_path, digest)
+        read_image(tmp_path, digest)
 
 
 def test_steps_in_flight_come_back_with_their_pictures(tmp_path: Path) -> None:
-    step = StepSample(3, Sampled([tree_of(shade(1)), tree_of(shade(1), shade(2))], []), 1.5)
-    in_flight.write(tmp_path, [step])
-    (again,) = in_flight.read(tmp_path)
+    step = SampledStep(3, Sampled([tree_of(shade(1)), tree_of(shade(1), shade(2))], []), 1.5)
+    write_sampled_steps(tmp_path, [step])
+    (again,) = read_sampled_steps(tmp_path)
     assert again == step
     sample = again.sampled.trees[0].root.samples["p"][0]
     assert sample.images[0].png == shade(1).png
-    assert "png" not in (tmp_path / in_flight.FILE).read_text()
+    assert "png" not in (tmp_path / PENDING_STEPS).read_text()
     assert len(list((tmp_path / "pictures").iterdir())) == 2
 
 
@@ -82,10 +80,10 @@ def test_a_link_in_place_of_a_picture_is_not_followed(what: str, tmp_path: Path)
     (outside / f"{digest}.png").write_bytes(b"\x89PNG\r\n\x1a\n secret")
     run.mkdir()
     if what == "folder":
-        (run / pictures.FOLDER).symlink_to(outside)
+        (run / IMAGES).symlink_to(outside)
     else:
-        (run / pictures.FOLDER).mkdir()
-        path = run / pictures.FOLDER / f"{digest}.png"
+        (run / IMAGES).mkdir()
+        path = run / IMAGES / f"{digest}.png"
         path.write_bytes(b"secret") if what == "no picture" else path.symlink_to(outside / f"{digest}.png")
     with pytest.raises(RunError, match="is no PNG file" if what == "no picture" else "is a link"):
-        pictures.read(run, digest)
+        read_image(run, digest)

@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from cadre.data.json_text import to_json
 from cadre.engines.torch.learning.policy_optimiser import PATIENCE
 from cadre.errors import DivergedError
+from cadre.files import to_json
 from cadre.types import TrainingSequence
 
 

@@ -1,0 +1,205 @@
+"""Cadre from Python: `cadre.train`, `cadre.evaluate` and `cadre.load` are what the commands of those names are.
+
+Sections of a configuration are keyword arguments: `algorithm="grpo"`, `learner={"learning_rate": 1e-3}`. Every function
+may be called beside a running event loop (in a notebook, say): it then works in a thread of its own, and blocks like
+any other function; `await asyncio.to_thread(cadre.train, ...)` keeps that loop free."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from rich.console import Console
+
+from cadre.concurrency import configure_threads
+from cadre.config.engines import check_hub_models
+from cadre.config.experiment import parse
+from cadre.config.recipes import read_recipe
+from cadre.config.resolve import Target, find_target, resolve
+from cadre.env import Env
+from cadre.envs.spec import name_of
+from cadre.errors import ConfigError, RunError, nearest
+from cadre.evaluation.evaluate import Report
+from cadre.evaluation.loaded_team import LoadedTeam, open_team
+from cadre.runs.folder import Run, create_in_free_folder
+from cadre.runs.resume import check_resumable
+from cadre.settings.yaml_file import Raw, merge
+from cadre.training.loop import run_training
+
+Section = Mapping[str, Any]
+
+
+class Sections(TypedDict, total=False):
+    """The sections of a configuration, each as a YAML would say it; see docs/reference.md.
+
+    env     also the class itself
+    team    also the name of one model, which then plays every role
+    steps   in short for `train={"steps": ...}`
+    """
+
+    env: str | type[Env]
+    settings: Section
+    team: str | Section
+    algorithm: str | Section
+    credit: Section
+    loss: Section
+    sampling: Section
+    vllm: Section
+    learner: Section
+    train: Section
+    episodes: Section
+    evaluate: Section
+    trackers: Section
+    cluster: Section
+    sandbox: Section
+    steps: int
+
+
+def train(
+    recipe: str | Path | Section | None = None,
+    *,
+    run: str | Path | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    trust: bool = False,
+    **sections: Unpack[Sections],
+) -> LoadedTeam:
+    """Train a team; returns it with the weights that it has learned, and what the run left behind.
+
+        trained = cadre.train(env=MyEnv, team="seed", algorithm="at_grpo", steps=20)
+        trained.folder, trained.metrics()[-1], trained.evaluate(tasks=100).success
+
+    recipe    a bundled recipe, a YAML file or a dictionary, which the sections change; none: they say all
+    run       the folder to write, which must be new; by default runs/NAME-001 or the next number that is free
+    resume    go on with the run in `run`, as it was configured; `steps` and what is evaluated or kept may change
+    quiet     print nothing
+    trust     with `resume`: run code that the run's folder brings with it
+
+    Ctrl-C ends it early, saved; training then goes on with `resume`. Raises ConfigError before any model loads where
+    something cannot work, RunError where `run` would be overwritten, DivergedError where training met no finite loss.
+    """
+    configure_threads()
+    env = _env_class(sections)
+    if resume:
+        here = _open_resumed(recipe, run, sections, trust)
+        experiment = resolve(here.config, env)
+    else:
+        raw = _merge_sections(recipe, sections)
+        experiment = resolve(parse(raw, env), env)
+        check_hub_models(experiment)
+        folder = Path(run).expanduser() if run else None
+        here = create_in_free_folder(folder, _run_name(recipe, raw), lambda new: Run.create(new, experiment.config))
+    team, _ = run_training(experiment, here, Console(soft_wrap=True, emoji=False, quiet=quiet), resume)
+    return LoadedTeam(experiment, team, here)
+
+
+def evaluate(
+    target: str | Path | Section | None = None,
+    *,
+    tasks: int = 200,
+    first: int = 0,
+    untrained: bool = False,
+    trust: bool = False,
+    **sections: Unpack[Sections],
+) -> Report:
+    """Play held-out tasks once each at temperature 0, with a run, a recipe or a model, as the sections change them.
+
+        cadre.evaluate("runs/plan-path-001", tasks=500).success
+        cadre.evaluate("Qwen/Qwen3-1.7B", env="maths", settings={"source": "hub", "test": "aime24"})
+
+    target      the folder of a run, a bundled recipe, a YAML file, a dictionary, the folder of a model or its hub name,
+                which then plays every role of `env`; none: the sections say all
+    tasks       how many of the test split, from the task `first` on
+    untrained   the models of a run as they were before training
+    trust       run code that a run's folder brings with it
+
+    The training split is never asked for. `cadre.load` keeps a team for more than one evaluation. Raises ConfigError
+    before any model loads where something cannot work.
+    """
+    configure_threads()
+    loaded = open_team(_find_target(target, sections, trust), untrained)
+    try:
+        return loaded.evaluate(tasks, first)
+    finally:
+        loaded.close()
+
+
+def load(
+    target: str | Path | Section | None = None,
+    *,
+    untrained: bool = False,
+    trust: bool = False,
+    **sections: Unpack[Sections],
+) -> LoadedTeam:
+    """The team of a run with its latest weights, or that of a recipe or a model; arguments as for `evaluate`.
+
+        trained = cadre.load("runs/plan-path-001")
+        trained.evaluate(tasks=100), trained.play(3), trained.metrics(), trained.trees()
+
+    Where a run was trained on a class that no file holds (it was defined in a notebook), give it: `env=MyEnv`. Raises
+    RunError where the run has no checkpoint.
+    """
+    configure_threads()
+    return open_team(_find_target(target, sections, trust), untrained)
+
+
+def _find_target(target: str | Path | Section | None, sections: Sections, trust: bool) -> Target:
+    env = _env_class(sections)
+    if isinstance(target, str | Path):
+        return find_target(str(target), changes=_section_changes(sections), env=env, trust=trust)
+    return Target(parse(_merge_sections(target, sections), env), env)
+
+
+def _merge_sections(recipe: str | Path | Section | None, sections: Sections) -> Raw:
+    """The configuration that the sections make of a recipe."""
+    named = read_recipe(str(recipe)) if isinstance(recipe, str | Path) else recipe or {}
+    raw = copy.deepcopy(dict(named))
+    merge(raw, _section_changes(sections))
+    return raw
+
+
+def _section_changes(sections: Sections) -> Raw:
+    """The sections as a YAML would say them. Raises ConfigError for a name that no section has."""
+    changes: Raw = dict(sections)
+    for name in changes:
+        if name not in Sections.__annotations__:
+            raise ConfigError(
+                f"{name}: unknown section; expected one of {', '.join(Sections.__annotations__)}. Remove or rename it."
+                f"{nearest(name, Sections.__annotations__)}"
+            )
+    if (steps := changes.pop("steps", None)) is not None:
+        changes["train"] = {**changes.get("train", {}), "steps": steps}
+    if (env := _env_class(sections)) is not None:
+        changes["env"] = name_of(env)
+    return changes
+
+
+def _env_class(sections: Sections) -> type[Env] | None:
+    env = sections.get("env")
+    if env is None or isinstance(env, str):
+        return None
+    if not (isinstance(env, type) and issubclass(env, Env)):
+        raise ConfigError(f"env: got {env!r}; expected a subclass of cadre.Env, or its name. Give the class itself.")
+    return env
+
+
+def _run_name(recipe: str | Path | Section | None, raw: Raw) -> str:
+    """What a run without a folder of its own is called."""
+    if isinstance(recipe, str | Path):
+        return str(recipe)
+    return str(raw["env"]).rpartition(":")[2].lower()
+
+
+def _open_resumed(recipe: str | Path | Section | None, run: str | Path | None, sections: Sections, trust: bool) -> Run:
+    """The run that goes on, with its own configuration but for what the sections change."""
+    if run is None or recipe is not None:
+        raise RunError(
+            f"resume: got {'no run' if run is None else 'a recipe'}; expected the folder of a run, which goes on as it "
+            "was configured. Name it as run=..., and nothing else."
+        )
+    changes = _section_changes(sections)
+    changes.pop("env", None)
+    wanted = find_target(str(run), changes=changes, env=_env_class(sections), trust=trust).config
+    return check_resumable(Run.open(Path(run).expanduser()), wanted)

@@ -1,0 +1,1 @@
+"""Configurations: YAML and overrides, validation, and what an experiment resolves to."""

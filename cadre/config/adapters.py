@@ -1,0 +1,221 @@
+"""Policies that start from a LoRA adapter: a PEFT folder, such as `cadre export` writes for them.
+
+The folder's settings (base, rank, alpha, modules) are read before any model loads and become the policy's own settings.
+Its weights are read later, by `cadre.engines.torch`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cadre.errors import ConfigError
+from cadre.file_limits import open_regular, read_json
+from cadre.plugins import embedded_models
+from cadre.settings.yaml_file import ONLY_POLICY
+
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+
+
+PREFIX = "base_model.model."
+
+
+# The header of a file of tensors: names, shapes and places.
+MAX_HEADER_BYTES = 100_000_000
+
+
+# What makes an adapter something other than two matrices beside each of some linear layers.
+UNSUPPORTED_OPTIONS = (
+    *("use_dora", "lora_bias", "modules_to_save", "trainable_token_indices", "layer_replication", "rank_pattern"),
+    *("alpha_pattern", "fan_in_fan_out", "alora_invocation_tokens", "target_parameters", "use_qalora", "arrow_config"),
+)
+
+
+# These change the base's weights when they begin, so that the adapter belongs to another base than it names.
+BASE_CHANGING_INITS = ("pissa", "olora", "corda", "loftq", "lora_ga")
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter and no model."""
+    return (folder / CONFIG_FILE).is_file() and not (folder / "config.json").is_file()
+
+
+def apply_adapter_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration whose policies on adapters name the base, and their lora as the folder has it."""
+    changed = dict(raw)
+    team, algorithm = raw.get("team"), raw.get("algorithm")
+    if isinstance(team, str) and is_adapter(Path(team).expanduser()):
+        team = {"policies": {ONLY_POLICY: team}}
+    if isinstance(team, Mapping) and isinstance(team.get("policies"), Mapping):
+        policies = {
+            name: _policy_with_adapter(f"team.policies.{name}", policy) for name, policy in team["policies"].items()
+        }
+        changed["team"] = {**team, "policies": policies}
+    critic = algorithm.get("critic") if isinstance(algorithm, Mapping) else None
+    if isinstance(critic, Mapping) and "policy" in critic:
+        policy = _policy_with_adapter("algorithm.critic.policy", critic["policy"])
+        changed["algorithm"] = {**algorithm, "critic": {**critic, "policy": policy}}  # type: ignore[dict-item]
+    return changed
+
+
+def _policy_with_adapter(key: str, policy: Any) -> Any:
+    """The policy with what its adapter's folder says, if it names one."""
+    written = {"model": policy} if isinstance(policy, str) else policy
+    if not isinstance(written, Mapping) or written.get("url") is not None:
+        return policy
+    lora, model = written.get("lora"), written.get("model")
+    lora = dict(lora) if isinstance(lora, Mapping) else {}
+    setting = f"{key}.lora.path"
+    if "adapter" in lora:
+        if "path" in lora:
+            raise ConfigError(f"{key}.lora.adapter: got it beside path, which is the same; expected one. Remove one.")
+        lora["path"] = lora.pop("adapter")
+    if lora.get("path") is None and isinstance(model, str) and is_adapter(Path(model).expanduser()):
+        lora["path"], model, setting = model, None, f"{key}.model"
+    if not isinstance(lora.get("path"), str):
+        return policy if "adapter" not in (written.get("lora") or {}) else {**written, "lora": lora}
+    folder = Path(lora["path"]).expanduser()
+    described = read_adapter(setting, folder)
+    return {
+        **written,
+        "model": _base_model(setting, folder, described, model),
+        "lora": _lora_settings(key, folder, described, lora),
+    }
+
+
+def read_adapter(setting: str, folder: Path) -> dict[str, Any]:
+    """Return what a folder says of its adapter. Raises ConfigError for one that is no plain LoRA in safetensors."""
+
+    def refuse(got: str, expected: str, advice: str) -> ConfigError:
+        return ConfigError(f"{setting}: {folder} {got}; expected {expected}. {advice}")
+
+    lora = "a PEFT folder of a LoRA adapter, adapter_config.json and adapter_model.safetensors"
+    if not (folder / CONFIG_FILE).is_file():
+        raise refuse(f"holds no {CONFIG_FILE}" if folder.is_dir() else "is no folder", lora, "Fix the path.")
+    try:
+        described = read_json(folder / CONFIG_FILE)
+    except (OSError, ValueError) as error:
+        raise refuse(
+            f"has an {CONFIG_FILE} that cannot be read ({error})", lora, "Take it from where it was made."
+        ) from None
+    if not isinstance(described, dict) or described.get("peft_type") != "LORA":
+        kind = described.get("peft_type") if isinstance(described, dict) else described
+        raise refuse(f"holds an adapter of type {kind!r}", "LORA", "Merge it into its base with PEFT, and train that.")
+    found = [name for name in UNSUPPORTED_OPTIONS if described.get(name)]
+    found += ["bias"] if described.get("bias", "none") != "none" else []
+    begun = described.get("init_lora_weights")
+    found += ["init_lora_weights"] if isinstance(begun, str) and begun.startswith(BASE_CHANGING_INITS) else []
+    if found:
+        raise refuse(
+            f"has {found[0]}={described[found[0]]!r} in its {CONFIG_FILE}",
+            "a plain LoRA, two matrices beside linear layers",
+            "Merge it into its base with PEFT (merge_and_unload), and name that model.",
+        )
+    rank, alpha = described.get("r"), described.get("lora_alpha")
+    if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
+        raise refuse(f"has r={rank!r} and lora_alpha={alpha!r}", "numbers above 0", f"Fix its {CONFIG_FILE}.")
+    if not (folder / WEIGHTS_FILE).is_file():
+        pickled = ", but adapter_model.bin, which is pickled and is not read" if _is_pickled(folder) else ""
+        raise refuse(
+            f"holds no {WEIGHTS_FILE}{pickled}", lora, "Save it with save_pretrained(safe_serialization=True)."
+        )
+    return described
+
+
+def _is_pickled(folder: Path) -> bool:
+    return (folder / "adapter_model.bin").is_file()
+
+
+def _base_model(setting: str, folder: Path, described: Mapping[str, Any], model: Any) -> Any:
+    """The base model: that of the policy, which has to be the adapter's, or the one that the adapter names."""
+    named = described.get("base_model_name_or_path")
+    if not isinstance(named, str) or not named:
+        if model is None:
+            raise ConfigError(
+                f"{setting}: {folder} names no base model; expected one. Write model: BASE, lora: {{path: {folder}}}."
+            )
+        return model
+    if model is None:
+        if (
+            named not in embedded_models()
+            and named.startswith(("/", ".", "~"))
+            and not Path(named).expanduser().is_dir()
+        ):
+            raise ConfigError(
+                f"{setting}: the adapter in {folder} is for {named}, which is no folder here; expected its base. Write "
+                f"model: BASE and lora: {{path: {folder}}}."
+            )
+        return next((known for known, home in embedded_models().items() if _is_same(named, str(home))), named)
+    if isinstance(model, str) and not _is_same(named, str(embedded_models().get(model, model))):
+        raise ConfigError(
+            f"{setting}: the adapter in {folder} is for {named}, and the policy's model is {model}; expected the same. "
+            "Fix the model, or, where it is the same under another name, base_model_name_or_path in "
+            f"{folder / CONFIG_FILE}."
+        )
+    return model
+
+
+def _is_same(named: str, model: str) -> bool:
+    """Whether two names mean one model: the same folder, or names that end alike, of a hub and a copy here."""
+    if Path(named).expanduser().resolve() == Path(model).expanduser().resolve():
+        return True
+    return named.rstrip("/").rpartition("/")[2].lower() == model.rstrip("/").rpartition("/")[2].lower()
+
+
+def _lora_settings(key: str, folder: Path, described: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+    """The policy's lora as the folder has it; what is written beside the path has to be the same."""
+    rank, alpha = described["r"], float(described["lora_alpha"])
+    if described.get("use_rslora"):  # scaled by alpha / sqrt(rank), and here by alpha / rank
+        alpha *= math.sqrt(rank)
+    targets = _target_modules(key, folder, described)
+    for name, has in (("rank", rank), ("alpha", alpha)):
+        if name in written and written[name] != has:
+            raise ConfigError(
+                f"{key}.lora.{name}: got {written[name]!r} beside path, and the adapter in {folder} has {has}; "
+                "expected the same. Remove it."
+            )
+    asked = written.get("targets", targets)
+    if asked != "all-linear" and sorted(asked) != sorted(targets):
+        raise ConfigError(
+            f"{key}.lora.targets: got {asked!r} beside path, and the adapter in {folder} has {', '.join(targets)}; "
+            "expected the same. Remove it."
+        )
+    return {**written, "path": str(folder.absolute()), "rank": rank, "alpha": alpha, "targets": targets}
+
+
+def _target_modules(key: str, folder: Path, described: Mapping[str, Any]) -> list[str]:
+    """The ends of the names of adapted modules; the whole names where ends alone would mean other modules, too."""
+    modules = _adapted_modules(key, folder)
+    listed = described.get("target_modules")
+    chosen = any(described.get(name) for name in ("layers_to_transform", "exclude_modules"))
+    if isinstance(listed, list) and not chosen and all(isinstance(name, str) for name in listed):
+        ends = [name for name in sorted(listed) if any(f".{module}".endswith(f".{name}") for module in modules)]
+        if all(any(f".{module}".endswith(f".{name}") for name in ends) for module in modules):
+            return ends
+    return modules
+
+
+def _adapted_modules(key: str, folder: Path) -> list[str]:
+    """The names of the modules that the file of weights has an adapter for."""
+    try:
+        with open_regular(folder / WEIGHTS_FILE) as file:
+            length = int.from_bytes(file.read(8), "little")
+            if not 2 <= length <= MAX_HEADER_BYTES:
+                raise ValueError(f"a header of {length:,} bytes")
+            names = [name for name in json.loads(file.read(length)) if name != "__metadata__"]
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{key}.lora.path: {folder / WEIGHTS_FILE} cannot be read ({error}); expected tensors as safetensors. "
+            "Take it from where it was made."
+        ) from None
+    ends = (".lora_A.weight", ".lora_B.weight")
+    odd = [name for name in names if not (name.startswith(PREFIX) and name.endswith(ends))]
+    if odd or not names:
+        raise ConfigError(
+            f"{key}.lora.path: {folder / WEIGHTS_FILE} holds {odd[0] if odd else 'nothing'}; expected the matrices "
+            "A and B of linear layers alone. Merge it into its base with PEFT, and name that model."
+        )
+    return sorted({name.removeprefix(PREFIX).removesuffix(ends[0]).removesuffix(ends[1]) for name in names})

@@ -1,0 +1,177 @@
+"""Find recipes by name: bundled files, a user's YAML file, and tasks of real size composed with a model and a level.
+
+`plan-path-qwen3-1.7b-L1` is no file: it is `recipes/real/plan-path.yaml` (the task with the prompts and settings of its
+paper) with Qwen3-1.7B at level L1. Levels are those of AT-GRPO (arXiv 2510.11062): L0 one model for all roles, L1 one
+adapter per role on one frozen model, L2 one whole model per role, which is the default. A variant of the task goes in
+between: `plan-path-solo-qwen3-8b` is its environment `plan-path-solo`. A bundled file of the same name comes first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from cadre.algorithms import ALGORITHMS
+from cadre.config.paths import relocate, resolve_from_file
+from cadre.envs.spec import EnvSpec
+from cadre.errors import ConfigError, nearest
+from cadre.plugins import environments, recipe_folders
+from cadre.settings.known_models import KNOWN_MODELS, KnownModel
+from cadre.settings.yaml_file import Raw, dump_yaml, read
+
+LEVELS = {"L0": "one model for all roles", "L1": "an adapter a role on one model", "L2": "a model a role"}
+
+
+DEFAULT_LEVEL = "L2"
+
+
+LORA = {"rank": 16, "alpha": 32}
+
+
+LORA_RATE_FACTOR = 10  # an adapter's learning rate over that of the whole model
+
+
+# Bytes a weight: trained whole (master, gradient, two moments), and of a frozen base in bfloat16.
+TRAINED_BYTES, FROZEN_BYTES = 16, 2
+
+
+# Gigabytes of usual cards, and what of one activations, scores and samples need beside the weights.
+GPU_GIGABYTES, ACTIVATION_GIGABYTES = (24, 48, 80, 141, 192), 12
+
+
+@dataclass(frozen=True)
+class RealRecipe:
+    """A task of real size, played by a known model at a level; `env` is the environment of the form that is meant."""
+
+    task: str
+    env: str
+    model: str
+    level: str
+
+    @cached_property
+    def base(self) -> Raw:
+        """What the task's own file says, for the form that is meant."""
+        return {**read(real_tasks()[self.task]), "env": self.env}
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        central = ALGORITHMS[self.base["algorithm"]["name"]].central
+        return EnvSpec(self.env, self.base["settings"], central=central).roles
+
+    @property
+    def known(self) -> KnownModel:
+        return KNOWN_MODELS[self.model]
+
+    def raw(self) -> Raw:
+        """The whole configuration."""
+        base, learner = self.base, self.base["learner"]
+        if self.level == "L1":
+            learner = {**learner, "learning_rate": float(f"{LORA_RATE_FACTOR * learner['learning_rate']:.6g}")}
+        head = {name: base[name] for name in ("env", "settings")}
+        return {**head, "team": self.team(), **{k: v for k, v in base.items() if k not in head}, "learner": learner}
+
+    def team(self) -> Raw:
+        policy: Raw = {"model": self.known.hub, "dtype": "bfloat16"}
+        if self.level == "L0":
+            return {"policies": {"shared": policy}, "roles": dict.fromkeys(self.roles, "shared")}
+        if self.level == "L1":
+            policy["lora"] = LORA
+        return {"policies": {role: dict(policy) for role in self.roles}, "roles": {role: role for role in self.roles}}
+
+    @property
+    def gigabytes(self) -> float:
+        """Of weights, gradients and moments together, but for those of adapters."""
+        copies = len(self.roles) if self.level == "L2" else 1
+        return copies * self.known.parameters * (FROZEN_BYTES if self.level == "L1" else TRAINED_BYTES) / 1e9
+
+    @property
+    def card(self) -> int | None:
+        """Gigabytes of the smallest usual card that it fits, None where it fits none."""
+        return next((size for size in GPU_GIGABYTES if size >= self.gigabytes + ACTIVATION_GIGABYTES), None)
+
+    def about(self) -> str:
+        """What it trains, and the card that it fits, in a line."""
+        task = real_tasks()[self.task].read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        needs = f"for no single card: {self.gigabytes:.0f} GB with gradients and moments"
+        fits = f"for one card of {self.card} GB" if self.card else needs
+        return f"{task} {self.env} by {self.model}, {LEVELS[self.level]}: {fits}. Dry run only."
+
+    def text(self) -> str:
+        """As a file would have it."""
+        return f"# {self.about()}\n{dump_yaml(self.raw(), default_flow_style=None, width=110)}"
+
+
+def recipes() -> dict[str, Path]:
+    """The bundled recipes that are files, by name."""
+    return {path.stem: path for folder in recipe_folders() for path in sorted(folder.glob("*.yaml"))}
+
+
+def real_tasks() -> dict[str, Path]:
+    """The tasks of real size by name, which have to be composed with a model."""
+    return {path.stem: path for folder in recipe_folders() for path in sorted((folder / "real").glob("*.yaml"))}
+
+
+def task_variants(task: str) -> dict[str, str]:
+    """The environment by name of every form of a task that a model of text plays: `plan-path` and, among others,
+    `plan-path-solo`."""
+    env = read(real_tasks()[task])["env"]
+    named = (name for name in environments() if name == env or name.startswith(f"{env}-"))
+    return {task + name.removeprefix(env): name for name in named if not name.endswith("-picture")}
+
+
+def compose_recipe(name: str) -> RealRecipe | None:
+    """The task, model and level that a name puts together; None where it names no known model."""
+    stem, _, ending = name.rpartition("-")
+    level = ending if ending in LEVELS else DEFAULT_LEVEL
+    stem = stem if ending in LEVELS else name
+    model = next((known for known in KNOWN_MODELS if stem.endswith(f"-{known}")), None)
+    if model is None:
+        return None
+    wanted = stem.removesuffix(f"-{model}")
+    found = {form: (task, env) for task in real_tasks() for form, env in task_variants(task).items()}
+    if wanted not in found:
+        raise ConfigError(
+            f"recipe: got {name!r}, and {wanted!r} is no task to be played by {model}; expected one of "
+            f"{', '.join(found)}.{nearest(wanted, found)}"
+        )
+    return RealRecipe(*found[wanted], model, level)
+
+
+def read_recipe(recipe: str) -> dict[str, Any]:
+    """What a recipe says: a bundled name, a composed one, or the path of a YAML file. Raises ConfigError for others."""
+    known = recipes()
+    path = known.get(recipe, Path(recipe))
+    is_folder = os.path.isdir(path)
+    if os.path.exists(path) and not is_folder:  # unlike Path's own, these take a name that is too long for one
+        raw = read(Path(path))
+        if recipe in known:
+            return raw
+        if is_run_config(Path(path)):
+            return relocate(raw, Path(path).parent)
+        return resolve_from_file(raw, Path(path))
+    if not is_folder and (real := compose_recipe(recipe)) is not None:
+        return real.raw()
+    what = "a folder" if is_folder else "neither a bundled recipe nor a file"
+    raise ConfigError(
+        f"recipe: got {recipe!r}, which is {what}; expected one of {', '.join(known)}, one of TASK-MODEL "
+        f"(cadre list), or the path of a YAML file.{nearest(recipe, [*known, *_possible_names(recipe)])}"
+    )
+
+
+def is_run_config(path: Path) -> bool:
+    """Whether a YAML file is the configuration that Cadre wrote for a run, whose paths are whole."""
+    return path.name == "config.yaml" and any(
+        (path.parent / name).exists() for name in ("command.json", "state.json", "manifest.json", "metrics.jsonl")
+    )
+
+
+def _possible_names(name: str) -> Iterator[str]:
+    """The names that can be composed of the tasks and forms that a name begins with."""
+    begun = [form for task in real_tasks() for form in task_variants(task) if name.startswith(f"{form}-")]
+    for form, model in product(begun, KNOWN_MODELS):
+        yield from (f"{form}-{model}", *(f"{form}-{model}-{level}" for level in LEVELS))

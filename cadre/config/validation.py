@@ -1,0 +1,592 @@
+"""Validation of what only roles, policies, learners and the environment together show.
+
+Each function checks one setting and raises ConfigError. What a section can check alone is in `cadre.settings` and
+`cadre.algorithms`; what concerns engines is in `cadre.config.engine_validation`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from math import prod
+from pathlib import Path
+
+from cadre.advantages.baselines import BASELINES, GroupReturns, of_the_group
+from cadre.advantages.credit import Credit
+from cadre.concurrency import run_coroutine
+from cadre.config.engine_validation import (
+    VLLM_CHECKS,
+    check_cluster_environments,
+    check_cluster_policies,
+    check_cluster_vllm,
+    check_learner_ranks,
+    check_vision_learners,
+)
+from cadre.config.experiment import Experiment
+from cadre.env import Env
+from cadre.envs import declarations
+from cadre.errors import ConfigError, ContractError, nearest
+from cadre.rollout import tree_shape
+from cadre.rollout.grow import pays
+from cadre.rollout.tree_shape import Shape
+from cadre.settings.user_code import load_function
+
+
+def check_env(experiment: Experiment) -> None:
+    """The class declares what an episode needs. Raises ContractError, unlike the others."""
+    faults = declarations.faults(experiment.env_spec)
+    if faults:
+        more = f" ({len(faults) - 1} more: cadre check {experiment.config.env})" if len(faults) > 1 else ""
+        raise ContractError(faults[0].paragraph + more)
+
+
+def check_team_roles(experiment: Experiment) -> None:
+    """Every role of the environment has a policy, and nobody else has one."""
+    config, roles = experiment.config, experiment.env_spec.roles
+    played = f"{config.env} under {config.algorithm.name}"
+    missing = [role for role in roles if role not in config.team.roles]
+    for role in config.team.roles:
+        if role not in roles:
+            remedy = f"Rename it to {missing[0]}" if len(missing) == 1 else "Rename it" if missing else "Remove it"
+            raise ConfigError(
+                f"team.roles.{role}: {played} has no such role; expected {', '.join(roles)}. "
+                f"{remedy}.{nearest(role, missing or roles)}"
+            )
+    for role in missing:
+        raise ConfigError(
+            f"team.roles: role {role!r} of {played} has no policy; expected a policy for each of "
+            f"{', '.join(roles)}. Add `{role}: {next(iter(config.team.policies))}`."
+        )
+
+
+def check_evaluate_settings(experiment: Experiment) -> None:
+    """What is changed on held-out tasks leaves the roles and the training data as they are."""
+    changes, roles, others = experiment.config.evaluate.settings, experiment.env_spec.roles, experiment.held_out.roles
+    for name in ("train", "data", "held_out"):
+        if name in changes:
+            raise ConfigError(
+                f"evaluate.settings.{name}: got {changes[name]!r}, which would change what is trained on; expected "
+                "changes to held-out tasks alone. Name another set with evaluate.settings.test."
+            )
+    if others != roles:
+        raise ConfigError(
+            f"evaluate.settings: got {changes}, with which {experiment.config.env} has the roles {', '.join(others)}; "
+            f"expected those that are trained, {', '.join(roles)}. Remove what changes them."
+        )
+
+
+def check_settings(experiment: Experiment) -> None:
+    """Every setting without a default is given."""
+    if missing := experiment.env_spec.missing:
+        raise ConfigError(
+            f"settings.{missing[0]}: missing, and {experiment.config.env} has no default for it; expected a value. "
+            "Add it under settings, or give it a default in the environment's __init__."
+        )
+
+
+def check_settings_of_tasks(experiment: Experiment) -> None:
+    """A folder that is not there, or settings that exclude each other, show when the training split is asked for."""
+    config = experiment.config
+    if not len(experiment.env_spec.tasks("train")):
+        raise ConfigError(
+            f"{config.env}: got no training tasks; expected at least one. Make tasks('train') return some, or change "
+            "its settings."
+        )
+
+
+def check_evaluate_tasks(experiment: Experiment) -> None:
+    """There are held-out tasks where some are to be played."""
+    wanted, env = experiment.config.evaluate, experiment.config.env
+    if wanted.tasks and (count := len(experiment.held_out.tasks("test"))) <= wanted.first:
+        raise ConfigError(
+            f"evaluate.tasks: got {wanted.tasks} from number {wanted.first} on, but {env} has {count} held-out tasks; "
+            "expected more. Make tasks('test') return some, start earlier (evaluate.first), or set evaluate.tasks=0 to "
+            "train without measuring."
+        )
+
+
+def check_algorithm_policies(experiment: Experiment) -> None:
+    """Some algorithms are about one model for all roles, a model a role, or one trained role beside frozen ones."""
+    name, kind = experiment.config.algorithm.name, experiment.config.algorithm.policies
+    trained = experiment.trained_roles
+    policies = set(trained.values())
+    wrong = {
+        "shared": len(policies) > 1,
+        "one_role": len(trained) > 1,
+        "by_role": len(policies) < len(trained),
+    }
+    if wrong.get(kind):
+        raise ConfigError(
+            f"algorithm: {name} {EXPECTED_POLICIES[kind]}; got {_format_roles(trained)}. {POLICY_ADVICE[kind]}"
+        )
+
+
+EXPECTED_POLICIES = {
+    "shared": "trains one policy that plays all roles which are trained",
+    "one_role": "trains one role and leaves the others as they are",
+    "by_role": "trains a policy of its own for each role",
+}
+
+
+POLICY_ADVICE = {
+    "shared": "Let one policy play them, or use grpo.",
+    "one_role": "Set frozen: true for the policies of the others, or use grpo_by_role.",
+    "by_role": "Give each role its policy, or use grpo_by_role.",
+}
+
+
+def check_exchange_every(experiment: Experiment) -> None:
+    """Only policies that are trained alike and are several have something to exchange."""
+    team = experiment.config.team
+    if not team.exchange_every:
+        return
+    wrong = {
+        "one policy, which plays all roles": len(set(team.roles.values())) < 2,
+        "a policy that is not trained": set(team.roles.values()) != set(experiment.learners),
+        "a critic, whose heads belong to roles": experiment.plan.critic is not None,
+        "policies that are sampled differently": len(set(experiment.sampling.values())) > 1,
+    }
+    for what, there in wrong.items():
+        if there:
+            raise ConfigError(
+                f"team.exchange_every: got {team.exchange_every} with {what}; expected several policies, all of them "
+                "trained and sampled alike, under an algorithm without a critic. Set it to 0, or change the team."
+            )
+
+
+def check_some_policy_trained(experiment: Experiment) -> None:
+    """A training changes some weights."""
+    trained, weights = experiment.trained_roles, experiment.config.credit.role_weights
+    if not trained:
+        raise ConfigError(
+            f"team.policies: got {', '.join(experiment.policies)} frozen, so that nobody is trained; expected one "
+            "policy at least that learns. Remove its frozen: true, or use cadre eval, which plays the team as it is."
+        )
+    if all(weights.get(role) == 0.0 for role in trained):
+        raise ConfigError(
+            f"credit.role_weights: got 0 for {', '.join(trained)}, so that nobody is trained; expected a weight above "
+            "0 for one role at least. Raise one, or use cadre eval, which plays the team as it is."
+        )
+
+
+def _format_roles(trained: dict[str, str]) -> str:
+    return ", ".join(f"{role}: {policy}" for role, policy in trained.items()) or "none that is trained"
+
+
+MAX_LEAVES = 10_000
+
+
+MAX_DECISIONS = 100
+
+
+def check_k(experiment: Experiment) -> None:
+    """Where siblings are counted by role, every role of the environment and no other has a number."""
+    k, roles = experiment.config.algorithm.k, experiment.env_spec.roles
+    if not isinstance(k, Mapping):
+        return
+    for role in k:
+        if role not in roles:
+            raise ConfigError(
+                f"algorithm.k.{role}: {experiment.env_spec.env_class.__name__} has no such role; expected "
+                f"{', '.join(roles)}. Remove it.{nearest(role, roles)}"
+            )
+    for role in roles:
+        if role not in k:
+            raise ConfigError(
+                f"algorithm.k: role {role!r} has no number of siblings; expected one for each of "
+                f"{', '.join(roles)}. Add `{role}: {next(iter(k.values()))}`."
+            )
+
+
+def check_k_size(experiment: Experiment) -> None:
+    """No decision has more siblings than a tree may have leaves, before anything is made for each of them."""
+    k = experiment.config.algorithm.k
+    numbers = k.values() if isinstance(k, Mapping) else [k]
+    most = max(max(number) if isinstance(number, tuple) else number for number in numbers)
+    if most > MAX_LEAVES:
+        raise ConfigError(f"algorithm.k: got {most:,}; expected at most {MAX_LEAVES:,} siblings a decision. Lower it.")
+
+
+def check_leaves(experiment: Experiment) -> None:
+    """Refuse a tree that nobody could sample, or whose joint actions do not fit."""
+    config, shape, first = experiment.config, experiment.plan.shape, experiment.env_spec.roles[0]
+    longest = [[first]] * MAX_DECISIONS
+    if isinstance(config.algorithm.k, int) and tree_shape.leaves(shape, longest, range(MAX_DECISIONS)) <= MAX_LEAVES:
+        return
+    acting, unpaid = run_coroutine(_probe_episode(experiment))
+    check_joint_actions(experiment, acting)
+    leaves = tree_shape.leaves(shape, acting, unpaid)
+    if leaves > MAX_LEAVES:
+        ahead = f", {len(unpaid)} of which pay nobody," if shape.lookahead and unpaid else ""
+        raise ConfigError(
+            f"algorithm: {shape.name} over {len(acting)} decisions{ahead} of {config.env} needs {leaves:,} leaves "
+            f"a task; expected at most {MAX_LEAVES:,}. Lower algorithm.k{', algorithm.lookahead' if ahead else ''} or "
+            "the environment's turns, or use greedy."
+        )
+
+
+def check_joint_actions(experiment: Experiment, acting: Sequence[Sequence[str]]) -> None:
+    """Crossed joint actions, as many as the product of the siblings of those who act at once, are not too many."""
+    shape = experiment.plan.shape
+    if shape.joint != "cross":
+        return
+    for depth, roles in enumerate(acting):
+        count = prod(max(shape.count(role, turn, depth) for turn in (0, depth)) for role in roles)
+        if count > MAX_LEAVES:
+            raise ConfigError(
+                f"algorithm: {shape.name} has {count:,} joint actions where {', '.join(roles)} act at once; expected "
+                f"at most {MAX_LEAVES:,}. Lower algorithm.k, or use algorithm.joint=aligned."
+            )
+
+
+async def _probe_episode(experiment: Experiment) -> tuple[list[list[str]], list[int]]:
+    """The roles that act at each decision of an episode of empty answers, and the decisions that pay nobody."""
+    env = experiment.env_spec.make(experiment.env_spec.tasks("train")[0])
+    acting: list[list[str]] = []
+    unpaid: list[int] = []
+    while (asked := env.observe()) and len(acting) < MAX_DECISIONS:
+        reward = await env.step(dict.fromkeys(asked, ""))
+        if not any(pays(reward, role, experiment.plan.credit.alpha) for role in asked):
+            unpaid.append(len(acting))
+        acting.append(list(asked))
+    return acting, unpaid
+
+
+# Decisions of an episode that are looked at for siblings.
+PROGRAM_DEPTHS = 20
+
+
+def check_replayable(experiment: Experiment) -> None:
+    """A program that cannot be played again is asked for no tree that plays it again: siblings part at the first
+    decision, or each answer is paid by itself and one of them goes on."""
+    given, shape = experiment.env_spec.all_settings, experiment.plan.shape
+    if given.get("replayable", True) or not shape.parts_later(experiment.env_spec.roles, PROGRAM_DEPTHS):
+        return
+    goes_on = len(shape.expand([0.0, 0.0], random.Random(0)))
+    if given.get("turn_reward") and goes_on == 1 and shape.grower is None:
+        return
+    raise ConfigError(
+        f"settings.replayable: got false under {experiment.config.algorithm.name}, whose trees ({shape.name}) branch "
+        "behind the first decision, which means to start the program again with the answers that it had; expected "
+        "whole episodes side by side. Use algorithm=grpo, or take what changes from run to run out of the prompts "
+        "(cadre check shows it) and remove the setting."
+    )
+
+
+def check_single_agent(experiment: Experiment) -> None:
+    """Some algorithms train one agent only."""
+    config, roles = experiment.config, experiment.env_spec.roles
+    if config.algorithm.single_agent and len(roles) > 1:
+        raise ConfigError(
+            f"algorithm: {config.algorithm.name} trains a single agent, and {config.env} has the roles "
+            f"{', '.join(roles)}; expected one. Use ippo with critic.level=token, or an environment with one role."
+        )
+
+
+def check_reward_model(experiment: Experiment) -> None:
+    """The folder of the reward model is there."""
+    folder = experiment.plan.reward_model
+    if folder is not None and not Path(folder).expanduser().is_dir():
+        raise ConfigError(
+            f"algorithm.reward_model: got {folder!r}, which is no folder; expected that of a trained reward "
+            "model. Fix the path, or remove it to train on the environment's reward."
+        )
+
+
+def check_critic_privileged(experiment: Experiment) -> None:
+    """There is something that only critics see."""
+    critic, env = experiment.plan.critic, experiment.env_spec.env_class
+    if critic and critic.config.privileged and env.privileged is Env.privileged:
+        raise ConfigError(
+            f"algorithm.critic.privileged: {experiment.config.env} shows nothing to critics only; expected an "
+            "environment with a privileged() of its own. Remove the option, or write the method."
+        )
+
+
+def check_critic_policy(experiment: Experiment) -> None:
+    """One critic for several policies needs a model of its own, and a critic's own policy a name of its own."""
+    critic, policies = experiment.plan.critic, list(dict.fromkeys(experiment.trained_roles.values()))
+    if critic is None:
+        return
+    if critic.config.policy is None:
+        if critic.reads == "joint" and len(policies) > 1:
+            raise ConfigError(
+                f"algorithm.critic.policy: unset, with {len(policies)} policies that are trained "
+                f"({', '.join(policies)}) and one critic for all of them; expected a model of "
+                "its own for the critic. Set algorithm.critic.policy=seed or the model that you train."
+            )
+        return
+    for name in experiment.heads:
+        if name in experiment.config.team.policies:
+            raise ConfigError(
+                f"team.policies.{name}: the critic's own policy has that name; expected another. Rename the policy."
+            )
+
+
+def check_critic_level(experiment: Experiment) -> None:
+    """A critic of its own that judges tokens has the vocabulary of the model that sampled them."""
+    critic = experiment.plan.critic
+    if critic is None or critic.config.policy is None or critic.config.level != "token":
+        return
+    model_of_critic = critic.config.policy.model
+    for role, policy in experiment.trained_roles.items():
+        if (model := experiment.policies[policy].model) != model_of_critic:
+            raise ConfigError(
+                f"algorithm.critic.policy.model: got {model_of_critic!r} for a critic that reads the tokens of {role}, "
+                f"which {model!r} sampled; expected the same model. Set it, or algorithm.critic.level=decision."
+            )
+
+
+def check_sampling(experiment: Experiment) -> None:
+    """What is trained is drawn from the full softmax."""
+    for role, policy in experiment.trained_roles.items():
+        drawn = experiment.sampling[role]
+        if drawn.top_p < 1.0 or drawn.top_k > 0:
+            raise ConfigError(
+                f"sampling: got top_p={drawn.top_p}, top_k={drawn.top_k} for policy {policy}, which is trained; "
+                "expected top_p=1 and top_k=0, since the loss uses the full softmax and its ratio would be wrong. "
+                "Remove both, or freeze the policy."
+            )
+
+
+def check_preference(experiment: Experiment) -> None:
+    """Pairs have a distance of their own from the reference, and know neither length nor groups."""
+    plan = experiment.plan
+    if plan.preference is None:
+        return
+    ignored = "which learns from pairs and would ignore it"
+    stale = "whose margins are of the policies that sampled, and whose gradient is that of its loss at these alone"
+    options: dict[str, tuple[object, object, str]] = {
+        "algorithm.kl": (plan.kl, 0.0, ignored),
+        "credit.overlong_buffer": (plan.selection.overlong_buffer, 0, ignored),
+        "credit.without_std": (plan.selection.without_std, "keep", ignored),
+        "train.max_staleness": (experiment.config.train.max_staleness, 0, stale),
+        "loss.ratio": (plan.loss.ratio, "none", stale),
+        "loss.correction": (plan.loss.correction, "none", stale),
+    }
+    for option, (got, expected, why) in options.items():
+        if got != expected:
+            name = experiment.config.algorithm.name
+            raise ConfigError(f"{option}: got {got} with {name}, {why}; expected {expected}. Remove it.")
+
+
+def check_only_positive(experiment: Experiment) -> None:
+    """What failed is left out by its reward, which a penalty would turn around."""
+    if experiment.plan.only_positive and experiment.plan.kl:
+        raise ConfigError(
+            f"algorithm.kl: got {experiment.plan.kl:g} with {experiment.config.algorithm.name}, which learns from what "
+            "passed alone, and a penalty would change what that is; expected 0. Set loss.kl in its place."
+        )
+    if experiment.plan.only_positive and (buffer := experiment.plan.selection.overlong_buffer):
+        raise ConfigError(
+            f"credit.overlong_buffer: got {buffer} with {experiment.config.algorithm.name}, which learns from what "
+            "passed alone, and a penalty would change what that is; expected 0. Remove it."
+        )
+
+
+def check_learner_epochs(experiment: Experiment) -> None:
+    """Without a ratio nothing corrects for data that the first optimiser step has made stale."""
+    for name in dict.fromkeys(experiment.trained_roles.values()):
+        learner = experiment.learners[name]
+        if experiment.plan.loss.ratio == "none" and learner.epochs * learner.minibatches > 1:
+            raise ConfigError(
+                f"learner: got {learner.epochs} epochs of {learner.minibatches} minibatches for policy {name} under a "
+                "loss without a ratio, whose data would be stale after the first optimiser step; expected 1 of 1. "
+                "Lower them or set loss.ratio=token."
+            )
+
+
+def check_max_staleness(experiment: Experiment) -> None:
+    """Without a ratio or a correction nothing corrects for samples of earlier weights."""
+    loss, most = experiment.plan.loss, experiment.config.train.max_staleness
+    if most and loss.ratio == "none" and loss.correction == "none":
+        raise ConfigError(
+            f"train.max_staleness: got {most} under a loss without a ratio or a correction, which takes samples of "
+            "earlier weights for samples of its own; expected 0. Add loss.correction=truncate, or lower it."
+        )
+
+
+def check_overlong_buffer(experiment: Experiment) -> None:
+    """A penalty does not begin before the first token."""
+    buffer = experiment.config.credit.overlong_buffer
+    for role in experiment.trained_roles:
+        if buffer > (most := experiment.sampling[role].max_tokens):
+            raise ConfigError(
+                f"credit.overlong_buffer: got {buffer} tokens, and {role} says at most {most}; "
+                "expected no more than that. Lower it or raise sampling.max_tokens."
+            )
+
+
+def check_role_weights(experiment: Experiment) -> None:
+    """Roles that have a weight are there, and are trained."""
+    roles = experiment.config.team.roles
+    for role, weight in experiment.config.credit.role_weights.items():
+        if role not in roles:
+            raise ConfigError(
+                f"credit.role_weights.{role}: there is no such role; expected one of {', '.join(roles)}. "
+                f"Remove it.{nearest(role, roles)}"
+            )
+        if role not in experiment.trained_roles:
+            raise ConfigError(
+                f"credit.role_weights.{role}: got {weight}, and the policy that plays {role} is frozen; expected a "
+                "role that is trained. Remove it."
+            )
+
+
+def check_without_std(experiment: Experiment) -> None:
+    """What is dropped has no gradient."""
+    config, credit = experiment.config, experiment.plan.credit
+    if config.credit.without_std == "keep":
+        return
+    for baseline in (credit.baseline, *([credit.second.baseline] if credit.second else [])):
+        if not of_the_group(load_function("algorithm.baseline", baseline, BASELINES)):
+            known = ", ".join(name for name, function in BASELINES.items() if of_the_group(function))
+            raise ConfigError(
+                f"credit.without_std: got drop with the baseline {baseline} of {config.algorithm.name}, under which a "
+                f"group without std has a gradient; expected keep. Remove it, or take a baseline made of the group: "
+                f"{known}."
+            )
+
+
+def check_tree_weight(experiment: Experiment) -> None:
+    """What was left behind is of no episode."""
+    shape = experiment.plan.shape
+    if experiment.config.credit.tree_weight == "by_episode" and not shape.plays_all:
+        raise ConfigError(
+            f"credit.tree_weight: got by_episode with shape {shape.name}, where siblings that were left behind are of "
+            "no whole episode, and would weigh more than the one that went on; expected by_decision. Set that, or a "
+            "shape that plays every branch out."
+        )
+
+
+def check_replacements(experiment: Experiment) -> None:
+    """Nothing is replaced that is not dropped."""
+    rounds = experiment.config.train.replacements
+    if rounds and experiment.config.credit.without_std == "keep":
+        raise ConfigError(
+            f"train.replacements: got {rounds} with credit.without_std=keep, which leaves nothing to replace; "
+            "expected 0. Set credit.without_std=drop, or remove train.replacements."
+        )
+
+
+# Returns that every sample of one episode shares, but for what its role earns by itself.
+EPISODE_RETURNS = ("episode", "passed")
+
+
+# How deep a tree is looked at for decisions with more than one sample.
+DEPTHS = 50
+
+
+def check_group_size(experiment: Experiment) -> None:
+    """A sample that is compared with itself alone has no advantage: a baseline of the group needs two."""
+    plan, config = experiment.plan, experiment.config
+    if plan.critic is not None or not _is_single_sample(plan.shape, list(experiment.trained_roles)):
+        return
+    name = config.algorithm.name
+    if plan.preference is not None:
+        raise ConfigError(
+            f"algorithm.k: got 1 with {name}, which prefers one of the samples of a decision to another; expected 2 or "
+            "more. Raise it."
+        )
+    credits = [plan.credit, *([plan.credit.second] if plan.credit.second else [])]
+    if all(_has_zero_advantages(credit, config.train.tasks_per_step) for credit in credits):
+        alone = " and train.tasks_per_step=1" if plan.credit.group == "role" else ""
+        raise ConfigError(
+            f"algorithm.k: got 1{alone} with {name}, whose baseline ({plan.credit.baseline}) is made of the samples of "
+            "a group, here one each, so that every advantage is 0 and nothing is learned; expected 2 or more. Raise "
+            "it, or use an algorithm with another baseline, such as spiral (a running mean) or ippo (a critic)."
+        )
+
+
+def _is_single_sample(shape: Shape, roles: Sequence[str]) -> bool:
+    """Whether a tree is one episode, with one sample at each of its decisions."""
+    places = [(turn, depth) for depth in range(DEPTHS) for turn in range(depth + 1)]
+    return shape.grower is None and all(shape.count(role, *place) == 1 for role in roles for place in places)
+
+
+def _has_zero_advantages(credit: Credit, tasks: int) -> bool:
+    """Whether groups of one episode a task have one sample each, or equal returns, under a baseline made of them."""
+    shares_return = credit.returns in EPISODE_RETURNS
+    compares_one = {
+        "node": True,
+        "role_turn_task": True,
+        "task": shares_return,
+        "task_role": shares_return,
+        "subtree": shares_return,
+        "role": shares_return and tasks == 1,
+    }
+    if not compares_one.get(credit.group, False):
+        return False
+    baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
+    alone = [list(baseline(GroupReturns((value,), (1.0,), (0.0,)))) == [value] for value in (1.0, 2.0)]
+    return of_the_group(baseline) and all(alone)
+
+
+def check_trackers(experiment: Experiment) -> None:
+    """A tracker that is named is installed."""
+    absent = [name for name in dict.fromkeys(experiment.config.trackers.names) if not _is_installed(name)]
+    if absent:
+        raise ConfigError(missing_trackers(absent))
+
+
+def _is_installed(name: str) -> bool:
+    """Whether there is such a package; a folder of that name, as W&B leaves where it ran, is none."""
+    spec = find_spec(name)
+    return spec is not None and spec.origin is not None
+
+
+EVALUATION_CHECKS = (
+    check_settings,
+    check_env,
+    check_team_roles,
+    check_evaluate_settings,
+    *VLLM_CHECKS,
+)
+
+
+TRAINING_CHECKS = (
+    check_settings,
+    check_env,
+    check_team_roles,
+    check_evaluate_settings,
+    check_trackers,
+    *VLLM_CHECKS,
+    check_cluster_environments,
+    check_cluster_policies,
+    check_cluster_vllm,
+    check_settings_of_tasks,
+    check_evaluate_tasks,
+    check_k,
+    check_k_size,
+    check_replayable,
+    check_single_agent,
+    check_algorithm_policies,
+    check_exchange_every,
+    check_reward_model,
+    check_critic_privileged,
+    check_critic_policy,
+    check_critic_level,
+    check_sampling,
+    check_vision_learners,
+    check_learner_ranks,
+    check_preference,
+    check_only_positive,
+    check_learner_epochs,
+    check_max_staleness,
+    check_overlong_buffer,
+    check_role_weights,
+    check_without_std,
+    check_tree_weight,
+    check_replacements,
+    check_leaves,
+)
+
+
+def missing_trackers(names: Sequence[str]) -> str:
+    """What is said of trackers whose packages are not installed."""
+    are = "is" if len(names) == 1 else "are"
+    return (
+        f"trackers.names: got {', '.join(names)}, which {are} not installed; expected the extra of that name. "
+        f"Run: pip install 'cadre-rl[{','.join(names)}]', or leave it out of trackers.names."
+    )

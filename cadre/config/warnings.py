@@ -1,0 +1,104 @@
+"""Warnings about experiments that work and are seldom what the user wants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cadre.config.experiment import Experiment
+from cadre.env import Split
+from cadre.envs.from_data import FromData
+from cadre.envs.spec import EnvSpec, name_of
+from cadre.envs.splits import shared_tasks
+from cadre.plugins import environments
+from cadre.types import Task
+
+# The games whose transcripts the embedded model was made from, in their compact wording.
+SEED_GAMES = ("plan-path", "sokoban", "sudoku")
+
+
+# Tasks of a split that are compared with the other's.
+COMPARED_TASKS = 100
+
+
+def find_warnings(experiment: Experiment) -> list[str]:
+    """A paragraph for each."""
+    return [*_warn_embedded_model(experiment)]
+
+
+def find_training_warnings(experiment: Experiment) -> list[str]:
+    """Those, and what only shows when tasks are looked at.
+
+    Raises what making the first task of a split does, as where settings leave it none.
+    """
+    _first_tasks(experiment.env_spec, "train", 0, 1)
+    if experiment.config.evaluate.tasks:
+        _first_tasks(experiment.held_out, "test", 0, 1)
+    return [
+        *find_warnings(experiment),
+        *_warn_shared_tasks(experiment),
+        *_warn_adapter_reference(experiment),
+        *_warn_single_sample_roles(experiment),
+    ]
+
+
+def _warn_single_sample_roles(experiment: Experiment) -> list[str]:
+    """A role with one sample a decision is compared with nobody, where decisions alone are compared."""
+    plan, k = experiment.plan, experiment.config.algorithm.k
+    if plan.critic is not None or plan.credit.group != "node" or plan.credit.baseline in ("none", "running"):
+        return []
+    alone = [role for role in experiment.trained_roles if isinstance(k, Mapping) and k.get(role) == 1]
+    return [
+        f"warning: {role} has algorithm.k 1 and is compared with its other samples of a decision, of which there are "
+        f"none, so that it learns nothing. Raise algorithm.k.{role}, or set frozen for its policy if that is meant."
+        for role in alone
+    ]
+
+
+def _warn_adapter_reference(experiment: Experiment) -> list[str]:
+    """A policy that begins from an adapter is held against the plain base, as one with a fresh adapter is."""
+    plan = experiment.plan
+    for name in experiment.learners if plan.kl or plan.loss.kl else ():
+        lora = experiment.policies[name].lora
+        if lora is not None and lora.path is not None:
+            return [
+                f"warning: {name} begins from the adapter {lora.path}, and the penalty on its distance from the "
+                "reference (kl) is about the plain base without it. Merge the adapter into its base and name that "
+                "model to be held against where it begins."
+            ]
+    return []
+
+
+def _warn_embedded_model(experiment: Experiment) -> list[str]:
+    """The embedded model has read its games and nothing else, and those in one wording only."""
+    spec = experiment.env_spec
+    names = [name for name, policy in experiment.policies.items() if policy.model == "seed"]
+    modules = {environments()[game].partition(":")[0] for game in SEED_GAMES if game in environments()}
+    known = any(kind.__module__ in modules for kind in spec.declared.__mro__)
+    if not names or (known and spec.all_settings.get("prompts") == "compact"):
+        return []
+    asked = f"{experiment.config.env} without settings.prompts=compact" if known else experiment.config.env
+    return [
+        f"warning: {names[0]} is the embedded model (seed), which has read nothing but plan-path, sokoban and sudoku "
+        f"in their compact wording, and is asked for {asked}; expect no words from it that mean anything. "
+        + ("Set settings.prompts=compact." if known else "Name another model, such as Qwen/Qwen3-1.7B.")
+    ]
+
+
+def _warn_shared_tasks(experiment: Experiment) -> list[str]:
+    """Held-out tasks that are trained on, by their data: of those that an evaluation plays, and the first that training
+    draws from. Sets of data are checked for leaks where they are read, and what is bundled divides its problems."""
+    spec, wanted = experiment.env_spec, experiment.config.evaluate
+    if not wanted.tasks or issubclass(spec.declared, FromData) or name_of(spec.declared) in environments():
+        return []
+    held_out = _first_tasks(experiment.held_out, "test", wanted.first, min(wanted.tasks, COMPARED_TASKS))
+    shared = shared_tasks(_first_tasks(spec, "train", 0, COMPARED_TASKS), held_out)
+    return shared and [
+        f"warning: {experiment.config.env}: held-out task {shared[0]} is also a training task, {len(shared)} of "
+        f"{len(held_out)} are; expected disjoint splits. What is measured is not held out: divide the problems by the "
+        "split in tasks."
+    ]
+
+
+def _first_tasks(spec: EnvSpec, split: Split, first: int, count: int) -> list[Task]:
+    tasks = spec.tasks(split)
+    return [tasks[index] for index in range(first, min(first + count, len(tasks)))]

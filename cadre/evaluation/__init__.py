@@ -1,0 +1,1 @@
+"""Evaluation: loaded teams, reports, audits of credit, and serving a team."""

@@ -1,0 +1,122 @@
+"""Serve a team behind the endpoint for programs: each role is a model, so that a trained program runs on it unchanged.
+
+Calls that arrive while a batch is generated form the next batch. A conversation that continues keeps the token ids that
+were sampled in it, as in training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import traceback
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cadre import random_keys
+from cadre.config.experiment import Experiment
+from cadre.errors import EngineError, PromptError, first_line
+from cadre.programs import checked
+from cadre.programs.calls import Answer, Call
+from cadre.programs.program import Program
+from cadre.programs.refusal import Refused
+from cadre.programs.server import Server
+from cadre.programs.sessions import Held, Session
+from cadre.rollout.rounds import together
+from cadre.team import Team
+from cadre.types import Message, Observation, PreviousTurn, Sample
+
+MAX_TURNS = 10_000
+
+
+@dataclass(eq=False)
+class TeamEndpoint:
+    """Answers the calls of one session with a team. Belongs to the server's loop.
+
+    role_of   the role of each model that may be asked for
+    turns     what was said lately, by the conversation that it answered
+    """
+
+    team: Team
+    role_of: Mapping[str, str]
+    seed: int = 0
+    turns: OrderedDict[str, PreviousTurn] = field(default_factory=OrderedDict)
+    _waiting: list[Held] = field(default_factory=list)
+    _work: asyncio.Task[None] | None = None
+
+    def arrived(self, held: Held) -> None:
+        """Take a call in."""
+        self._waiting.append(held)
+        if self._work is None or self._work.done():
+            self._work = asyncio.get_running_loop().create_task(self._answer_all())
+
+    async def _answer_all(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            await together(*(self._answer(held) for held in batch))
+
+    async def _answer(self, held: Held) -> None:
+        """Answer one call, or say what kept it from being answered: no call may be left waiting."""
+        try:
+            sample = await self._sample(held)
+            message = sample.message or Message("assistant", sample.text)
+            answer = Answer(message, sample.finish, len(sample.prompt_ids), len(sample.token_ids)).named(held.name)
+        except PromptError as error:
+            _reject(held, Refused(400, str(error), "messages", "context_length_exceeded"))
+        except EngineError as error:
+            _reject(held, Refused(503, str(error)))
+        except Exception as error:  # noqa: BLE001 - others in the batch and after it are to be answered all the same
+            sys.stderr.write(f"A call could not be answered:\n{traceback.format_exc()}\n")
+            _reject(held, Refused(500, f"The team could not answer: {type(error).__name__}: {first_line(error)}"))
+        else:
+            if not held.answer.done():
+                held.answer.set_result(answer)
+
+    async def _sample(self, held: Held) -> Sample:
+        call = checked.told(held.call)
+        role = self.role_of[call.role]
+        seen = Observation(role, call.messages, call.tools, call.stop, call.max_tokens)
+        key = random_keys.key(self.seed, "serve", held.name)
+        (sample,) = await self.team.sample(seen, 1, key, self._previous(role, call))
+        self.turns[_conversation_key(role, call.messages)] = PreviousTurn(call.messages, sample, call.tools)
+        if len(self.turns) > MAX_TURNS:
+            self.turns.popitem(last=False)
+        return sample
+
+    def _previous(self, role: str, call: Call) -> PreviousTurn | None:
+        """The latest turn of the conversation that the call goes on with."""
+        spoke = [place for place, message in enumerate(call.messages) if message.role == "assistant"]
+        names = (_conversation_key(role, call.messages[:place]) for place in reversed(spoke))
+        return next((self.turns[name] for name in names if name in self.turns), None)
+
+
+def _reject(held: Held, why: Refused) -> None:
+    if not held.answer.done():  # as it is once its session has ended
+        held.answer.set_exception(why)
+
+
+def _conversation_key(role: str, messages: Sequence[Message]) -> str:
+    return Call(role, tuple(messages)).content
+
+
+def served_models(experiment: Experiment) -> dict[str, str]:
+    """The models that may be asked for, each with its role: the roles, and what a program calls them beside."""
+    roles = {role: role for role in experiment.config.team.roles}
+    others = (
+        experiment.env_spec.all_settings.get("models") if issubclass(experiment.env_spec.declared, Program) else None
+    )
+    return {**roles, **(others or {})}
+
+
+def serve(team: Team, role_of: Mapping[str, str], port: int = 0, key: str = "") -> tuple[Server, Session]:
+    """Answer calls at `server.url` with the key of the session, until the server is closed."""
+    server = Server(port)
+    serving = TeamEndpoint(team, role_of)
+    session = Session(list(role_of), serving.arrived, remembered=MAX_TURNS)
+    session.key = key or session.key
+
+    async def add() -> None:
+        server.sessions.add(session)
+
+    server.submit(add()).result()
+    return server, session

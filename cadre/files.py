@@ -1,0 +1,444 @@
+"""Read and write files so that a crash, a full disk or a stranger's folder does no harm.
+
+Files and folders appear whole or not at all: they are built beside their path, flushed, and only then renamed. Records
+are read from regular files alone, never through a link, up to a size, and are validated with pydantic.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cadre.errors import RunError, TakenError, one_line
+from cadre.file_limits import DESCRIPTION, parse_json, size_of
+
+# How libraries that are written in Rust report the system's errors, in exceptions of their own.
+RUST_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+
+
+def describe_os_error(error: Exception) -> str | None:
+    """Return what the system said, in words, or None where the error is another's."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    told = RUST_OS_ERROR.search(str(error))
+    return os.strerror(int(told.group(1))) if told else None
+
+
+@contextmanager
+def publish_atomically(*outs: Path) -> Iterator[list[Path]]:
+    """Yield a path to build each of `outs` at, a file or a folder; when the block ends they appear under their names.
+
+    All of them lie in one folder. One that is not built does not appear, and where the block fails none does. Raises
+    RunError where one exists already, where another process builds the same, and where the system refuses to write.
+    """
+    first = outs[0]
+    try:
+        first.parent.mkdir(parents=True, exist_ok=True)
+        with _lock_partial(partial_folder(first)) as partial:
+            _remove_unfinished(partial, outs)
+            _empty_folder(partial)
+            built = [partial / out.name for out in outs]
+            try:
+                yield built
+                _sync_tree(partial)
+                _publish(built, outs)
+                sync_to_disk(first.parent)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+    except FileExistsError as error:
+        raise TakenError(
+            f"{error.filename}: it exists by now; expected a new path, as nothing is ever overwritten. Name another."
+        ) from None
+    except Exception as error:
+        if (why := describe_os_error(error)) is None:
+            raise
+        raise RunError(
+            f"{first}: {why}; expected a disk that can be written to. Nothing of it was left behind: make room or name "
+            "another path, and call it again."
+        ) from error
+
+
+def remove_unfinished(*outs: Path) -> None:
+    """Remove what a killed writer of `outs` left behind: its folder, and those that it had published before the others.
+    Where all of them are there they stay. Raises RunError where another process is writing them."""
+    partial = partial_folder(outs[0])
+    if partial.is_dir() and not partial.is_symlink():
+        with _lock_partial(partial) as claimed:
+            _remove_unfinished(claimed, outs)
+            shutil.rmtree(claimed)
+
+
+def partial_folder(out: Path) -> Path:
+    """Return the folder in which `out` is built."""
+    return out.with_name(f".partial-{out.name}")
+
+
+def sync_to_disk(path: Path) -> None:
+    """Make the disk hold a file, or a folder's list of names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _lock_partial(partial: Path) -> Iterator[Path]:
+    """The folder to build in, for this process alone. The lock goes with the process, however it ends."""
+    while True:
+        partial.mkdir(exist_ok=True)
+        descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise TakenError(
+                    f"{partial.with_name(partial.name.removeprefix('.partial-'))}: another process is writing it; "
+                    "expected one at a time. Wait for it, or name another path."
+                ) from None
+            if _is_same_folder(descriptor, partial):
+                yield partial
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_same_folder(descriptor: int, path: Path) -> bool:
+    """Whether the path still leads to the open folder: its writer may have removed it before the lock was free."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _remove_unfinished(partial: Path, outs: Sequence[Path]) -> None:
+    built = [out for out in outs if (partial / out.name).exists()]
+    published = [out for out in built if _is_link_to(out, partial / out.name)]
+    if len(published) < len(built):
+        for out in published:
+            out.unlink()
+
+
+def _is_link_to(out: Path, built: Path) -> bool:
+    return out.is_file() and built.is_file() and os.path.samestat(os.lstat(out), os.lstat(built))
+
+
+def _empty_folder(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in (*folder.rglob("*"), folder):
+        if not path.is_symlink():
+            sync_to_disk(path)
+
+
+def _publish(built: Sequence[Path], outs: Sequence[Path]) -> None:
+    """Give what was built its names: all of them or, where one is taken, none."""
+    done: list[Path] = []
+    try:
+        for source, out in zip(built, outs, strict=True):
+            if source.exists():
+                _give_name(source, out)
+                done.append(out)
+    except BaseException:
+        for out in done:
+            if out.is_file():
+                out.unlink()
+        raise
+
+
+def _give_name(built: Path, out: Path) -> None:
+    """A file is linked, which fails where the name is taken; a folder is renamed, which fails where anything lies in a
+    folder of that name."""
+    taken = FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(out))
+    if built.is_dir():
+        if os.path.lexists(out) and not (out.is_dir() and not out.is_symlink()):
+            raise taken
+        try:
+            built.rename(out)
+        except OSError as error:
+            raise taken if error.errno == errno.ENOTEMPTY else error from None
+        return
+    try:
+        os.link(built, out, follow_symlinks=False)
+    except FileExistsError:
+        raise taken from None
+    except OSError:  # a file system without hard links
+        if os.path.lexists(out):
+            raise taken from None
+        built.rename(out)
+
+
+@contextmanager
+def explain_disk_errors(path: Path) -> Iterator[None]:
+    """Around what writes `path`. Raises RunError where the system refuses it."""
+    try:
+        yield
+    except Exception as error:
+        if (why := describe_os_error(error)) is None:
+            raise
+        raise RunError(
+            f"{path}: {why}; expected a disk that can be written to. What was written before is whole: make room, or "
+            "mend the disk, and go on with --resume."
+        ) from error
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Make this the file's text, whole or not at all. Raises RunError where the system refuses it."""
+    fresh = path.with_name(f"{path.name}.new")
+    with explain_disk_errors(path):
+        fresh.unlink(missing_ok=True)  # it may be a link to elsewhere
+        with fresh.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+
+
+def to_json(value: Any, **options: Any) -> str:
+    """Return the value as JSON. A number that is not finite, which Python would write as NaN or Infinity and no other
+    reader takes, is null."""
+    try:
+        return json.dumps(value, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(replace_non_finite(value), **options)
+
+
+def replace_non_finite(value: Any) -> Any:
+    """Return the value with None for every number in it that is not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: replace_non_finite(one) for name, one in value.items()}
+    return [replace_non_finite(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+MANIFEST = "manifest.json"
+
+
+def write_with_manifest(final: Path, fill: Callable[[Path], None]) -> Path:
+    """Let `fill` write into a folder aside, seal it and move it to `final`.
+
+    Whatever goes wrong (a full disk, say), `final` does not come to be and what was written aside is removed.
+    Raises RunError where the disk refuses.
+    """
+    partial = final.with_name(f".partial-{final.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    with explain_disk_errors(final):
+        partial.mkdir(parents=True)
+        try:
+            fill(partial)
+            _write_manifest(partial)
+            partial.rename(final)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        sync_to_disk(final.parent)
+    return final
+
+
+def find_damage(folder: Path) -> str | None:
+    """What is wrong with a sealed folder, in words, or None where every file is as it was written."""
+    if not folder.is_dir() or folder.is_symlink():
+        return "it is a link" if folder.is_symlink() else "it is no folder"
+    try:
+        expected = read_record(folder / MANIFEST, Manifest).files
+    except RunError:
+        return f"{MANIFEST} is missing or broken"
+    found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
+    for name, path in found.items():
+        if path.is_symlink():
+            return f"{name} is a link, which is not followed"
+        if path.is_file() and name != MANIFEST and name not in expected and not path.name.startswith("."):
+            return f"{name} is not among what was written"
+    for name, entry in expected.items():
+        if name not in found or not found[name].is_file():
+            return f"{name} is missing"
+        size = found[name].stat().st_size
+        if size != entry.bytes:
+            return f"{name} has {size:,} bytes in place of {entry.bytes:,}"
+        if _sha256(found[name]) != entry.sha256:
+            return f"{name} is not what was written (its checksum differs)"
+    return None
+
+
+def _write_manifest(folder: Path) -> None:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    entries = {str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files}
+    (folder / MANIFEST).write_text(json.dumps({"files": entries}, indent=1) + "\n")
+    for path in folder.rglob("*"):
+        sync_to_disk(path)
+    sync_to_disk(folder)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+Count = Annotated[int, Field(strict=True, ge=0, le=1 << 62)]
+
+
+Text = Annotated[str, Field(strict=True)]
+
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+class OpenRecord(BaseModel):
+    """A record that may say more than is known of it here, as a later Cadre's does."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+
+class ManifestEntry(OpenRecord):
+    bytes: Count
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Manifest(OpenRecord):
+    """`manifest.json` of a sealed folder."""
+
+    files: dict[str, ManifestEntry]
+
+
+def open_plain(path: Path, root: Path | None = None, flags: int = os.O_RDONLY) -> BinaryIO:
+    """Open a file of a run folder, whose folder is `root`; its own folder where none is named.
+
+    Raises RunError where it, or a folder on the way from `root` to it, is a link, and where it is no plain file: what
+    a link leads to was not written by the run. Raises FileNotFoundError where there is none.
+    """
+    for above in _folders_between(root, path):
+        require_no_link(above)
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _link_error(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise RunError(f"{path}: is no plain file; expected one, as a run writes it. Restore it from a copy.")
+    if flags & os.O_RDWR:
+        return os.fdopen(descriptor, "r+b")
+    return os.fdopen(descriptor, "rb")
+
+
+def _folders_between(root: Path | None, path: Path) -> list[Path]:
+    """The folders below `root` on the way to a path."""
+    if root is None:
+        return []
+    names = path.relative_to(root).parts
+    return [root.joinpath(*names[:depth]) for depth in range(1, len(names))]
+
+
+def _link_error(path: Path) -> RunError:
+    return RunError(
+        f"{path}: is a link, and links in a run folder are not followed, as they may lead anywhere; expected what the "
+        "run wrote itself. Put a copy of what it leads to in its place."
+    )
+
+
+def require_no_link(path: Path) -> None:
+    """Raises RunError where a file or folder of a run folder is a link."""
+    if path.is_symlink():
+        raise _link_error(path)
+
+
+def copy_plain(path: Path, into: Path) -> None:
+    """Copy a file of a run folder. Raises RunError for a link."""
+    with open_plain(path) as file, into.open("xb") as copy:
+        shutil.copyfileobj(file, copy)
+
+
+def path_exists(path: Path) -> bool:
+    """Return whether anything of that name is in a run folder, a link that leads nowhere too."""
+    return os.path.lexists(path)
+
+
+def read_text(path: Path, root: Path | None = None) -> str:
+    """Return the text of a file of a run folder. Raises RunError where it cannot be read as one."""
+    try:
+        with open_plain(path, root) as file:
+            content = file.read(DESCRIPTION + 1)
+        if len(content) > DESCRIPTION:
+            raise damaged_file_error(path, f"it holds more than {size_of(DESCRIPTION)}")
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise damaged_file_error(path, f"not UTF-8 at byte {error.start}") from None
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror}); expected what a run writes. Restore it.") from None
+
+
+def read_record(path: Path, model: type[Record], root: Path | None = None) -> Record:
+    """Return the JSON object in a file. Raises RunError that says what is wrong with it."""
+    text = read_text(path, root)
+    try:
+        return parse_record(text, model)
+    except ValueError as error:
+        raise damaged_file_error(path, str(error)) from None
+
+
+def parse_record(text: str | bytes, model: type[Record]) -> Record:
+    """Return the record that a text holds. Raises ValueError whose message is one line."""
+    return validate_record(load_json(text), model)
+
+
+def load_json(text: str | bytes) -> Any:
+    """Return the JSON value of a text. Raises ValueError whose message is one line."""
+    if not text.strip():
+        raise ValueError("it is empty")
+    try:
+        # Of bytes with zeros in them, as a power cut leaves, JSON would take another encoding.
+        return parse_json(text if isinstance(text, str) else text.decode())
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start}") from None
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+
+
+def validate_record(value: Any, model: type[Record]) -> Record:
+    """Return a JSON value as a record. Raises ValueError whose message is one line."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"got {type(value).__name__}, expected an object")
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = one_line(".".join(map(str, first["loc"])))
+        got = "" if first["type"] == "missing" else f", got {repr(first['input'])[:60]}"
+        raise ValueError(f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}{got}") from None
+
+
+def require_valid(value: Any, model: type[BaseModel], path: Path) -> None:
+    """Raises RunError where a JSON value of a file does not fit the model."""
+    try:
+        validate_record(value, model)
+    except ValueError as error:
+        raise damaged_file_error(path, str(error)) from None
+
+
+def damaged_file_error(path: Path, why: str) -> RunError:
+    """What is raised for a file that does not hold what a run writes."""
+    return RunError(
+        f"{path}: is damaged ({why}); expected what a run writes. Restore it from a copy, or remove it where the run "
+        "can do without."
+    )

@@ -1,0 +1,1 @@
+"""Run folders: records, kept trees, resuming, trackers, progress and exports."""

@@ -1,0 +1,481 @@
+"""The run folder: everything that one training run leaves behind, and the only place that writes it.
+
+config.yaml         the whole configuration, defaults written out command.json        the recipe and overrides that the
+run was started with, the folder it was started in, and its own path environment.json    versions, machine, how programs
+are confined metrics.jsonl       one object per step evaluations.jsonl   one object per evaluation; evaluations-1.jsonl
+where the run was resumed with other held-out tasks failures.jsonl      the first failed episode of each reason and
+text, with its traceback trees.jsonl         the first trees of every step, whole, with trees.index.jsonl beside it
+(docs/trees.md) annotations/        annotations of their samples: credit, critic, tokens vocabulary.jsonl    how their
+tokens are spelt left_out.jsonl      what steps did not learn from or keep, with the reason resumed.jsonl       the step
+from which the run was resumed, each time that it was tensorboard/        the same metrics for TensorBoard, rewritten
+from the files above when a run is resumed; wandb/ where                     that tracks the run status.json         the
+current state of the run, see `cadre.runs.progress` checkpoints/        step-000030/: what `cadre.training.checkpoint`
+saves .lock               held by the one process that writes here
+
+A run may be moved: files that it was started from are found where they were, or where they were moved together with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from heapq import merge
+from itertools import count
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from cadre import __version__
+from cadre.config.experiment import Config, dump, load
+from cadre.config.paths import describe_root
+from cadre.errors import ConfigError, RunError, TakenError
+from cadre.files import (
+    Record,
+    explain_disk_errors,
+    open_plain,
+    partial_folder,
+    path_exists,
+    publish_atomically,
+    read_record,
+    read_text,
+    sync_to_disk,
+    write_text_atomically,
+)
+from cadre.rollout.episodes import Failure
+from cadre.runs import jsonl
+from cadre.runs.kept_trees import ImageStore, StepRecord, StepRecorder, Vocabulary, forget_steps
+from cadre.runs.records import CommandRecord, EnvironmentRecord, EvaluationLine, StepMetrics
+from cadre.runs.trackers import TrackedRun, Trackers
+from cadre.settings import CreditConfig
+from cadre.settings.trust import note_begun, only_reading
+
+# What a run that was stopped before its first line has in its folder.
+STARTED_FILES = {".lock", "config.yaml.new", "command.json.new", "command.json"}
+
+
+# Beside a run that is being built by a fork or a warm start.
+COMMAND_NOTE = "command.txt"
+
+
+METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
+
+
+log = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
+
+
+PACKAGES = ("torch", "transformers", "tokenizers", "peft", "numpy")
+
+
+class Run:
+    """Owns one run directory for as long as the process trains in it."""
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        self.folder, self.config = folder, config
+        self.words, self._shown = Vocabulary({}), ImageStore(folder)
+        self._trackers: Trackers | None = None
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        config: Config,
+        recipe: str = "",
+        overrides: Sequence[str] = (),
+        forked_at: int | None = None,
+    ) -> Run:
+        """A new run, which may begin where another one stood after the step `forked_at`. It appears whole, for others
+        that are begun in the same moment to see or not. Raises TakenError for a folder that holds anything."""
+        with build_run_folder(folder) as built:
+            cls.fill(built, config, recipe, overrides, forked_at, folder)
+        return cls(folder, config)
+
+    @classmethod
+    def fill(
+        cls,
+        folder: Path,
+        config: Config,
+        recipe: str = "",
+        overrides: Sequence[str] = (),
+        forked_at: int | None = None,
+        place: Path | None = None,
+    ) -> Run:
+        """Write what every run begins with into the folder that it is built in, before it lies at its `place`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        begun: dict[str, Any] = {"recipe": recipe, "overrides": list(overrides), **describe_root(place or folder)}
+        if forked_at is not None:
+            begun["forked_at"] = forked_at
+        write_text_atomically(folder / "command.json", json.dumps(begun) + "\n")
+        run = cls(folder, config)
+        run.write_config(config)
+        note_begun(folder, place or folder, config.model_dump(mode="json"))
+        return run
+
+    @classmethod
+    def open(cls, folder: Path, overrides: Sequence[str] = ()) -> Run:
+        """An existing run, with its own configuration; no code that it names is run."""
+        if not (folder / "config.yaml").is_file():
+            if partial_folder(folder).is_dir():
+                raise RunError(
+                    f"run: {folder} is not there, as the call that makes it was stopped; expected the folder of a run. "
+                    f"Call it again{read_command_note(folder)}."
+                )
+            raise RunError(
+                f"run: {folder} holds no config.yaml; expected the folder of a run. See the folder runs/."
+                f"{_config_copy_hint(folder)}"
+            )
+        open_plain(folder / "config.yaml").close()
+        try:
+            with only_reading():
+                return cls(folder, load(str(folder / "config.yaml"), overrides))
+        except ConfigError as error:
+            if overrides or not (copy := _config_copy_hint(folder)):
+                raise
+            raise ConfigError(f"{error}{copy}") from None
+
+    def write_config(self, config: Config) -> None:
+        """Make `config` the run's own, whole or not at all."""
+        write_text_atomically(self.folder / "config.yaml", dump(config))
+        self.config = config
+
+    def command(self) -> tuple[str, list[str]]:
+        """The recipe and the changes that the run was begun with; no recipe where it was begun from Python."""
+        begun = self._begun()
+        return begun.recipe, begun.overrides
+
+    def forked_at(self) -> int | None:
+        """The step after which the run begins, where it was forked from another one."""
+        return self._begun().forked_at
+
+    def _begun(self) -> CommandRecord:
+        path = self.folder / "command.json"
+        return _read_optional(path, CommandRecord) or CommandRecord(recipe="", overrides=[])
+
+    def record_environment(
+        self, sandbox: Mapping[str, Any], sampling_memory: Mapping[str, float], tasks: Mapping[str, str]
+    ) -> None:
+        """What this run ran on, digests of its tasks by split, and the GiB that each policy may be sampled in, on which
+        rounding depends."""
+        versions = {name: _package_version(name) for name in PACKAGES}
+        record = {
+            "cadre": __version__,
+            "commits": git_commits(),
+            "python": sys.version.split()[0],
+            "packages": versions,
+            "machine": describe_machine(),
+            "sandbox": dict(sandbox),
+            "tasks": dict(tasks),
+            "sampling_memory": dict(sampling_memory),
+        }
+        write_text_atomically(self.folder / "environment.json", json.dumps(record, indent=1) + "\n")
+
+    def environment(self) -> dict[str, Any]:
+        """What the run ran on, as `record_environment` wrote it; nothing before that."""
+        record = _read_optional(self.folder / "environment.json", EnvironmentRecord)
+        return {} if record is None else record.model_dump(exclude_unset=True)
+
+    def sampling_memory(self) -> dict[str, float]:
+        """GiB that each policy was sampled in; nothing where that was on another machine."""
+        record = self.environment()
+        known: dict[str, float] = (
+            record.get("sampling_memory", {}) if record.get("machine") == describe_machine() else {}
+        )
+        return known
+
+    def keep(self, step: int, record: StepRecord, chosen: CreditConfig) -> None:
+        """Write what people may look at of a step, as the settings say."""
+        StepRecorder(self.folder, self.config.train, chosen, self.words, self._shown).keep(step, record)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """One step's metrics to every tracker, when all else of it is written: a step that has them is logged whole."""
+        jsonl.append(self.folder / METRICS, {"step": step, **metrics})
+        self._draw(step, metrics)
+
+    def log_evaluation(self, step: int, report: Mapping[str, Any]) -> None:
+        """One evaluation, made after `step` updates."""
+        jsonl.append(self.folder / EVALUATIONS, {"step": step, **report})
+        self._draw(step, _tracked_figures(report))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One object a step, first to last."""
+        return jsonl.read_all(self.folder / METRICS, StepMetrics)
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """One object an evaluation, first to last."""
+        return jsonl.read_all(self.folder / EVALUATIONS, EvaluationLine)
+
+    def steps_logged(self) -> Iterator[int]:
+        """The steps that have metrics, first to last, however long the run is."""
+        return (line["step"] for line in jsonl.records(self.folder / METRICS, StepMetrics))
+
+    def total(self, name: str) -> float:
+        """The sum of a metric over the steps so far."""
+        return sum(line.get(name) or 0.0 for line in jsonl.records(self.folder / METRICS, StepMetrics))
+
+    def flush(self) -> None:
+        """Make the disk hold all that was logged so far: a checkpoint that comes after it finds its lines there."""
+        with explain_disk_errors(self.folder):
+            for path in (*self.folder.glob("*.json*"), *(self.folder / "annotations").glob("*.jsonl")):
+                if path.is_file() and not path.is_symlink():
+                    sync_to_disk(path)
+            for folder in (self.folder / "annotations", self.folder):
+                if folder.is_dir():
+                    sync_to_disk(folder)
+
+    def rewind(self, step: int) -> None:
+        """Forget what was logged at or after `step`: a resumed run makes it again. Trackers draw it anew."""
+        jsonl.append(self.folder / "resumed.jsonl", {"step": step})
+        jsonl.truncate(self.folder / METRICS, lambda line: line["step"] >= step, StepMetrics)
+        forget_steps(self.folder, step)
+        jsonl.truncate(self.folder / EVALUATIONS, lambda line: line["step"] > step, EvaluationLine)
+        self.close()
+        shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)
+        for at, numbers in self._logged():
+            self._draw(at, numbers)
+
+    def _logged(self) -> Iterator[tuple[int, dict[str, float]]]:
+        """All that trackers were told, (step, numbers), in the order in which it came about."""
+        reports = ((report["step"], _tracked_figures(report)) for report in self.evaluations())
+        lines = ((line.pop("step"), line) for line in jsonl.records(self.folder / METRICS, StepMetrics))
+        # Of equals the first comes first: an evaluation is made before the step that has its number.
+        return merge(reports, lines, key=lambda told: told[0])
+
+    def _draw(self, step: int, numbers: Mapping[str, float]) -> None:
+        with explain_disk_errors(self.folder / "tensorboard"):
+            self.trackers.draw(step, numbers)
+
+    @property
+    def trackers(self) -> Trackers:
+        """Those of the settings, begun when they are first asked for. Raises ConfigError where one cannot begin."""
+        if self._trackers is None:
+            with explain_disk_errors(self.folder / "tensorboard"):
+                self._trackers = Trackers(TrackedRun(self.folder, self.config))
+        return self._trackers
+
+    def close(self) -> None:
+        if self._trackers is not None:
+            trackers, self._trackers = self._trackers, None
+            with explain_disk_errors(self.folder / "tensorboard"):
+                trackers.close()
+
+
+def _tracked_figures(report: Mapping[str, Any]) -> dict[str, float]:
+    """What trackers show of an evaluation."""
+    return {f"evaluate/{name}": report[name] for name in ("success", "reward")}
+
+
+def check_folder_free(folder: Path) -> None:
+    """Raises RunError where a new run would find anything in its folder."""
+    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - STARTED_FILES):
+        raise TakenError(
+            f"--run: {folder} exists and is not empty; expected a new folder, as nothing is ever overwritten. "
+            f"Name another, or go on with it: {resume_command(folder)}."
+        )
+
+
+def _read_optional(path: Path, model: type[Record]) -> Record | None:
+    """Return a record of a run, None where there is none. One that is damaged is told of, and left out."""
+    if not path_exists(path):
+        return None
+    try:
+        return read_record(path, model)
+    except RunError as error:
+        _warn_once(f"{error} It is left out.")
+        return None
+
+
+@cache
+def _warn_once(warning: str) -> None:
+    """Log a warning once, however often what it is about is read."""
+    log.warning("%s", warning)
+
+
+def _config_copy_hint(folder: Path) -> str:
+    """A sentence about the copy of a run's configuration that its newest checkpoint holds; nothing without one."""
+    copies = sorted((folder / "checkpoints").glob("step-*/config.yaml"))
+    if not copies:
+        return ""
+    return f" The newest checkpoint has a copy: {shlex.join(['cp', str(copies[-1]), str(folder / 'config.yaml')])}."
+
+
+def remove_started_files(folder: Path) -> None:
+    """Remove what a run that was stopped before its first line left in a folder that is free."""
+    for name in STARTED_FILES:
+        (folder / name).unlink(missing_ok=True)
+
+
+def write_command_note(built: Path, words: Sequence[str]) -> None:
+    """Write beside a run that is being built which command makes it, for whoever finds it unfinished."""
+    (built.parent / COMMAND_NOTE).write_text(shlex.join(words), encoding="utf-8")
+
+
+def read_command_note(folder: Path) -> str:
+    """Return `: COMMAND` of the command that was to make the run in `folder`; nothing where none was noted."""
+    path = partial_folder(folder) / COMMAND_NOTE
+    with suppress(RunError):
+        return f": {read_text(path)}" if path_exists(path) else ""
+    return ""
+
+
+def resume_command(folder: Path, command: str = "train") -> str:
+    """What a shell is told to go on with a run, as it is configured."""
+    return shlex.join(["cadre", command, "--run", str(folder), "--resume"])
+
+
+@contextmanager
+def build_run_folder(folder: Path) -> Iterator[Path]:
+    """Yield the folder to build a run in; when the block ends it appears as `folder`, which nobody else can make
+    meanwhile. Raises TakenError where it holds anything, or where another process is making it."""
+    check_folder_free(folder)
+    with publish_atomically(folder) as (built,):
+        check_folder_free(folder)  # another process may have made it before the lock was ours
+        yield built
+        remove_started_files(folder)
+
+
+def new_folder(recipe: str, parent: Path = Path("runs")) -> Path:
+    """`runs/RECIPE-001` or the next number that is free."""
+    return next(free_folders(recipe, parent))
+
+
+def free_folders(recipe: str, parent: Path = Path("runs")) -> Iterator[Path]:
+    """Yield `runs/RECIPE-001` and so on, those that are free when they are asked for."""
+    stem = Path(recipe).name.removesuffix(".yaml").removesuffix(".yml")
+    for number in count(1):
+        folder = parent / f"{stem}-{number:03d}"
+        if not os.path.lexists(folder):
+            yield folder
+
+
+def create_in_free_folder(folder: Path | None, recipe: str, create: Callable[[Path], T]) -> T:
+    """Return what `create` makes in `folder`, or where none is named in the first of the recipe's numbered ones that no
+    run begun in the same moment takes."""
+    if folder is not None:
+        return create(folder)
+    for numbered in free_folders(recipe):
+        with suppress(TakenError):
+            return create(numbered)
+    raise AssertionError("numbers do not end")
+
+
+@cache
+def describe_machine() -> str:
+    """The machine in general words, with its graphics cards where it has some; never its name."""
+    return ", ".join([f"{os.cpu_count()} cores", platform.machine(), platform.system(), *_gpu_names()])
+
+
+def _gpu_names() -> list[str]:
+    """The names of the graphics cards that the driver's own tool lists; empty where there is none."""
+    try:
+        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
+
+
+def _package_version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+class RunLock:
+    """Holds `FOLDER/.lock` from `__enter__` to `__exit__`; a second holder is refused. kill -9 releases it too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / ".lock"
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> Self:
+        with explain_disk_errors(self.path):  # a link would lead to a file of somebody else, which is written here
+            descriptor = os.open(
+                self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644
+            )
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise RunError(
+                f"run: {self.path.parent} is being written by another process ({holder}); expected one at a time. Wait "
+                "for it, stop it, or name another folder."
+            ) from None
+        self._descriptor = descriptor
+        try:
+            with explain_disk_errors(self.path):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, str(os.getpid()).encode())
+        except RunError:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._descriptor is not None
+        os.close(self._descriptor)
+        self._descriptor = None
+
+
+PACKAGE_FOLDER = Path(__file__).parents[1]
+
+
+def git_commits() -> dict[str, str]:
+    """Of Cadre where it runs from a checkout, and of the folder `here` where the run was begun, if these are in git."""
+    known = {"cadre": git_commit(PACKAGE_FOLDER), "here": git_commit(Path())}
+    return {name: commit for name, commit in known.items() if commit}
+
+
+def git_commit(folder: Path) -> str:
+    """`629b2570a1b2`, with a plus where tracked files differ from it; nothing where there is no git."""
+    head = _git(folder, "rev-parse", "--short=12", "HEAD")
+    return head + ("+" if head and _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+# Kinds of failures that are written down by one process; an environment may raise another text each time.
+MAX_KINDS = 100
+
+
+class FailureLog:
+    """Writes `failures.jsonl` in the folder of a run. Lives as long as the training."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self.path, self._say = folder / "failures.jsonl", say
+        self.step = 0
+        self._seen: set[tuple[str, str]] = set()
+
+    def begin(self, step: int) -> None:
+        """What fails from here on belongs to this step."""
+        self.step = step
+
+    def __call__(self, failure: Failure) -> None:
+        """Write a failure down where its kind is new, and tell of the first."""
+        kind = (failure.reason, failure.error)
+        if kind in self._seen or len(self._seen) >= MAX_KINDS:
+            return
+        if not self._seen:
+            what = "A branch of a tree" if failure.branches else "An episode"
+            self._say(f"{what} failed ({failure.reason}): {failure.error.rstrip('.')}. Tracebacks are in {self.path}.")
+        self._seen.add(kind)
+        record = {"task": failure.task.id, "reason": failure.reason, "error": failure.error}
+        jsonl.append(self.path, {"step": self.step, **record, "traceback": failure.traceback})

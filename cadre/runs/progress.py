@@ -1,0 +1,305 @@
+"""What a person sees of a run: lines on the console, and `status.json` in the run folder.
+
+`status.json` is rewritten every few seconds, and renamed into place. It holds the present only; the run's other files
+hold the past.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import textwrap
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from cadre.cluster.remote_learner import RemoteLearner
+from cadre.cluster.sampler_pool import SamplerPool
+from cadre.config.dry_run import format_seconds
+from cadre.errors import RunError
+from cadre.evaluation.evaluate import Report
+from cadre.files import open_plain, parse_record, path_exists, read_text, to_json
+from cadre.runs import jsonl
+from cadre.runs.records import EvaluationLine, StatusRecord
+from cadre.team import Metrics, Team
+from cadre.training.asynchronous import StepQueue
+from cadre.training.checkpoint import Checkpointer
+
+WIDTH, GAP, INDENT = 80, "  ", "    "
+
+
+# With more roles the rate makes room for them.
+MAX_ROLES_WITH_RATE = 2
+
+
+class Progress:
+    """One run's display. It begins at `start` and ends at `steps`, or sooner at `most` tokens, of which it has `spent`
+    some already; 0 is no limit."""
+
+    def __init__(self, console: Console, steps: int, start: int = 0, most: int = 0, spent: float = 0.0) -> None:
+        self.console, self.steps, self.most, self.spent = console, steps, most, spent
+        self.made, self.seconds, self.tokens = 0, 0.0, 0.0
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self.bars = Bars(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self.total = self.bars.add_task("steps", total=steps, completed=start, note="")
+        self.inner = self.bars.add_task("tasks", total=1, note="")
+
+    def __enter__(self) -> Progress:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def sampling(self, step: int, tasks: int) -> Callable[[], None]:
+        """A callback a finished tree."""
+        self.bars.reset(self.inner, total=tasks, description="sampling")
+        return lambda: self.bars.advance(self.inner)
+
+    def evaluating(self, step: int, tasks: int) -> Callable[[], None]:
+        """A callback a finished episode."""
+        self.bars.reset(self.inner, total=tasks, description="evaluating")
+        return lambda: self.bars.advance(self.inner)
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A line a step: reward by role, success of what was sampled, tokens a second, time left."""
+        tokens, seconds = metrics["rollout/tokens"], metrics["time/wait_s"] + metrics["time/learn_s"]
+        self.took(tokens, seconds)
+        success = f"success {metrics['rollout/success']:.0%}"
+        self.bars.update(self.total, completed=step + 1, note=success)
+        failed = [f"failed {metrics['rollout/failed']:.1%}"] if metrics.get("rollout/failed") else []
+        branches = metrics.get("rollout/failed_branches")
+        failed += [f"{branches:,.0f} branches failed"] if branches else []
+        rate = metrics.get("rollout/divergence_rate")
+        failed += [f"diverged {rate:.1%}"] if rate else []
+        failed += ["no update"] if _has_no_update(metrics) else []
+        rewards = format_rewards(metrics)
+        speed = [f"{tokens / seconds:,.0f} tok/s"] if len(rewards) <= MAX_ROLES_WITH_RATE else []
+        rest = [success, *failed, *speed, f"{format_seconds(self.left(step + 1))} left"]
+        self._print(wrap_step_line(f"step {step + 1}/{self.steps}", rewards, rest))
+
+    def took(self, tokens: float, seconds: float) -> None:
+        """Count a step."""
+        self.made, self.seconds, self.tokens = self.made + 1, self.seconds + seconds, self.tokens + tokens
+
+    def left(self, done: int) -> float:
+        """Seconds to the end after `done` steps, by the mean of those seen; evaluations are not foreseen."""
+        steps = float(self.steps - done)
+        if self.most and self.tokens:
+            steps = min(steps, max(0.0, self.most - self.spent - self.tokens) / (self.tokens / self.made))
+        return steps * self.seconds / self.made
+
+    def evaluated(self, step: int, report: Report) -> None:
+        """A line an evaluation: the share of success, its 95% interval, and the share of tasks that failed to run."""
+        failed = f", {report.failures / report.tasks:.1%} failed to run" if report.failures else ""
+        line = (
+            f"after {step} steps: success {report.success:.1%} [{report.low:.1%}, {report.high:.1%}] on "
+            f"{report.tasks} held-out tasks{failed}"
+        )
+        self._print(textwrap.wrap(line, WIDTH, subsequent_indent=INDENT))
+
+    def say(self, paragraph: str) -> None:
+        """Something that seldom happens."""
+        self._print([paragraph])
+
+    def _print(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.console.print(line, markup=False, highlight=False)
+
+
+class EvaluationProgress:
+    """How far an evaluation of its own is: a bar on a terminal, elsewhere a line every tenth of its tasks. Lives as
+    long as the evaluation."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._done, self._total = console, 0, 0
+        columns = (TextColumn("evaluating"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bars = Bars(*columns, TimeRemainingColumn(), console=console, transient=True, disable=self._plain)
+
+    @property
+    def _plain(self) -> bool:
+        return not self._console.is_terminal
+
+    def __enter__(self) -> EvaluationProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def begin(self, tasks: int) -> Callable[[], None]:
+        """Begin with so many tasks; returns what to call when one has been played."""
+        self._total = tasks
+        self._bars.start()
+        bar = self._bars.add_task("tasks", total=tasks)
+
+        def played() -> None:
+            self._done += 1
+            self._bars.advance(bar)
+            if self._plain and self._done * 10 // self._total > (self._done - 1) * 10 // self._total:
+                self._console.print(f"evaluated {self._done}/{self._total} tasks", markup=False, highlight=False)
+
+        return played
+
+
+def _has_no_update(metrics: Mapping[str, float]) -> bool:
+    """Whether no policy made an optimiser step, as where all samples of every group were paid alike."""
+    updates = [value for name, value in metrics.items() if name.endswith("/updates")]
+    return bool(updates) and not any(updates)
+
+
+def format_rewards(metrics: Mapping[str, float]) -> list[str]:
+    """`planner +0.11` for every role."""
+    rewards = {name: value for name, value in metrics.items() if name.endswith("/reward")}
+    return [f"{name.split('/')[0]} {value:+.2f}" for name, value in rewards.items() if not name.startswith("parts/")]
+
+
+def wrap_step_line(head: str, rewards: Sequence[str], rest: Sequence[str]) -> list[str]:
+    """One line of at most `WIDTH` columns; where that is too short, the rewards follow on lines of their own."""
+    line = GAP.join([head, *rewards, *rest])
+    if len(line) <= WIDTH:
+        return [line]
+    lines = [GAP.join([head, *rest])]
+    for reward in rewards:
+        if lines[1:] and len(lines[-1] + GAP + reward) <= WIDTH:
+            lines[-1] += GAP + reward
+        else:
+            lines.append(INDENT + reward)
+    return lines
+
+
+STATUS = "status.json"
+
+
+STATUS_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class StatusPart:
+    """A sampler or a learner: the policies that it has, in how many processes (0: in the one that trains), how many
+    requests it has been asked and not answered, and how often one of its processes was replaced."""
+
+    kind: str
+    policies: Sequence[str]
+    processes: int = 0
+    waiting: int = 0
+    replaced: int = 0
+
+
+def describe_parts(team: Team) -> list[StatusPart]:
+    """The samplers and learners of a team."""
+    played = {id(sampler): sampler for sampler in team.samplers.values()}
+    names = {key: [name for name, sampler in team.samplers.items() if id(sampler) == key] for key in played}
+    parts = []
+    for key, sampler in played.items():
+        if isinstance(sampler, SamplerPool):
+            deaths = sum(member.deaths for member in sampler.members)
+            parts.append(StatusPart("sampler", names[key], len(sampler.members), sampler.asked, deaths))
+        else:
+            parts.append(StatusPart("sampler", names[key]))
+    for learner in team.learners:
+        if isinstance(learner, RemoteLearner):
+            parts.append(
+                StatusPart("learner", learner.policies, learner.member.size, int(learner.busy), learner.member.deaths)
+            )
+        else:
+            parts.append(StatusPart("learner", learner.policies))
+    return parts
+
+
+class StatusWriter:
+    """Writes the file for as long as a training goes on; owned by the loop. `last` are the metrics of the last step."""
+
+    def __init__(self, keeper: Checkpointer, ahead: StepQueue) -> None:
+        self.last: Metrics = {}
+        self._keeper, self._ahead = keeper, ahead
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Within it the file is written every few seconds, and once more at its end."""
+        writing = asyncio.create_task(self._write_on())
+        try:
+            yield
+        finally:
+            writing.cancel()
+            self.write()
+
+    def write(self) -> None:
+        """Write it now. Where the disk is full it stays as it was: a run does not end for its status."""
+        path = self._keeper.run.folder / STATUS
+        fresh = path.with_suffix(".new")
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+            fresh.write_text(to_json(self._now(), indent=1) + "\n")
+            fresh.replace(path)
+
+    async def _write_on(self) -> None:
+        while True:
+            self.write()
+            await asyncio.sleep(STATUS_SECONDS)
+
+    def _now(self) -> dict[str, Any]:
+        goal, last = self._keeper.run.config.train, self.last
+        seconds = last.get("time/wait_s", 0.0) + last.get("time/learn_s", 0.0)
+        return {
+            "written": time.time(),
+            "process": os.getpid(),
+            "step": self._keeper.state.step,
+            "steps": goal.steps,
+            "learning": self._keeper.is_changing,
+            "sampling": self._ahead.sampling(),
+            "ready": [step.step for step in self._ahead.ready()],
+            "max_staleness": goal.max_staleness,
+            "staleness": {name: value for name, value in last.items() if "/staleness" in name},
+            "tokens_per_s": last["rollout/tokens"] / seconds if seconds else None,
+            "parts": [asdict(part) for part in describe_parts(self._keeper.team)],
+        }
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """What the run in `folder` was doing when it last said so, whether it still `runs`, and its last `evaluation`.
+
+    Raises RunError where no run ever trained there.
+    """
+    path = folder / STATUS
+    if not path_exists(path):
+        raise RunError(f"status: {folder} holds no {STATUS}; expected the folder of a run that has begun to train.")
+    try:
+        said = parse_record(read_text(path), StatusRecord)
+    except ValueError as error:
+        raise RunError(
+            f"status: {path} is damaged ({error}); expected what a run writes. It is written anew with --resume."
+        ) from None
+    last = None
+    for report in jsonl.records(folder / "evaluations.jsonl", EvaluationLine):
+        last = report
+    return {
+        **said.model_dump(),
+        "runs": _is_locked(folder / ".lock"),
+        "evaluation": last,
+    }
+
+
+def _is_locked(path: Path) -> bool:
+    if not path_exists(path):
+        return False
+    with open_plain(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

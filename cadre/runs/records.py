@@ -1,0 +1,265 @@
+"""The JSON records of a run folder, as pydantic models.
+
+A run folder may be a stranger's, damaged, or half copied, so everything in it is validated when it is read
+(`cadre.files.read_record`, `cadre.runs.jsonl`). A record that does not fit is a RunError that names the file, what is
+wrong and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cadre.files import Count, OpenRecord, Text, validate_record
+
+Step = Annotated[int, Field(strict=True, ge=0, le=1 << 40)]
+
+
+Number = Annotated[float, Field(strict=True)]
+
+
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+
+class CommandRecord(OpenRecord):
+    """`command.json`."""
+
+    recipe: Text
+    overrides: list[Text]
+    forked_at: Step | None = None
+
+
+class EnvironmentRecord(OpenRecord):
+    """`environment.json`."""
+
+    cadre: Text = ""
+    python: Text = ""
+    machine: Text = ""
+    commits: dict[Text, Text] = {}
+    packages: dict[Text, Text | None] = {}
+    tasks: dict[Text, Text] = {}
+    sampling_memory: dict[Text, Number] = {}
+
+
+class StepMetrics(OpenRecord):
+    """A line of `metrics.jsonl`: the step, and numbers by name."""
+
+    __pydantic_extra__: dict[str, Number | None]
+    step: Step
+
+
+class EvaluationLine(OpenRecord):
+    """A line of `evaluations.jsonl`."""
+
+    step: Step
+    success: Number
+    reward: Number
+    low: Number = 0.0
+    high: Number = 1.0
+    tasks: Count = 0
+    tokens: Number = 0.0
+
+
+class StepLine(OpenRecord):
+    """A line of which only the step is looked at: `resumed.jsonl`."""
+
+    step: Step
+
+
+class LeftOutLine(OpenRecord):
+    """A line of `left_out.jsonl`."""
+
+    step: Step
+    kind: Text
+    reason: Text
+
+
+class VocabularyLine(OpenRecord):
+    """A line of `vocabulary.jsonl`."""
+
+    policy: Text
+    tokens: dict[Annotated[str, Field(pattern=r"^\d+$")], Text]
+
+
+class IndexLine(OpenRecord):
+    """A line of `trees.index.jsonl`."""
+
+    offset: Count
+    length: Annotated[int, Field(strict=True, gt=0, le=1 << 40)]
+    step: Step
+    tree: Count
+    task: Text
+    decisions: Count
+    samples: Count
+    episodes: Count
+    wins: Count
+    reward: Number
+    roles: list[Text]
+
+
+class AnnotatedSample(OpenRecord):
+    """What an annotation says of one sample."""
+
+    node: Count
+    role: Text
+    index: Count
+
+
+class AnnotationLineHead(OpenRecord):
+    """A line of `annotations/PRODUCER.jsonl`, as far as it says where it belongs."""
+
+    step: Step
+    tree: Count
+    samples: list[Any]
+
+
+class AnnotationLine(OpenRecord):
+    """A line of `annotations/PRODUCER.jsonl`."""
+
+    step: Step
+    tree: Count
+    samples: list[AnnotatedSample]
+
+
+class KeptImage(OpenRecord):
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class KeptMessage(OpenRecord):
+    role: Text
+    content: Text
+    images: list[KeptImage] = []
+
+
+class KeptObservation(OpenRecord):
+    role: Text
+    messages: list[KeptMessage]
+
+
+class KeptSample(OpenRecord):
+    policy: Text
+    text: Text
+    token_ids: list[Count]
+    logprobs: list[Number]
+    finish: Text
+    version: Count
+    prompt_ids: list[Count] = []
+
+
+class KeptReward(OpenRecord):
+    team: Number
+    local: dict[str, Number]
+    parts: dict[str, Number]
+
+
+class KeptBranch(OpenRecord):
+    choice: dict[str, Count]
+    reward: KeptReward
+    over: bool
+    success: bool
+    carried: bool
+    child: Count | None
+
+
+class KeptNode(OpenRecord):
+    turn: Count
+    observations: dict[str, KeptObservation]
+    prompts: dict[str, list[Count]]
+    samples: dict[str, list[KeptSample]]
+    branches: list[KeptBranch]
+
+
+class KeptTask(OpenRecord):
+    id: Text
+
+
+class TreeLine(OpenRecord):
+    """A line of `trees.jsonl`, in the present format."""
+
+    step: Step
+    tree: Count
+    task: KeptTask
+    nodes: list[KeptNode]
+
+
+class TreeLineHead(OpenRecord):
+    """A line of `trees.jsonl` in any format, as far as all formats agree."""
+
+    step: Step
+
+
+class StatusPartRecord(OpenRecord):
+    kind: Text
+    policies: list[Text]
+    processes: Count
+    waiting: Count
+    replaced: Count
+
+
+class StatusRecord(OpenRecord):
+    """`status.json`."""
+
+    written: Number
+    step: Step
+    steps: Count
+    learning: bool
+    sampling: list[Step]
+    ready: list[Step]
+    max_staleness: Count
+    staleness: dict[str, Number]
+    tokens_per_s: Number | None
+    parts: list[StatusPartRecord]
+
+
+class CheckpointState(BaseModel):
+    """`state.json` of a checkpoint."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    step: Step
+    baselines: dict[str, Finite] = {}
+    best_step: Step | None = None
+    best: Finite = 0.0
+
+
+class WarmStartSettings(BaseModel):
+    """`warm_start/settings.json`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    steps: Annotated[int, Field(strict=True, ge=1)]
+    examples: Annotated[int, Field(strict=True, ge=1)]
+    learning_rate: Annotated[float, Field(strict=True, gt=0.0, lt=1e31)]
+    seed: Annotated[int, Field(strict=True)]
+
+
+class RewardModelStart(OpenRecord):
+    """`begun.json` of a reward model that is not complete."""
+
+    model: Text
+    checksum: Text
+
+
+def validate_tree(value: Any) -> None:
+    """Raises ValueError where a kept tree does not hold together: what its branches name has to be there, and each
+    decision but the first has one branch above it, so that whoever walks it comes to an end."""
+    tree = validate_record(value, TreeLine)
+    if not tree.nodes:
+        raise ValueError("nodes: empty")
+    led_to = [False] * len(tree.nodes)
+    for number, node in enumerate(tree.nodes):
+        if not node.samples or node.samples.keys() - node.observations.keys():
+            raise ValueError(f"nodes.{number}.samples: not of the roles of observations")
+        for role, siblings in node.samples.items():
+            if role not in node.prompts and not all(sample.prompt_ids for sample in siblings):
+                raise ValueError(f"nodes.{number}.prompts: lacks {role!r}")
+        for branch in node.branches:
+            for role, index in branch.choice.items():
+                if role not in node.samples or index >= len(node.samples[role]):
+                    raise ValueError(f"nodes.{number}.branches: chooses {role!r} number {index}, which is not there")
+            child = branch.child
+            if child is not None:
+                if not number < child < len(tree.nodes) or led_to[child]:
+                    raise ValueError(f"nodes.{number}.branches: leads to {child}, no decision below it alone")
+                led_to[child] = True

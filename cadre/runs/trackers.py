@@ -1,0 +1,254 @@
+"""Trackers that plot a run's metrics beside its own files: TensorBoard, W&B, MLflow, Trackio.
+
+Each package is imported when it is used. A tracker is only written to: the run's own files are the record. A resumed
+run is plotted again from them, as a new run of the tracker with all steps so far. Images, texts, weights and console
+output are left out. Each package reads its own environment variables: where it writes, who is logged in, whether it is
+offline.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from cadre.config.experiment import Config, flatten
+from cadre.config.validation import missing_trackers
+from cadre.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run, as a tracker is told of it when it begins."""
+
+    folder: Path
+    config: Config
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    @property
+    def project(self) -> str:
+        return self.config.trackers.project
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.config.model_dump(mode="json")
+
+
+class Tracker(Protocol):
+    """Draws one run, from its first step to its last. Making it imports its package, and does nothing else.
+
+    errors   what it raises where it cannot be reached or refuses what it is told: the run goes on without it
+    """
+
+    errors: tuple[type[Exception], ...]
+
+    def begin(self, story: TrackedRun) -> None:
+        """Get ready to draw."""
+        ...
+
+    def draw(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Draw what is known after `step` updates. Steps never fall."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """One file of events in `tensorboard/` of the run's folder; each number is in it when `draw` returns.
+
+    A disk that refuses it is the run's own business: OSError is raised.
+    """
+
+    def __init__(self) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self.errors: tuple[type[Exception], ...] = ()
+        self._event: Any = Event
+        self._summary: Any = Summary
+        self._writer: Any = RecordWriter
+
+    def begin(self, story: TrackedRun) -> None:
+        folder = story.folder / "tensorboard"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}").open("ab", buffering=0)
+        self._records = self._writer(self._file)
+        self._write(file_version="brain.Event:2")
+
+    def draw(self, step: int, numbers: Mapping[str, float]) -> None:
+        for name, value in numbers.items():
+            shown = self._summary.Value(tag=name, simple_value=value)
+            self._write(step=step, summary=self._summary(value=[shown]))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, **fields: Any) -> None:
+        self._records.write(self._event(wall_time=time.time(), **fields).SerializeToString())
+
+
+class WeightsAndBiases:
+    """A run of the project, grouped under the run's name; what waits to be sent is in `wandb/` of the run's folder."""
+
+    def __init__(self) -> None:
+        import wandb
+
+        self.errors: tuple[type[Exception], ...] = (wandb.Error, OSError)
+        self._wandb: Any = wandb
+
+    def begin(self, story: TrackedRun) -> None:
+        self._run = self._wandb.init(
+            project=story.project,
+            name=story.name,
+            group=story.name,
+            dir=story.folder,
+            config=story.settings,
+            settings=self._wandb.Settings(console="off"),
+            reinit="create_new",
+        )
+
+    def draw(self, step: int, numbers: Mapping[str, float]) -> None:
+        self._run.log(dict(numbers), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+# What MLflow takes no name with.
+INVALID_CHARACTERS = re.compile(r"[^\w\-. :/]")
+
+
+# The most parameters that it takes at once, and of how many letters each.
+MAX_PARAMS, MAX_LETTERS = 100, 6000
+
+
+class MLflow:
+    """A run of the experiment that is named as the project, with the settings as parameters."""
+
+    def __init__(self) -> None:
+        import mlflow
+        from mlflow.entities import Metric, Param
+
+        self.errors: tuple[type[Exception], ...] = (mlflow.MlflowException, OSError)
+        self._client: Any = mlflow.MlflowClient
+        self._metric: Any = Metric
+        self._param: Any = Param
+
+    def begin(self, story: TrackedRun) -> None:
+        self._client = self._client()
+        known = self._client.get_experiment_by_name(story.project)
+        experiment = known.experiment_id if known else self._client.create_experiment(story.project)
+        self._run = self._client.create_run(experiment, run_name=story.name).info.run_id
+        params = [self._param(_valid_name(key), str(value)[:MAX_LETTERS]) for key, value in flatten(story.settings)]
+        for first in range(0, len(params), MAX_PARAMS):
+            self._client.log_batch(self._run, params=params[first : first + MAX_PARAMS])
+
+    def draw(self, step: int, numbers: Mapping[str, float]) -> None:
+        now = int(time.time() * 1000)
+        metrics = [self._metric(_valid_name(name), float(value), now, step) for name, value in numbers.items()]
+        self._client.log_batch(self._run, metrics=metrics)
+
+    def close(self) -> None:
+        self._client.set_terminated(self._run)
+
+
+def _valid_name(name: str) -> str:
+    return INVALID_CHARACTERS.sub("_", name)
+
+
+class Trackio:
+    """A run of the project, grouped under the run's name."""
+
+    def __init__(self) -> None:
+        import trackio
+
+        self.errors: tuple[type[Exception], ...] = (OSError, ValueError, sqlite3.Error)
+        self._trackio: Any = trackio
+
+    def begin(self, story: TrackedRun) -> None:
+        self._trackio.init(project=story.project, name=story.name, group=story.name, config=story.settings, embed=False)
+
+    def draw(self, step: int, numbers: Mapping[str, float]) -> None:
+        self._trackio.log(dict(numbers), step=step)
+
+    def close(self) -> None:
+        self._trackio.finish()
+
+
+log = logging.getLogger(__name__)
+
+
+TRACKERS: Mapping[str, Callable[[], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+    "mlflow": MLflow,
+    "trackio": Trackio,
+}
+
+
+# What a user may do where one cannot begin.
+START_ADVICE = {
+    "wandb": "Log in with `wandb login`, or set WANDB_MODE=offline",
+    "mlflow": "Set MLFLOW_TRACKING_URI to a server that answers, or to sqlite:///mlflow.db",
+    "trackio": "Set TRACKIO_DIR to a folder that can be written to",
+}
+
+
+class Trackers:
+    """The trackers of one run; owned by it, closed with it."""
+
+    def __init__(self, story: TrackedRun) -> None:
+        """Raises ConfigError where one cannot begin."""
+        names = dict.fromkeys(story.config.trackers.names)
+        self._open = {name: start_tracker(name, story) for name in names}
+
+    def draw(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Draw everywhere what is a finite number. One that fails is left out from there on, with a warning: training
+        is worth more."""
+        drawn = {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
+        for name, tracker in list(self._open.items()):
+            try:
+                tracker.draw(step, drawn)
+            except tracker.errors as error:
+                del self._open[name]
+                log.warning("%s is told no more of this run, which goes on: %s", name, _describe_error(error))
+
+    def close(self) -> None:
+        for name, tracker in self._open.items():
+            try:
+                tracker.close()
+            except tracker.errors as error:
+                log.warning("%s could not be closed: %s", name, _describe_error(error))
+        self._open = {}
+
+
+def start_tracker(name: str, story: TrackedRun) -> Tracker:
+    """The tracker of that name, ready to draw. Raises ConfigError where it is not installed or cannot begin."""
+    try:
+        tracker = TRACKERS[name]()
+    except ImportError:
+        raise ConfigError(missing_trackers([name])) from None
+    try:
+        tracker.begin(story)
+    except tracker.errors as error:
+        raise ConfigError(
+            f"trackers.names: {name} could not begin ({_describe_error(error)}); expected it to answer. "
+            f"{START_ADVICE[name]}, or leave it out of trackers.names."
+        ) from None
+    return tracker
+
+
+def _describe_error(error: Exception) -> str:
+    """`CommError: the server does not answer`, on a line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,0 +1,127 @@
+"""Ctrl-C, SIGTERM and SIGHUP as a request that the training loop grants where it can stop without harm."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from cadre.rollout import deadlines
+
+T = TypeVar("T")
+
+
+# Terminals and impatient hands send the same signal twice; the second one within these seconds means no more.
+REPEAT_SECONDS = 1.0
+
+
+STOP_NOTE = b"Stopping: what was begun is saved first. Ctrl-C again, after a second, ends at once and loses it.\n"
+
+
+class Interrupt:
+    """Asked once, it ends what is `stoppable` at once, or soon where an environment blocks, and lets everything else
+    finish. A Ctrl-C more than a second later is `forced`: it raises KeyboardInterrupt, and nothing more is saved. One
+    object lives as long as a training."""
+
+    def __init__(self) -> None:
+        self.asked = self.forced = False
+        self._asked_at = 0.0
+        self._work: asyncio.Future[Any] | None = None
+
+    def __call__(self, number: int | None = None, _: object = None) -> None:
+        """Ask; a signal handler, and safe to call from another thread, where a second call forces."""
+        if self.asked:
+            again = number is None or (number == signal.SIGINT and time.monotonic() - self._asked_at > REPEAT_SECONDS)
+            if again:
+                self.forced = True
+                raise KeyboardInterrupt
+            return
+        self.asked, self._asked_at = True, time.monotonic()
+        if number is not None:
+            _announce_stop(number)
+        deadlines.hurry()
+        if self._work is not None:
+            self._work.get_loop().call_soon_threadsafe(self._work.cancel)
+
+    async def stoppable(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """What the work returns, or None where it was ended before that."""
+        if self.asked:
+            work.close()
+            return None
+        self._work = asyncio.ensure_future(work)
+        try:
+            result: T = await self._work
+            return result
+        except asyncio.CancelledError:
+            if not self.asked:
+                raise
+            return None
+        finally:
+            self._work = None
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM ask, and SIGHUP where it is not ignored, as under nohup. Only the main thread hears
+        signals; elsewhere this changes nothing."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, self) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class LossyStream:
+    """A stream that drops what is printed to it once nobody reads it: the signal that asked for the end has ended the
+    terminal too, or the `tee` behind a pipe, and the save must not fail for that."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with self._dropping():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._dropping():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            _redirect_to_null(self._stream.fileno())
+
+
+def _redirect_to_null(descriptor: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def _announce_stop(number: int) -> None:
+    """Say on stderr that the end was asked for. A handler may not enter a stream that is just being written to."""
+    sys.stdout, sys.stderr = LossyStream(sys.stdout), LossyStream(sys.stderr)
+    for descriptor in (1, 2):
+        try:
+            if descriptor == 2 or number == signal.SIGHUP:
+                os.write(descriptor, STOP_NOTE if descriptor == 2 else b"\n")
+        except OSError:
+            _redirect_to_null(descriptor)

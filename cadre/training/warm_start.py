@@ -1,0 +1,322 @@
+"""A supervised warm start: cross-entropy on given answers, before a run that reinforcement learning continues.
+
+    loss = -(1 / tokens) * sum over the tokens of the answers of log pi(token | what came before)
+
+It is the learner's own loss at advantage 1, without ratio, clip or KL, so whatever the learner can train can be warmed:
+any map of roles to policies, adapters, several models. Policies without examples stay as they are. Progress is saved in
+`warm_start/` of the run, and the final weights become the run's checkpoint of step 0 with a fresh optimizer. Left out:
+packing, mixing with reinforcement learning, and a reference model other than the models before the warm start.
+
+An example is a line of JSON: `{"role": "tool", "prompt": text or messages, "answer": text}`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cadre import random_keys
+from cadre.advantages.plan import Plan
+from cadre.concurrency import run_coroutine
+from cadre.config.engines import Diagnostics, build_team
+from cadre.config.experiment import Config, Experiment, dump
+from cadre.data.jsonl import rows_of
+from cadre.data.prompts import prompt_of, refuse_more_than_text
+from cadre.errors import DataError, RunError, nearest
+from cadre.files import path_exists, read_record, require_no_link
+from cadre.plugins import configure_sandbox
+from cadre.rollout import tree_shape, walk
+from cadre.rollout.episodes import grow_many
+from cadre.runs import jsonl
+from cadre.runs.folder import Run, RunLock, build_run_folder, resume_command
+from cadre.runs.records import StepMetrics, WarmStartSettings
+from cadre.settings import LearnerConfig, LossConfig
+from cadre.settings.section import merged
+from cadre.team import Metrics, Team
+from cadre.training.checkpoint import (
+    TrainingState,
+    checkpoint_steps,
+    latest_checkpoint,
+    remove_old_checkpoints,
+    restore_latest,
+    save_checkpoint,
+)
+from cadre.training.interrupt import Interrupt
+from cadre.types import Message, TrainingSequence, Tree
+
+CROSS_ENTROPY = LossConfig(ratio="none", aggregate="token_mean")
+
+
+WARM_START, SETTINGS, EXAMPLES, METRICS = "warm_start", "settings.json", "examples.jsonl", "metrics.jsonl"
+
+
+SAVE_EVERY = 20  # steps
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """How long and how fast: `steps` of `examples` each at a constant `learning_rate`, drawn by `seed`."""
+
+    steps: int = 100
+    examples: int = 16
+    learning_rate: float = 1e-5
+    seed: int = 0
+
+
+def create_warm_start(
+    folder: Path, config: Config, settings: WarmStart, examples: Sequence[Example], command: Sequence[str] = ()
+) -> Run:
+    """A new run that begins with a warm start, which `start` makes and `reopened` goes on with: whole or not at all.
+
+    `command` is the recipe, and the changes to it.
+    """
+    recipe, *overrides = command or ("",)
+    with build_run_folder(folder) as built:
+        write_warm_start(Run.fill(built, config, recipe, overrides, None, folder), settings, examples)
+    return Run(folder, config)
+
+
+def write_warm_start(run: Run, settings: WarmStart, examples: Sequence[Example]) -> None:
+    """Write what a warm start is about into a new run, so that it can be gone on with."""
+    home = run.folder / WARM_START
+    home.mkdir()
+    (home / EXAMPLES).write_text("".join(f"{example_to_json(example)}\n" for example in examples), encoding="utf-8")
+    (home / SETTINGS).write_text(json.dumps(asdict(settings)) + "\n")
+
+
+def open_warm_start(run: Run) -> WarmStart:
+    """The settings of a run's warm start. Raises RunError where it has none, or is trained already."""
+    path = run.folder / WARM_START / SETTINGS
+    if not path_exists(path):
+        raise RunError(
+            f"warm-start: {run.folder} has no warm start to go on with; expected one. Begin without --resume."
+        )
+    if checkpoint_steps(run.folder / "checkpoints"):
+        raise RunError(
+            f"warm-start: that of {run.folder} is complete; expected one that was stopped. "
+            f"Go on with: {resume_command(run.folder)}."
+        )
+    require_no_link(run.folder / WARM_START / EXAMPLES)
+    return WarmStart(**read_record(path, WarmStartSettings, run.folder).model_dump())
+
+
+def run_warm_start(
+    experiment: Experiment,
+    run: Run,
+    settings: WarmStart,
+    data: Sequence[TrainingSequence],
+    tell: Callable[[int, Metrics], None],
+) -> int:
+    """Warm the policies on encoded examples, from the last save on where there is one; the steps made in all.
+
+    At the end the run has a checkpoint of step 0, from which `cadre train --resume` goes on. `tell` is called with
+    every step and its metrics. Raises DivergedError as training does.
+    """
+    with RunLock(run.folder):
+        watched = Diagnostics(run.folder / "diverged")
+        team = build_team(supervised_experiment(experiment, settings), train=True, watched=watched)
+        interrupt = Interrupt()
+        with interrupt.on_signals():
+            done = run_coroutine(
+                _train_steps(team, run.folder / WARM_START, settings, data, (interrupt, tell)), interrupt
+            )
+        team.close()
+        if done == settings.steps:
+            _write_first_checkpoint(experiment, run)
+    return done
+
+
+def supervised_experiment(experiment: Experiment, settings: WarmStart) -> Experiment:
+    """The experiment with the loss and the optimiser of a warm start: no critics, one optimiser step an update."""
+    change = LearnerConfig(
+        learning_rate=settings.learning_rate, schedule="constant", warmup_steps=0, epochs=1, minibatches=1
+    )
+    playing = set(experiment.config.team.policies)
+    learners = {name: merged(learner, change) for name, learner in experiment.learners.items() if name in playing}
+    plan = replace(Plan(experiment.plan.shape, experiment.plan.credit), loss=CROSS_ENTROPY)
+    models = {name: model for name, model in experiment.models.items() if name in playing}
+    return replace(experiment, plan=plan, learners=learners, models=models, heads={})
+
+
+def encode_examples(experiment: Experiment, examples: Sequence[Example]) -> list[TrainingSequence]:
+    """The examples as training sequences of the policies that play their roles. Raises DataError for one that is longer
+    than its model's context, or whose answer spells out a token that ends turns; no model is loaded."""
+    from cadre.engines.answers import AnswerEncoder
+
+    encoders: dict[str, AnswerEncoder] = {}
+    data = []
+    for number, example in enumerate(examples, start=1):
+        name = experiment.trained_roles[example.role]
+        if name not in encoders:
+            policy = experiment.policies[name]
+            encoders[name] = AnswerEncoder.of(experiment.models[name], policy.enable_thinking, policy.trust_remote_code)
+        place = f"{example.where or f'warm-start: example {number}'}, of {example.role},"
+        if token := encoders[name].turn_token(example.answer):
+            raise DataError(
+                f"{place} has {token!r} in its answer, which begins or ends turns; expected what is "
+                f"said in one turn of {experiment.models[name]}, whose end is added. Take it out."
+            )
+        prompt, answer = encoders[name].encode(example.prompt, example.answer)
+        most, length = encoders[name].context, len(prompt) + len(answer)
+        if most is not None and length > most:
+            raise DataError(
+                f"{place} has {length} tokens, {len(prompt)} in its prompt; expected at most {most}, the context of "
+                f"{experiment.models[name]}. Shorten it or leave it out."
+            )
+        data.append(make_sequence(name, example.role, prompt, answer))
+    return data
+
+
+def make_sequence(policy: str, role: str, prompt: Sequence[int], answer: Sequence[int]) -> TrainingSequence:
+    """One sequence whose answer has advantage 1 at every token."""
+    mask = (False,) * len(prompt) + (True,) * len(answer)
+    zeros = (0.0,) * len(mask)
+    return TrainingSequence(policy, role, (*prompt, *answer), mask, zeros, tuple(map(float, mask)), 0)
+
+
+async def _train_steps(
+    team: Team,
+    home: Path,
+    settings: WarmStart,
+    data: Sequence[TrainingSequence],
+    watching: tuple[Interrupt, Callable[[int, Metrics], None]],
+) -> int:
+    """Make the steps that are left; saved every so many, and where an interrupt asks for the end."""
+    interrupt, tell = watching
+    folder = home / "checkpoints"
+    state = restore_latest(folder, team)[1] if checkpoint_steps(folder) else TrainingState()
+    for wrong in jsonl.repair(home / METRICS, StepMetrics):
+        log.warning("%s: left out %s.", home / METRICS, wrong)
+    jsonl.truncate(home / METRICS, lambda line: line["step"] >= state.step, StepMetrics)
+    while state.step < settings.steps and not interrupt.asked:
+        updates = await team.update(pick_examples(data, state.step, settings))
+        metrics = {f"{policy}/{name}": value for policy, told in updates.items() for name, value in told.items()}
+        jsonl.append(home / METRICS, {"step": state.step, **metrics})
+        tell(state.step, metrics)
+        state = replace(state, step=state.step + 1)
+        if state.step % SAVE_EVERY == 0:
+            _save_progress(folder, state, team)
+    _save_progress(folder, state, team)  # at the end, and where an interrupt asks for it, however late in a step
+    return state.step
+
+
+def _save_progress(folder: Path, state: TrainingState, team: Team) -> None:
+    """Save the only checkpoint that is kept, unless it is there."""
+    if state.step:
+        save_checkpoint(folder, state, team)
+        remove_old_checkpoints(folder, state.step, 1, None)
+
+
+def pick_examples(data: Sequence[TrainingSequence], step: int, settings: WarmStart) -> list[TrainingSequence]:
+    """The examples of a step: epochs, each in an order of its own."""
+    places = random_keys.in_epochs(len(data), settings.examples, step, settings.seed, "warm start")
+    return [data[place] for place in places]
+
+
+def _write_first_checkpoint(experiment: Experiment, run: Run) -> None:
+    """Make the warmed weights the run's state before its first step, with the optimiser that it begins with.
+
+    They are handed over as files, since whoever learns may share its weights with nobody.
+    """
+    team = build_team(experiment, train=True)
+    playing = [name for name in experiment.learners if name in experiment.config.team.policies]
+    warmed = latest_checkpoint(run.folder / WARM_START / "checkpoints")
+    weights = {name: warmed / name for name in playing}
+    save_checkpoint(run.folder / "checkpoints", TrainingState(), team, dump(experiment.config), weights)
+    team.close()
+
+
+EXAMPLE_FIELDS = ("role", "prompt", "answer")
+
+
+EXAMPLE_FORM = 'expected {"role": name, "prompt": text or messages, "answer": text}'
+
+
+@dataclass(frozen=True)
+class Example:
+    """What a role saw, and what it should have said: `Example("tool", (Message("user", "2 + 2?"),), "4")`; `where` is
+    the file and line that it was read from."""
+
+    role: str
+    prompt: tuple[Message, ...]
+    answer: str
+    where: str = field(default="", compare=False)
+
+
+def read_examples(path: Path, roles: Sequence[str]) -> list[Example]:
+    """The examples of a file, all of them checked; repeated ones count once. Raises DataError that names the first bad
+    line."""
+    if not path.is_file():
+        raise DataError(f"examples: there is no file {path}; expected one JSON object a line. Fix the path.")
+    found = [_parse_example(raw, f"examples: {path}, line {number}", roles) for number, raw in rows_of(path)]
+    if not found:
+        raise DataError(f"examples: {path} is empty; {EXAMPLE_FORM} a line. Name another file.")
+    kept = list(dict.fromkeys(found))
+    if len(kept) < len(found):
+        log.warning("examples: %s repeats %d of its examples; each counts once.", path, len(found) - len(kept))
+    return kept
+
+
+def _parse_example(raw: Mapping[str, Any], where: str, roles: Sequence[str]) -> Example:
+    if sorted(raw) != sorted(EXAMPLE_FIELDS):
+        raise DataError(f"{where}: got {list(raw)}; {EXAMPLE_FORM}. Fix it.")
+    if raw["role"] not in roles:
+        raise DataError(
+            f"{where}: got the role {raw['role']!r}; expected one that is trained, {', '.join(roles)}. Fix or remove "
+            f"the line.{nearest(str(raw['role']), roles)}"
+        )
+    for name in ("prompt", "answer"):
+        if not raw[name]:
+            raise DataError(f"{where}: got the {name} {raw[name]!r}; {EXAMPLE_FORM}. Fix or remove the line.")
+    if not isinstance(raw["answer"], str) or not raw["answer"].strip():
+        raise DataError(f"{where}: got the answer {raw['answer']!r}; {EXAMPLE_FORM}. Fix or remove the line.")
+    return Example(raw["role"], prompt_of(raw["prompt"], where), raw["answer"], where)
+
+
+def example_to_json(example: Example) -> str:
+    """An example as `read_examples` reads it."""
+    told = [{"role": message.role, "content": message.content} for message in example.prompt]
+    return json.dumps({"role": example.role, "prompt": told, "answer": example.answer})
+
+
+def sample_successes(experiment: Experiment, tasks: int, attempts: int = 8) -> tuple[list[Example], int]:
+    """What the untrained team says in the episodes that it wins, playing so many training tasks `attempts` times each
+    as it is sampled in training; and how many episodes it played. Raises RunError where it wins none."""
+    config = experiment.config
+    configure_sandbox(config.sandbox.level, config.sandbox.cgroup)
+    team = build_team(experiment)
+    key = random_keys.key(config.train.seed, "own successes")
+    rollout = replace(experiment.rollout(team), shape=tree_shape.independent(attempts))
+    trees, _ = run_coroutine(grow_many(experiment.env_spec.tasks("train")[:tasks], rollout, key))
+    team.close()
+    roles = set(experiment.trained_roles)
+    found = list(
+        dict.fromkeys(example for tree in trees for example in successful_examples(tree) if example.role in roles)
+    )
+    episodes = sum(1 for tree in trees for _ in walk.episodes(tree.root))
+    if not found:
+        raise RunError(
+            f"warm-start: the team won none of {episodes} episodes, so nothing of its own can be imitated; expected "
+            "one at least. Ask for more tasks with --own, or give examples with --on."
+        )
+    return found, episodes
+
+
+def successful_examples(tree: Tree) -> Iterator[Example]:
+    """What was said on the paths that end in success; answers that were cut at max_tokens are left out."""
+    for path in walk.episodes(tree.root):
+        if not path[-1][1].success:
+            continue
+        for node, branch in path:
+            for role, index in branch.choice.items():
+                sample = node.samples[role][index]
+                if sample.finish == "stop" and sample.text:
+                    refuse_more_than_text(node.observations[role], "warm-start --own")
+                    yield Example(role, tuple(node.observations[role].messages), sample.text)
