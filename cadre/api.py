@@ -16,7 +16,7 @@ from rich.console import Console
 from cadre.concurrency import configure_threads
 from cadre.config.engines import check_hub_models
 from cadre.config.experiment import parse
-from cadre.config.recipes import read_recipe
+from cadre.config.recipes import merge_with_base, read_recipe
 from cadre.config.resolve import Target, find_target, resolve
 from cadre.env import Env
 from cadre.envs.spec import name_of
@@ -154,8 +154,10 @@ def _find_target(target: str | Path | Section | None, sections: Sections, trust:
 
 def _merge_sections(recipe: str | Path | Section | None, sections: Sections) -> Raw:
     """The configuration that the sections make of a recipe."""
-    named = read_recipe(str(recipe)) if isinstance(recipe, str | Path) else recipe or {}
-    raw = copy.deepcopy(dict(named))
+    if isinstance(recipe, str | Path):
+        raw = copy.deepcopy(read_recipe(str(recipe)))
+    else:
+        raw = merge_with_base(copy.deepcopy(dict(recipe or {})), Path())
     merge(raw, _section_changes(sections))
     return raw
 

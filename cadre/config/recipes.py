@@ -8,6 +8,7 @@ between: `plan-path-solo-qwen3-8b` is its environment `plan-path-solo`. A bundle
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,8 +23,9 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest
 from cadre.plugins import environments, recipe_folders
 from cadre.settings.known_models import KNOWN_MODELS, KnownModel
-from cadre.settings.yaml_file import Raw, dump_yaml, read
+from cadre.settings.yaml_file import Raw, dump_yaml, merge, read
 
+log = logging.getLogger(__name__)
 LEVELS = {"L0": "one model for all roles", "L1": "an adapter a role on one model", "L2": "a model a role"}
 
 
@@ -142,25 +144,62 @@ def compose_recipe(name: str) -> RealRecipe | None:
     return RealRecipe(*found[wanted], model, level)
 
 
-def read_recipe(recipe: str) -> dict[str, Any]:
-    """What a recipe says: a bundled name, a composed one, or the path of a YAML file. Raises ConfigError for others."""
-    known = recipes()
+def renamed_recipes() -> dict[str, Raw]:
+    """Return the recipes of earlier versions by name, each a `base` and what differs from it."""
+    files = (folder / "renamed.yml" for folder in recipe_folders())
+    return {name: raw for file in files if file.is_file() for name, raw in read(file).items()}
+
+
+def read_recipe(recipe: str, before: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the sections of a recipe: a bundled name, a composed one, or the path of a YAML file.
+
+    A recipe that names another one as `base` has what that has, and over it what it says itself: a section that says
+    what it is (an algorithm's name, a team's policies and roles) stands whole, any other is merged key by key. `before`
+    are the recipes that led here. Raises ConfigError for an unknown name or a base that leads back to the recipe.
+    """
+    known, renamed = recipes(), renamed_recipes()
     path = known.get(recipe, Path(recipe))
     is_folder = os.path.isdir(path)
     if os.path.exists(path) and not is_folder:  # unlike Path's own, these take a name that is too long for one
         raw = read(Path(path))
-        if recipe in known:
-            return raw
-        if is_run_config(Path(path)):
+        if recipe not in known and is_run_config(Path(path)):
             return relocate(raw, Path(path).parent)
-        return resolve_from_file(raw, Path(path))
+        beside = resolve_from_file(raw, Path(path)) if recipe not in known else raw
+        return merge_with_base(beside, Path(path), (*before, recipe))
+    if recipe in renamed:
+        raw = renamed[recipe]
+        changes = " ".join(f"algorithm.{key}={value}" for key, value in raw["algorithm"].items())
+        log.warning("recipe: %s is written %s %s from now on.", recipe, raw["base"], changes)
+        return merge_with_base(raw, Path(recipe), (*before, recipe))
     if not is_folder and (real := compose_recipe(recipe)) is not None:
         return real.raw()
     what = "a folder" if is_folder else "neither a bundled recipe nor a file"
     raise ConfigError(
-        f"recipe: got {recipe!r}, which is {what}; expected one of {', '.join(known)}, one of TASK-MODEL "
-        f"(cadre list), or the path of a YAML file.{nearest(recipe, [*known, *_possible_names(recipe)])}"
+        f"{'base' if before else 'recipe'}: got {recipe!r}, which is {what}; expected one of {', '.join(known)}, one "
+        f"of TASK-MODEL (cadre list), or the path of a YAML file.{nearest(recipe, [*known, *_possible_names(recipe)])}"
     )
+
+
+def merge_with_base(raw: Raw, path: Path, before: tuple[str, ...] = ()) -> Raw:
+    """Return what the recipe at `path` says, laid over the recipe that it names as `base`."""
+    if "base" not in raw:
+        return raw
+    base = raw["base"]
+    if not isinstance(base, str) or not base:
+        raise ConfigError(
+            f"base: got {base!r} in {path}; expected a bundled recipe or the path of a YAML file, such as base: "
+            "plan-path. Fix or remove it."
+        )
+    is_path = base not in recipes() and base.endswith((".yaml", ".yml"))
+    base = str(path.absolute().parent / Path(base).expanduser()) if is_path else base
+    if base in before:
+        raise ConfigError(
+            f"base: {' -> '.join([*before, base])} leads back to where it began; expected a chain of recipes that "
+            "ends. Remove one base."
+        )
+    merged = read_recipe(base, before)
+    merge(merged, {key: value for key, value in raw.items() if key != "base"})
+    return merged
 
 
 def is_run_config(path: Path) -> bool:

@@ -46,11 +46,11 @@ def test_bash_is_told_commands_options_recipes_and_runs(tmp_path: Path) -> None:
 
 def test_names_that_begin_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert completion.recipes("plan-path-s") == [
-        "plan-path-sirius",
-        "plan-path-solo",
-        "plan-path-solo-grpo",
-        "plan-path-spiral",
+    assert completion.recipes("plan-path-m") == [
+        "plan-path-m-grpo",
+        "plan-path-magrpo",
+        "plan-path-magrpo-central",
+        "plan-path-mappo",
     ]
     assert completion.runs("") == []
 

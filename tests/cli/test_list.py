@@ -2,10 +2,8 @@
 
 import re
 
-import yaml
-
 from cadre.cli.listing import GROUPS
-from cadre.config.recipes import recipes
+from cadre.config.recipes import read_recipe, recipes
 from cadre.plugins import environments
 from tests.cli.calling import call
 
@@ -14,8 +12,8 @@ def test_everything_bundled_is_in_a_group() -> None:
     tasks = [task for group in GROUPS.values() for task in group]
     for name in environments():
         assert sum(name == task or name.startswith(f"{task}-") for task in tasks) == 1, name
-    for name, path in recipes().items():
-        env = yaml.safe_load(path.read_text())["env"]
+    for name in recipes():
+        env = read_recipe(name)["env"]
         assert any(name == task or name.startswith(f"{task}-") for task in tasks), name
         assert any(env == task or env.startswith(f"{task}-") for task in tasks), name
 
