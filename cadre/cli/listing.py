@@ -11,7 +11,7 @@ import typer
 from cadre.cli.terminal import WIDTH, console
 from cadre.config.recipes import LEVELS, compose_recipe, real_tasks, recipes, task_variants
 from cadre.errors import ConfigError, nearest
-from cadre.plugins import environments
+from cadre.plugins import distributions
 from cadre.settings.known_models import KNOWN_MODELS
 
 GROUPS = {
@@ -26,6 +26,8 @@ GROUPS = {
     "patterns": ("debate", "gather", "lead", "refine", "review"),
 }
 INDENT = " " * 4
+# The distribution that this package belongs to.
+OWN = "cadre-rl"
 
 
 def list_all(
@@ -40,7 +42,8 @@ def _overview() -> list[str]:
     """Every name, those of a task on a line: `plan-path  -alone` stands for plan-path and plan-path-alone."""
     return [
         "Environments, and those named after them (cadre check NAME plays one):",
-        *_lines(environments()),
+        *_lines(name for name, package in distributions().items() if package == OWN),
+        *_of_other_packages(),
         "",
         "Recipes (cadre train NAME; cadre list plan-path says what each trains):",
         *_lines(recipes()),
@@ -49,9 +52,18 @@ def _overview() -> list[str]:
     ]
 
 
-def _lines(names: Iterable[str]) -> list[str]:
+def _of_other_packages() -> list[str]:
+    """Return a line for each other installed package that brings environments."""
+    names: dict[str, list[str]] = {}
+    for name, package in distributions().items():
+        if package != OWN:
+            names.setdefault(package or "unnamed package", []).append(name)
+    return [line for package, own in names.items() for line in _wrapped(f"  {package}: ", " ".join(sorted(own)))]
+
+
+def _lines(listed: Iterable[str]) -> list[str]:
     """The names by group; a task's own line where others are named after it."""
-    lines = []
+    names, lines = list(listed), []
     for group, tasks in GROUPS.items():
         families = [_of(task, names) for task in tasks]
         plain = [name for family in families if len(family) == 1 for name in family]
