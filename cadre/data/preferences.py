@@ -19,7 +19,7 @@ from cadre.data.prompts import prompt_of
 from cadre.errors import DataError, nearest
 from cadre.types import Message
 
-log = logging.getLogger("cadre.rewards")
+log = logging.getLogger("cadre.data")
 FIELDS = ("prompt", "chosen", "rejected")
 
 

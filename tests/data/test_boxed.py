@@ -1,11 +1,7 @@
 """The last box of a text, and which way the arrow between data sets and rewards points."""
 
-import ast
-from pathlib import Path
-
 import pytest
 
-import cadre
 from cadre.data.boxed import last_boxed
 
 
@@ -29,9 +25,3 @@ from cadre.data.boxed import last_boxed
 )
 def test_last_box(text: str, boxed: str | None) -> None:
     assert last_boxed(text) == boxed
-
-
-def test_data_sets_know_nothing_of_rewards() -> None:
-    for path in (Path(cadre.__file__).parent / "data").glob("*.py"):
-        imported = [node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
-        assert not [name for name in imported if name and name.startswith("cadre.rewards")], path
