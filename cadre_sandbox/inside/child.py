@@ -25,7 +25,7 @@ OUT_OF_MEMORY = b"MemoryError: the program used more memory than it may\n"
 
 
 def external(job: dict[str, Any], peer: socket.socket | None) -> None:
-    """Call a function of a library that the warm parent preloaded, for example the comparison of mathematical answers."""
+    """Call a function of a preloaded library, for example the comparison of mathematical answers."""
     module, name = job["function"].split(":")
     verdict = getattr(sys.modules[module], name)(**job["arguments"])
     tester.write_verdict(job["nonce"], [verdict])
