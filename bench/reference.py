@@ -145,7 +145,7 @@ def _settings() -> Iterator[str]:
         "section, but for an algorithm, or policies with roles, that are named anew; the environment's settings, and",
         "a map of roles or of siblings (`'team.roles={tool: a}'`), stand whole.",
         "",
-        "A recipe may name another one, bundled or a file beside it, as `base: plan-path`. It then has what that one has,",
+        "A recipe may name another one, bundled or a file beside it, as `base: plan-path`. It then has what that has,",
         "and what it says itself is laid over it by the same rules.",
         "",
     )
