@@ -11,17 +11,27 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() or 1) + 
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: train test test-view test-trackers docs vllm test-vllm bench-vllm results worth real bench parity seed-model clean
+.PHONY: train test check-tests check-source test-slow test-view test-trackers docs vllm test-vllm bench-vllm results worth real bench parity seed-model clean
 
 train: $(READY)
 	$(BIN)/cadre train plan-path
 
+# The checks of the source beside the tests: what fails is named at the end, and the others are run all the same.
 test: $(READY)
+	$(MAKE) --no-print-directory --keep-going --jobs 2 check-tests check-source
+
+check-tests: $(READY)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+check-source: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/vulture
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/mypy
+
+# What takes its time: whole catalogues of attacks, presets that learn, clusters whose nodes die. Half an hour.
+test-slow: $(READY)
+	$(BIN)/pytest -m slow -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 $(READY): pyproject.toml requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -44,6 +44,7 @@ def test_a_role_that_is_paid_later_learns(speaker: Path, tmp_path: Path, quiet: 
     assert first["teller/groups_without_std/0"] < 1.0
 
 
+@pytest.mark.slow
 def test_without_looking_ahead_it_does_not(speaker: Path, tmp_path: Path, quiet: Console) -> None:
     run = whispered(speaker, tmp_path / "run", quiet, lookahead=0)
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]

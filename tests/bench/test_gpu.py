@@ -30,6 +30,7 @@ def test_every_part_runs_on_a_cpu_and_agrees_with_it(figures: dict[str, float]) 
     assert figures["gpu.largest.adapters"] == figures["gpu.largest.models"] > 0
 
 
+@pytest.mark.slow
 def test_plan_path_is_trained(figures: dict[str, float]) -> None:
     gpu.main(["training", "--tiny"])
     assert figures["gpu.training.minutes"] > 0

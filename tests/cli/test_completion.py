@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from cadre.cli import completion
+from tests.helpers import forked
 
 
 def told(folder: Path, *arguments: str, **environment: str) -> str:
     """What `cadre` prints in a folder, under its own name."""
-    code = f"import sys; sys.argv = {['cadre', *arguments]!r}; from cadre.cli import main; main()"
-    path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environment, "PYTHONPATH": path},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stderr == ""
-    return done.stdout
+    code = "import sys; sys.argv[0] = 'cadre'; from cadre.cli import main; main()"
+    _, printed = forked.run(arguments, folder, code, environment)
+    return printed
 
 
 def asked(words: str, folder: Path) -> list[str]:

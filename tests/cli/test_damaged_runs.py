@@ -13,6 +13,7 @@ import pytest
 from cadre.files import _sha256
 from tests.cli.bad_calls import plain_recipe
 from tests.cli.calling import Done, call
+from tests.helpers.slow import few_of
 
 READING = [
     ["view", "RUN", "--export", "OUT.html"],
@@ -199,7 +200,12 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGES)
+# One of each check: the state's text and fields, its numbers, the optimiser's, the manifest, the weights, the folder.
+CHECKS = ["state empty", "state of another form", "state with infinity", "optimiser of other weights", "manifest odd"]
+CHECKS += ["manifest missing", "weights flipped", "weights cut", "a file in its place", "a link"]
+
+
+@pytest.mark.parametrize("name", few_of(DAMAGES, CHECKS))
 def test_the_checkpoint_before_a_damaged_one_is_used(name: str, run: Path, caplog: pytest.LogCaptureFixture) -> None:
     DAMAGES[name](run / "checkpoints" / "step-000003")
     done = resumed()
@@ -218,8 +224,16 @@ def test_where_no_checkpoint_is_whole_it_is_one_paragraph(run: Path) -> None:
     assert "holds no whole checkpoint" in done.err
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"recipe": 1, "overrides": []}', '{"recipe": "", "overrides": "x"}'])
-@pytest.mark.parametrize("name", ["command.json", "environment.json"])
+RECORDS = ["", "{}", "[]", '{"recipe": 1, "overrides": []}', '{"recipe": "", "overrides": "x"}']
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    few_of(
+        [(name, text) for name in ("command.json", "environment.json") for text in RECORDS],
+        [("command.json", ""), ("command.json", RECORDS[3]), ("command.json", RECORDS[4]), ("environment.json", "[]")],
+    ),
+)
 def test_damaged_records_are_named_and_left_out(
     name: str, text: str, run: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -231,7 +245,7 @@ def test_damaged_records_are_named_and_left_out(
     assert (name in caplog.text and "left out" in caplog.text) or text == "{}"
 
 
-@pytest.mark.parametrize("text", ["", "{", "a: [", "[]", "env: 3", "\0\0\0"])
+@pytest.mark.parametrize("text", few_of(["", "{", "a: [", "[]", "env: 3", "\0\0\0"], ["", "a: [", "env: 3"]))
 def test_a_damaged_configuration_names_its_copy(text: str, run: Path) -> None:
     (run / "config.yaml").write_text(text)
     done = resumed()
@@ -257,9 +271,13 @@ FILES = ["metrics.jsonl", "evaluations.jsonl", "trees.jsonl", "trees.index.jsonl
 FILES += ["annotations/credit.jsonl", "status.json", "command.json", "environment.json", "resumed.jsonl", "config.yaml"]
 
 
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FILES)
-def test_no_record_makes_a_reader_fail_with_a_traceback(name: str, run: Path) -> None:
-    for number, text in enumerate(ODD):
+def test_no_record_makes_a_reader_fail_with_a_traceback(name: str, every: bool, run: Path) -> None:
+    """Every text in every file, or every file with two texts that are another file's too."""
+    place = FILES.index(name)
+    texts = ODD if every else [ODD[place % len(ODD)], ODD[(place + 3) % len(ODD)]]
+    for number, text in enumerate(texts):
         (run / name).write_bytes(text.encode(errors="surrogateescape") + b"\n")
         for command in READING[:3] if number else READING:
             done = call(*command)  # raises what is no error of the user's
@@ -268,9 +286,19 @@ def test_no_record_makes_a_reader_fail_with_a_traceback(name: str, run: Path) ->
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
-@pytest.mark.parametrize("name", [*FILES, "checkpoints", "annotations"])
-@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
-def test_links_and_other_things_are_not_followed(name: str, kind: str, run: Path, tmp_path: Path) -> None:
+PLACES = [*FILES, "checkpoints", "annotations"]
+KINDS = ["link", "fifo", "folder"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    few_of(
+        [(kind, name) for kind in KINDS for name in PLACES],
+        [(KINDS[place % 3], name) for place, name in enumerate(PLACES)]
+        + [("link", "trees.jsonl"), ("link", "checkpoints")],
+    ),
+)
+def test_links_and_other_things_are_not_followed(kind: str, name: str, run: Path, tmp_path: Path) -> None:
     target = run / name
     if not target.exists():
         target.write_text("")

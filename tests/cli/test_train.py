@@ -31,6 +31,7 @@ def test_a_run_ends_with_where_to_look(speaker: Path, tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines[-3:]] == ["cadre", "cadre", "tensorboard"]
 
 
+@pytest.mark.slow
 def test_ranks_leave_nothing_among_the_temporary_files(
     speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

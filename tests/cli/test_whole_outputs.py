@@ -6,8 +6,6 @@ import json
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 
 from tests.cli.bad_calls import plain_recipe
 from tests.cli.calling import call
+from tests.helpers import forked
 
 PAIRS = "".join(json.dumps({"prompt": str(number), "chosen": "1", "rejected": "2"}) + "\n" for number in range(8))
 OUTPUTS = {
@@ -93,12 +92,12 @@ def test_on_a_full_disk_it_is_one_sentence_and_a_second_try_works(name: str, siz
 @pytest.mark.parametrize("name", ["export", "fork", "view", "episodes", "warm-start"])
 def test_killed_before_it_has_its_name_a_second_try_works(name: str, here: Path) -> None:
     code = (
-        "import os, signal, sys\nfrom cadre import files\nfrom cadre.cli import main\n"
+        "import os, signal\nfrom cadre import files\nfrom cadre.cli import main\n"
         "files._give_name = lambda built, out: os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"sys.argv = ['cadre', *{words_of(name)!r}]\nmain()\n"
+        "main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    ended, printed = forked.run(words_of(name), here, code)
+    assert ended == -signal.SIGKILL, printed
     assert not (here / "OUT").exists()
     again = call(*words_of(name))
     assert again.code == 0, again.err
@@ -112,15 +111,14 @@ def test_a_task_to_begin_with_is_three_files_or_none(
 ) -> None:
     """Mistake: killed after the first file, the second call says that it exists."""
     code = (
-        "import os, signal, sys\nfrom cadre import files\nfrom cadre.cli import main\n"
+        "import os, signal\nfrom cadre import files\nfrom cadre.cli import main\n"
         "give, made = files._give_name, []\n"
         "def giving(built, out):\n"
         f"    if len(made) == {files}: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    give(built, out); made.append(out)\n"
-        "files._give_name = giving\nsys.argv = ['cadre', 'init', 'parity']\nmain()\n"
+        "files._give_name = giving\nmain()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert forked.run(["init", "parity"], tmp_path, code)[0] == -signal.SIGKILL
     monkeypatch.chdir(tmp_path)
     assert call("init", "parity").code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["parity.py", "parity.yaml", "test_parity.py"]
@@ -130,12 +128,11 @@ def test_a_task_to_begin_with_is_three_files_or_none(
 
 def test_a_fork_that_was_killed_is_no_run_and_its_command_is_named(here: Path) -> None:
     code = (
-        "import os, signal, sys\nfrom cadre.runs import resume\nfrom cadre.cli import main\n"
+        "import os, signal\nfrom cadre.runs import resume\nfrom cadre.cli import main\n"
         "resume._copy_history = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"sys.argv = ['cadre', *{OUTPUTS['fork']!r}]\nmain()\n"
+        "main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=here, check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert forked.run(OUTPUTS["fork"], here, code)[0] == -signal.SIGKILL
     resumed = call("train", "--run", "OUT", "--resume")
     assert resumed.code == 2
     assert "Call it again: cadre fork RUN --at 1 --run OUT." in resumed.err

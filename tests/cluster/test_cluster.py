@@ -56,6 +56,7 @@ def kill(member: Member) -> None:
     time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_every_kind_of_actor_may_die(
     speaker: Path, tmp_path: Path, single: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_run_goes_on_elsewhere(speaker: Path, tmp_path: Path, single: Run, qui
     team.close()
 
 
+@pytest.mark.slow
 def test_a_pool_of_vllm_samplers_is_handed_every_adapter(
     tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def node_of(member: Member) -> str:
     return named
 
 
+@pytest.mark.slow
 def test_what_was_on_a_lost_node_is_elsewhere(cluster: Any) -> None:
     """Mistake: the copy of the state, and the weights, are in the store of the learner's node alone."""
     import ray

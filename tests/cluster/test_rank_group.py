@@ -84,6 +84,7 @@ def weights(learner: Learner, folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_ranks_on_two_nodes_are_the_group_of_one_machine_and_may_die(
     nodes: list[str], recipe: LearnerRecipe, tmp_path: Path
 ) -> None:
@@ -128,6 +129,7 @@ def test_ranks_on_two_nodes_are_the_group_of_one_machine_and_may_die(
     learner.close()
 
 
+@pytest.mark.slow
 def test_a_rank_that_always_dies_ends_the_run(nodes: list[str], recipe: LearnerRecipe) -> None:
     learner = on(nodes, recipe, kept=1, most=0)
     with pytest.raises(EngineError, match=r"RankProcess died 1 times.*Expected at most 0"):

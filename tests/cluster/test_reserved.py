@@ -38,6 +38,7 @@ def states() -> list[str]:
     return [group["state"] for group in placement_group_table().values()]
 
 
+@pytest.mark.slow
 def test_what_is_closed_or_cannot_begin_leaves_the_card(card: None, tmp_path: Path) -> None:
     model = tiny.build(tmp_path / "model")
     engine = EngineRecipe(str(model), {"p": tiny.policy(model)}, 0, memory=1 << 28)

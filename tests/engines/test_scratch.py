@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from cadre.engines import scratch
+from tests.helpers import forked
 
 PROC = pytest.mark.skipif(not scratch.here(), reason="processes cannot be told apart here")
 
 
 def run(code: str) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=120)
-    return done.returncode, done.stdout.strip()
+    """Return the exit code of a program, and the first line that it printed."""
+    ended, printed = forked.run([], Path("/"), code)
+    return ended, printed.partition("\n")[0]
 
 
 def named(folder: Path, where: str, pid: int, since: str) -> Path:
@@ -111,7 +113,7 @@ def test_a_command_that_is_stopped_leaves_none() -> None:
 
 
 KILLED = """
-import os, signal, sys, time
+import os, signal, time
 from multiprocessing import get_context
 from pathlib import Path
 from cadre.engines import scratch
@@ -123,22 +125,19 @@ def rank(folder, ready):
     ready.send("")
     time.sleep(60)
 
-if __name__ == "__main__":
-    folder = scratch.make("ranks")
-    mine, theirs = get_context("spawn").Pipe()
-    get_context("spawn").Process(target=rank, args=(folder, theirs), daemon=True).start()
-    mine.recv()
-    print(folder, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
+folder = scratch.make("ranks")
+mine, theirs = get_context("fork").Pipe()
+get_context("fork").Process(target=rank, args=(folder, theirs), daemon=True).start()
+mine.recv()
+print(folder, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_ranks_remove_what_a_killed_trainer_left(tmp_path: Path) -> None:
-    (tmp_path / "killed.py").write_text(KILLED)
-    done = subprocess.Popen([sys.executable, str(tmp_path / "killed.py")], stdout=subprocess.PIPE, text=True)
-    assert done.stdout is not None
-    folder = Path(done.stdout.readline().strip())
-    assert done.wait() == -signal.SIGKILL
+    trainer = forked.Forked([], tmp_path, KILLED)
+    folder = Path(trainer.stdout.readline().strip())
+    assert trainer.wait() == -signal.SIGKILL
     until = time.monotonic() + 20
     while folder.exists() and time.monotonic() < until:
         time.sleep(0.02)

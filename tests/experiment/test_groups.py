@@ -31,6 +31,7 @@ def test_what_ranks_cannot_be_is_refused_before_a_model_loads(speaker: Path) -> 
         resolve(numbered)
 
 
+@pytest.mark.slow
 def test_two_ranks_train_as_one_does_and_end_together(speaker: Path, tmp_path: Path, quiet: Console) -> None:
     goal = {"train": {"steps": 3, "tasks_per_step": 2}, "evaluate": {"tasks": 2}}
 

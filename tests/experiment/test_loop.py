@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,6 +19,8 @@ from cadre.training.checkpoint import checkpoint_steps, latest_checkpoint
 from cadre.training.loop import pick_tasks, run_training
 from tests.coordination import experiment
 from tests.games import Moody
+from tests.helpers.forked import Forked, run
+from tests.helpers.slow import few_of
 
 HERE = Path(__file__).parents[1]
 
@@ -60,12 +60,30 @@ def weights(folder: Path, policy: str) -> bytes:
 THE_SAME_HERE = {"grpo_by_role", "matpo", "arpo", "tree_grpo", "bpo"}
 
 
-@pytest.mark.parametrize("preset", sorted(ALGORITHMS.keys() - THE_SAME_HERE - {"custom"}))
+PRESETS = sorted(ALGORITHMS.keys() - THE_SAME_HERE - {"custom"})
+# What learns within seconds: siblings of a decision, whole episodes of two roles, of one role in two tokens.
+QUICK = {"at_grpo", "grpo", "flow_grpo"}
+
+
+@pytest.mark.parametrize("preset", few_of(PRESETS, QUICK))
 def test_two_roles_learn_to_agree(preset: str, tmp_path: Path, quiet: Console) -> None:
     _, run = play(parse(experiment(preset, tmp_path)), tmp_path / "run", quiet)
     before, after = run.evaluations()
     assert before["reward"] <= 0.5
     assert after["reward"] == 1.0
+
+
+@pytest.mark.parametrize("preset", [name for name in PRESETS if name not in QUICK])
+def test_every_other_preset_makes_its_steps(preset: str, tmp_path: Path, quiet: Console) -> None:
+    """Two of them, with few samples; that it learns too is seen above, which takes its time."""
+    chosen = experiment(preset, tmp_path)
+    chosen["algorithm"]["k"] = 4
+    chosen["train"] = {"steps": 2, "tasks_per_step": 2}
+    _, run = play(parse(chosen), tmp_path / "run", quiet)
+    assert [report["step"] for report in run.evaluations()] == [0, 2]
+    assert checkpoint_steps(run.folder / "checkpoints") == [0, 2]
+    figures = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in figures] == [0, 1]
 
 
 def test_equal_seeds_give_equal_runs_and_others_differ(speaker: Path, tmp_path: Path, quiet: Console) -> None:
@@ -138,11 +156,8 @@ def test_tasks_come_in_epochs_without_repetition(speaker: Path) -> None:
 def test_interrupting_saves_and_says_how_to_go_on(speaker: Path, tmp_path: Path) -> None:
     chosen = configured(speaker, train={"steps": 100_000, "tasks_per_step": 4})
     (tmp_path / "digit.yaml").write_text(dump(chosen))
-    command = [sys.executable, "-m", "cadre", "train", "digit.yaml", "--run", "out"]
-    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=one_thread
-    )
+    command = ["train", "digit.yaml", "--run", "out"]
+    process = Forked(command, tmp_path)
     metrics = tmp_path / "out" / "metrics.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (metrics.exists() and metrics.read_text().count("\n") >= 3):
@@ -155,9 +170,8 @@ def test_interrupting_saves_and_says_how_to_go_on(speaker: Path, tmp_path: Path)
     saved = latest_checkpoint(tmp_path / "out" / "checkpoints")
     done = json.loads((saved / "state.json").read_text())["step"]
     assert done == metrics.read_text().count("\n") >= 3
-    more = [*command, "--resume", f"train.steps={done + 2}"]
-    finished = subprocess.run(more, cwd=tmp_path, capture_output=True, text=True, check=False, env=one_thread)
-    assert finished.returncode == 0, finished.stderr
+    code, printed = run([*command, "--resume", f"train.steps={done + 2}"], tmp_path)
+    assert code == 0, printed
     assert metrics.read_text().count("\n") == done + 2
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pty
 import signal
-import subprocess
-import sys
-import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,12 +16,12 @@ from cadre.config.experiment import dump
 from cadre.training.checkpoint import latest_checkpoint
 from cadre.training.interrupt import Interrupt
 from tests.experiment.test_loop import configured
+from tests.helpers.forked import CADRE, Forked
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 COMMAND = ["train", "digit.yaml", "--run", "out"]
-PLAIN = "from cadre.cli import main; main()"
-# A save takes two seconds, and writes a file when it has begun.
+# A save takes longer than a second, and writes a file when it has begun.
 SLOW = """
 import time
 from cadre.training import checkpoint
@@ -34,25 +29,18 @@ save = checkpoint.write_with_manifest
 def slow(final, fill):
     def filling(partial):
         open("saving", "a").write("begun ")
-        time.sleep(2)
+        time.sleep(1.6)
         fill(partial)
     return save(final, filling if final.name != "step-000000" else fill)
 checkpoint.write_with_manifest = slow
 """
 
 
-def begun(model: Path, folder: Path, code: str = PLAIN, **options: Any) -> subprocess.Popen[str]:
+def begun(model: Path, folder: Path, code: str = CADRE, terminal: str | None = None) -> Forked:
     """A training without end, once it has made three steps."""
     chosen = configured(model, train={"steps": 100_000, "tasks_per_step": 4}, evaluate={"tasks": 0})
     (folder / "digit.yaml").write_text(dump(chosen))
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | options
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *COMMAND],
-        cwd=folder,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        **streams,
-    )
+    process = Forked(COMMAND, folder, code, terminal=terminal)
     until(lambda: steps_logged(folder) >= 3)
     return process
 
@@ -87,7 +75,7 @@ def test_every_signal_saves(number: signal.Signals, speaker: Path, tmp_path: Pat
 
 
 def test_a_second_ctrl_c_within_a_second_loses_nothing(speaker: Path, tmp_path: Path) -> None:
-    process = begun(speaker, tmp_path, SLOW + PLAIN)
+    process = begun(speaker, tmp_path, SLOW + CADRE)
     process.send_signal(signal.SIGINT)
     until((tmp_path / "saving").exists)
     process.send_signal(signal.SIGINT)
@@ -97,10 +85,10 @@ def test_a_second_ctrl_c_within_a_second_loses_nothing(speaker: Path, tmp_path: 
 
 
 def test_one_after_more_than_a_second_ends_at_once_and_keeps_the_last_save(speaker: Path, tmp_path: Path) -> None:
-    process = begun(speaker, tmp_path, SLOW + PLAIN)
+    process = begun(speaker, tmp_path, SLOW + CADRE)
     process.send_signal(signal.SIGINT)
     until((tmp_path / "saving").exists)
-    time.sleep(1.2)
+    time.sleep(1.1)
     process.send_signal(signal.SIGINT)
     printed, _ = process.communicate(timeout=90)
     assert process.returncode == 130, printed
@@ -110,10 +98,10 @@ def test_one_after_more_than_a_second_ends_at_once_and_keeps_the_last_save(speak
 
 
 def test_a_second_sigterm_is_no_force(speaker: Path, tmp_path: Path) -> None:
-    process = begun(speaker, tmp_path, SLOW + PLAIN)
+    process = begun(speaker, tmp_path, SLOW + CADRE)
     process.send_signal(signal.SIGHUP)
     until((tmp_path / "saving").exists)
-    time.sleep(1.2)
+    time.sleep(1.1)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=90)
     assert steps_saved(tmp_path) == steps_logged(tmp_path) >= 3
@@ -122,7 +110,6 @@ def test_a_second_sigterm_is_no_force(speaker: Path, tmp_path: Path) -> None:
 def test_a_reader_that_is_gone_costs_nothing(speaker: Path, tmp_path: Path) -> None:
     """Ctrl-C ends the `tee` that the output is piped into, too."""
     process = begun(speaker, tmp_path)
-    assert process.stdout is not None
     process.send_signal(signal.SIGINT)
     process.stdout.close()
     assert process.wait(timeout=90) == 130
@@ -131,13 +118,7 @@ def test_a_reader_that_is_gone_costs_nothing(speaker: Path, tmp_path: Path) -> N
 
 def test_a_terminal_that_hangs_up_costs_nothing(speaker: Path, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-
-    def own_terminal() -> None:
-        os.setsid()
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    process = begun(speaker, tmp_path, preexec_fn=own_terminal, **streams)
+    process = begun(speaker, tmp_path, terminal=os.ttyname(theirs))
     os.close(theirs)
     os.close(ours)
     assert process.wait(timeout=90) == 130
@@ -147,7 +128,7 @@ def test_a_terminal_that_hangs_up_costs_nothing(speaker: Path, tmp_path: Path) -
 def test_a_hang_up_that_is_ignored_stays_so(speaker: Path, tmp_path: Path) -> None:
     """As nohup has it."""
     ignoring = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-    process = begun(speaker, tmp_path, ignoring + PLAIN)
+    process = begun(speaker, tmp_path, ignoring + CADRE)
     process.send_signal(signal.SIGHUP)
     there = steps_logged(tmp_path)
     until(lambda: steps_logged(tmp_path) > there + 2)

@@ -7,6 +7,7 @@ import pytest
 from cadre.data.records import Program
 from cadre_tasks.code import source
 from cadre_tasks.code.grade_pairs import BEST, Graded, grade
+from tests.helpers.slow import few_of
 from tests.rewards.helpers import HONEST, PAIRS, SHOWS, WHOLE
 
 UNUSED = 0.4 + 0.6 + 0.5 + 1.0  # as where aux is not called
@@ -16,14 +17,14 @@ def graded(problem: Program, aux: str, main: str) -> Graded:
     return asyncio.run(grade(problem, aux, main))
 
 
-@pytest.mark.parametrize("name", SHOWS)
+@pytest.mark.parametrize("name", few_of(SHOWS, SHOWS[::4]))
 def test_a_helper_that_is_called_for_show_is_as_one_that_is_not_called(name: str) -> None:
     found = graded(*PAIRS[name])
     assert found.verdict.ok, found.verdict
     assert found.value <= UNUSED + 1e-9, found.parts
 
 
-@pytest.mark.parametrize("name", HONEST)
+@pytest.mark.parametrize("name", few_of(HONEST, HONEST[::4]))
 def test_an_honest_helper_is_paid_in_full(name: str) -> None:
     found = graded(*PAIRS[name])
     assert found.verdict.ok, found.verdict

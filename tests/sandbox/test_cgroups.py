@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre_sandbox import Limits, Result, Sandbox, SandboxError, cgroups, levels, probes
+from cadre_sandbox import Limits, Result, Sandbox, SandboxError, cgroups, levels, pool, probes
 from cadre_sandbox.cgroups import Delegation, NotDelegated
 from cadre_sandbox.inside import groups
 from cadre_sandbox.levels import GroupTrial
@@ -315,7 +315,7 @@ def test_a_run_that_the_group_kills_for_memory_is_oom(real: Delegation) -> None:
 
 
 @pytest.mark.parametrize("mode", ["pool", "cold"])
-def test_programs_run_as_ever(real: Delegation, mode: sandbox.pool.Mode) -> None:
+def test_programs_run_as_ever(real: Delegation, mode: pool.Mode) -> None:
     async def go() -> list[Result]:
         async with Sandbox("process", mode, workers=2, cgroup="on") as box:
             assert len(ours(real)) == 0

@@ -52,7 +52,7 @@ PROGRAMS: dict[str, tuple[str, str, str, str]] = {  # name: program, stdin, stat
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["pool", "cold"])
+@pytest.mark.parametrize("mode", ["pool", pytest.param("cold", marks=pytest.mark.slow)])
 def test_programs_end_the_same_warm_and_cold(mode: pool.Mode) -> None:
     async def go() -> list[Result]:
         async with Sandbox("confined", mode) as sandbox:
@@ -207,8 +207,19 @@ def gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("level", ["confined", "isolated"])
-@pytest.mark.parametrize("end", ["exit", "SIGINT", "SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("level", "end"),
+    [("confined", "exit"), ("confined", "SIGTERM"), ("isolated", "SIGINT"), ("isolated", "SIGKILL")]
+    + [
+        pytest.param(level, end, marks=pytest.mark.slow)
+        for level, end in (
+            ("confined", "SIGINT"),
+            ("confined", "SIGKILL"),
+            ("isolated", "exit"),
+            ("isolated", "SIGTERM"),
+        )
+    ],
+)
 def test_nothing_outlives_the_trainer(level: str, end: str) -> None:
     script = TRAINER.format(level=level, busy=end != "exit")
     trainer = subprocess.Popen(

@@ -49,6 +49,7 @@ def run_all() -> dict[str, Result]:
     return dict(zip(PROGRAMS, asyncio.run(go()), strict=True))
 
 
+@pytest.mark.slow
 def test_verdicts_under_load(busy: None) -> None:
     assert {name: result.status for name, result in run_all().items()} == {n: end for n, (_, end) in PROGRAMS.items()}
 
@@ -60,6 +61,7 @@ def test_verdicts_without_load() -> None:
     assert results["sleeps"].wall_s < LIMITS.clock_s  # idling is ended long before the backstop
 
 
+@pytest.mark.slow
 def test_a_solution_under_load(busy: None) -> None:
     """The tester waits for the solution meanwhile: that is no idling of the run."""
     burn = "import time\ndef f(s):\n    began = time.process_time()\n    while time.process_time() - began < s: pass\n"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.helpers import forked
 
 SCRIPT = """
 import resource, sys
@@ -35,8 +37,9 @@ print(again, before - resident())
 
 def pages(what):
     """Pages that five times four blocks of 4 MB took anew after a first four, and how many giving back set free."""
-    done = subprocess.run([sys.executable, "-c", SCRIPT, what], check=True, capture_output=True, text=True)
-    again, freed = map(int, done.stdout.split())
+    code, printed = forked.run([what], Path("/"), SCRIPT)
+    assert code == 0, printed
+    again, freed = map(int, printed.split())
     return again, freed
 
 

@@ -22,6 +22,7 @@ from cadre.types import Targets
 from tests.engines import tiny
 from tests.engines.tiny import update
 from tests.engines.torch.base.test_lora import team  # noqa: F401
+from tests.helpers.slow import few_of
 from tests.learn.sequences import closing_at, sequence, sequences
 
 TOLERANCE = 1e-5
@@ -70,7 +71,7 @@ def caught(learner, data):
     return found
 
 
-@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+@pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["llama", "gemma2", "gemma3"]))
 def test_gradients_are_those_of_padding(learner, architecture):
     check_equal(*(learner(architecture, pack=packing) for packing in ("prefix_tree", "padded")))
 
@@ -83,7 +84,7 @@ def test_recomputed_activations(learner):
     check_equal(learner(pack="prefix_tree", gradient_checkpointing=True), learner(pack="padded"), examples=6)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gemma3"])
+@pytest.mark.parametrize("architecture", few_of(["llama", "gemma2", "gemma3"], ["llama"]))
 def test_several_adapters(team, architecture):  # noqa: F811
     ranks = {"planner": 4, "tool": 8, "critic": 2}
     engines = [team(ranks, architecture, frozen=("judge",), pack=packing) for packing in ("prefix_tree", "padded")]
@@ -162,7 +163,7 @@ def test_nodes_that_are_run(learner, monkeypatch):
     assert shapes == [(66, 1), (1, 40)]  # the second is the look at what came of the update
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma2"])
+@pytest.mark.parametrize("architecture", few_of(["llama", "gemma2"], ["gemma2"]))
 @pytest.mark.parametrize("spread", [0, 4, token_logprobs.ALL])
 def test_chunks_of_the_vocabulary_change_nothing(learner, architecture, spread, monkeypatch):
     """Also where logits are soft-capped after the projection, as in Gemma 2."""
@@ -227,7 +228,7 @@ def bfloat16_errors(learner, architecture, packing, data, exact):
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", few_of(range(3), [0]))
 def test_bfloat16_is_as_close_as_padding(learner, architecture, seed):
     """A tree rounds what attention gives at most twice, as a part and merged, where padding rounds it once. So its
     errors have at most twice the variance, whatever the processor; all else is rounded alike. The largest error of all
@@ -246,7 +247,7 @@ def test_bfloat16_is_as_close_as_padding(learner, architecture, seed):
         assert 0.0 < mine < 2.0**0.5 * theirs
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma2", "gemma3"])
+@pytest.mark.parametrize("architecture", few_of(["llama", "qwen3", "gemma2", "gemma3"], ["llama", "gemma3"]))
 def test_flex_attention(learner, architecture, monkeypatch):
     # Its plain form, whose backward pass PyTorch refuses on a processor although it is there.
     monkeypatch.setattr(torch_flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
