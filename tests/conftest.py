@@ -11,11 +11,18 @@ from rich.console import Console
 from tests.coordination import write_speaker
 
 torch.set_num_threads(1)
+# What takes longest, in this order, is dealt out first: no worker of `make test` is left with it at the end.
+LONGEST = ("tests/experiment/test_loop.py",)
 # How long an example takes says what else the machine does. The suite draws the same examples each time, so that what
 # is red is red for everybody; `pytest tests/fuzz --hypothesis-profile=long` looks for new ones.
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=3000)
 settings.load_profile("suite")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {file: place for place, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +14,7 @@ from cadre.errors import EngineError
 from cadre.programs import http_limits
 from cadre.programs.server import Server
 from cadre.types import Message
+from tests.helpers import forked
 from tests.programs.answering import Answering, answering
 
 SECONDS = 0.3
@@ -187,16 +186,9 @@ def test_too_few_descriptors_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", [["train", "plan-path"], ["list"]])
-def test_a_process_of_few_descriptors(command: list[str], tmp_path: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "cadre", *command],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32)),
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: descriptors: this process may have 32 files and connections open at once")
-    assert len(done.stderr.splitlines()) == 1
+def test_a_process_of_few_descriptors(command: list[str], tmp_path: Path) -> None:
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32)); {forked.CADRE}"
+    code, printed = forked.run(command, tmp_path, limited)
+    assert code == 2
+    assert printed.startswith("error: descriptors: this process may have 32 files and connections open at once")
+    assert len(printed.splitlines()) == 1

@@ -21,6 +21,7 @@ from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
 from cadre.types import Message, Reward, Sample, Task, ToolCall
 from tests.games import scripted_team
+from tests.helpers import forked
 
 AGENTS = str(Path(__file__).parent / "agents.py")
 ROLES = ["planner", "coder"]
@@ -448,14 +449,12 @@ def test_nothing_is_left_when_cadre_is_killed(tmp_path):
         "print(shared_host().scratch, nursery.result().process.pid, flush=True)\n"
         "asyncio.run(env.step({'planner': 'a'}))\n"
     )
-    import subprocess
-
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
-        folder, pid = child.stdout.readline().split()
-        host = shared_host()
-        assert wait_for(lambda: len(fresh_family(host, int(pid))) > 30)
-        family = fresh_family(host, int(pid))
-        child.kill()
+    child = forked.Forked([], Path.cwd(), code)
+    folder, pid = child.stdout.readline().split()
+    host = shared_host()
+    assert wait_for(lambda: len(fresh_family(host, int(pid))) > 30)
+    family = fresh_family(host, int(pid))
+    child.send_signal(signal.SIGKILL)
     assert wait_for(lambda: not any(os.path.exists(f"/proc/{each}") for each in family))
     assert wait_for(lambda: not os.path.exists(folder))
 

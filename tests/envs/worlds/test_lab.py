@@ -1,5 +1,6 @@
 """The hidden law: expressions and laws by hand, what a theory is worth, and what it costs to guess."""
 
+import math
 from typing import Any
 
 import pytest
@@ -182,10 +183,11 @@ def test_noise_is_the_same_for_equal_actions() -> None:
     assert all(abs(number - 11) <= 2 for number in results[0])
 
 
-def test_references_exploits_and_hostile_answers() -> None:
-    check_references("lab", 30)
-    check_exploits("lab", 30)
-    check_hostile("lab", 200)
+@pytest.mark.parametrize("share", [0.25, pytest.param(1.0, marks=pytest.mark.slow)])
+def test_references_exploits_and_hostile_answers(share: float) -> None:
+    check_references("lab", math.ceil(share * 30))
+    check_exploits("lab", math.ceil(share * 30))
+    check_hostile("lab", math.ceil(share * 200))
 
 
 def test_splits_and_contract() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import math
 import random
 
 import pytest
@@ -207,10 +208,11 @@ def test_compact_prompts() -> None:
     assert seen(env, "checker").endswith(f"{task.data['brief']}\n{task.data['reference']}\ngave 1 x 1")
 
 
-def test_references_exploits_and_hostile_answers() -> None:
-    check_references("sql", 4)
-    check_exploits("sql", 4)
-    check_hostile("sql", 40)
+@pytest.mark.parametrize("share", [0.25, pytest.param(1.0, marks=pytest.mark.slow)])
+def test_references_exploits_and_hostile_answers(share: float) -> None:
+    check_references("sql", math.ceil(share * 4))
+    check_exploits("sql", math.ceil(share * 4))
+    check_hostile("sql", math.ceil(share * 40))
 
 
 def test_splits_and_contract() -> None:

@@ -1,6 +1,7 @@
 """Verilog: what comes of designs and benches by hand, what is refused, and what the simulator is kept from."""
 
 import asyncio
+import math
 import shutil
 
 import pytest
@@ -156,10 +157,11 @@ def test_prompts_and_what_stays_hidden() -> None:
     assert env.render() is not None
 
 
-def test_references_exploits_and_hostile_answers() -> None:
-    check_references("verilog", 5)
-    check_exploits("verilog", 2)
-    check_hostile("verilog", 60)
+@pytest.mark.parametrize("share", [0.25, pytest.param(1.0, marks=pytest.mark.slow)])
+def test_references_exploits_and_hostile_answers(share: float) -> None:
+    check_references("verilog", math.ceil(share * 5))
+    check_exploits("verilog", math.ceil(share * 2))
+    check_hostile("verilog", math.ceil(share * 60))
 
 
 def test_splits_and_contract() -> None:
