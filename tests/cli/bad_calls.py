@@ -1,7 +1,8 @@
 """Command lines that are wrong, each to be answered by one paragraph, exit code 2 and no traceback.
 
 A line is written as in a shell; `prepare` makes the files and folders that it names. RUN is a run of one step with the
-roles of the tests' game Pair (left, right), MODEL the folder of a tiny model, PLAIN a recipe that would train it.
+roles of the tests' game Pair (left, right), MODEL the folder of a tiny model, PLAIN a recipe that would train it. With
+a star are those that `make test` calls: one for each place in the code that refuses something.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ TESTS = Path(__file__).parents[1]
 
 LINES = r"""
 # The program and its commands.
-tran
+* tran
 --bogus
 version
 train --help-me
@@ -28,18 +29,18 @@ preference-pairs
 reward-model
 
 # train: which recipe.
-train
-train nowhere
+* train
+* train nowhere
 train plan-pathh
 train nowhere.yaml
 train .
 train /
 train RUN
 train ''
-train bytes.yaml
-train twice.yaml
+* train bytes.yaml
+* train twice.yaml
 train twice-inside.yaml
-train list.yaml
+* train list.yaml
 train number.yaml
 train empty.yaml
 train open.yaml
@@ -47,16 +48,16 @@ train tabs.yaml
 train tagged.yaml
 train deep.yaml
 train keys.yaml
-train bad-date.yaml
+* train bad-date.yaml
 train anchors.yaml
-train no-env.yaml
-train no-team.yaml
-train no-algorithm.yaml
-train extra.yaml
-train null-train.yaml
+* train no-env.yaml
+* train no-team.yaml
+* train no-algorithm.yaml
+* train extra.yaml
+* train null-train.yaml
 train text.txt
 train --run
-train plan-path plan-path
+* train plan-path plan-path
 train plan-path --resumed
 train plan-path --dry
 
@@ -64,10 +65,10 @@ train plan-path --dry
 train plan-path steps
 train plan-path =3
 train plan-path .=3
-train plan-path train.=3
+* train plan-path train.=3
 train plan-path .steps=3
 train plan-path train..steps=3
-train plan-path train.steps.more=3
+* train plan-path train.steps.more=3
 train plan-path env.more=3
 train plan-path nothing=3
 train plan-path trian.steps=3
@@ -75,7 +76,7 @@ train plan-path train.stps=3
 train plan-path train=3
 train plan-path train=null
 train plan-path team=null
-train plan-path 'train.steps=['
+* train plan-path 'train.steps=['
 train plan-path 'train.steps={'
 train plan-path 'train.steps="'
 train plan-path "train.steps='"
@@ -83,8 +84,8 @@ train plan-path 'train.steps=@'
 train plan-path 'train.steps=!!python/object:os.system'
 train plan-path 'train.steps=*alias'
 train plan-path 'train.steps=&a [*a]'
-train plan-path 'nobody.*.x=3'
-train plan-path 'train.steps=3 # steps'
+* train plan-path 'nobody.*.x=3'
+* train plan-path 'train.steps=3 # steps'
 train plan-path 'train.steps=#3'
 train plan-path team.prompts.tool=
 
@@ -103,7 +104,7 @@ train plan-path learner.learning_rate=on
 train plan-path learner.betas=[true, 0.9]
 train plan-path credit.role_weights={tool: true}
 train plan-path algorithm.alpha=true
-train plan-path settings.turns=true
+* train plan-path settings.turns=true
 train plan-path team.policies.shared.learner.epochs=true
 train plan-path train.steps=1e400
 train plan-path train.steps=.inf
@@ -119,7 +120,7 @@ train plan-path evaluate.tasks=-1
 train plan-path evaluate.first=-1
 train plan-path evaluate.every=x
 train plan-path evaluate.every=-5
-train plan-path evaluate.every=5 evaluate.tasks=0
+* train plan-path evaluate.every=5 evaluate.tasks=0
 train plan-path evaluate={tasks: 0, every: 5}
 train plan-path --dry-run evaluate.every=5 evaluate.tasks=0
 train plan-path trackers.project=foo
@@ -133,7 +134,7 @@ train plan-path sampling.temperature=hot
 train plan-path sampling.temperature=.nan
 train plan-path sampling.top_p=0
 train plan-path sampling.top_p=2
-train plan-path sampling.top_p=0.5
+* train plan-path sampling.top_p=0.5
 train plan-path sampling.top_k=-1
 train plan-path sampling.top_k=5
 train plan-path sampling.max_tokens=0
@@ -167,13 +168,13 @@ train plan-path loss.correction=some
 train plan-path loss.correction_level=word
 train plan-path credit.truncated=drop
 train plan-path credit.overlong_buffer=-1
-train plan-path credit.overlong_buffer=1000
+* train plan-path credit.overlong_buffer=1000
 train plan-path credit.overlong_factor=0
 train plan-path credit.overlong_factor=1
-train plan-path credit.role_weights={nobody: 1}
+* train plan-path credit.role_weights={nobody: 1}
 train plan-path credit.role_weights={tool: -1}
-train plan-path credit.role_weights={tool: 0, planner: 0}
-train plan-path team.policies.shared.frozen=true
+* train plan-path credit.role_weights={tool: 0, planner: 0}
+* train plan-path team.policies.shared.frozen=true
 train plan-path --dry-run team.policies.shared.frozen=true
 warm-start plan-path --on examples.jsonl team.policies.shared.frozen=true
 train plan-path sandbox.level=open
@@ -192,42 +193,42 @@ train plan-path algorithm.k=[]
 train plan-path algorithm.k={}
 train plan-path algorithm.k=1.5
 train plan-path algorithm.k=true
-train plan-path algorithm.k=100000000
+* train plan-path algorithm.k=100000000
 train plan-path algorithm.k=[100000000]
-train plan-path algorithm.k={tool: 4}
-train plan-path algorithm.k={tool: 4, plannr: 4}
+* train plan-path algorithm.k={tool: 4}
+* train plan-path algorithm.k={tool: 4, plannr: 4}
 train plan-path algorithm.k={tool: 100000000, planner: 2}
 train plan-path algorithm={name: at_grpo, k: 4, carry: best}
 train plan-path algorithm.alpha=x
 train plan-path algorithm.kl=-1
 train plan-path algorithm.gamma=2
 train plan-path algorithm.critic.level=word
-train plan-path algorithm=rlhf
+* train plan-path algorithm=rlhf
 train plan-path algorithm={name: ippo, gamma: 2}
 train plan-path algorithm={name: ippo, gae_lambda: -1}
 train plan-path algorithm={name: ippo, critic: {level: word}}
 train plan-path algorithm={name: mappo, critic: {policy: 3}}
-train plan-path algorithm={name: ippo, estimate: reward_to_go, gae_lambda: 0.5}
-train plan-path algorithm={name: magrpo, k: 1000, joint: cross}
+* train plan-path algorithm={name: ippo, estimate: reward_to_go, gae_lambda: 0.5}
+* train plan-path algorithm={name: magrpo, k: 1000, joint: cross}
 train plan-path algorithm={name: custom}
-train plan-path algorithm={name: custom, shape: greedy, returns: episode, group: node, baseline: mean, scale: std}
+* train plan-path algorithm={name: custom, shape: greedy, returns: episode, group: node, baseline: mean, scale: std}
 train plan-path algorithm={name: custom, shape: round, returns: step, group: node, baseline: mean, scale: std}
-train plan-path-rlhf algorithm.reward_model=nowhere
+* train plan-path-rlhf algorithm.reward_model=nowhere
 
 # train: teams and models.
-train plan-path team.roles={tool: shared}
+* train plan-path team.roles={tool: shared}
 train plan-path team.roles={tool: shared, planner: nobody}
-train plan-path team.roles={tool: shared, planner: shared, third: shared}
+* train plan-path team.roles={tool: shared, planner: shared, third: shared}
 train plan-path team.roles=[]
 train plan-path team.policies={}
 train plan-path team.policies.unused=seed
-train plan-path team.policies.shared=nowhere
+* train plan-path team.policies.shared=nowhere
 train plan-path team.policies.shared=./nowhere
 train plan-path team.policies.shared=/nowhere/at/all
 train plan-path team.policies.shared=a/b/c
-train plan-path team.policies.shared=some/model
+* train plan-path team.policies.shared=some/model
 eval plan-path team.policies.shared=some/model
-eval plan-path evaluate.tasks=2
+* eval plan-path evaluate.tasks=2
 eval plan-path evaluate.first=2
 eval plan-path sampling.temperature=0.6
 eval plan-path sampling.top_p=0.9
@@ -258,11 +259,11 @@ train plan-path team.policies.shared.sampling={top_p: 0.5}
 train plan-path team.policies.shared.trust=true
 
 # train: environments and their settings.
-train plan-path env=nowhere
+* train plan-path env=nowhere
 train plan-path env=plan-pth
-train plan-path env=nowhere.py:Env
-train plan-path env=text.txt:Env
-train plan-path env=raising.py:Env
+* train plan-path env=nowhere.py:Env
+* train plan-path env=text.txt:Env
+* train plan-path env=raising.py:Env
 train plan-path env=syntax.py:Env
 train plan-path env=missing.py:Nothing
 train plan-path env=missing.py:Roles
@@ -282,57 +283,57 @@ train plan-path settings.prompts=long
 train plan-path settings.reward=much
 train plan-path settings=3
 train boxoban
-train maths-qwen3-1.7b settings.source=nowhere
+* train maths-qwen3-1.7b settings.source=nowhere
 train code-qwen3-1.7b settings.source=nowhere
 train tldr-qwen3-1.7b settings.source=nowhere
 
 # train: where to write, and going on.
-train PLAIN --run text.txt
-train PLAIN --run text.txt/below
+* train PLAIN --run text.txt
+* train PLAIN --run text.txt/below
 train PLAIN --run full
 train PLAIN --run RUN
 train PLAIN --run /proc/nowhere
-train PLAIN --resume
-train PLAIN --resume --run nowhere
+* train PLAIN --resume
+* train PLAIN --resume --run nowhere
 train PLAIN --resume --run full
 train PLAIN --resume --run text.txt
 train PLAIN --resume --run broken-run
-train PLAIN --resume --run RUN algorithm.k=3
-train plan-path --resume --run RUN
+* train PLAIN --resume --run RUN algorithm.k=3
+* train plan-path --resume --run RUN
 train nowhere --resume --run RUN
-train PLAIN --force --run half-run
+* train PLAIN --force --run half-run
 train --resume --run half-warm
 train PLAIN --resume --run half-warm
 
 # warm-start.
 warm-start
-warm-start PLAIN
+* warm-start PLAIN
 warm-start nowhere --on examples.jsonl
-warm-start PLAIN --on nowhere.jsonl
-warm-start PLAIN --on text.txt
+* warm-start PLAIN --on nowhere.jsonl
+* warm-start PLAIN --on text.txt
 warm-start PLAIN --on bytes.yaml
 warm-start PLAIN --on full
 warm-start PLAIN --on empty.yaml
-warm-start PLAIN --on fields.jsonl
-warm-start PLAIN --on half-character.jsonl
-warm-start PLAIN --on nobody-speaks.jsonl
+* warm-start PLAIN --on fields.jsonl
+* warm-start PLAIN --on half-character.jsonl
+* warm-start PLAIN --on nobody-speaks.jsonl
 warm-start PLAIN --on examples.jsonl --own 3
 warm-start PLAIN --on examples.jsonl --run full
 warm-start PLAIN --own 1 --run full
 warm-start PLAIN --own 1 --run text.txt
 warm-start PLAIN --on examples.jsonl --steps 0
 warm-start PLAIN --on examples.jsonl train.steps=x
-warm-start --resume
-warm-start --resume --run RUN
+* warm-start --resume
+* warm-start --resume --run RUN
 warm-start --resume --run nowhere
-warm-start PLAIN --resume --run half-warm
+* warm-start PLAIN --resume --run half-warm
 warm-start --resume --run half-warm --steps 3
 warm-start --resume --run half-warm --on examples.jsonl
 warm-start --resume --run half-warm --own 7
 
 # status.
 status
-status nowhere
+* status nowhere
 status full
 status text.txt
 status half-run --jsn
@@ -341,10 +342,10 @@ status other
 
 # fork.
 fork
-fork RUN
+* fork RUN
 fork RUN --at x
 fork RUN --at -1
-fork RUN --at 99
+* fork RUN --at 99
 fork nowhere --at 1
 fork half-run --at 1
 fork RUN --at 1 --run full
@@ -367,16 +368,16 @@ eval ''
 eval text.txt
 eval full
 eval broken-run
-eval half-run
+* eval half-run
 eval RUN --tasks 0
 eval RUN --tasks -1
 eval RUN --tasks x
 eval RUN --first -1
-eval RUN --first 99999
+* eval RUN --first 99999
 eval RUN --base --untrained left
-eval RUN --assign left=right,left=left
+* eval RUN --assign left=right,left=left
 eval RUN --samples 0
-eval RUN --samples 4
+* eval RUN --samples 4
 eval RUN --samples 4 --temperature -1
 eval RUN --temperature x
 eval RUN --samples 4 --temperature 0.5 --k 8
@@ -390,9 +391,9 @@ eval RUN --assign left
 eval RUN --assign left=nobody
 eval RUN --assign nobody=shared
 eval RUN --assign left=shared,=
-eval RUN --untrained nobody
+* eval RUN --untrained nobody
 eval RUN --untrained left,
-eval RUN --episodes text.txt
+* eval RUN --episodes text.txt
 eval RUN --episodes text.txt/below.jsonl
 eval RUN --episodes full
 eval RUN --bogus
@@ -400,7 +401,7 @@ eval RUN settings.turn=1
 eval RUN sampling.max_tokens=x
 eval RUN nonsense
 eval plan-path env=nowhere
-eval MODEL
+* eval MODEL
 eval MODEL env=nowhere
 eval plan-path team.policies.shared=nowhere
 
@@ -413,7 +414,7 @@ play RUN --task -1
 play RUN --task 99999
 play RUN --task x
 play RUN --step 0
-play RUN --step 7
+* play RUN --step 7
 play RUN --step x
 play RUN --step 1 --task 9
 play half-run --step 1
@@ -445,7 +446,7 @@ check syntax.py:Env
 check missing.py:Nothing
 check missing.py:
 check :Env
-check missing.py:Roles
+* check missing.py:Roles
 check missing.py:Fails
 check plan-path turns
 check plan-path turn=2
@@ -470,24 +471,24 @@ check code source=nowhere
 check tldr source=nowhere
 check plan-path --model nowhere
 check plan-path --model text.txt
-check plan-path --model empty-model
+* check plan-path --model empty-model
 
 # data.
-data nowhere
+* data nowhere
 data mth500
-data math500
+* data math500
 data math500 --from nowhere
 data math500 --from text.txt
 data math500 --from full
 data math500 --bogus
 data aime24 --split test --from full
 data aime24 --from full --out new.jsonl --json
-data good.jsonl
+* data good.jsonl
 
 # export.
 export RUN
 export RUN shared
-export RUN nobody out
+* export RUN nobody out
 export RUN shared full
 export RUN shared text.txt
 export RUN shared text.txt/below
@@ -502,21 +503,21 @@ preference-pairs PLAIN --out text.txt
 preference-pairs PLAIN --out text.txt/below.jsonl
 preference-pairs PLAIN --out /proc/nowhere/pairs.jsonl
 preference-pairs PLAIN --out pairs.jsonl --tasks 0
-preference-pairs plan-path --out pairs.jsonl --joint
+* preference-pairs plan-path --out pairs.jsonl --joint
 preference-pairs PLAIN train.steps=x --out pairs.jsonl
 
 # reward-model.
-reward-model nowhere.jsonl --model seed --out judge
+* reward-model nowhere.jsonl --model seed --out judge
 reward-model full --model seed --out judge
 reward-model text.txt --model seed --out judge
 reward-model bytes.yaml --model seed --out judge
 reward-model empty.yaml --model seed --out judge
-reward-model fields.jsonl --model seed --out judge
+* reward-model fields.jsonl --model seed --out judge
 reward-model equal.jsonl --model seed --out judge
 reward-model half-character.jsonl --model seed --out judge
 reward-model pairs-good.jsonl --out judge
 reward-model pairs-good.jsonl --model nowhere --out judge
-reward-model pairs-good.jsonl --model empty-model --out judge
+* reward-model pairs-good.jsonl --model empty-model --out judge
 reward-model pairs-good.jsonl --model seed --out full
 reward-model pairs-good.jsonl --model seed --out text.txt/below
 reward-model pairs-good.jsonl --model seed --out judge --steps 0
@@ -585,9 +586,10 @@ FILES = {
 }
 
 
-def calls() -> list[list[str]]:
+def calls(starred_only: bool = False) -> list[list[str]]:
     """The arguments of every call."""
     lines = [line for line in LINES.splitlines() if line and not line.startswith("#")]
+    lines = [line.removeprefix("* ") for line in lines if line.startswith("* ") or not starred_only]
     return [shlex.split(line) if "'" in line or '"' in line else words(line) for line in lines]
 
 

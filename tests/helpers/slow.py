@@ -11,6 +11,9 @@ import pytest
 def few_of(values: Iterable[Any], quick: Iterable[Any]) -> list[Any]:
     """Return the values as parameters of a test, those that are not among `quick` marked slow."""
     few = list(quick)
-    params = [one if one in few else pytest.param(one, marks=pytest.mark.slow) for one in values]
-    assert any(one in few for one in params), few
-    return params
+    given = list(values)
+    assert all(one in given for one in few), few
+    slow = pytest.mark.slow
+    return [
+        one if one in few else pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=slow) for one in given
+    ]
