@@ -20,6 +20,9 @@ train: $(READY)
 test: $(READY)
 	$(MAKE) --no-print-directory --keep-going --jobs 2 check-tests check-source
 
+# Byte code is kept, whatever the shell says: processes that tests start compile nothing again.
+check-tests test-slow: export PYTHONDONTWRITEBYTECODE =
+
 check-tests: $(READY)
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
