@@ -116,7 +116,8 @@ async def try_attacks() -> None:
     """Every attack at both levels, at `confined` also with older versions of Landlock, as root and as an ordinary user
     where the machine lets us be both.
     """
-    from tests.sandbox.test_attacks import NEWEST, assault
+    from cadre_sandbox.inside.landlock import NEWEST
+    from tests.helpers.assaults import assault
 
     users = ["root", "ordinary"] if os.getuid() == 0 else ["ordinary"]
     tried, through, stopped = 0, 0, Counter[str]()

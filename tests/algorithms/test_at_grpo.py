@@ -18,8 +18,8 @@ from cadre.runs.folder import Run
 from cadre.team import Team
 from cadre.types import Request, Sampling, Task, Tree
 from cadre_tasks.patterns.lead import Lead
-from tests.experiment.test_loop import configured, play
 from tests.games import Scripted
+from tests.helpers.training import configured, play
 
 
 def whispered(speaker: Path, folder: Path, console: Console, lookahead: int) -> Run:

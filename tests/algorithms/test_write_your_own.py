@@ -20,8 +20,8 @@ from cadre.settings import LossConfig
 from cadre.settings.user_code import load_function
 from cadre.types import Node, Sample, Task, Tree
 from tests.advantages.trees import assign, leaf, node, sample
-from tests.experiment.test_loop import configured, play
 from tests.games import Pair, scripted_team
+from tests.helpers.training import configured, play
 
 PAGE = Path(__file__).parents[2] / "docs" / "algorithms" / "write_your_own.md"
 

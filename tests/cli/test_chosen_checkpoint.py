@@ -12,7 +12,7 @@ from rich.console import Console
 from cadre.runs import jsonl
 from cadre.training.checkpoint import CheckpointChoice, best_evaluated_step, checkpoint_name, checkpoint_steps
 from tests.cli.calling import call
-from tests.experiment.test_loop import configured, play
+from tests.helpers.training import configured, play
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from cadre.runs import progress
 from cadre.runs.progress import read_status
 from cadre.training import loop
 from cadre.training.loop import Training, sample_step
-from tests.experiment.test_loop import configured, play
+from tests.helpers.training import configured, play
 
 
 def test_a_run_says_what_it_does(

@@ -25,8 +25,7 @@ from cadre.training import loop
 from cadre.training.loop import Training, sample_step
 from tests.engines import tiny
 from tests.engines.vllm.stand_in import StandInRecipe
-from tests.experiment.test_loop import configured, play, weights
-from tests.experiment.test_resume import lines
+from tests.helpers.training import configured, lines, play, weights
 
 pytest.importorskip("ray")
 FILES = ("metrics.jsonl", "evaluations.jsonl")

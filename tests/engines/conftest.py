@@ -40,3 +40,17 @@ def learner(folders):
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def team(folders):
+    """Make engines of several adapters that are closed after the test: `team({"tool": 4}, learning_rate=1e-2)`."""
+    made = []
+
+    def make(ranks, model="llama", **settings):
+        made.append(tiny.team(folders.get(model, model), ranks, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

@@ -9,17 +9,11 @@ from cadre.engines.model_text import Completion, ModelText
 from cadre.errors import EngineError
 from cadre.types import Message, PreviousTurn, Request, Sample, Sampling, Tool, ToolCall
 from tests.engines.tiny import CHATML, byte_tokenizer
+from tests.helpers.templates import THINKING
 
 STOPS = (257, 259)
 HISTORY = (Message("system", "Be brief."), Message("user", "Go."))
 TRIMMING = CHATML.replace("message.content", "message.content | trim")
-THINKING = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
-    "{% if message.role == 'assistant' %}{{ message.content.split('</think>')[-1] }}{% else %}"
-    "{{ message.content }}{% endif %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n"
-    "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}{% endif %}"
-)
 NUMBERING = CHATML.replace("{{ message.role }}", "{{ messages | length }} {{ message.role }}")
 REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('No system role') }}{% endif %}" + CHATML
 DROPPING = CHATML.replace("{% for message in messages %}", "{% for message in messages if message.role != 'system' %}")

@@ -18,10 +18,7 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import ContractError
 from cadre.types import Message, Observation, Reward, Task, Tool
 from tests.games import Digit, Pair, Relay
-
-
-def game_of(env: type[Env]) -> EnvSpec:
-    return EnvSpec(env, {})
+from tests.helpers.environments import game_of
 
 
 @pytest.mark.parametrize("env", [Digit, Relay, Pair])

@@ -12,8 +12,8 @@ from cadre_tasks.code.pairs import Pairs, PairsAlone
 from cadre_tasks.exchange import Alone
 from cadre_tasks.writing.writing import Tldr, TldrAlone
 from tests.envs.playing import check, play, seen, source
-from tests.envs.test_pairs import AUX, MAIN, TASK
-from tests.envs.test_writing import HONEST, LONG, RIVERS
+from tests.helpers.code_pairs import AUX, MAIN, TASK
+from tests.helpers.writing import HONEST, LONG, RIVERS
 
 BOTH = {"aux": AUX, "main": MAIN}
 

@@ -16,9 +16,9 @@ from cadre.errors import ConfigError
 from cadre.rollout import tree_shape
 from cadre.rollout.grow import Rollout, grow
 from cadre.types import Message, Observation, Reward, Task
-from tests.envs.test_check import game_of
-from tests.experiment.test_loop import HERE
 from tests.games import Pair, Relay, scripted_team
+from tests.helpers.environments import game_of
+from tests.helpers.training import HERE
 
 
 class Two(Pair):

@@ -24,8 +24,8 @@ from cadre_tasks.games.sudoku import Sudoku, SudokuAlone
 from cadre_tasks.maths.maths import Maths, MathsSolo, MathsVote
 from cadre_tasks.patterns import Debate, Gather, Lead, Refine, Review
 from tests.envs.playing import play, source
-from tests.envs.test_pairs import AUX, MAIN
-from tests.envs.test_pairs import TASK as TWICE
+from tests.helpers.code_pairs import AUX, MAIN
+from tests.helpers.code_pairs import TASK as TWICE
 
 GRID = Task("t", {"grid": ["S...", "....", "....", "...G"]})
 LEVEL = Task("t", {"grid": ["######", "#S...#", "#.B.G#", "#....#", "#....#", "######"]})

@@ -12,15 +12,10 @@ from cadre.errors import DataError
 from cadre.types import Task
 from cadre_tasks.code.grade_pairs import BEST, Graded, grade
 from cadre_tasks.code.pairs import Pairs
-from tests.data.invented import TWICE
 from tests.envs.playing import check, play, seen, source
+from tests.helpers.code_pairs import AUX, MAIN, PROBLEM, TASK
 from tests.sandbox.attacks.cheats import CHEATS
 from tests.sandbox.data import FOLDER, rows
-
-PROBLEM = Program("t", "", "twice", TWICE["prompt"], tests=TWICE["test"], setup=TWICE["prompt"], names=("twice",))
-TASK = Task("t", dict(vars(PROBLEM)))
-AUX = "def aux(number):\n    return number"
-MAIN = "def twice(number):\n    half = aux(number)\n    return half + number"
 
 
 def graded(aux: str, main: str) -> dict[str, float]:

@@ -10,19 +10,13 @@ from cadre.types import Task
 from cadre_tasks.writing import writing
 from cadre_tasks.writing.writing import Arxiv, Story, Tldr
 from tests.envs.playing import check, play, seen
-from tests.rewards.test_text import HONEST, OTHER, SOURCE
+from tests.helpers.writing import HONEST, LONG, OTHER, RIVERS, SOURCE
 
-LONG = (
-    "First, the authors took samples of forty rivers for two years. However, most of the sand that these rivers could "
-    "carry to the sea is held back by dams; therefore the beaches near the mouths of dammed rivers shrink, although "
-    "nobody had measured how fast."
-)
 OTHER_LONG = (
     "First, a transformer is trained on images with a contrastive loss. However, its accuracy depends on the data and "
     "on how the classifier is tuned; therefore the authors vary the optimiser, although they keep the schedule, and "
     "finally report a table of errors."
 )
-RIVERS = Task("t", {"id": "t", "title": "Rivers", "text": SOURCE, "references": (HONEST,)})
 
 
 def tldr(**settings: str) -> Tldr:

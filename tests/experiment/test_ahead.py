@@ -24,8 +24,7 @@ from cadre.training.checkpoint import latest_checkpoint, read_state
 from cadre.training.interrupt import Interrupt
 from cadre.training.loop import Training, sample_step
 from cadre.types import Task
-from tests.experiment.test_loop import configured, play, weights
-from tests.experiment.test_resume import lines
+from tests.helpers.training import configured, lines, play, weights
 
 
 def stale(speaker: Path, most: int, steps: int = 4, **sections) -> Config:

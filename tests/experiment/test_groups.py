@@ -14,7 +14,7 @@ from cadre.runs.folder import Run
 from cadre.training.checkpoint import latest_checkpoint, read_state
 from cadre.training.loop import run_training
 from cadre.types import Message, TrainingSequence
-from tests.experiment.test_loop import configured
+from tests.helpers.training import configured
 
 
 def test_what_ranks_cannot_be_is_refused_before_a_model_loads(speaker: Path) -> None:

@@ -12,7 +12,7 @@ from cadre.envs.joint_policy import joint_prompt, joint_text
 from cadre.training.reward_model import train_reward_model
 from cadre.types import Message, Observation
 from tests.engines import tiny
-from tests.experiment.test_loop import configured, play
+from tests.helpers.training import configured, play
 
 
 def polite(count: int = 24) -> list[Pair]:

@@ -10,9 +10,8 @@ import pytest
 from rich.console import Console
 
 from cadre.algorithms import ALGORITHMS
-from cadre.config.experiment import Config, dump, parse
+from cadre.config.experiment import dump, parse
 from cadre.config.resolve import resolve
-from cadre.envs.spec import env_class
 from cadre.errors import ContractError, DivergedError, RunError
 from cadre.runs.folder import Run, new_folder
 from cadre.training.checkpoint import checkpoint_steps, latest_checkpoint
@@ -21,40 +20,7 @@ from tests.coordination import experiment
 from tests.games import Moody
 from tests.helpers.forked import Forked, run
 from tests.helpers.slow import few_of
-
-HERE = Path(__file__).parents[1]
-
-
-def configured(model: Path, env: str = "Digit", policies: tuple[str, ...] = ("shared",), **sections) -> Config:
-    roles = env_class(f"{HERE}/games.py:{env}").roles
-    return parse(
-        {
-            "env": f"{HERE}/games.py:{env}",
-            "team": {
-                "policies": {policy: str(model) for policy in policies},
-                "roles": {role: policies[i % len(policies)] for i, role in enumerate(roles)},
-            },
-            "algorithm": {"name": "at_grpo", "k": 8},
-            "sampling": {"max_tokens": 2},
-            "learner": {"learning_rate": 3e-3},
-            "train": {"steps": 4, "tasks_per_step": 4},
-            "evaluate": {"tasks": 8},
-        }
-        | sections
-    )
-
-
-def play(chosen: Config, folder: Path, console: Console, resume: bool = False):
-    """Train in `folder`; returns the team and the run."""
-    experiment = resolve(chosen)
-    run = Run(folder, chosen) if resume else Run.create(folder, chosen)
-    team, _ = run_training(experiment, run, console, resume)
-    return team, run
-
-
-def weights(folder: Path, policy: str) -> bytes:
-    return (latest_checkpoint(folder / "checkpoints") / policy / "model.safetensors").read_bytes()
-
+from tests.helpers.training import configured, play, weights
 
 # In a game of one decision these are, to the last number, what others do that are trained here.
 THE_SAME_HERE = {"grpo_by_role", "matpo", "arpo", "tree_grpo", "bpo"}

@@ -11,7 +11,7 @@ import pytest
 from cadre.config.experiment import parse
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
-from tests.envs.adapters.test_program import AGENTS, ROLES
+from tests.helpers.programs import AGENTS, ROLES
 
 
 def resolved(folder: Path, algorithm: Any, **settings: Any) -> Any:

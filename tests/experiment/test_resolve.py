@@ -15,7 +15,7 @@ from cadre.config.resolve import find_target, resolve, resolve_for_evaluation
 from cadre.errors import ConfigError
 from cadre.plugins import embedded_models
 from cadre.types import Sampling
-from tests.experiment.test_loop import configured
+from tests.helpers.training import configured
 
 
 def test_what_an_experiment_comes_to() -> None:

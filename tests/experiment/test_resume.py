@@ -13,7 +13,6 @@ from cadre.config.experiment import Config, dump, load, parse
 from cadre.config.resolve import find_target, resolve
 from cadre.engines.torch import TorchEngine
 from cadre.errors import ConfigError, RunError
-from cadre.runs import jsonl
 from cadre.runs import resume as resume_module
 from cadre.runs.folder import Run, RunLock
 from cadre.runs.resume import adopt_config, fork_run, is_evaluated_alike, list_differences, open_to_resume
@@ -21,20 +20,13 @@ from cadre.settings.yaml_file import overridden
 from cadre.training.checkpoint import checkpoint_steps, latest_checkpoint, read_state
 from cadre.training.interrupt import Interrupt
 from cadre.training.loop import Training, run_training
-from tests.experiment.test_loop import configured, weights
+from tests.helpers.training import configured, lines, weights
 
 
 def trained(chosen: Config, folder: Path, console: Console, resume: bool = False) -> Run:
     run = Run(folder, chosen) if resume else Run.create(folder, chosen)
     run_training(resolve(chosen), run, console, resume)
     return run
-
-
-def lines(folder: Path, name: str) -> list[dict]:
-    """What a run logged, times aside."""
-    records = jsonl.records(folder / name)
-    timed = ("time/", "_per_s")
-    return [{key: value for key, value in line.items() if not any(t in key for t in timed)} for line in records]
 
 
 def test_a_changed_setting_is_named_and_needs_force(speaker: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from cadre.runs.folder import Run
 from cadre.training.asynchronous import PENDING_STEPS, SampledStep, read_sampled_steps, write_sampled_steps
 from cadre.types import Task, TrainingSequence
 from tests.cli.calling import call
-from tests.experiment.test_loop import configured
+from tests.helpers.training import configured
 
 SECONDS = 60
 GIB = 1 << 30

@@ -16,7 +16,7 @@ from cadre.errors import TakenError
 from cadre.runs.folder import Run, create_in_free_folder
 from cadre.training.checkpoint import checkpoint_steps
 from tests.cli.calling import call
-from tests.experiment.test_loop import HERE, configured
+from tests.helpers.training import HERE, configured
 
 FORK = multiprocessing.get_context("fork")
 NUMBER = 20

@@ -15,7 +15,7 @@ from cadre.runs.folder import Run
 from cadre.runs.resume import _digest_tasks, open_to_resume, task_digests
 from cadre.training.loop import run_training
 from cadre.types import Task
-from tests.experiment.test_loop import configured
+from tests.helpers.training import configured
 
 
 def written(file: Path, answers: list[str], time: int) -> str:

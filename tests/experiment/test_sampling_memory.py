@@ -16,7 +16,7 @@ from cadre.engines.torch.base import device_memory, loading
 from cadre.engines.torch.engine import graphs_for
 from cadre.errors import EngineError
 from cadre.settings import PolicyConfig
-from tests.experiment.test_loop import configured, play
+from tests.helpers.training import configured, play
 
 GIB = 1 << 30
 

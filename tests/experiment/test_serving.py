@@ -14,7 +14,7 @@ from cadre.evaluation.serving import serve, served_models
 from cadre.rollout import walk
 from tests.engines import tiny
 from tests.envs.adapters import agents
-from tests.envs.adapters.test_program import AGENTS
+from tests.helpers.programs import AGENTS
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pytest
 from cadre.config.experiment import dump
 from cadre.training.checkpoint import latest_checkpoint
 from cadre.training.interrupt import Interrupt
-from tests.experiment.test_loop import configured
 from tests.helpers.forked import CADRE, Forked
+from tests.helpers.training import configured
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from cadre.config.resolve import resolve
 from cadre.runs.folder import Run
 from cadre.training.loop import ZeroVarianceMonitor, run_training
-from tests.experiment.test_loop import configured
+from tests.helpers.training import configured
 
 
 def test_only_a_row_of_such_steps_counts_and_every_role_is_told_of_once() -> None:

@@ -23,7 +23,7 @@ from cadre.runs.export import export_policy
 from cadre.training.checkpoint import latest_checkpoint
 from tests.endpoint import serving
 from tests.engines import tiny
-from tests.experiment.test_loop import HERE, configured, play, weights
+from tests.helpers.training import HERE, configured, play, weights
 
 
 def three_roles(first: Path, second: Path, steps: int) -> Config:

@@ -23,8 +23,7 @@ from cadre.view import export
 from cadre.view.reading import RunReader
 from tests.cli.calling import call
 from tests.engines import tiny_vision
-from tests.experiment.test_loop import play
-from tests.experiment.test_resume import lines
+from tests.helpers.training import lines, play
 
 
 @pytest.fixture(scope="module")

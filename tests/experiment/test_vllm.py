@@ -17,7 +17,7 @@ from cadre.engines.vllm.beside import LearnerAtOnce, LearnerInTurns
 from cadre.errors import ConfigError
 from tests.engines import tiny
 from tests.engines.vllm.stand_in import StandIn
-from tests.experiment.test_loop import configured, play
+from tests.helpers.training import configured, play
 
 ADAPTERS = {"lora": {"rank": 2}}
 VLLM = {"sampling": {"engine": "vllm", "max_tokens": 2}}

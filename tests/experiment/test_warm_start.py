@@ -33,7 +33,7 @@ from cadre.training.warm_start import (
 )
 from cadre.types import Message
 from tests.cli.calling import call
-from tests.experiment.test_loop import configured
+from tests.helpers.training import configured
 
 SEED = Path(cadre.__file__).parent / "models" / "seed"
 FAST = WarmStart(steps=6, examples=4, learning_rate=1e-2)

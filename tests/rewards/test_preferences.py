@@ -19,7 +19,7 @@ from cadre.rollout import walk
 from cadre.training.reward_model import remove_ambiguous_pairs
 from cadre.types import Message, Task, Tree
 from tests.advantages.trees import assign, inner, leaf, node
-from tests.experiment.test_loop import configured
+from tests.helpers.training import configured
 
 STEP = Credit("step", "node", "mean", "std")
 GOOD = '{"prompt": "2 + 2?", "chosen": "4", "rejected": "5"}'

@@ -22,6 +22,7 @@ from cadre_tasks.writing.text import (
     rouge_l,
     uncopied,
 )
+from tests.helpers.writing import HONEST, OTHER, SOURCE
 from tests.sandbox.data import FOLDER, rows
 
 SHORT = "aa bb cc dd ee ff gg hh"  # 8 words, 23 characters
@@ -105,12 +106,6 @@ def test_arxiv_asks_for_more_words_of_like_length() -> None:
     assert full["distinct"] == pytest.approx(0.5 * (1.7 - 175 / 128) / 0.4)
 
 
-SOURCE = (
-    "We measure how fast rivers carry sand to the sea. Two years of samples from forty rivers show that dams hold most "
-    "of the sand back, and that beaches near the mouths of dammed rivers shrink."
-)
-HONEST = "Samples of forty rivers show that dams hold back the sand, and the beaches near their mouths shrink."
-OTHER = "A transformer is trained on images with a contrastive loss, and the accuracy of the classifier is higher."
 UNFAITHFUL = {
     "another source": OTHER,
     "nothing": "",

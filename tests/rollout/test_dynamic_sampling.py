@@ -20,9 +20,9 @@ from cadre.rollout.grow import Rollout
 from cadre.settings import CreditConfig
 from cadre.team import Team
 from cadre.types import Request, Reward, Task
-from tests.envs.test_check import game_of
-from tests.experiment.test_loop import configured, play, weights
 from tests.games import Digit, scripted_team
+from tests.helpers.environments import game_of
+from tests.helpers.training import configured, play, weights
 
 TASKS = list(Digit.tasks("train"))  # eight tasks, of the digits 0 1 2 3 0 1 2 3
 PLAN = Plan(tree_shape.greedy(2), Credit("step", "node", "mean", "std"), selection=CreditConfig(without_std="drop"))

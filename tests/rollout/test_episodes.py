@@ -18,7 +18,7 @@ from cadre.settings import EpisodesConfig
 from cadre.team import Team
 from cadre.types import Message, Observation, Request, Reward, Sample, Sampling, Task, Tree
 from tests.games import Digit, Relay, scripted_team
-from tests.rollout.test_rounds import Batching, Slow, finished, team_of
+from tests.helpers.rounds import Batching, Slow, finished, team_of
 
 ONCE_MORE = EpisodesConfig(retries=1, failed_share=1.0)
 

@@ -19,7 +19,7 @@ from cadre.rollout.grow import Rollout
 from cadre.settings import EpisodesConfig
 from cadre.team import Team
 from cadre.types import Branch, BranchFailure, Message, Node, Observation, Request, Reward, Sample, Sampling, Task, Tree
-from tests.rollout.test_rounds import finished
+from tests.helpers.rounds import finished
 
 OVERLONG = BranchFailure("prompt", "too long")
 NO_SANDBOX = BranchFailure("sandbox", "gone", rewarded=False)

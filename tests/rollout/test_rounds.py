@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -17,52 +16,9 @@ from cadre.rollout.episodes import Failure, grow_many
 from cadre.rollout.failed_branches import ends
 from cadre.rollout.grow import Rollout
 from cadre.rollout.rounds import together
-from cadre.team import Team
-from cadre.types import Message, Observation, Request, Reward, Sample, Sampling, Task, Tree
+from cadre.types import Message, Observation, Request, Reward, Sample, Task, Tree
 from tests.games import Digit, Pair
-
-
-async def nap() -> None:
-    """A little while, never the same."""
-    await asyncio.sleep(random.random() / 500)
-
-
-def finished(work: Awaitable[Any]) -> Any:
-    """What the work returns; one that would wait for ever fails the test instead."""
-
-    async def bounded() -> Any:
-        async with asyncio.timeout(60):
-            return await work
-
-    return asyncio.run(bounded())
-
-
-class Batching:
-    """A sampler that takes turns. It remembers its batches, and answers requests one by one, each after a while."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[str]] = []
-        self.under_way = 0
-
-    async def sample(self, request: Request) -> list[Sample]:
-        await self.ask(request.messages[-1].content)
-        texts = (str(k) for k in range(request.count))
-        return [Sample(request.role, request.policy, text, (0,), (0,), (0.0,), "stop", 0) for text in texts]
-
-    async def ask(self, name: str) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with rounds.turn(self.run, (name, future)):
-            await future
-
-    async def run(self, batch: Sequence[tuple[str, asyncio.Future[None]]]) -> None:
-        self.batches.append([name for name, _ in batch])
-        self.under_way += 1
-        for _, future in random.sample(batch, len(batch)):
-            await nap()
-            if not future.done():
-                future.set_result(None)
-        await nap()
-        self.under_way -= 1
+from tests.helpers.rounds import Batching, Slow, finished, nap, team_of
 
 
 def test_results_come_in_order_and_nothing_gives_nothing() -> None:
@@ -242,28 +198,6 @@ def test_equal_work_makes_equal_batches(plan: Any, failing: set[int]) -> None:
         return sampler.batches
 
     assert batches() == batches()
-
-
-class Slow(Digit):
-    """Digit, in which some tasks break."""
-
-    breaks: str = ""
-    broken: tuple[int, ...] = ()
-
-    def observe(self) -> dict[str, Observation]:
-        if self.breaks == "observe" and self.task.data["digit"] in self.broken and self.said is not None:
-            raise ValueError("cannot look")
-        return super().observe()
-
-    async def step(self, actions: dict[str, str]) -> Reward:
-        await nap()
-        if self.breaks == "step" and self.task.data["digit"] in self.broken:
-            raise ValueError("cannot step")
-        return await super().step(actions)
-
-
-def team_of(env: type[Any], sampler: Any) -> Team:
-    return Team(dict.fromkeys(env.roles, "p"), {"p": sampler}, dict.fromkeys(env.roles, Sampling()))
 
 
 def played(env: type[Any], sampler: Batching, shape: tree_shape.Shape) -> tuple[list[Tree], list[Failure]]:

@@ -14,7 +14,7 @@ from cadre.rollout.samples import grow_sampled
 from cadre.settings import EpisodesConfig
 from cadre.types import Request, Reward, Tree
 from tests.games import Relay, scripted_team
-from tests.rollout.test_rounds import finished
+from tests.helpers.rounds import finished
 
 SAMPLES = 4
 

@@ -9,7 +9,7 @@ import pytest
 from cadre_sandbox import Limits, Sandbox
 from cadre_sandbox.checkers import check_tests
 from cadre_sandbox.inside.host import NAME
-from tests.sandbox.test_attacks import assault
+from tests.helpers.assaults import assault
 
 ASK = """
 import os, platform, posix, socket, _socket, uuid, sysconfig, logging, asyncio

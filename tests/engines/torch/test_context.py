@@ -17,7 +17,7 @@ from cadre.settings import LearnerConfig
 from cadre.types import Message, PreviousTurn, TrainingSequence
 from tests.engines import tiny
 from tests.engines.tiny import request
-from tests.engines.torch.sampling.test_decode import plain_logprobs
+from tests.helpers.plain_logprobs import plain_logprobs
 
 CONTEXT = 128
 LONG = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "rope_theta": 10000.0}

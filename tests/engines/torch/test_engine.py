@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.errors import EngineError
 from tests.engines import tiny
-from tests.engines.test_chat_template import THINKING
 from tests.engines.tiny import request, sample, update
-from tests.engines.torch.learning.test_trainer import rollouts, weights
+from tests.helpers.learners import rollouts, weights
+from tests.helpers.templates import THINKING
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])

@@ -22,7 +22,7 @@ from cadre.settings import LearnerConfig
 from cadre.types import Message, PreviousTurn
 from tests.engines import tiny
 from tests.engines.tiny import datum, request
-from tests.engines.torch.sampling.test_decode import plain_logprobs
+from tests.helpers.plain_logprobs import plain_logprobs
 
 LONG = 48  # tokens of a window: more than a trial has, less than a longer prompt or a whole sequence
 EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}

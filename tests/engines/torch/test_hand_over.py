@@ -14,9 +14,9 @@ from cadre.errors import EngineError
 from cadre.team import Team, Weights
 from tests.engines import tiny
 from tests.engines.tiny import datum, request, sample, update
-from tests.engines.torch.base.test_lora import rollouts, team  # noqa: F401
-from tests.engines.torch.learning.test_trainer import rollouts as whole_rollouts
-from tests.engines.torch.learning.test_trainer import weights
+from tests.helpers.adapters import rollouts
+from tests.helpers.learners import rollouts as whole_rollouts
+from tests.helpers.learners import weights
 
 
 def storage(engine, policy):
@@ -37,7 +37,7 @@ def test_within_an_engine_nothing_is_copied(learner):
 
 @pytest.mark.parametrize("lora", [False, True])
 @pytest.mark.parametrize("way", ["tensors", "folder"])
-def test_another_engine_samples_what_the_learner_samples(learner, team, tmp_path, lora, way):  # noqa: F811
+def test_another_engine_samples_what_the_learner_samples(learner, team, tmp_path, lora, way):
     mine, other = (team({"p": 4}, learning_rate=2e-2) if lora else learner(learning_rate=2e-2) for _ in range(2))
     update(mine, rollouts(mine, ("p",)))
     drawn = sample(mine, request("go", 3))
@@ -51,7 +51,7 @@ def test_another_engine_samples_what_the_learner_samples(learner, team, tmp_path
     assert drawn[0][0].version == 1
 
 
-def test_a_version_counts_updates_and_not_optimiser_steps(team):  # noqa: F811
+def test_a_version_counts_updates_and_not_optimiser_steps(team):
     """One in which a policy had nothing to learn from too, as its schedules go on."""
     mine = team({"planner": 4, "tool": 4}, epochs=2, minibatches=2, learning_rate=1e-3)
     for names in (("planner", "tool"), ("tool",)):

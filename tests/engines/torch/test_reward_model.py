@@ -13,7 +13,7 @@ from cadre.engines.torch.reward_training import Settings
 from cadre.errors import EngineError
 from cadre.training.reward_model import train_reward_model
 from cadre.types import Message
-from tests.engines.torch.test_reward_training import toy, trained
+from tests.helpers.reward_models import toy, trained
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2"])

@@ -6,7 +6,6 @@ import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,20 +20,7 @@ from cadre.training import reward_model
 from cadre.training.interrupt import Interrupt
 from cadre.training.reward_model import count_saved_steps, train_reward_model, unfinished_folder
 from cadre.types import Message
-
-FAST = Settings(steps=30, learning_rate=2e-3, validate=0.25, pairs=8)
-
-
-def toy(count: int = 24) -> list[Pair]:
-    """Polite answers are preferred, whatever the question."""
-    return [Pair((Message("user", f"q{i}"),), f"please {i * 7 % 10}", f"never {i * 3 % 10}") for i in range(count)]
-
-
-def trained(folders, tmp_path: Path, settings: Settings = FAST, name: str = "llama") -> tuple[Path, Report]:
-    out = tmp_path / f"{name}-judge"
-    report = train_reward_model(toy(), str(folders[name]), out, settings, lambda step, loss: None)
-    assert report is not None
-    return out, report
+from tests.helpers.reward_models import FAST, toy, trained
 
 
 def test_a_separable_order_is_learned(folders, tmp_path):

@@ -5,7 +5,7 @@ import json
 
 from cadre.envs.spec import EnvSpec
 from cadre.programs.check import examine
-from tests.envs.adapters.test_program import AGENTS, ROLES
+from tests.helpers.programs import AGENTS, ROLES
 
 
 def report(tmp_path, name, **settings):

@@ -12,7 +12,7 @@ from cadre.rollout.grow import Rollout
 from cadre.team import Team
 from cadre.types import Message, Observation, Reward, Sampling, Task
 from tests.engines import tiny
-from tests.envs.adapters.test_program import AGENTS, ROLES
+from tests.helpers.programs import AGENTS, ROLES
 
 TASKS = [Task(f"t{turns}", {"word": "fox", "turns": turns}) for turns in (1, 2)]
 

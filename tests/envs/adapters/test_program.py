@@ -22,9 +22,8 @@ from cadre.rollout.grow import Rollout
 from cadre.types import Message, Reward, Sample, Task, ToolCall
 from tests.games import scripted_team
 from tests.helpers import forked
+from tests.helpers.programs import AGENTS, ROLES
 
-AGENTS = str(Path(__file__).parent / "agents.py")
-ROLES = ["planner", "coder"]
 TASK = Task("t", {"word": "fox"})
 
 

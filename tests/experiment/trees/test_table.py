@@ -6,7 +6,7 @@ import pytest
 
 from cadre.errors import ConfigError
 from cadre.runs.export import sample_rows, write_parquet
-from tests.experiment.trees.test_keep import keeping, record, tree
+from tests.helpers.kept_trees import keeping, record, tree
 
 
 def kept(folder: Path) -> Path:

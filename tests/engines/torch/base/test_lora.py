@@ -13,36 +13,11 @@ from cadre.errors import EngineError
 from cadre.settings import LearnerConfig, LoraConfig
 from tests.engines import tiny
 from tests.engines.tiny import datum, request, sample, update
-from tests.engines.torch.learning.test_trainer import weights
-from tests.engines.torch.sampling.test_decode import plain_logprobs
+from tests.helpers.adapters import rollouts
+from tests.helpers.learners import weights
+from tests.helpers.plain_logprobs import plain_logprobs
 
 RANKS = {"planner": 4, "tool": 8, "critic": 2, "scribe": 16}
-
-
-@pytest.fixture
-def team(folders):
-    """Make engines of several adapters that are closed after the test: `team({"tool": 4}, learning_rate=1e-2)`."""
-    made = []
-
-    def make(ranks, model="llama", **settings):
-        made.append(tiny.team(folders.get(model, model), ranks, **settings))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
-def rollouts(learner, policies, count=4):
-    """Sequences of several lengths for each policy, alternately good and bad."""
-    texts = ("go", "a longer prompt", "x")
-    asked = [
-        request(text * (1 + order), count, key, name, max_tokens=6 + 3 * key)
-        for order, name in enumerate(policies)
-        for key, text in enumerate(texts)
-    ]
-    drawn = sample(learner, *asked)
-    return [datum(one, (-1.0) ** k) for siblings in drawn for k, one in enumerate(siblings)]
 
 
 def trained(learner, policy):

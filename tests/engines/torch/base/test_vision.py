@@ -14,7 +14,7 @@ from cadre.types import Message, PreviousTurn, Request, Sampling
 from tests.engines import tiny, tiny_vision
 from tests.engines.tiny import datum, sample, update
 from tests.engines.tiny_vision import noise, own, request
-from tests.engines.torch.learning.test_prefix_tree_forward import apart, caught
+from tests.helpers.prefix_trees import apart, caught
 
 TOLERANCE = 1e-5
 WIDE, TALL = noise(40, 20), noise(16, 48, seed=1)

@@ -21,16 +21,11 @@ from cadre.settings import LearnerConfig, LossConfig
 from cadre.types import Targets
 from tests.engines import tiny
 from tests.engines.tiny import update
-from tests.engines.torch.base.test_lora import team  # noqa: F401
+from tests.helpers.prefix_trees import apart, caught
 from tests.helpers.slow import few_of
 from tests.learn.sequences import closing_at, sequence, sequences
 
 TOLERANCE = 1e-5
-
-
-def apart(one, other):
-    assert one.keys() == other.keys()
-    return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
 def check_equal(shared, padded, policies=("p",), examples=12, data=None):
@@ -47,30 +42,6 @@ def check_equal(shared, padded, policies=("p",), examples=12, data=None):
     equal()
 
 
-def caught(learner, data):
-    """What the optimisers of all policies and heads are given, in place of a step, with the losses."""
-    found = {}
-    pairs = learner._optimisers.items()
-    optimisers = {name: pair.weights for name, pair in pairs}
-    optimisers |= {f"{name}.head": pair.heads for name, pair in pairs if pair.heads}
-
-    def catcher(name, optimiser):
-        def catch(loss):
-            gradients = {key: weight.grad for key, weight in optimiser._parameters.items() if weight.grad is not None}
-            found.update({f"{name}.{key}": value.clone() for key, value in gradients.items()})
-            found[f"{name}.loss"] = torch.tensor(loss)
-            optimiser.clear()
-            return 1.0
-
-        return catch
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name, optimiser in optimisers.items():
-            patch.setattr(optimiser, "step", catcher(name, optimiser))
-        update(learner, data)
-    return found
-
-
 @pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["llama", "gemma2", "gemma3"]))
 def test_gradients_are_those_of_padding(learner, architecture):
     check_equal(*(learner(architecture, pack=packing) for packing in ("prefix_tree", "padded")))
@@ -85,7 +56,7 @@ def test_recomputed_activations(learner):
 
 
 @pytest.mark.parametrize("architecture", few_of(["llama", "gemma2", "gemma3"], ["llama"]))
-def test_several_adapters(team, architecture):  # noqa: F811
+def test_several_adapters(team, architecture):
     ranks = {"planner": 4, "tool": 8, "critic": 2}
     engines = [team(ranks, architecture, frozen=("judge",), pack=packing) for packing in ("prefix_tree", "padded")]
     for name in ranks:
@@ -275,7 +246,7 @@ def test_flex_attention_that_cannot_be(learner):
         learner(flex_attention=True, pack="padded", device="cpu")
 
 
-def test_packing_that_cannot_be(learner, team, folders, tmp_path):  # noqa: F811
+def test_packing_that_cannot_be(learner, team, folders, tmp_path):
     with pytest.raises(EngineError, match="padded and prefix_tree"):
         team({"planner": 4, "tool": 4}, changes={"tool": {"pack": "padded"}}, pack="prefix_tree")
     torch.manual_seed(0)

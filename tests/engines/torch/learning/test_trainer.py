@@ -19,15 +19,7 @@ from cadre.settings import LearnerConfig, LossConfig
 from cadre.types import Sampling, TrainingSequence
 from tests.engines import tiny
 from tests.engines.tiny import datum, request, sample, update
-
-
-def weights(learner) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone() for name, value in learner.engine.loaded.model.named_parameters()}
-
-
-def rollouts(learner, count=6, advantage=lambda k: (-1.0) ** k) -> list[TrainingSequence]:
-    drawn = sample(learner, *(request("go" * key, count, key, max_tokens=8 + key) for key in (1, 2, 3)))
-    return [datum(one, advantage(k)) for siblings in drawn for k, one in enumerate(siblings)]
+from tests.helpers.learners import rollouts, weights
 
 
 def gradient(learner, data) -> dict[str, torch.Tensor]:

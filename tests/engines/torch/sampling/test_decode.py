@@ -11,6 +11,7 @@ from cadre.engines.torch.sampling import decode, fixed_keys, prefill, shared_pre
 from cadre.engines.torch.sampling.llama_step import MODEL_TYPES, Step
 from tests.engines import tiny
 from tests.engines.tiny import datum, request, sample, update
+from tests.helpers.plain_logprobs import plain_logprobs
 from tests.helpers.slow import few_of
 
 TEXTS = ("a", "move the block", "a much longer prompt that fills more than the sliding window", "move it")
@@ -35,15 +36,6 @@ def test_greedy_equals_generate(folders, engine, architecture):
         )
         assert whole[0, prompt.shape[1] :].tolist() == list(completion.token_ids)
         assert set(completion.logprobs) == {0.0}
-
-
-def plain_logprobs(reference, completion, temperature: float) -> torch.Tensor:
-    """From one forward over the whole sequence, without padding, cache or batch."""
-    ids = torch.tensor([completion.prompt_ids + completion.token_ids])
-    with torch.no_grad():
-        scores = reference(ids).logits[0].float() / temperature
-    start = len(completion.prompt_ids)
-    return scores.log_softmax(dim=-1)[start - 1 : -1].gather(1, ids[0, start:, None]).squeeze(1)
 
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)

@@ -16,7 +16,7 @@ from cadre.rollout.rounds import together
 from cadre.types import Message, PreviousTurn
 from tests.engines import tiny
 from tests.engines.tiny import request, sample
-from tests.engines.torch.sampling.test_decode import plain_logprobs
+from tests.helpers.plain_logprobs import plain_logprobs
 
 WIDE = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}
 # By type in config.json: attention with sinks, of its own, with keywords of its own, and with values of another width.

@@ -13,7 +13,7 @@ from cadre.settings import LoraConfig
 from cadre.types import Message, PreviousTurn
 from tests.engines import tiny
 from tests.engines.tiny import request
-from tests.engines.torch.sampling.test_decode import plain_logprobs
+from tests.helpers.plain_logprobs import plain_logprobs
 
 TURNS = 3
 

@@ -1,0 +1,17 @@
+"""Teams of adapters on one tiny model, and completions for them to learn from."""
+
+from __future__ import annotations
+
+from tests.engines.tiny import datum, request, sample
+
+
+def rollouts(learner, policies, count=4):
+    """Sequences of several lengths for each policy, alternately good and bad."""
+    texts = ("go", "a longer prompt", "x")
+    asked = [
+        request(text * (1 + order), count, key, name, max_tokens=6 + 3 * key)
+        for order, name in enumerate(policies)
+        for key, text in enumerate(texts)
+    ]
+    drawn = sample(learner, *asked)
+    return [datum(one, (-1.0) ** k) for siblings in drawn for k, one in enumerate(siblings)]

@@ -1,0 +1,49 @@
+"""Records of trees as a run keeps them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cadre.advantages.batch import TrainingBatch
+from cadre.advantages.credit import Credit
+from cadre.advantages.filters import selected
+from cadre.learn.token_notes import TokenNote
+from cadre.rollout.dynamic_sampling import Sampled
+from cadre.rollout.episodes import Failure
+from cadre.runs.kept_trees import (
+    ImageStore,
+    StepRecord,
+    StepRecorder,
+    Vocabulary,
+)
+from cadre.settings import CreditConfig, TrainConfig
+from cadre.types import Task, Tree
+from tests.advantages.trees import assign, inner, leaf, node
+
+
+class Letters:
+    """Spells token 3 as `d`."""
+
+    def spell(self, token: int) -> str:
+        return chr(ord("a") + token)
+
+
+def tree(name: str, *pays: float) -> Tree:
+    """The tool is paid alike; its second goes on, and the planner's answers are paid so."""
+    planner = node(0, {"planner": len(pays)}, [leaf({"planner": i}, pay) for i, pay in enumerate(pays)])
+    return Tree(Task(name, {}), node(0, {"tool": 2}, [leaf({"tool": 0}), inner({"tool": 1}, planner)]))
+
+
+def record(*trees: Tree, chosen: CreditConfig | None = None, replaced: int = 0) -> StepRecord:
+    groups = assign(list(trees), Credit("step", "node", "mean", "std"))
+    judged = [scored for group in groups for scored in group.samples]
+    batch = TrainingBatch([], groups, judged, selected(groups, chosen or CreditConfig()))
+    failed = Failure(Task("broken", {}), "raised", "ValueError: no goal", "Traceback", True)
+    notes = [TokenNote((0, (1,), "planner", 1), (-0.5, -0.25), (0.1, 0.2))]
+    return StepRecord(Sampled(list(trees), [failed], replaced), batch, notes)
+
+
+def keeping(folder: Path, **goal: float) -> StepRecorder:
+    return StepRecorder(
+        folder, TrainConfig(**goal), CreditConfig(), Vocabulary({"shared": Letters()}), ImageStore(folder)
+    )

@@ -1,0 +1,10 @@
+"""The agent programs of the tests, and their roles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+AGENTS = str(Path(__file__).parents[1] / "envs" / "adapters" / "agents.py")
+
+
+ROLES = ["planner", "coder"]
