@@ -57,7 +57,7 @@ def test_every_task_with_every_model_at_every_level(task: str, every: bool) -> N
     """The first model at every level and the others at one each, or every pair."""
     given = list(changes(task))
     for place, model in enumerate(KNOWN_MODELS):
-        for level in LEVELS if every or not place else [LEVELS[place % len(LEVELS)]]:
+        for level in LEVELS if every or not place else [list(LEVELS)[place % len(LEVELS)]]:
             chosen = load(f"{task}-{model}-{level}", given)
             named = {policy.model for policy in chosen.team.policies.values()}
             assert named == {KNOWN_MODELS[model].hub}

@@ -57,7 +57,7 @@ class Forked:
             given = (code, self.args, str(cwd), environment, output, terminal is not None, f"{folder}/begun")
             self._process = _SERVER.Process(target=_run, args=given)
             self._process.start()
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 180
             while not os.path.exists(f"{folder}/begun"):  # a pipe that nobody writes to yet is at its end
                 assert self.returncode is None
                 assert time.monotonic() < deadline
