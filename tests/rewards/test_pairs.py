@@ -24,7 +24,7 @@ def test_a_helper_that_is_called_for_show_is_as_one_that_is_not_called(name: str
     assert found.value <= UNUSED + 1e-9, found.parts
 
 
-@pytest.mark.parametrize("name", few_of(HONEST, HONEST[::4]))
+@pytest.mark.parametrize("name", few_of(HONEST, HONEST[1::4]))
 def test_an_honest_helper_is_paid_in_full(name: str) -> None:
     found = graded(*PAIRS[name])
     assert found.verdict.ok, found.verdict

@@ -32,7 +32,7 @@ class Become:
         return await self.sandbox.execute([PYTHON, "-I", "-S", "-B", "-c", program], stdin, "", limits)
 
 
-@pytest.mark.parametrize("level", ["confined", "isolated"])
+@pytest.mark.parametrize("level", ["isolated", pytest.param("confined", marks=pytest.mark.slow)])
 def test_no_attack_gets_through_what_a_job_has_become(level: str) -> None:
     async def outcomes() -> list[probes.Outcome]:
         with probes.World() as world:
