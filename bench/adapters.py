@@ -22,9 +22,9 @@ from safetensors.torch import load
 
 from cadre.advantages import sequences
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
-from cadre.engines.torch.base.loading import load_weights, locate, projecting
-from cadre.engines.torch.base.lora import segments
-from cadre.engines.torch.learning.forward import Precision, score
+from cadre.engines.torch.forward import Precision, Scorer
+from cadre.engines.torch.lora import segments
+from cadre.engines.torch.model import load_weights, locate, project_only
 from cadre.learn.batch import collate
 from cadre.rollout.rounds import together
 from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
@@ -88,11 +88,11 @@ def peft_ratios(model: str) -> list[float]:
 
     def mine() -> torch.Tensor:
         with ours.engine.loaded.adapters.rows(segments(batch.policies)):
-            return score(ours.engine.loaded.model, batch, Precision()).logprobs.sum()
+            return Scorer(ours.engine.loaded.model)(batch, Precision()).logprobs.sum()
 
     def peft() -> torch.Tensor:
         rows, columns = batch.mask.nonzero(as_tuple=True)
-        with projecting(base, rows, columns - 1):
+        with project_only(base, rows, columns - 1):
             logits = theirs(input_ids=batch.token_ids, use_cache=False, adapter_names=list(batch.policies)).logits[0]
         own = logits.log_softmax(dim=-1).gather(1, batch.token_ids[rows, columns].unsqueeze(1))
         return own.sum()

@@ -231,14 +231,14 @@ SITUATIONS = (
         "review",
         "layers dropped out while learning",
         "layers stay in evaluation mode",
-        ("tests/engines/torch/learning/test_trainer.py::test_nothing_is_dropped_out_while_learning",),
+        ("tests/engines/torch/test_trainer.py::test_nothing_is_dropped_out_while_learning",),
     ),
     Situation(
         "tokens beyond the embeddings, changed default dtype, heads and padding that do not fit",
         "public reports on several trainers",
         "index errors in the middle of a step, or other weights without a word",
         "checked when the model loads",
-        ("tests/engines/torch/base/test_model_checks.py",),
+        ("tests/engines/torch/test_model_checks.py",),
     ),
     Situation(
         "runs that start in the same moment; runs that were moved",

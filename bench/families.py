@@ -165,10 +165,10 @@ def _compared(folder: Path, plain: Any) -> dict[str, Any]:
         return {"refused": str(error).replace(str(folder), "MODEL")}
     try:
         drawn = _drawn(engine)
-        if engine._forms.share:
+        if engine._form.share:
             form = "shared prompt"
         else:
-            form = "no cache" if engine._forms.recompute else "copied prompt"
+            form = "no cache" if engine._form.recompute else "copied prompt"
         engine.graphs = True
         drawn += _drawn(engine)
         plain.set_attn_implementation(engine.loaded.model.config._attn_implementation)
@@ -182,19 +182,16 @@ def _compared(folder: Path, plain: Any) -> dict[str, Any]:
                     learner = TorchLearner(engine, TrainingSettings({"p": learner_settings}))
                 except EngineError as error:
                     return {"form": form, "max_diff": worst, "untrained": str(error)}
-                forward = learner._forward
-                with forward.training():
-                    logprobs = engine.work(forward.logprobs, data)
+                runner = learner._runner
+                with runner.checkpointing():
+                    logprobs = engine.work(runner.compute_logprobs, data)
                 worst = max(
                     worst,
                     *(_gap(one.logprobs, got[-len(one.logprobs) :]) for one, got in zip(drawn, logprobs, strict=True)),
                 )
-                learnt[pack] = 1.0 if forward._tokens else 0.0
-        packing = forward._packing if learnt["padded"] else "alone"
-        if (
-            learnt["auto"]
-            and TorchLearner(engine, TrainingSettings({"p": LearnerConfig()}))._forward._packing == "auto"
-        ):
+                learnt[pack] = 1.0 if runner._tokens else 0.0
+        packing = runner._packing if learnt["padded"] else "alone"
+        if learnt["auto"] and TorchLearner(engine, TrainingSettings({"p": LearnerConfig()}))._runner._packing == "auto":
             packing = "prefix tree, padded"
         return {"form": form, "packing": packing, "max_diff": worst}
     finally:

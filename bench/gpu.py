@@ -35,7 +35,7 @@ import common
 import gpu_models
 import slices
 from cadre.engines.torch import TorchEngine, TorchLearner
-from cadre.engines.torch.sampling.generation import GenerationRequest
+from cadre.engines.torch.request_batcher import GenerationRequest
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.rollout.rounds import together
 from cadre.types import Sampling, TrainingSequence
@@ -85,7 +85,7 @@ class Bench:
 
 def logprobs(side: TorchLearner, data: Sequence[TrainingSequence]) -> torch.Tensor:
     """Of all tokens that are trained, one after the other."""
-    said = side.engine.work(side._forward.logprobs, data)
+    said = side.engine.work(side._runner.compute_logprobs, data)
     pairs = [zip(values, datum.mask, strict=True) for values, datum in zip(said, data, strict=True)]
     return torch.tensor([value for pair in pairs for value, trained in pair if trained])
 
@@ -93,8 +93,8 @@ def logprobs(side: TorchLearner, data: Sequence[TrainingSequence]) -> torch.Tens
 def pack(side: TorchLearner, name: str) -> None:
     """Pack what is run from here on this way."""
     packing, flex = PACKINGS[name]
-    forward = side._forward
-    forward._packing, forward._precision = packing, replace(forward._precision, flex=flex)
+    runner = side._runner
+    runner._packing, runner._precision = packing, replace(runner._precision, flex=flex)
 
 
 def gradients(side: TorchLearner, data: Sequence[TrainingSequence]) -> dict[str, torch.Tensor]:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from cadre.data.preferences import read_pairs
-from cadre.engines.torch.reward_training import Report, Settings
+from cadre.engines.torch.reward_model import RewardReport, RewardSettings
 from cadre.training.reward_model import train_reward_model
 from common import ROOT, record
 from real import Work
@@ -39,13 +39,13 @@ def sample(work: Work, tasks: int, out: Path) -> None:
     subprocess.run([*CADRE, "preference-pairs", WRITERS.recipe, *changes, *wanted], cwd=ROOT, check=True)
 
 
-def judged(model: str, pairs: Path, out: Path, steps: int) -> Report | None:
+def judged(model: str, pairs: Path, out: Path, steps: int) -> RewardReport | None:
     """Train a judge on the pairs. None where that was interrupted."""
 
     def tell(step: int, loss: float) -> None:
         console.print(f"step {step + 1}/{steps}  loss {loss:.3f}", highlight=False)
 
-    settings = Settings(steps=steps, learning_rate=2e-5, validate=HELD_OUT, pairs=PAIRS_A_STEP)
+    settings = RewardSettings(steps=steps, learning_rate=2e-5, validate=HELD_OUT, pairs=PAIRS_A_STEP)
     return train_reward_model(read_pairs(pairs), model, out, settings, tell)
 
 

@@ -26,9 +26,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import common
-from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
-from cadre.engines.torch.base.malloc import give_back
-from cadre.engines.torch.learning import token_logprobs
+from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings, logprobs
+from cadre.engines.torch.memory import release_freed_memory
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.types import TrainingSequence
 from side import WARMING
@@ -147,9 +146,9 @@ def memory(folder: Path, packing: str) -> int:
     data = siblings(64, 448, 8, 1024, total=8)
     side = made(folder, packing, tokens=4_096)
     if packing == "padded":
-        token_logprobs.CHUNK = token_logprobs.KEPT = sys.maxsize
+        logprobs.CHUNK = logprobs.KEPT = sys.maxsize
     # Loading a model may take more than an update: what it left free goes back, and the peak so far is forgotten.
-    give_back()
+    release_freed_memory()
     Path("/proc/self/clear_refs").write_text("5")
     before = resident("VmRSS")
     asyncio.run(side.update(data))

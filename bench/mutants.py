@@ -49,10 +49,10 @@ OF_GROWTH = "tests/rollout/test_grow.py::"
 OF_LOSS = "tests/learn/test_loss.py::"
 OF_AGGREGATION = "tests/learn/test_aggregation.py::"
 OF_OPTIMISERS = "tests/learn/test_optimiser.py::"
-OF_LEARNING = "tests/engines/torch/learning/test_trainer.py::"
-OF_GRADIENTS = "tests/engines/torch/learning/test_gradients.py::"
-OF_PREFIX_FORWARDS = "tests/engines/torch/learning/test_prefix_tree_forward.py::"
-OF_LORA = "tests/engines/torch/base/test_lora.py::"
+OF_LEARNING = "tests/engines/torch/test_trainer.py::"
+OF_GRADIENTS = "tests/engines/torch/test_gradients.py::"
+OF_PREFIX_FORWARDS = "tests/engines/torch/test_prefix_tree.py::"
+OF_LORA = "tests/engines/torch/test_lora.py::"
 OF_FAMILIES = "tests/engines/torch/test_families.py::"
 
 
@@ -78,9 +78,9 @@ STD = "return largest * math.sqrt(squares / sum(weight for _, weight in self.wei
 LEFT_OUT = "means.append((total - sum(by_episode[episode][1] for episode in own)) / rest)"
 DISTANCES = "distances = {scored.tree_sample.position: beta * sum(gaps(scored)) for scored in samples}"
 WHITENED = "advantages = whitened(trained, estimates) if critic.whiten else list(map(without_rounding, estimates))"
-OF_POLICY = "loss = self._loss_of(Share(policy, batch, scores), denominators[policy], metrics[policy])"
+OF_POLICY = "loss = self._compute_loss(policy, batch, scores, denominators[policy], metrics[policy])"
 ONE_MICRO_BATCH = (
-    "loss = self._loss_of(Share(policy, batch, scores), type(denominators[policy]).of("
+    "loss = self._compute_loss(policy, batch, scores, type(denominators[policy]).of("
     "[one for one in micro.data if one.policy == policy], self._loss.divisor), metrics[policy])"
 )
 LORA = "hidden = nn.functional.linear(inputs, self.down.to(inputs.dtype)) * self.scale"
@@ -194,7 +194,7 @@ MUTANTS = (
     ),
     Mutant(
         "temperature ignored in log-probabilities",
-        "cadre/engines/torch/learning/token_logprobs.py",
+        "cadre/engines/torch/logprobs.py",
         "scores = scores / chunk.temperatures.unsqueeze(1)",
         "scores = scores * 1.0",
         (OF_LEARNING + "test_log_probabilities_are_those_at_the_temperature_of_the_sample",),
@@ -243,7 +243,7 @@ MUTANTS = (
     ),
     Mutant(
         "denominators of a micro-batch",
-        "cadre/engines/torch/learning/gradients.py",
+        "cadre/engines/torch/trainer.py",
         OF_POLICY,
         ONE_MICRO_BATCH,
         (OF_LEARNING + "test_micro_batches_do_not_change_the_gradient[1]",),
@@ -327,14 +327,14 @@ MUTANTS = (
     ),
     Mutant(
         "scale of LoRA dropped",
-        "cadre/engines/torch/base/lora.py",
+        "cadre/engines/torch/lora.py",
         LORA,
         LORA.removesuffix(" * self.scale"),
         (OF_LORA + "test_plain_peft_reads_an_adapter",),
     ),
     Mutant(
         "adapter of another role",
-        "cadre/engines/torch/base/lora.py",
+        "cadre/engines/torch/lora.py",
         SEGMENTS,
         SEGMENTS.replace("(policy, len", "(min(policies), len"),
         (OF_LORA + "test_a_mixed_batch_samples_what_each_policy_samples_alone",),
@@ -355,7 +355,7 @@ MUTANTS = (
     ),
     Mutant(
         "dropout on while learning",
-        "cadre/engines/torch/base/loading.py",
+        "cadre/engines/torch/model.py",
         "return model.eval()",
         "return model.train()",
         (OF_LEARNING + "test_nothing_is_dropped_out_while_learning[False]",),
@@ -430,16 +430,16 @@ MUTANTS = (
     # Families.
     Mutant(
         "windows left as long as they are",
-        "cadre/engines/torch/base/small_windows.py",
+        "cadre/engines/torch/trials.py",
         "values[name] = WINDOW",
         "values[name] = value",
         (OF_FAMILIES + "test_a_copy_with_small_windows_has_the_weights_and_leaves_the_model_alone",),
     ),
     Mutant(
         "dropout on in recomputed layers",
-        "cadre/engines/torch/learning/recompute.py",
-        'layer.__dict__["forward"] = _recomputing(model, layer, layer.forward)',
-        'layer.train().__dict__["forward"] = _recomputing(model, layer, layer.forward)',
+        "cadre/engines/torch/prefix_tree.py",
+        'layer.__dict__["forward"] = _checkpointed(model, layer, layer.forward)',
+        'layer.train().__dict__["forward"] = _checkpointed(model, layer, layer.forward)',
         (OF_FAMILIES + "test_sampler_and_learner_are_the_plain_forward[opt]",),
     ),
 )

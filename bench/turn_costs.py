@@ -26,7 +26,7 @@ import torch
 import common
 from cadre.engines.model_text import Completion
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
-from cadre.engines.torch.sampling.generation import GenerationRequest
+from cadre.engines.torch.request_batcher import GenerationRequest
 from cadre.rollout.rounds import together
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.types import Sampling, TrainingSequence
@@ -87,9 +87,9 @@ def costs(learner: TorchLearner, turns: int) -> tuple[float, float]:
 
 def forgetful(learner: TorchLearner) -> float:
     """Sampling's ratio where nothing is known of earlier turns."""
-    limit, learner.engine.turns.limit = learner.engine.turns.limit, 0
+    limit, learner.engine.prefix_cache.limit = learner.engine.prefix_cache.limit, 0
     one, four = (costs(learner, turns)[0] for turns in (1, 4))
-    learner.engine.turns.limit = limit
+    learner.engine.prefix_cache.limit = limit
     return four / one
 
 

@@ -22,8 +22,8 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import cadre
-from cadre.engines.torch.base.lora import linear_layers
-from cadre.engines.torch.base.storage import write_adapter
+from cadre.engines.torch.lora import linear_layers
+from cadre.engines.torch.storage import write_adapter
 from cadre.engines.vllm.arguments import ENVIRONMENT, ON_CPU
 from cadre.settings import LoraConfig
 from common import record

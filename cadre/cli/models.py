@@ -72,7 +72,7 @@ def reward_model(
 
     read = preferences.read_pairs(pairs)
     must_be_new(out, "reward-model --out")
-    from cadre.engines.torch.reward_training import Settings
+    from cadre.engines.torch.reward_model import RewardSettings
     from cadre.training.reward_model import count_saved_steps, train_reward_model, unfinished_folder
 
     every = max(1, steps // 10)
@@ -83,7 +83,9 @@ def reward_model(
         if (step + 1) % every == 0:
             console.print(f"step {step + 1}/{steps}  loss {loss:.4f}", highlight=False)
 
-    report = train_reward_model(read, model, out, Settings(steps, learning_rate, seed, validate, pairs_per_step), tell)
+    report = train_reward_model(
+        read, model, out, RewardSettings(steps, learning_rate, seed, validate, pairs_per_step), tell
+    )
     if report is None:
         saved = f"saved in {unfinished_folder(out)}. The same command goes on."
         console.print(

@@ -36,7 +36,7 @@ class EngineRecipe:
         graphs = graphs_for(self.policies, self.graphs)
         engine = TorchEngine(self.model, self.policies, self.seed, self.memory, self.sharing)
         if self.turns is not None and engine.loaded.pictures is None:
-            engine.turns.limit = self.turns
+            engine.prefix_cache.limit = self.turns
         engine.graphs = graphs
         return engine
 

@@ -28,7 +28,7 @@ from cadre.team import Team, Weights
 from cadre.types import Message, Request, Sample, Sampling, Tool, ToolCall, images_of
 
 if TYPE_CHECKING:
-    from cadre.engines.torch.estimate.sizes import Sizes
+    from cadre.engines.torch.estimate import Sizes
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class PolicyEstimate:
     @property
     def at_once(self) -> int:
         """Sequences of the longest kind that are sampled at once."""
-        return self.sizes.sequence.at_once(self.memory, self.load.longest)
+        return self.sizes.sequence.max_sequences(self.memory, self.load.longest)
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ def count_requests(experiment: Experiment) -> tuple[list[list[Request]], int]:
 def check_templates(experiment: Experiment, requests: Sequence[Request]) -> None:
     """Raise EngineError where the chat template of a model that is here leaves out parts of these prompts, or refuses
     them. Loads tokenizers, no weights."""
-    from cadre.engines.torch.base.loading import load_tokenizer, templates_of
+    from cadre.engines.torch.model import load_tokenizer, make_templates
 
     for name, source in experiment.models.items():
         own = [request for request in requests if request.policy == name]
@@ -270,7 +270,7 @@ def check_templates(experiment: Experiment, requests: Sequence[Request]) -> None
         if not longest or not any(Path(source).glob("tokenizer*")):
             continue
         policy = experiment.policies[name]
-        template = templates_of(load_tokenizer(source, policy), {name: policy})[name]
+        template = make_templates(load_tokenizer(source, policy), {name: policy})[name]
         for request in longest.values():
             template.check_kept(request.messages, request.tools)
             template.render(request.messages, generation=True, tools=request.tools)
@@ -325,7 +325,7 @@ def _estimate_tokens(request: Request) -> int:
 
 def _estimate_policies(experiment: Experiment, asked: Sequence[Sequence[Request]]) -> dict[str, PolicyEstimate]:
     """What each policy with weights here takes, and how long it is at work in a step."""
-    from cadre.engines.torch.estimate.sizes import measure
+    from cadre.engines.torch.estimate import measure
 
     sizes = {name: measure(model, experiment.policies[name]) for name, model in experiment.models.items()}
     memory = _sampling_memory(experiment, sizes)
@@ -336,7 +336,7 @@ def _estimate_policies(experiment: Experiment, asked: Sequence[Sequence[Request]
 
 
 def _estimate_policy(experiment: Experiment, name: str, sizes: Sizes, memory: int, load: PolicyLoad) -> PolicyEstimate:
-    from cadre.engines.torch.estimate.activations import activations, scores
+    from cadre.engines.torch.estimate import measure_activations, measure_scores
 
     policy, learner = experiment.policies[name], experiment.learners.get(name)
     tokens = max(learner.tokens_per_microbatch, load.longest) if learner else 0  # what is longer stands alone
@@ -346,10 +346,10 @@ def _estimate_policy(experiment: Experiment, name: str, sizes: Sizes, memory: in
         sizes=sizes,
         reference=_reference_bytes(experiment, name, sizes),
         memory=memory,
-        activations=activations(experiment.models[name], policy, learner.gradient_checkpointing, tokens)
+        activations=measure_activations(experiment.models[name], policy, learner.gradient_checkpointing, tokens)
         if learner
         else 0,
-        scores=scores(sizes.vocabulary, tokens, experiment.plan.loss.entropy > 0.0),
+        scores=measure_scores(sizes.vocabulary, tokens, experiment.plan.loss.entropy > 0.0),
         load=load,
         sampling=sampling,
         learning=learning,
@@ -358,17 +358,17 @@ def _estimate_policy(experiment: Experiment, name: str, sizes: Sizes, memory: in
 
 def _reference_bytes(experiment: Experiment, name: str, sizes: Sizes) -> int:
     """Bytes of the copy of a whole model that log-probabilities from before any training are asked of, if they are."""
-    from cadre.engines.torch.base.loading import trains_whole
+    from cadre.engines.torch.model import is_fully_trained
 
     plan = experiment.plan
     asked = plan.kl > 0.0 or plan.loss.kl > 0.0 or plan.preference is not None
-    learns = name in experiment.trained_roles.values() and trains_whole(experiment.policies[name])
+    learns = name in experiment.trained_roles.values() and is_fully_trained(experiment.policies[name])
     return 4 * sizes.parameters if asked and learns else 0
 
 
 def _device_memory(experiment: Experiment) -> dict[str, int]:
-    from cadre.engines.torch.base.device_memory import total_and_free
-    from cadre.engines.torch.base.loading import pick_device
+    from cadre.engines.torch.memory import total_and_free
+    from cadre.engines.torch.model import pick_device
 
     devices = [pick_device(experiment.policies[name].device) for name in experiment.models]
     return {str(device): total_and_free(device)[0] for device in devices}
@@ -376,14 +376,14 @@ def _device_memory(experiment: Experiment) -> dict[str, int]:
 
 def _sampling_memory(experiment: Experiment, sizes: Mapping[str, Sizes]) -> dict[str, int]:
     """Bytes that each policy may be sampled in."""
-    from cadre.engines.torch.base.device_memory import for_sampling
-    from cadre.engines.torch.base.loading import pick_device
+    from cadre.engines.torch.memory import choose_sampling_memory
+    from cadre.engines.torch.model import pick_device
 
     memory: dict[str, int] = {}
     for names in group_policies(experiment):
         taken = sizes[names[0]].base + sum(sizes[name].training for name in names)
         device = pick_device(experiment.policies[names[0]].device)
-        most = sampling_memory_setting(experiment, names) or for_sampling(
+        most = sampling_memory_setting(experiment, names) or choose_sampling_memory(
             device, taken, count_memory_sharers(experiment)
         )
         memory |= dict.fromkeys(names, most)
@@ -394,11 +394,11 @@ def _estimate_seconds(
     sizes: Sizes, memory: int, load: PolicyLoad, policy: PolicyConfig, learner: LearnerConfig | None
 ) -> tuple[float, float]:
     """A guess of the seconds that the policy is sampled from in a step, and learned in."""
-    from cadre.engines.torch.base.loading import DTYPES, pick_device
-    from cadre.engines.torch.estimate.speed import Products, learning_seconds, sampling_seconds
+    from cadre.engines.torch.estimate import ProductSpeed, learning_seconds, sampling_seconds
+    from cadre.engines.torch.model import DTYPES, pick_device
 
-    products = Products(pick_device(policy.device), DTYPES[policy.dtype])
-    at_once = sizes.sequence.at_once(memory, load.longest)
+    products = ProductSpeed(pick_device(policy.device), DTYPES[policy.dtype])
+    at_once = sizes.sequence.max_sequences(memory, load.longest)
     sampling = sum(
         sampling_seconds(products, sizes.parameters, sequences, at_once, load.completion)
         for sequences in load.sequences

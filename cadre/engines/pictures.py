@@ -2,7 +2,7 @@
 
 A template writes one marker a picture; it is written out as many times as the model makes tokens of the picture. The
 Qwen-VL family makes one token of every few patches of a picture of any size; Idefics 3 and SmolVLM cut it into square
-tiles with a smaller whole beside them. What this leaves out: positions and forwards (`torch/base/vision.py`), video.
+tiles with a smaller whole beside them. What this leaves out: positions and forwards (`torch/vision.py`), video.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ def exact_field(team: Team, env_spec: EnvSpec) -> dict[str, dict[str, float]]:
 def _choice_probabilities(team: Team, choices: Sequence[Choice]) -> list[tuple[float, ...]]:
     """Those of every choice, asked for policy by policy."""
     from cadre.engines.torch import TorchEngine
-    from cadre.engines.torch.answers import answer_probabilities
+    from cadre.engines.torch.learner import answer_probabilities
 
     found: dict[int, tuple[float, ...]] = {}
     for policy in dict.fromkeys(team.assignment.values()):

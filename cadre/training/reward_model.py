@@ -21,7 +21,7 @@ from cadre.config.experiment import Experiment
 from cadre.data import preferences
 from cadre.data.preferences import Pair, line_of
 from cadre.data.prompts import refuse_more_than_text
-from cadre.engines.torch.reward_training import Report, Settings, Training
+from cadre.engines.torch.reward_model import RewardReport, RewardSettings, RewardTraining
 from cadre.errors import ConfigError, DivergedError, RunError
 from cadre.files import find_damage, publish_atomically, read_record, write_text_atomically, write_with_manifest
 from cadre.plugins import configure_sandbox
@@ -80,19 +80,19 @@ SAVE_EVERY = 20  # steps
 
 
 def train_reward_model(
-    pairs: Sequence[Pair], model: str, out: Path, settings: Settings, tell: Callable[[int, float], None]
-) -> Report | None:
+    pairs: Sequence[Pair], model: str, out: Path, settings: RewardSettings, tell: Callable[[int, float], None]
+) -> RewardReport | None:
     """Train a head and the model below it on preference pairs, from the last save on where there is one, and write it
     to the new folder `out`. None where it was interrupted; the same call goes on.
 
     `tell` is called with every step's number and loss. Raises RunError where `out` exists, or where what is unfinished
-    was begun with something else; ConfigError, DataError and DivergedError as `Training` does.
+    was begun with something else; ConfigError, DataError and DivergedError as `RewardTraining` does.
     """
     if out.exists():
         raise RunError(f"reward-model: {out} exists; expected a new folder, as nothing is ever overwritten.")
     home, begun = unfinished_folder(out), describe_start(pairs, model, settings)
     _check_same_start(home, begun)
-    training = Training(pairs, model, settings)
+    training = RewardTraining(pairs, model, settings)
     home.mkdir(parents=True, exist_ok=True)
     with RunLock(home):
         write_text_atomically(home / START_FILE, json.dumps(begun, indent=1) + "\n")
@@ -116,7 +116,7 @@ def count_saved_steps(out: Path) -> int:
     return max(checkpoint_steps(unfinished_folder(out)), default=0)
 
 
-def describe_start(pairs: Sequence[Pair], model: str, settings: Settings) -> dict[str, object]:
+def describe_start(pairs: Sequence[Pair], model: str, settings: RewardSettings) -> dict[str, object]:
     """What makes a training the same one: of a folder its whole path, and of the pairs a checksum."""
     told = hashlib.sha256("\n".join(map(line_of, pairs)).encode()).hexdigest()
     source = str(Path(model).absolute()) if Path(model).is_dir() else model
@@ -136,7 +136,9 @@ def _check_same_start(home: Path, begun: dict[str, object]) -> None:
             )
 
 
-def _train_steps(training: Training, home: Path, out: Path, tell: Callable[[int, float], None]) -> Report | None:
+def _train_steps(
+    training: RewardTraining, home: Path, out: Path, tell: Callable[[int, float], None]
+) -> RewardReport | None:
     """Make the steps that are left. None where an interrupt asked for the end; all is saved then."""
     if steps := checkpoint_steps(home):
         saved = home / checkpoint_name(steps[-1])
@@ -158,7 +160,7 @@ def _train_steps(training: Training, home: Path, out: Path, tell: Callable[[int,
         return None if interrupt.asked else training.finish(out)
 
 
-def _save_progress(training: Training, home: Path) -> None:
+def _save_progress(training: RewardTraining, home: Path) -> None:
     """Save the only checkpoint that is kept, unless it is there."""
     done = len(training.losses)
     if done and done not in checkpoint_steps(home):

@@ -22,7 +22,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 from cadre import random_keys
 from cadre.engines.chat_template import Template
 from cadre.engines.pictures import Pictures
-from cadre.engines.torch.base import vision
+from cadre.engines.torch import vision
 from cadre.types import Image, Observation
 from cadre_tasks.answers import numbered
 from cadre_tasks.games.pictured import PlanPathPicture
@@ -114,7 +114,7 @@ def batches(
 
 def tensors(model: Any, pictures: Pictures, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
     """What the model is trained on: as the engine would run the rows, with labels for what is said."""
-    seen = vision.inputs(model, pictures, [(ids, images) for ids, _, images in rows]).tensors
+    seen = vision.make_inputs(model, pictures, [(ids, images) for ids, _, images in rows]).tensors
     labels = [torch.tensor([-100] * start + list(ids[start:])) for ids, start, _ in rows]
     padded = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=-100)
     return {**seen, "labels": padded}

@@ -10,7 +10,7 @@ from cadre.engines.chat_template import Template
 from cadre.engines.control_tokens import break_common
 from cadre.engines.model_text import Completion, ModelText
 from cadre.engines.stop_strings import StopStrings
-from cadre.engines.torch.answers import answer_probabilities
+from cadre.engines.torch.learner import answer_probabilities
 from cadre.types import Choice, Message, Observation, PreviousTurn, Request, Sample, Sampling, Tool, ToolCall
 from tests.engines import forms
 from tests.engines.tiny import CHATML, byte_tokenizer

@@ -9,10 +9,8 @@ from cadre.cli.app import app
 from cadre.config.dry_run import estimate_resources, format_estimate, total_bytes
 from cadre.config.experiment import Config, load, parse
 from cadre.config.recipes import recipes
-from cadre.engines.torch.base import device_memory
-from cadre.engines.torch.base.device_memory import GIB
-from cadre.engines.torch.estimate import activations, sizes, speed
-from cadre.engines.torch.sampling.batch_memory import SequenceMemory
+from cadre.engines.torch import estimate, memory
+from cadre.engines.torch.memory import GIB, SequenceMemory
 from cadre.errors import DataError, EngineError
 from tests.engines import forms, tiny
 from tests.envs.playing import source
@@ -23,8 +21,8 @@ LARGE = [name for name in recipes() if "qwen" in name]
 @pytest.fixture(autouse=True)
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that takes a picosecond a weight and vector, whatever else it does, and has 32 GiB."""
-    monkeypatch.setattr(speed, "measured", lambda device, dtype, vectors: vectors * 1e-12)
-    monkeypatch.setattr(device_memory, "total_and_free", lambda device: (32 * GIB, 32 * GIB))
+    monkeypatch.setattr(estimate, "measure_product", lambda device, dtype, vectors: vectors * 1e-12)
+    monkeypatch.setattr(memory, "total_and_free", lambda device: (32 * GIB, 32 * GIB))
 
 
 def loaded(recipe: str, *more: str) -> Config:
@@ -49,9 +47,9 @@ def test_every_large_recipe(recipe: str) -> None:
 @pytest.mark.parametrize("recipe", [name for name in recipes() if "qwen" in name or "smollm2" in name])
 def test_without_data_an_invented_task_stands_in(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CADRE_DATA", raising=False)
-    small = sizes.Sizes(1, 1, 1, 1, SequenceMemory(1, 1), 1)
-    monkeypatch.setattr(sizes, "measure", lambda model, policy: small)
-    monkeypatch.setattr(activations, "activations", lambda *arguments: 1)
+    small = estimate.Sizes(1, 1, 1, 1, SequenceMemory(1, 1), 1)
+    monkeypatch.setattr(estimate, "measure", lambda model, policy: small)
+    monkeypatch.setattr(estimate, "measure_activations", lambda *arguments: 1)
     chosen = load(recipe, [])
     found = estimate_resources(chosen)
     assert min(found.samples.values()) > 0

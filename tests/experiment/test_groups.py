@@ -55,7 +55,7 @@ def test_two_ranks_train_as_one_does_and_end_together(speaker: Path, tmp_path: P
 
     (learner,) = team.learners
     assert isinstance(learner, GroupLearner)
-    assert list(Path(learner._meeting).glob("cadre-weights-*/shared/v*/model.safetensors"))
+    assert list(Path(learner._folder).glob("cadre-weights-*/shared/v*/model.safetensors"))
     for process in learner._processes:
         process.terminate()  # as a scheduler asks every process of a group, where the trainer saves first
     assert learner.encode("shared", [Message("user", "Go.")])
@@ -64,7 +64,7 @@ def test_two_ranks_train_as_one_does_and_end_together(speaker: Path, tmp_path: P
     with pytest.raises(EngineError, match=r"Rank 1 of the 2 that train shared failed: its process ended \(exit code"):
         asyncio.run(learner.update([datum]))
     assert not any(process.is_alive() for process in learner._processes)
-    assert not Path(learner._meeting).exists()
+    assert not Path(learner._folder).exists()
     with pytest.raises(EngineError, match="group was closed"):
         learner.values([datum])
     for each in (alone, team, playing):

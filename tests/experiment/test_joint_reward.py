@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from cadre.data.preferences import Pair
-from cadre.engines.torch.reward_training import Settings
+from cadre.engines.torch.reward_model import RewardSettings
 from cadre.envs.joint_policy import joint_prompt, joint_text
 from cadre.training.reward_model import train_reward_model
 from cadre.types import Message, Observation
@@ -28,7 +28,7 @@ def polite(count: int = 24) -> list[Pair]:
 
 def test_it_beats_chance_on_unseen_prompts_and_pays_the_team(tmp_path: Path, quiet: Console) -> None:
     model = tiny.build(tmp_path / "tiny")
-    settings = Settings(steps=40, learning_rate=2e-3, validate=0.25, pairs=8)
+    settings = RewardSettings(steps=40, learning_rate=2e-3, validate=0.25, pairs=8)
     report = train_reward_model(polite(), str(model), tmp_path / "judge", settings, lambda step, loss: None)
     assert report is not None
     assert report.before < 0.9

@@ -11,9 +11,8 @@ from cadre.config.dry_run import estimate_resources, format_estimate, total_byte
 from cadre.config.experiment import load, parse
 from cadre.config.recipes import LEVELS, RealRecipe, compose_recipe, read_recipe, real_tasks, recipes, task_variants
 from cadre.config.resolve import resolve
-from cadre.engines.torch.base import device_memory
-from cadre.engines.torch.estimate import activations, sizes, speed
-from cadre.engines.torch.sampling.batch_memory import SequenceMemory
+from cadre.engines.torch import estimate, memory
+from cadre.engines.torch.memory import SequenceMemory
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.plugins import environments
@@ -70,10 +69,10 @@ def test_every_task_with_every_model_at_every_level(task: str, every: bool) -> N
 @pytest.mark.parametrize("task", TASKS)
 def test_a_dry_run_of_every_task(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its models' sizes are looked at below."""
-    small = sizes.Sizes(1, 1, 1, 1, SequenceMemory(1, 1), 1)
-    monkeypatch.setattr(sizes, "measure", lambda model, policy: small)
-    monkeypatch.setattr(activations, "activations", lambda *arguments: 1)
-    monkeypatch.setattr(speed, "measured", lambda device, dtype, vectors: vectors * 1e-12)
+    small = estimate.Sizes(1, 1, 1, 1, SequenceMemory(1, 1), 1)
+    monkeypatch.setattr(estimate, "measure", lambda model, policy: small)
+    monkeypatch.setattr(estimate, "measure_activations", lambda *arguments: 1)
+    monkeypatch.setattr(estimate, "measure_product", lambda device, dtype, vectors: vectors * 1e-12)
     chosen = load(f"{task}-qwen3-0.6b", list(changes(task)))
     found = estimate_resources(chosen)
     assert set(found.samples) == set(chosen.team.roles)
@@ -90,8 +89,8 @@ def test_it_fits_the_card_of_its_first_line(ending: str, monkeypatch: pytest.Mon
     recipe = real(f"plan-path-{ending}")
     assert recipe.card is not None
     there = int(recipe.card * 0.97e9)
-    monkeypatch.setattr(speed, "measured", lambda device, dtype, vectors: vectors * 1e-12)
-    monkeypatch.setattr(device_memory, "total_and_free", lambda device: (there, there))
+    monkeypatch.setattr(estimate, "measure_product", lambda device, dtype, vectors: vectors * 1e-12)
+    monkeypatch.setattr(memory, "total_and_free", lambda device: (there, there))
     found = estimate_resources(load(f"plan-path-{ending}"))
     beside = max(policy.activations + policy.scores for policy in found.policies.values())
     sampling = max(policy.memory for policy in found.policies.values())
@@ -103,7 +102,7 @@ def test_it_fits_the_card_of_its_first_line(ending: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("model", ["qwen3-0.6b", "qwen3-8b", "qwen2.5-coder-1.5b", "qwen2.5-coder-7b"])
 def test_weights_are_counted_as_the_model_has_them(model: str) -> None:
     known = KNOWN_MODELS[model]
-    assert sizes.measure(known.hub, PolicyConfig(model=known.hub)).parameters == known.parameters
+    assert estimate.measure(known.hub, PolicyConfig(model=known.hub)).parameters == known.parameters
 
 
 def test_published_numbers_of_weights() -> None:

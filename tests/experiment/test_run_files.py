@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cadre.config.paths import find_roots
-from cadre.engines.torch.learning.divergence import diverged
+from cadre.engines.torch.trainer import save_diverged
 from cadre.errors import RunError
 from cadre.rollout.dynamic_sampling import Sampled
 from cadre.rollout.episodes import Failure
@@ -146,7 +146,7 @@ def test_steps_in_flight_are_json_and_come_back_number_for_number(tmp_path: Path
 
 def test_the_sequence_at_fault_is_json(tmp_path: Path) -> None:
     worst = TrainingSequence("p", "r", (1, 2), (False, True), (0.0, math.nan), (0.0, math.inf), 0)
-    diverged([worst], lambda datum: math.inf, tmp_path / "diverged" / "a.json")
+    save_diverged([worst], lambda datum: math.inf, tmp_path / "diverged" / "a.json")
     told = strict((tmp_path / "diverged" / "a.json").read_text())
     assert told["token_ids"] == [1, 2]
     assert told["advantages"] == [0.0, None]

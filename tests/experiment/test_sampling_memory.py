@@ -12,7 +12,8 @@ from rich.console import Console
 from cadre.config.engines import build_team, cuda_graphs_setting, make_engine_spec, measured_sampling_memory
 from cadre.config.experiment import group_policies
 from cadre.config.resolve import resolve
-from cadre.engines.torch.base import device_memory, loading
+from cadre.engines.torch import engine as engine_module
+from cadre.engines.torch import memory
 from cadre.engines.torch.engine import graphs_for
 from cadre.errors import EngineError
 from cadre.settings import PolicyConfig
@@ -22,7 +23,7 @@ GIB = 1 << 30
 
 
 def has(monkeypatch: pytest.MonkeyPatch, gib: float) -> None:
-    monkeypatch.setattr(device_memory, "total_and_free", lambda device: (int(gib * GIB), int(gib * GIB)))
+    monkeypatch.setattr(memory, "total_and_free", lambda device: (int(gib * GIB), int(gib * GIB)))
 
 
 def recorded(folder: Path) -> dict[str, float]:
@@ -70,7 +71,7 @@ def test_policies_of_one_base_take_the_least(speaker: Path) -> None:
 
 
 def test_graphs_are_refused_on_a_cpu_before_a_model_is_loaded(speaker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "load", lambda *arguments: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(engine_module, "load", lambda *arguments: pytest.fail("a model was loaded"))
     team = {"policies": {"p": {"model": str(speaker), "device": "cpu"}}, "roles": {"left": "p", "right": "p"}}
     chosen = configured(speaker, "Pair", team=team, sampling={"max_tokens": 2, "graphs": True})
     with pytest.raises(EngineError, match=r"sampling\.graphs: got true, and p would be on the CPU"):
@@ -93,7 +94,7 @@ def test_graphs_are_as_the_policies_say(speaker: Path, team: bool | None, policy
 def test_graphs_are_usual_on_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     policies = {"p": PolicyConfig(model="seed")}
     for device, usual in (("cpu", False), ("cuda", True)):
-        monkeypatch.setattr(loading, "pick_device", lambda name, device=device: torch.device(device))
+        monkeypatch.setattr(engine_module, "pick_device", lambda name, device=device: torch.device(device))
         assert (graphs_for(policies, None), graphs_for(policies, False)) == (usual, False)
     assert graphs_for(policies, True)
 

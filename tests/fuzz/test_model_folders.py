@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from cadre.engines.chat_template import Template
 from cadre.engines.torch import TorchEngine
-from cadre.engines.torch.base.storage import load_adapter
+from cadre.engines.torch.storage import load_adapter
 from cadre.errors import EngineError
 from cadre.types import Message
 from tests.engines import tiny

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from cadre.data.preferences import Pair
-from cadre.engines.torch.reward_training import Report, Settings
+from cadre.engines.torch.reward_model import RewardReport, RewardSettings
 from cadre.training.reward_model import train_reward_model
 from cadre.types import Message
 
-FAST = Settings(steps=30, learning_rate=2e-3, validate=0.25, pairs=8)
+FAST = RewardSettings(steps=30, learning_rate=2e-3, validate=0.25, pairs=8)
 
 
 def toy(count: int = 24) -> list[Pair]:
@@ -17,7 +17,7 @@ def toy(count: int = 24) -> list[Pair]:
     return [Pair((Message("user", f"q{i}"),), f"please {i * 7 % 10}", f"never {i * 3 % 10}") for i in range(count)]
 
 
-def trained(folders, tmp_path: Path, settings: Settings = FAST, name: str = "llama") -> tuple[Path, Report]:
+def trained(folders, tmp_path: Path, settings: RewardSettings = FAST, name: str = "llama") -> tuple[Path, RewardReport]:
     out = tmp_path / f"{name}-judge"
     report = train_reward_model(toy(), str(folders[name]), out, settings, lambda step, loss: None)
     assert report is not None

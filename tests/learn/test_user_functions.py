@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cadre.engines.torch.learning.gradients import load_aggregate
+from cadre.engines.torch.trainer import load_aggregate
 from cadre.errors import ContractError
 from cadre.learn.aggregation import Denominators
 from cadre.learn.loss import Tokens, policy_loss

@@ -2,6 +2,6 @@
 
 from cadre.engines.torch.engine import TorchEngine
 from cadre.engines.torch.learner import TorchLearner
-from cadre.engines.torch.learning.settings import TrainingSettings
+from cadre.engines.torch.trainer import TrainingSettings
 
 __all__ = ["TorchEngine", "TorchLearner", "TrainingSettings"]

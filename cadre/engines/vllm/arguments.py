@@ -10,7 +10,7 @@ from transformers import AutoConfig, GenerationConfig
 
 from cadre.engines.context import context_of
 from cadre.engines.model_text import ModelText, stops_of
-from cadre.engines.torch.base import loading
+from cadre.engines.torch.model import is_fully_trained, load_tokenizer, make_templates, pick_device
 from cadre.engines.vllm.adapters import rank_of, slots
 from cadre.errors import EngineError
 from cadre.settings import PolicyConfig, VllmConfig
@@ -60,8 +60,8 @@ class Launch:
 def text_of(source: str, policies: Mapping[str, PolicyConfig], options: Options) -> ModelText:
     """The model's tokenizer, templates and context. Raises EngineError where it has no use as a chat model."""
     policy = next(iter(policies.values()))
-    tokenizer = loading.load_tokenizer(source, policy)
-    templates = loading.templates_of(tokenizer, policies)
+    tokenizer = load_tokenizer(source, policy)
+    templates = make_templates(tokenizer, policies)
     config = AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
     stops = stops_of(_configured_stops(source, config), tokenizer, next(iter(templates.values())))
     longest = context_of(config) or 1 << 20
@@ -80,9 +80,9 @@ def of(source: str, policies: Mapping[str, PolicyConfig], options: Options, cont
     policy = next(iter(policies.values()))
     ranks = [each.lora.rank for each in policies.values() if each.lora is not None]
     room = slots(len(ranks), options.max_staleness)
-    on_card = loading.pick_device(policy.device).type == "cuda"
+    on_card = pick_device(policy.device).type == "cuda"
     _check_card(options, on_card)
-    whole = any(loading.trains_whole(each) for each in policies.values())
+    whole = any(is_fully_trained(each) for each in policies.values())
     transfer = ("ipc" if on_card else "cadre") if whole else ""
     arguments = {
         "model": source,

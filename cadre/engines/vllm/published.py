@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from cadre.engines import scratch
-from cadre.engines.torch.base.storage import write_adapter
+from cadre.engines.torch.storage import write_adapter
 from cadre.engines.vllm.adapters import Adapter
 from cadre.errors import EngineError
 from cadre.learn import tensor_files

@@ -13,7 +13,7 @@ from typing import Any
 
 from cadre.engines.chat_template import Prompt
 from cadre.engines.model_text import Completion
-from cadre.engines.torch.base.loading import locate
+from cadre.engines.torch.model import locate
 from cadre.engines.vllm import arguments, launch
 from cadre.engines.vllm.adapters import Adapter, AdapterVersions
 from cadre.engines.vllm.arguments import Launch, Options

@@ -9,8 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from cadre.engines.context import context_of, steady
 from cadre.engines.prompt_preview import Previewer
-from cadre.engines.torch import TorchLearner, TrainingSettings
-from cadre.engines.torch.sampling import shared_prefix_cache
+from cadre.engines.torch import TorchLearner, TrainingSettings, shared_prefix_cache
 from cadre.errors import EngineError
 from cadre.rollout.rounds import together
 from cadre.settings import LearnerConfig
@@ -63,7 +62,7 @@ def after(asked, sample, text):
 def test_what_is_sampled_depends_on_no_longer_sequence(folder, engine, form, monkeypatch):
     """Mistakes: sequences that have ended, or padding, that stand beyond the context."""
     if form != "shared":
-        monkeypatch.setattr(shared_prefix_cache, "serves", lambda model: False)
+        monkeypatch.setattr(shared_prefix_cache, "can_share", lambda model: False)
     mine = engine(folder)
     mine.graphs = form == "fixed"
     mine.loaded = replace(mine.loaded, stops=())

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
-from cadre.engines.torch.base.small_windows import WINDOW, with_small_windows
+from cadre.engines.torch.trials import WINDOW, copy_with_small_windows
 from cadre.errors import EngineError
 from cadre.rollout.rounds import together
 from cadre.settings import LearnerConfig
@@ -79,7 +79,7 @@ def family(request, tmp_path):
 
 def test_sampler_and_learner_are_the_plain_forward(family):
     folder, engine, form = family
-    found = "shared" if engine._forms.share else "no cache" if engine._forms.recompute else "copied"
+    found = "shared" if engine._form.share else "no cache" if engine._form.recompute else "copied"
     assert form in (None, found)
     (drawn,) = asyncio.run(together(two_turns(engine)))
     engine.graphs = True
@@ -94,8 +94,8 @@ def test_sampler_and_learner_are_the_plain_forward(family):
     data = [datum(one, 1.0) for one in drawn]
     for checkpointing in (False, True):
         learner = TorchLearner(engine, TrainingSettings({"p": LearnerConfig(gradient_checkpointing=checkpointing)}))
-        with learner._forward.training():
-            scored = learner._forward.logprobs(data)
+        with learner._runner.checkpointing():
+            scored = learner._runner.compute_logprobs(data)
         for one, got, wanted in zip(drawn, scored, plain, strict=True):
             assert float((torch.tensor(got[-len(one.logprobs) :]) - wanted).abs().max()) < 1e-4
     # The gradient is that of the plain forward too, whatever is run again for it.
@@ -137,8 +137,8 @@ def test_a_window_by_another_name_in_code_of_its_own(tmp_path):
         engine = TorchEngine(folder, {"p": tiny.policy(folder, trust_remote_code=True)}, 0)
     (drawn,) = asyncio.run(together(two_turns(engine)))
     learner = TorchLearner(engine, TrainingSettings({"p": LearnerConfig()}))
-    with learner._forward.training():
-        scored = learner._forward.logprobs([datum(one, 1.0) for one in drawn])
+    with learner._runner.checkpointing():
+        scored = learner._runner.compute_logprobs([datum(one, 1.0) for one in drawn])
     for one, learned in zip(drawn, scored, strict=True):
         wanted = plain_logprobs(engine.loaded.model, one, 1.0)
         for got in (one.logprobs, learned[-len(one.logprobs) :]):
@@ -177,7 +177,7 @@ def test_a_copy_with_small_windows_has_the_weights_and_leaves_the_model_alone(tm
         engine = tiny.engine(built(tmp_path, kind, max_position_embeddings=2500, **settings))
     model = engine.loaded.model
     before, state = getattr(model.config, cut), torch.get_rng_state()
-    copy = with_small_windows(replace(engine.loaded, context=2500))
+    copy = copy_with_small_windows(replace(engine.loaded, context=2500))
     assert torch.equal(torch.get_rng_state(), state)
     assert getattr(copy.model.config, cut) == WINDOW < before == getattr(model.config, cut)
     shared = dict(model.named_parameters())

@@ -9,7 +9,7 @@ import torch
 from cadre.engines.openai import OpenAISampler
 from cadre.engines.scripted import ScriptedSampler
 from cadre.engines.torch import TorchEngine
-from cadre.engines.torch.learning.trainer import Trainer
+from cadre.engines.torch.trainer import Trainer
 from cadre.errors import EngineError
 from cadre.team import Team, Weights
 from tests.engines import tiny

@@ -8,8 +8,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from cadre.data.preferences import Pair
-from cadre.engines.torch.reward_model import RewardModel
-from cadre.engines.torch.reward_training import Settings
+from cadre.engines.torch.reward_model import RewardModel, RewardSettings
 from cadre.errors import EngineError
 from cadre.training.reward_model import train_reward_model
 from cadre.types import Message
@@ -18,7 +17,7 @@ from tests.helpers.reward_models import toy, trained
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2"])
 def test_the_folder_scores_the_same_in_plain_transformers(name, folders, tmp_path):
-    out, _ = trained(folders, tmp_path, Settings(steps=2, learning_rate=1e-3, validate=0.0, pairs=4), name)
+    out, _ = trained(folders, tmp_path, RewardSettings(steps=2, learning_rate=1e-3, validate=0.0, pairs=4), name)
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in out.iterdir()}
     model, tokenizer = AutoModelForSequenceClassification.from_pretrained(out), AutoTokenizer.from_pretrained(out)
     prompts, answers = [pair.prompt for pair in toy(5)], ["", "x", "please", "never 3", "a longer one than the others"]
@@ -38,7 +37,7 @@ def test_the_folder_scores_the_same_in_plain_transformers(name, folders, tmp_pat
 def test_the_answers_learned_from_have_mean_0(folders, tmp_path):
     """Each answer once, however many pairs it is in; a folder that says no mean scores as its head does."""
     said = [Pair((Message("user", "q"),), good, bad) for good, bad in (("a", "b"), ("a", "c"), ("b", "c"))]
-    settings = Settings(steps=2, learning_rate=1e-3, validate=0.0, pairs=3)
+    settings = RewardSettings(steps=2, learning_rate=1e-3, validate=0.0, pairs=3)
     train_reward_model(said, str(folders["llama"]), tmp_path / "judge", settings, lambda step, loss: None)
     prompts, answers = [pair.prompt for pair in said], ["a", "b", "c"]
     scores = RewardModel.load(tmp_path / "judge").score(prompts, answers)
@@ -53,7 +52,7 @@ def test_the_answers_learned_from_have_mean_0(folders, tmp_path):
 
 def test_equal_answers_have_one_score_whatever_they_are_padded_with(folders, tmp_path):
     """Mistake: a group of equal answers is cut into several forwards, whose rounding is then taken for a preference."""
-    out, _ = trained(folders, tmp_path, Settings(steps=1, validate=0.0))
+    out, _ = trained(folders, tmp_path, RewardSettings(steps=1, validate=0.0))
     scorer = RewardModel.load(out)
     prompt = toy(1)[0].prompt
     answers = ["please", *("x" * length for length in (40, 7, 90)), "please", "please"]
@@ -74,14 +73,14 @@ def test_what_is_no_reward_model_is_refused(folders, tmp_path):
         RewardModel.load(folders["llama"])
     with pytest.raises(EngineError, match="was not found"):
         RewardModel.load(tmp_path / "none")
-    out, _ = trained(folders, tmp_path, Settings(steps=1, validate=0.0))
+    out, _ = trained(folders, tmp_path, RewardSettings(steps=1, validate=0.0))
     with pytest.raises(EngineError, match="context holds 512 tokens"):
         RewardModel.load(out).score([(Message("user", "x" * 600),)], ["y"])
 
 
 def test_an_end_of_turn_that_an_answer_spells_out_ends_nothing(folders, tmp_path):
     """Mistake: a text could close its own turn, and write another's behind it."""
-    scorer = RewardModel.load(trained({"llama": folders["llama"]}, tmp_path, Settings(steps=1, validate=0.0))[0])
+    scorer = RewardModel.load(trained({"llama": folders["llama"]}, tmp_path, RewardSettings(steps=1, validate=0.0))[0])
     end = scorer.tokenizer.convert_tokens_to_ids("<|im_end|>")
     prompt = (Message("user", "x"),)
     plain, spelt = (scorer.encode(prompt, answer) for answer in ("ab", "a<|im_end|>b"))
@@ -96,7 +95,7 @@ def test_an_answer_is_read_after_its_end_where_that_is_the_padding_too(folders, 
     tokenizer = AutoTokenizer.from_pretrained(source)
     tokenizer.pad_token = "<|im_end|>"
     tokenizer.save_pretrained(source)
-    out, _ = trained({"llama": source}, tmp_path, Settings(steps=1, validate=0.0))
+    out, _ = trained({"llama": source}, tmp_path, RewardSettings(steps=1, validate=0.0))
     scorer = RewardModel.load(out)
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert scorer.pad != end

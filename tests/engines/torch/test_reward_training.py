@@ -13,8 +13,16 @@ from typer.testing import CliRunner
 
 from cadre.cli.app import app
 from cadre.data.preferences import Pair, line_of, read_pairs
-from cadre.engines.torch.reward_model import RewardModel, load_scorer
-from cadre.engines.torch.reward_training import Report, Settings, _picked, accuracy, preference_loss, split
+from cadre.engines.torch.reward_model import (
+    RewardModel,
+    RewardReport,
+    RewardSettings,
+    accuracy,
+    load_classifier,
+    pick_pairs,
+    preference_loss,
+    split,
+)
 from cadre.errors import ConfigError, DataError, DivergedError, RunError
 from cadre.training import reward_model
 from cadre.training.interrupt import Interrupt
@@ -39,22 +47,22 @@ def test_the_loss_is_minus_the_log_of_the_sigmoid_of_the_margin(folders, tmp_pat
     assert got.tolist() == pytest.approx([math.log1p(math.exp(-2)), math.log(2), math.log1p(math.exp(1))], abs=1e-6)
     # The first step's loss is that mean over its pairs, as the untrained model scores them, however it is cut.
     learned, _ = split(toy(), FAST.validate, FAST.seed)
-    scorer = RewardModel(*load_scorer(str(folders["llama"]), FAST.seed))
-    pairs = [learned[index] for index in _picked(len(learned), 0, FAST)]
+    scorer = RewardModel(*load_classifier(str(folders["llama"]), FAST.seed))
+    pairs = [learned[index] for index in pick_pairs(len(learned), 0, FAST)]
     margins = [
         scorer.score([pair.prompt], [pair.chosen])[0] - scorer.score([pair.prompt], [pair.rejected])[0]
         for pair in pairs
     ]
     wanted = sum(math.log1p(math.exp(-margin)) for margin in margins) / len(pairs)
     for name, tokens in (("whole", 4096), ("cut", 150)):
-        settings = Settings(steps=1, learning_rate=2e-3, validate=0.25, pairs=8, tokens=tokens)
+        settings = RewardSettings(steps=1, learning_rate=2e-3, validate=0.25, pairs=8, tokens=tokens)
         report = train_reward_model(toy(), str(folders["llama"]), tmp_path / name, settings, lambda step, loss: None)
         assert report is not None
         assert report.losses[0] == pytest.approx(wanted, abs=1e-5)
 
 
 def test_equal_seeds_give_equal_models(folders, tmp_path):
-    settings = Settings(steps=3, learning_rate=1e-3, pairs=4)
+    settings = RewardSettings(steps=3, learning_rate=1e-3, pairs=4)
     for name in ("a", "b"):
         train_reward_model(toy(), str(folders["llama"]), tmp_path / name, settings, lambda step, loss: None)
     first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b"))
@@ -73,10 +81,10 @@ def test_no_prompt_is_learned_from_and_held_out():
 
 
 def test_every_pair_is_seen_once_an_epoch():
-    settings = Settings(pairs=3)
-    epoch = [index for step in range(4) for index in _picked(12, step, settings)]
+    settings = RewardSettings(pairs=3)
+    epoch = [index for step in range(4) for index in pick_pairs(12, step, settings)]
     assert sorted(epoch) == list(range(12))
-    assert sorted(_picked(2, 0, settings)[:2]) == [0, 1]  # more pairs a step than there are
+    assert sorted(pick_pairs(2, 0, settings)[:2]) == [0, 1]  # more pairs a step than there are
 
 
 def test_nothing_is_overwritten_and_nothing_that_diverged_is_written(folders, tmp_path):
@@ -84,7 +92,9 @@ def test_nothing_is_overwritten_and_nothing_that_diverged_is_written(folders, tm
     with pytest.raises(RunError, match="exists"):
         train_reward_model(toy(), str(folders["llama"]), tmp_path / "here", FAST, lambda step, loss: None)
     with pytest.raises(DivergedError, match="Lower --learning-rate"):
-        train_reward_model(toy(), str(folders["llama"]), tmp_path / "far", Settings(8, 1e30), lambda step, loss: None)
+        train_reward_model(
+            toy(), str(folders["llama"]), tmp_path / "far", RewardSettings(8, 1e30), lambda step, loss: None
+        )
     assert not (tmp_path / "far").exists()
     assert not unfinished_folder(tmp_path / "far").exists()
 
@@ -99,7 +109,7 @@ def interrupted_at(step: int) -> Callable[[int, float], None]:
 
 @pytest.mark.parametrize("step", [0, 3, 5])
 def test_one_that_was_interrupted_goes_on_as_if_it_had_not_been(folders, tmp_path, step):
-    settings, model = Settings(steps=6, learning_rate=1e-3, validate=0.25, pairs=4), str(folders["llama"])
+    settings, model = RewardSettings(steps=6, learning_rate=1e-3, validate=0.25, pairs=4), str(folders["llama"])
     whole = train_reward_model(toy(), model, tmp_path / "whole", settings, lambda step, loss: None)
     assert train_reward_model(toy(), model, tmp_path / "cut", settings, interrupted_at(step)) is None
     assert not (tmp_path / "cut").exists()
@@ -112,7 +122,7 @@ def test_one_that_was_interrupted_goes_on_as_if_it_had_not_been(folders, tmp_pat
 
 
 def test_one_that_was_interrupted_goes_on_with_what_it_was_begun_with_alone(folders, tmp_path):
-    settings, model, out = Settings(steps=4, validate=0.25, pairs=4), str(folders["llama"]), tmp_path / "cut"
+    settings, model, out = RewardSettings(steps=4, validate=0.25, pairs=4), str(folders["llama"]), tmp_path / "cut"
     train_reward_model(toy(), model, out, settings, interrupted_at(0))
     with pytest.raises(RunError, match="begun with learning_rate=1e-05; expected the same"):
         train_reward_model(toy(), model, out, replace(settings, learning_rate=1e-4), lambda step, loss: None)
@@ -148,22 +158,22 @@ def test_the_command(folders, tmp_path):
 
 def test_the_margin_over_chance_by_hand(folders, tmp_path):
     """Of twelve prompts four have half of their pairs in order: mean 5/6, squares 12 * (1/36 + 1/36 + 4/36) / 3."""
-    report = Report((), 0.5, 0.9, 6, (1.0, 1.0, 0.5) * 4)
+    report = RewardReport((), 0.5, 0.9, 6, (1.0, 1.0, 0.5) * 4)
     square = 1.96**2
     low = (10 + square / 2) / (12 + square) - 1.96 / (12 + square) * math.sqrt(2 / 3 + square / 4)
     assert report.margin == pytest.approx(low - 0.5, abs=1e-9)
     assert "beats chance by 9.5% at least, on 12 held-out prompts" in report.against_chance()
-    assert "does not beat chance" in Report((), 0.5, 0.9, 6, (1.0, 1.0, 0.5)).against_chance()
-    assert "does not beat chance" in Report((), 0.5, 0.5, 6, (0.0, 1.0)).against_chance()
-    assert math.isnan(Report((), 0.5, 1.0, 1, (1.0,)).margin)
-    assert "too few" in Report((), 0.5, 1.0, 1, (1.0,)).against_chance()
+    assert "does not beat chance" in RewardReport((), 0.5, 0.9, 6, (1.0, 1.0, 0.5)).against_chance()
+    assert "does not beat chance" in RewardReport((), 0.5, 0.5, 6, (0.0, 1.0)).against_chance()
+    assert math.isnan(RewardReport((), 0.5, 1.0, 1, (1.0,)).margin)
+    assert "too few" in RewardReport((), 0.5, 1.0, 1, (1.0,)).against_chance()
 
 
 def test_prompts_that_are_all_right_are_no_certainty():
     """Wilson's low end for n of n is n / (n + z**2): 2 of 2 is 0.342, 10 of 10 0.722."""
-    assert Report((), 0.5, 1.0, 2, (1.0,) * 2).margin == pytest.approx(2 / (2 + 1.96**2) - 0.5)
-    assert "does not beat chance" in Report((), 0.5, 1.0, 2, (1.0,) * 2).against_chance()
-    assert Report((), 0.5, 1.0, 10, (1.0,) * 10).margin == pytest.approx(10 / (10 + 1.96**2) - 0.5)
+    assert RewardReport((), 0.5, 1.0, 2, (1.0,) * 2).margin == pytest.approx(2 / (2 + 1.96**2) - 0.5)
+    assert "does not beat chance" in RewardReport((), 0.5, 1.0, 2, (1.0,) * 2).against_chance()
+    assert RewardReport((), 0.5, 1.0, 10, (1.0,) * 10).margin == pytest.approx(10 / (10 + 1.96**2) - 0.5)
 
 
 def test_the_margin_of_a_trained_judge(folders, tmp_path):
@@ -173,7 +183,7 @@ def test_the_margin_of_a_trained_judge(folders, tmp_path):
 
 def test_what_is_saved_without_held_out_pairs_is_json_and_goes_on(folders, tmp_path):
     """No accuracy is known of no pairs, and NaN is no JSON."""
-    settings, model = Settings(steps=3, learning_rate=1e-3, validate=0.0, pairs=4), str(folders["llama"])
+    settings, model = RewardSettings(steps=3, learning_rate=1e-3, validate=0.0, pairs=4), str(folders["llama"])
     assert train_reward_model(toy(), model, tmp_path / "out", settings, interrupted_at(1)) is None
     (saved,) = unfinished_folder(tmp_path / "out").glob("step-*/progress.json")
     told = json.loads(saved.read_text(), parse_constant=pytest.fail)
@@ -187,7 +197,7 @@ def test_what_is_saved_without_held_out_pairs_is_json_and_goes_on(folders, tmp_p
 
 def test_an_interrupt_after_the_last_look_at_it_is_saved_too(folders, tmp_path, monkeypatch):
     """As where Ctrl-C comes between the end of a step and the question whether another one is made."""
-    settings, model = Settings(steps=6, learning_rate=1e-3, validate=0.25, pairs=4), str(folders["llama"])
+    settings, model = RewardSettings(steps=6, learning_rate=1e-3, validate=0.25, pairs=4), str(folders["llama"])
 
     class Late(Interrupt):
         looks = 0
@@ -207,7 +217,7 @@ def test_an_interrupt_after_the_last_look_at_it_is_saved_too(folders, tmp_path, 
 
 
 def test_one_whose_save_is_damaged_is_refused(folders, tmp_path):
-    settings, model = Settings(steps=3, learning_rate=1e-3, validate=0.0, pairs=4), str(folders["llama"])
+    settings, model = RewardSettings(steps=3, learning_rate=1e-3, validate=0.0, pairs=4), str(folders["llama"])
     assert train_reward_model(toy(), model, tmp_path / "out", settings, interrupted_at(0)) is None
     (saved,) = unfinished_folder(tmp_path / "out").glob("step-*/progress.json")
     saved.write_text('{"losses": [0.5, "x"], "before": 1}')

@@ -51,7 +51,7 @@ def test_on_a_cpu_prompts_are_read_whole(folders):
 
 
 def test_on_a_card(folders, monkeypatch):
-    monkeypatch.setattr(made_of.loading, "pick_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(made_of, "pick_device", lambda name: torch.device("cuda"))
     options = Options(VllmConfig(cards=2, colocated=True), memory=5 << 30)
     made = asked(folders["llama"], options, p={"dtype": "bfloat16"})
     assert made.transfer == "ipc"

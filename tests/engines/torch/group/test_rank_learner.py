@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from cadre.engines.torch import TrainingSettings
-from cadre.engines.torch.learning.policy_optimiser import PATIENCE
+from cadre.engines.torch.trainer import PATIENCE
 from cadre.engines.vllm.published import tensors_of
 from cadre.errors import DivergedError
 from cadre.settings import LearnerConfig, LoraConfig, LossConfig

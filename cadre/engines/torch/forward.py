@@ -1,0 +1,241 @@
+"""Run training sequences through a model in micro-batches: log-probabilities, entropies and value-head outputs.
+
+If the model is divided among the ranks of a group, each rank runs its part of the sequences, in as many forwards as the
+others: a forward and a backward are work of all ranks together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from cadre.engines.context import steady
+from cadre.engines.torch import vision
+from cadre.engines.torch.logprobs import LogprobQuery, compute_token_logprobs, project
+from cadre.engines.torch.lora import segments
+from cadre.engines.torch.model import LoadedModel, autocast
+from cadre.engines.torch.prefix_tree import checkpoint_layers, choose_packing, compute_states
+from cadre.engines.torch.ranks import Ranks
+from cadre.engines.torch.trials import choose_learning_form
+from cadre.errors import DivergedError, EngineError
+from cadre.learn.batch import Batch, collate
+from cadre.learn.deal import deal
+from cadre.learn.microbatches import MicroBatch, idle, microbatches
+from cadre.learn.repeatable import take
+from cadre.learn.value_heads import ValueHeads
+from cadre.settings import LearnerConfig
+from cadre.types import TrainingSequence
+
+SINGLE_RANK = Ranks()
+
+
+class Scores(NamedTuple):
+    """Outputs of a forward over a batch of B sequences of T tokens.
+
+    logprobs  float32 [B, T], of the tokens at the temperatures that they were sampled at; 0 outside the mask
+    entropy   float32 [B, T], 0 outside the mask
+    values    float32 [N], one for each of the batch's value targets; empty without heads
+    """
+
+    logprobs: Tensor
+    entropy: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How a forward computes: its `dtype`, and FlexAttention for prefix trees if `flex`.
+
+    Entropies are those of the `entropy_tokens` likeliest tokens and carry a gradient; with 0 they are those of all
+    tokens, without one.
+    """
+
+    dtype: torch.dtype = torch.float32
+    flex: bool = False
+    entropy_tokens: int = 0
+
+
+class Scorer(nn.Module):
+    """A model and all that is read off its hidden states, as one forward: the root that FSDP divides among ranks.
+
+    With `always_project` every weight has a gradient after a backward pass, if of zeros, as ranks wait for one another.
+    """
+
+    def __init__(self, model: Any, always_project: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self._always_project = always_project
+
+    def forward(self, batch: Batch, precision: Precision, heads: ValueHeads | None = None) -> Scores:
+        """Return log-probabilities and entropies of the masked tokens, and values of the targets.
+
+        Only masked positions go through the vocabulary projection.
+        """
+        sequences, positions = batch.mask.nonzero(as_tuple=True)
+        with autocast(self.model, precision.dtype):
+            states, indices = compute_states(self.model, batch, precision.flex)
+            # The token at a position is predicted by the state before it.
+            before = indices[sequences, positions - 1]
+            query = LogprobQuery.make(before, batch.temperature[sequences], batch.token_ids[sequences, positions])
+            logprobs, entropy = compute_token_logprobs(self.model, states, query, precision.entropy_tokens)
+            blank = torch.zeros(batch.mask.shape, device=states.device)
+            if self._always_project and not bool(batch.mask.any()):
+                blank = blank + 0.0 * project(self.model, states[:1]).float().sum()
+        targets = batch.targets
+        value_states = indices[targets.sequences, targets.positions]
+        return Scores(
+            logprobs=blank.index_put((sequences, positions), logprobs),
+            entropy=blank.index_put((sequences, positions), entropy),
+            values=heads(take(states, value_states), targets.heads) if heads else blank.new_zeros(0),
+        )
+
+
+class MicroBatchRunner:
+    """Runs the sequences of one model's policies in micro-batches. Lives with the learner, in the engine's thread.
+
+    `precision` is that of the forward; `learners` are the settings of the policies that share the model, which must
+    agree on one packing. Raises EngineError if they do not, or the model cannot be packed so.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        precision: torch.dtype,
+        heads: ValueHeads,
+        learners: Sequence[LearnerConfig],
+        ranks: Ranks = SINGLE_RANK,
+    ) -> None:
+        self.model = loaded.model
+        self.heads = heads
+        self.ranks = ranks
+        self.scorer = Scorer(loaded.model, always_project=ranks.size > 1)
+        self._adapters, self._pictures = loaded.adapters, loaded.pictures
+        self._precision = Precision(precision, any(learner.flex_attention for learner in learners))
+        self._max_length = steady(self.model.config)
+        self._packing = choose_packing(self.model, learners)
+        self._tokens = min((learner.tokens_per_microbatch for learner in learners), default=0)
+        self._checkpointing = any(learner.gradient_checkpointing for learner in learners)
+        if learners and loaded.pictures is None:
+            form = choose_learning_form(loaded, precision, self._packing)
+            self._packing = form.packing
+            # With no room for a second sequence each is run alone.
+            self._tokens *= form.batched
+
+    def split(self, sequences: Sequence[TrainingSequence]) -> list[MicroBatch]:
+        """Return this rank's part of the sequences in micro-batches, those of a policy side by side in each.
+
+        Every rank has as many; those without work for it are idle. Raises EngineError if a sequence is so long that it
+        would change the log-probabilities of others.
+        """
+        if not sequences:  # the same on every rank
+            return []
+        longest = max(sequences, key=lambda sequence: len(sequence.token_ids))
+        if self._max_length is not None and len(longest.token_ids) > self._max_length:
+            raise EngineError(
+                f"Policy {longest.policy!r}: a sequence has {len(longest.token_ids)} tokens, and beyond "
+                f"{self._max_length} the model's rotary angles change for all that is run beside it; expected no "
+                "longer one. Shorten or leave it out."
+            )
+        width = self.model.config.get_text_config().hidden_size
+        if self.ranks.size == 1:
+            return microbatches(sequences, self._tokens, self._packing, width)
+        indices = deal(sequences, self.ranks.size, self._packing, width)[self.ranks.rank]
+        parts = microbatches([sequences[index] for index in indices], self._tokens, self._packing, width)
+        parts = [replace(part, indices=tuple(indices[index] for index in part.indices)) for part in parts]
+        (count,) = self.ranks.max([len(parts)])
+        return parts + [idle(sequences[0].policy)] * (int(count) - len(parts))
+
+    def collate(self, micro: MicroBatch) -> Batch:
+        """Return the sequences of one forward as padded tensors, with their images."""
+        batch = collate(micro.data, self.model.device, micro.tree)
+        if self._pictures is None:
+            return batch
+        rows = [(sequence.token_ids, sequence.images) for sequence in micro.data]
+        return replace(batch, vision=vision.make_inputs(self.model, self._pictures, rows).tensors)
+
+    def use_adapters(self, batch: Batch) -> AbstractContextManager[None]:
+        """Run every sequence with its policy's adapter; the backward pass needs the same context."""
+        if batch.tree is None:
+            return self._adapters.rows(segments(batch.policies))
+        return self._adapters.rows(batch.tree.policies, batch.tree.readers)
+
+    def score(self, batch: Batch, entropy_tokens: int = 0) -> Scores:
+        """Return the outputs of the model and the value heads for a batch."""
+        scores: Scores = self.scorer(batch, replace(self._precision, entropy_tokens=entropy_tokens), self.heads)
+        return scores
+
+    def checkpointing(self) -> AbstractContextManager[None]:
+        """Recompute activations in the backward pass, if a policy's settings ask for it."""
+        return checkpoint_layers(self.model) if self._checkpointing else nullcontext()
+
+    def drop_head_gradient(self) -> None:
+        """Remove the zero gradient of an untied vocabulary projection, which a single rank would not have either."""
+        head = self.model.get_output_embeddings()
+        if head.weight is not self.model.get_input_embeddings().weight:
+            head.weight.grad = None
+
+    def compute_logprobs(self, sequences: Sequence[TrainingSequence], reference: Any = None) -> list[tuple[float, ...]]:
+        """Return the log-probabilities of every sequence's tokens under its policy, 0 outside the mask, in order.
+
+        With `reference`, the scorer of the reference model without adapters: this model's base, or a copy of it.
+        """
+        scorer = reference or self.scorer
+
+        def run(batch: Batch) -> list[list[float]]:
+            with self.use_adapters(batch) if reference is None else self._adapters.rows():
+                logprobs: list[list[float]] = scorer(batch, self._precision).logprobs.tolist()
+            return logprobs
+
+        return self._run_all(sequences, run, [len(sequence.token_ids) for sequence in sequences], scorer)
+
+    def compute_values(self, sequences: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        """Return the outputs of the value heads at every sequence's targets, in order. Raises DivergedError."""
+
+        def run(batch: Batch) -> list[list[float]]:
+            with self.use_adapters(batch):
+                values = self.score(batch).values
+            counts = batch.targets.sequences.bincount(minlength=len(batch.policies)).tolist()
+            return [part.tolist() for part in torch.split(values, counts)]
+
+        sizes = [len(sequence.targets.at) if sequence.targets else 0 for sequence in sequences]
+        values = self._run_all(sequences, run, sizes, self.scorer)
+        for sequence, outputs in zip(sequences, values, strict=True):
+            check_finite(sequence.policy, "values of the critic", outputs)
+        return values
+
+    @torch.no_grad()
+    def _run_all(
+        self,
+        sequences: Sequence[TrainingSequence],
+        run: Callable[[Batch], list[list[float]]],
+        sizes: Sequence[int],
+        scorer: nn.Module,
+    ) -> list[tuple[float, ...]]:
+        """Return the numbers that `run` gives for every sequence, in order: `sizes` of each."""
+        by_index: dict[int, list[float]] = {}
+        for micro in self.split(sequences):
+            by_index |= zip(micro.indices, run(self.collate(micro)), strict=False)
+        if isinstance(scorer, FSDPModule):
+            # Else the gathered weights would serve the next forward too, although they may have changed before it.
+            scorer.reshard()
+        # Sequences of other ranks are zeros here, so that the sum over ranks has everybody's.
+        numbers = [by_index.get(index, [0.0] * size)[:size] for index, size in enumerate(sizes)]
+        totals = iter(self.ranks.sum([number for part in numbers for number in part]))
+        return [tuple(islice(totals, size)) for size in sizes]
+
+
+def check_finite(policy: str, quantity: str, numbers: Iterable[float]) -> None:
+    """Raise DivergedError if a number is NaN or infinite: the model is lost from then on."""
+    if not math.isfinite(sum(numbers)):
+        raise DivergedError(
+            f"Policy {policy!r}: {quantity} are not finite; expected numbers. Its weights have diverged, and the last "
+            "checkpoint is from before that. Go on from there with a lower learner.learning_rate (cadre fork)."
+        )

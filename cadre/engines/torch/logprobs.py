@@ -1,0 +1,249 @@
+"""Token log-probabilities and entropies from hidden states, without a tensor of all tokens times the vocabulary.
+
+A model is run through its root module, whose hooks see the forward as they expect it, but its vocabulary projection
+gets none of the last hidden states. Those are caught, and projected a chunk of distributions at a time; what many
+chunks would keep for the backward pass is computed again there.
+
+Letters: M tokens, S distinct pairs of a state and a temperature, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from cadre.errors import EngineError
+from cadre.learn.repeatable import add_at, sum_at, take
+
+# Scores that are computed at once; each pass over them holds two or three tensors of this size. Smaller ones would be
+# taken from the memory that is kept (see memory.py), where blocks as alike as these leave holes: gigabytes of them.
+CHUNK = 1 << 24
+# Scores whose probabilities are kept for the backward pass (and the scores too if the entropy has a gradient); those
+# beyond are computed again there.
+KEPT = 1 << 27
+ALL_TOKENS = 1 << 62  # more than any vocabulary has
+
+Scaling = Callable[[Tensor, float], Tensor]
+
+
+def _soft_cap(logits: Tensor, cap: float) -> Tensor:
+    return torch.tanh(logits / cap) * cap
+
+
+# Scalings that models apply to their logits, by the option that holds the amount. An option's name does not tell
+# whether it multiplies or divides: Granite divides by logits_scaling, and HyperCLOVA X multiplies.
+SCALE: tuple[Scaling, ...] = (torch.mul, torch.div)
+SCALINGS: dict[str, tuple[Scaling, ...]] = {
+    "final_logit_softcapping": (_soft_cap,),  # Gemma 2
+    "logits_soft_cap": (_soft_cap,),  # RecurrentGemma
+    "output_logit_soft_cap": (_soft_cap,),  # xLSTM
+    "lm_head_multiplier": SCALE,  # Falcon-H1
+    "logit_scale": SCALE,  # Cohere
+    "logits_scaling": SCALE,  # Granite, HyperCLOVA X
+}
+PROBE = 200.0  # logits up to this show a cap of a hundred, and a scale next to 1
+
+
+def compute_last_states(model: Any, **inputs: Any) -> Tensor:
+    """Return the hidden states [B, T, H] that the model's forward passes to its vocabulary projection."""
+    caught: list[Tensor] = []
+
+    def catch(head: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor]:
+        caught.append(arguments[0])
+        return (arguments[0][:, :0],)
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(catch)
+    try:
+        model(**inputs, use_cache=False)
+    finally:
+        handle.remove()
+    return caught[0]
+
+
+def project(model: Any, states: Tensor) -> Tensor:
+    """Return the logits [M, V] of last hidden states [M, H], scaled or capped as the model does."""
+    logits: Tensor = model.get_output_embeddings()(states)
+    if "_logit_scalings" not in vars(model):
+        # Stored on the model, as copies of it and its parts on other ranks need the scalings without a forward.
+        model._logit_scalings = find_logit_scalings(model)
+    for scaling, amount in model._logit_scalings:
+        logits = scaling(logits, amount)
+    return logits
+
+
+@torch.no_grad()
+def find_logit_scalings(model: Any) -> tuple[tuple[Scaling, float], ...]:
+    """Return the scalings that a model's code applies to the logits of its vocabulary projection, with their amounts.
+
+    The projection's output is replaced by a ramp of known logits, and combinations of the options in the model's
+    configuration are compared with what comes out. Raises EngineError if none of them gives the same.
+    """
+
+    def make_ramp(logits: Tensor) -> Tensor:
+        return torch.linspace(-PROBE, PROBE, logits.shape[-1], device=logits.device).expand(logits.shape)
+
+    def replace_output(head: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return make_ramp(output).clone()  # a new tensor, as the model may change it in place
+
+    handle = model.get_output_embeddings().register_forward_hook(replace_output)
+    try:
+        scaled = model(input_ids=torch.arange(8, device=model.device).unsqueeze(0), use_cache=False).logits
+    finally:
+        handle.remove()
+    settings = model.config.get_text_config().to_dict()
+    options: list[list[tuple[Scaling, float] | None]] = [
+        [None, *((scaling, settings[option]) for scaling in scalings)]
+        for option, scalings in SCALINGS.items()
+        if settings.get(option) is not None
+    ]
+    tolerance = 1e-4 if scaled.dtype == torch.float32 else 1e-2
+    for combination in product(*options):
+        scalings = tuple(scaling for scaling in combination if scaling is not None)
+        logits = make_ramp(scaled)
+        for scaling, amount in scalings:
+            logits = scaling(logits, amount)
+        if float((logits - scaled).abs().max()) <= tolerance * float(scaled.abs().max()):
+            return scalings
+    raise EngineError(
+        f"Models of type {model.config.model_type!r} do something to their logits that is not known here; expected "
+        f"nothing, or one of {', '.join(SCALINGS)}. Such a model can be played with frozen: true, and not trained."
+    )
+
+
+@torch.no_grad()
+def check_projection(model: Any) -> None:
+    """Raise EngineError if a model's own logits are not those of `project`."""
+    ids = torch.arange(8, device=model.device).unsqueeze(0)  # several, as the embedding of padding may be 0
+    logits = model(input_ids=ids, use_cache=False).logits[0]
+    difference = project(model, compute_last_states(model, input_ids=ids)[0]) - logits
+    # One product may differ by this much between two shapes.
+    tolerance = 0.02 if logits.dtype == torch.bfloat16 else 1e-3
+    if float(difference.abs().max()) > tolerance * float(logits.abs().max()):
+        raise EngineError(
+            f"Models of type {model.config.model_type!r} take their logits from more than their vocabulary projection; "
+            "expected it alone. Such a model can be played with frozen: true, and not trained."
+        )
+
+
+@dataclass(frozen=True)
+class LogprobQuery:
+    """M tokens whose log-probabilities are read, sorted by the distribution that they are read in.
+
+    states          int64 [S], the hidden state that each distribution follows
+    temperatures    float [S]
+    rows            int64 [M], the distribution of each token
+    tokens          int64 [M]
+    order           int64 [M], the index of each token before sorting
+    """
+
+    states: Tensor
+    temperatures: Tensor
+    rows: Tensor
+    tokens: Tensor
+    order: Tensor
+
+    @staticmethod
+    def make(states: Tensor, temperatures: Tensor, tokens: Tensor) -> LogprobQuery:
+        """Return the query of M tokens, each read after a state (by its index) at a temperature; all [M]."""
+        kinds, kind = torch.unique(temperatures, return_inverse=True)
+        distinct, rows = torch.unique(states * len(kinds) + kind, return_inverse=True)
+        order = rows.argsort(stable=True)
+        count = max(1, len(kinds))
+        return LogprobQuery(distinct // count, kinds[distinct % count], rows[order], tokens[order], order)
+
+    def chunks(self, size: int) -> Iterator[LogprobQuery]:
+        """Yield parts of at most `size` distributions, numbered from 0 in each."""
+        for start in range(0, len(self.states), size):
+            bounds = torch.tensor([start, start + size], device=self.states.device)
+            first, last = torch.searchsorted(self.rows, bounds).tolist()
+            yield LogprobQuery(
+                states=self.states[start : start + size],
+                temperatures=self.temperatures[start : start + size],
+                rows=self.rows[first:last] - start,
+                tokens=self.tokens[first:last],
+                order=self.order[first:last],
+            )
+
+
+def compute_token_logprobs(
+    model: Any, states: Tensor, query: LogprobQuery, entropy_tokens: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities and entropies float32 [M] in the order before sorting; `states` [N, H].
+
+    Entropies are those of the `entropy_tokens` likeliest tokens and carry a gradient; with 0 they are those of all
+    tokens, without one.
+    """
+    vocabulary = model.config.get_text_config().vocab_size
+    size = max(1, CHUNK // vocabulary)
+    parts = []
+    for number, chunk in enumerate(query.chunks(size), 1):
+        arguments = (model, take(states, chunk.states), chunk, entropy_tokens)
+        is_kept = number * size * vocabulary <= KEPT
+        parts.append(
+            _compute_chunk(*arguments) if is_kept else checkpoint(_compute_chunk, *arguments, use_reentrant=False)
+        )
+    blank = torch.zeros(len(query.tokens), device=states.device)
+    if not parts:
+        return blank, blank
+    logprobs, entropy = (torch.cat(part) for part in zip(*parts, strict=True))
+    return blank.index_put((query.order,), logprobs), blank.index_put((query.order,), entropy)
+
+
+def _compute_chunk(model: Any, states: Tensor, chunk: LogprobQuery, entropy_tokens: int) -> tuple[Tensor, Tensor]:
+    scores = project(model, states).float()
+    if not bool((chunk.temperatures == 1.0).all()):
+        scores = scores / chunk.temperatures.unsqueeze(1)
+    all_tokens = entropy_tokens >= scores.shape[1]
+    logprobs, entropy = SelectedLogprobs.apply(scores, chunk.rows, chunk.tokens, all_tokens)  # type: ignore[no-untyped-call]
+    if entropy_tokens and not all_tokens:
+        entropy = compute_top_entropy(scores, entropy_tokens)
+    return logprobs, take(entropy, chunk.rows)
+
+
+def compute_top_entropy(scores: Tensor, tokens: int) -> Tensor:
+    """Return the entropy [S] of the `tokens` likeliest tokens under scores [S, V], their probabilities renormalised.
+
+    A bonus for the entropy of a whole vocabulary goes mostly to tokens that mean nothing (arXiv 2509.03493).
+    """
+    logprobs = scores.topk(tokens, dim=-1).values.log_softmax(dim=-1)
+    return -torch.linalg.vecdot(logprobs.exp(), logprobs)
+
+
+class SelectedLogprobs(torch.autograd.Function):
+    """Log-probabilities [M] of `tokens` in the distributions `rows` of scores [S, V], and the entropies [S].
+
+    One tensor of probabilities serves both and the backward pass: the gradient of a log-probability in the scores is
+    one-hot(token) - p, that of an entropy is -p (log p + H), computed only with `entropy_gradient`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Tensor, rows: Tensor, tokens: Tensor, entropy_gradient: bool
+    ) -> tuple[Tensor, Tensor]:
+        probabilities = scores.softmax(dim=-1)
+        # log Z = highest - log p(likeliest); logsumexp would hold one more tensor of this size.
+        highest, likeliest = scores.max(dim=-1)
+        log_z = highest - probabilities.gather(1, likeliest.unsqueeze(1)).squeeze(1).log()
+        entropy = log_z - torch.linalg.vecdot(probabilities, scores)
+        ctx.save_for_backward(probabilities, rows, tokens, log_z, entropy, *([scores] if entropy_gradient else []))
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
+        return scores[rows, tokens] - log_z[rows], entropy
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        probabilities, rows, tokens, log_z, entropy, *saved_scores = ctx.saved_tensors
+        logprobs_gradient, entropy_gradient = gradients
+        scores_gradient = probabilities * -sum_at(rows, logprobs_gradient, len(log_z)).unsqueeze(1)
+        for scores in saved_scores:
+            # log p + H = scores - (log Z - H)
+            logs = scores - (log_z - entropy).unsqueeze(1)
+            scores_gradient.addcmul_(probabilities.mul(logs), entropy_gradient.unsqueeze(1), value=-1.0)
+        add_at(scores_gradient.view(-1), rows * scores_gradient.shape[1] + tokens, logprobs_gradient)
+        return scores_gradient, None, None, None

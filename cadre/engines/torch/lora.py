@@ -1,0 +1,180 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685) of several policies on one frozen base, in one forward and backward.
+
+The rows of a batch are ordered by policy. Every adapted linear layer adds to each segment of rows the output of that
+policy's adapter, and nothing to the rows of a policy without one. The base is held once and never written: adapters are
+forward hooks, so its own parameters, names and files are as if they were not there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cadre import random_keys
+from cadre.engines import host_memory
+from cadre.errors import EngineError
+from cadre.file_limits import size_of
+from cadre.settings import LoraConfig
+
+Segments = Sequence[tuple[str, int]]  # a policy, and how many consecutive rows belong to it
+
+
+def segments(policies: Sequence[str]) -> Segments:
+    """Return run lengths: `("a", "a", "b")` gives `[("a", 2), ("b", 1)]`."""
+    return [(policy, len(list(rows))) for policy, rows in groupby(policies)]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One layer's adapter: `down` [rank, inputs] and `up` [outputs, rank], float32; adds `scale * up @ down`."""
+
+    down: nn.Parameter
+    up: nn.Parameter
+    scale: float
+
+    @classmethod
+    def initialise(cls, linear: nn.Linear, config: LoraConfig, key: tuple[int, str, str]) -> Pair:
+        """Return PEFT's initial values: `down` uniform within 1 / sqrt(inputs), `up` zero, so that training starts at
+        the base.
+
+        The random key is seed, policy and layer name: the draw does not depend on which other adapters exist.
+        """
+        generator = torch.Generator().manual_seed(random_keys.key("lora", *key))
+        bound = 1.0 / math.sqrt(linear.in_features)
+        down = torch.empty(config.rank, linear.in_features).uniform_(-bound, bound, generator=generator)
+        up = torch.zeros(linear.out_features, config.rank)
+        device = linear.weight.device
+        return Pair(nn.Parameter(down.to(device)), nn.Parameter(up.to(device)), config.alpha / config.rank)
+
+    def delta(self, inputs: Tensor) -> Tensor:
+        """Return what the adapter adds to the layer's output, computed in the precision of `inputs`."""
+        hidden = nn.functional.linear(inputs, self.down.to(inputs.dtype)) * self.scale
+        return nn.functional.linear(hidden, self.up.to(inputs.dtype))
+
+    def weight(self) -> Tensor:
+        """Return the change of the layer's weight [outputs, inputs]."""
+        return self.scale * (self.up @ self.down)
+
+
+class Adapters:
+    """All adapters on one model, by policy; empty for a model whose own weights are trained. Lives with its model.
+
+    `pairs[policy][module]` is the adapter of one layer. A batch must be run within `rows`.
+    """
+
+    def __init__(self, model: Any, configs: Mapping[str, LoraConfig], seed: int) -> None:
+        self.configs = dict(configs)
+        self.pairs: dict[str, dict[str, Pair]] = {}
+        self._segments: Segments = ()
+        self._narrowed_segments: Segments = ()
+        for policy, config in configs.items():
+            layers = targeted_layers(model, config, policy)
+            # Checked before anything is allocated: the system would kill the process without a message.
+            needed = 4 * config.rank * sum(linear.in_features + linear.out_features for linear in layers.values())
+            available = host_memory.total()
+            if needed > available:
+                raise EngineError(
+                    f"team.policies.{policy}.lora.rank: got {config.rank:,}, with which the adapter takes "
+                    f"{size_of(needed)}, and this machine has {size_of(available)} of memory; expected a rank such as "
+                    "16. Lower it."
+                )
+            self.pairs[policy] = {
+                name: Pair.initialise(linear, config, (seed, policy, name)) for name, linear in layers.items()
+            }
+        for name in {name: None for pairs in self.pairs.values() for name in pairs}:
+            model.get_submodule(name).register_forward_hook(self._make_hook(name))
+
+    def parameters(self, policy: str) -> dict[str, nn.Parameter]:
+        """Return the trained weights of one policy, under PEFT's names without their prefix."""
+        pairs = self.pairs[policy].items()
+        downs = {f"{name}.lora_A.weight": pair.down for name, pair in pairs}
+        return downs | {f"{name}.lora_B.weight": pair.up for name, pair in pairs}
+
+    @contextmanager
+    def rows(self, segments: Segments = (), narrowed: Segments = ()) -> Iterator[None]:
+        """Assign the rows of every batch that is run within it to policies, as `segments` lists them.
+
+        A layer that continues with some of the rows (`prefix_tree.narrow_last_layer`) has them as `narrowed` lists
+        them; it is recognised by the number of rows. A backward pass that recomputes activations needs the same context
+        as its forward.
+        """
+        previous = self._segments, self._narrowed_segments
+        self._segments, self._narrowed_segments = segments, narrowed
+        try:
+            yield
+        finally:
+            self._segments, self._narrowed_segments = previous
+
+    def _make_hook(self, name: str) -> Any:
+        def add_adapters(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            inputs = arguments[0]
+            narrowed_rows = sum(count for _, count in self._narrowed_segments)
+            is_narrowed = bool(self._narrowed_segments) and inputs.shape[0] == narrowed_rows
+            rows = self._narrowed_segments if is_narrowed else self._segments
+            sizes = [count for _, count in rows]
+            pairs = [self.pairs.get(policy, {}).get(name) for policy, _ in rows]
+            if not any(pairs):
+                return output
+            if sum(sizes) != inputs.shape[0]:
+                raise EngineError(
+                    f"Layer {name!r} got {inputs.shape[0]} rows of {sum(sizes)} in the batch, so its adapters cannot "
+                    "tell whose they are; such layers (of experts, say) take no adapter. Leave it out of lora.targets."
+                )
+            split = zip(pairs, torch.split(inputs, sizes), torch.split(output, sizes), strict=True)
+            # Split and concatenate, as writing into slices would cost the backward a full-size copy a segment.
+            parts = [plain if pair is None else plain + pair.delta(part).to(plain.dtype) for pair, part, plain in split]
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+        return add_adapters
+
+
+def linear_layers(model: Any) -> dict[str, nn.Linear]:
+    """Return the linear layers that may take an adapter, by name.
+
+    Left out are the vocabulary projection and the image encoder, whose rows are not those of the batch.
+    """
+    head = model.get_output_embeddings()
+    decoder = set(model.get_decoder().modules()) if model.config.get_text_config() is not model.config else None
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head and (decoder is None or module in decoder)
+    }
+
+
+def targeted_layers(model: Any, config: LoraConfig, policy: str) -> dict[str, nn.Linear]:
+    """Return the layers that `lora.targets` selects, by name: a target matches the end of a name, as in PEFT.
+
+    Raises EngineError if a target is no linear layer, or the model has none.
+    """
+    linears = linear_layers(model)
+    if not linears:
+        others = [module for module in model.modules() if not isinstance(module, nn.Embedding | nn.Linear)]
+        with_matrix = [module for module in others if any(p.dim() > 1 for p in module.parameters(recurse=False))]
+        raise EngineError(
+            f"Policy {policy!r} has a lora, and the model, of type {model.config.model_type!r}, no linear layer to "
+            f"hang it on: got layers of {', '.join(sorted({type(module).__name__ for module in with_matrix}))}; "
+            "expected torch's Linear beside the vocabulary projection. Take another model, or leave lora out, which "
+            "trains the model whole."
+        )
+    if config.targets == "all-linear":
+        return linears
+
+    def matches(name: str, target: str) -> bool:
+        return f".{name}".endswith(f".{target}")
+
+    for target in config.targets:
+        if not any(matches(name, target) for name in linears):
+            names = ", ".join(sorted({name.rpartition(".")[2] for name in linears}))
+            raise EngineError(
+                f"Policy {policy!r}: lora.targets names {target!r}, which is no linear layer of the model (the "
+                f"vocabulary projection takes no adapter). Expected 'all-linear' or some of {names}."
+            )
+    return {name: linear for name, linear in linears.items() if any(matches(name, end) for end in config.targets)}

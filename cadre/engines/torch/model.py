@@ -1,0 +1,447 @@
+"""Load a causal language model and its tokenizer; check that weights, configuration, tokens and torch fit together.
+
+Safetensors only. Python code that ships with a checkpoint runs only if the policy asks for it (`trust_remote_code`).
+Reading from top to bottom: where a model is and on which device it runs, how its weights are loaded, what is checked,
+and the few changes to its forward (attention function, projected positions, autocast) that sampler and learner share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from cadre.engines import chat_template, host_memory, hub
+from cadre.engines import pictures as vision_processors
+from cadre.engines.context import context_of
+from cadre.engines.model_folder import check_folder, estimate_parameters, has_large_numbers, reading
+from cadre.engines.model_text import stops_of
+from cadre.engines.pictures import Pictures
+from cadre.engines.torch import memory, storage
+from cadre.engines.torch.lora import Adapters
+from cadre.errors import EngineError
+from cadre.file_limits import read_json, size_of
+from cadre.learn import tensor_files
+from cadre.plugins import embedded_models
+from cadre.settings import PolicyConfig
+from cadre.settings.vision import VISION_MODELS
+from cadre.types import Message
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# transformers changes torch's defaults for the whole process while it loads a model. Two loads at once, in the threads
+# of two engines, can leave the defaults changed for good and tied weights without data.
+LOADING_LOCK = threading.RLock()
+# Some hundred layers of some hundred experts, each of several linear layers.
+MAX_MODULES = 400_000
+FULL, SLIDING = "full_attention", "sliding_attention"  # transformers' names
+# Keywords that layers pass to their attention function and that change nothing without gradients.
+HARMLESS_KEYWORDS = ("position_ids", "cache_position", "is_causal")
+
+
+@dataclass(frozen=True)
+class LayerAttention:
+    """The attention types of a model's layers, and the window of the sliding ones in tokens."""
+
+    types: frozenset[str]
+    window: int | None
+
+    @classmethod
+    def from_config(cls, config: Any) -> Self:
+        """Read a transformers configuration. Layers of other kinds, such as a state space, are among the types."""
+        window: int | None = getattr(config, "sliding_window", None)
+        types = frozenset(getattr(config, "layer_types", None) or [SLIDING if window else FULL])
+        return cls(types, window if SLIDING in types else None)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with its adapters, tokenizer and chat templates (by policy).
+
+    stops      token ids that end a turn
+    context    tokens of the longest sequence
+    pictures   the image processor of a vision-language model; None for a model of text
+    """
+
+    source: str
+    model: Any
+    adapters: Adapters
+    tokenizer: Any
+    templates: Mapping[str, chat_template.Template]
+    attention: LayerAttention
+    stops: tuple[int, ...]
+    context: int
+    pictures: Pictures | None = None
+
+    def parameters(self, policy: str) -> dict[str, nn.Parameter]:
+        """Return the weights that training the policy changes."""
+        has_adapter = policy in self.adapters.pairs
+        return self.adapters.parameters(policy) if has_adapter else dict(self.model.named_parameters())
+
+
+def locate(name: str | Path) -> str:
+    """Return the folder or hub name that `name` stands for; `seed` and `games` are models in the package.
+
+    Raises EngineError if it looks like a folder and holds no model, before anything heavy is imported or read.
+    """
+    text = str(name)
+    folder = embedded_models().get(text, Path(text))
+    if folder.is_dir():
+        missing = [pattern for pattern in ("config.json", "*.safetensors") if not list(folder.glob(pattern))]
+        if missing:
+            raise EngineError(
+                f"The model {text!r} cannot be loaded: {folder} has no {' and no '.join(missing)}. Expected a Hugging "
+                "Face folder with config.json, a tokenizer and weights as safetensors (pickled weights are not read). "
+                "Save the model there with save_pretrained."
+            )
+        check_folder(text, folder)
+        return str(folder)
+    looks_like_hub = text.count("/") <= 1 and not text.startswith((".", "/", "~")) and text not in embedded_models()
+    if looks_like_hub:
+        return hub.available(text)
+    raise EngineError(
+        f"The model {text!r} was not found: got {folder}, which is not a folder. Expected 'seed', a folder with "
+        "config.json and *.safetensors, or a hub name such as 'Qwen/Qwen3-1.7B'. Check the path."
+    )
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device; `auto` is the GPU if there is one, else the CPU. Raises EngineError for a missing GPU."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return torch.device("cuda" if count else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= count:
+        devices = f"cuda:0 to cuda:{count - 1} and cpu" if count else "cpu alone"
+        raise EngineError(
+            f"device: got {name!r}, and this machine has {devices}; expected one of them, or auto. Fix it."
+        )
+    return device
+
+
+def is_fully_trained(policy: PolicyConfig) -> bool:
+    """Return True if training the policy changes the model's own weights, not an adapter."""
+    return policy.lora is None and not policy.frozen
+
+
+def select_model_class(model_type: str) -> Any:
+    """Return the transformers class for a `model_type` of config.json."""
+    return AutoModelForImageTextToText if model_type in VISION_MODELS else AutoModelForCausalLM
+
+
+def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device, seed: int) -> LoadedModel:
+    """Return the model without gradients, with fresh adapters for LoRA policies, its tokenizer and its templates.
+
+    A model whose own weights are trained is held as float32 masters, a frozen base in the precision of its forward.
+    Raises EngineError if the model cannot be used.
+    """
+    policy = next(iter(policies.values()))
+    dtype = torch.float32 if is_fully_trained(policy) else DTYPES[policy.dtype]
+    disable_progress_bar()  # the command line has a live display of its own
+    tokenizer = load_tokenizer(source, policy)
+    model = load_weights(source, policy, dtype).to(device).requires_grad_(False)
+    with reading(source, "tokenizer"):
+        pictures = vision_processors.of_model(source, tokenizer, policy.trust_remote_code)
+        templates = make_templates(tokenizer, policies, pictures)
+        configured = getattr(model.generation_config, "eos_token_id", None)
+        stops = stops_of(configured, tokenizer, next(iter(templates.values())))
+    check_tokens(source, model, tokenizer, templates, stops)
+
+    loras = {name: policy.lora for name, policy in policies.items() if policy.lora}
+    adapters = Adapters(model, loras, seed)
+    for name, lora in loras.items():
+        if lora.path is not None:
+            storage.load_adapter(adapters.parameters(name), Path(lora.path))
+
+    config = model.config.get_text_config()
+    attention = LayerAttention.from_config(config)
+    if pictures is not None and attention.window is not None:
+        raise EngineError(
+            f"The model {source!r} reads pictures and attends within a window of {attention.window} tokens; expected a "
+            "vision-language model whose layers attend to all before. Choose another one."
+        )
+    context = context_of(config) or 1 << 20
+    return LoadedModel(source, model, adapters, tokenizer, templates, attention, stops, context, pictures)
+
+
+def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype) -> Any:
+    """Return the model alone, on the CPU, in eval mode. Raises EngineError if it cannot be loaded."""
+    check_memory(source, policy, dtype)
+    with reading(source, "model"), LOADING_LOCK, limit_modules(source):
+        check_torch_defaults()
+        check_padding(source, AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code))
+        model, report = select_model_class(hub.model_type(source)).from_pretrained(
+            source,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=policy.trust_remote_code,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below with a clearer message
+        )
+    if mismatched := sorted(report["mismatched_keys"]):
+        name, saved_shape, config_shape = mismatched[0]
+        raise EngineError(
+            f"The weights of {source!r} do not fit its config.json: {name} is {list(saved_shape)} in the file and "
+            f"would be {list(config_shape)} by the configuration, and so are {len(mismatched) - 1} others. Expected "
+            "weights and configuration of one model. Fix the sizes in config.json (vocab_size, hidden_size), or "
+            "download it again."
+        )
+    if missing := sorted(report["missing_keys"]):
+        raise EngineError(
+            f"The model of {source!r} is not whole: of the weights that config.json asks for {len(missing)} are not "
+            f"there ({missing[0]}), and would be drawn at random. Expected weights and configuration of one model. "
+            "Download it again, or fix config.json (tie_word_embeddings, where the vocabulary projection is missing)."
+        )
+    check_weights(source, model, report["unexpected_keys"])
+    # Stock SDPA ignores soft-capped attention scores (Gemma 2), so such a model takes the eager form.
+    if getattr(model.config, "attn_logit_softcapping", None):
+        model.set_attn_implementation("eager")
+    return model.eval()
+
+
+def restore_weights(model: Any, source: str, policy: PolicyConfig) -> None:
+    """Write the weights of a Hugging Face folder into a model of the same architecture, in place.
+
+    The folder may hold shards that the ranks of a group wrote together.
+    """
+    if tensor_files.is_sharded(Path(source)):
+        tensor_files.read(dict(model.named_parameters()), Path(source), "model")
+        return
+    saved = load_weights(source, policy, torch.float32)
+    storage.copy_tensors(dict(saved.named_parameters()), dict(model.named_parameters()))
+
+
+def load_tokenizer(source: str, policy: PolicyConfig) -> Any:
+    """Return the model's tokenizer. Raises EngineError if it cannot be loaded."""
+    with reading(source, "tokenizer"):
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
+
+
+def make_templates(
+    tokenizer: Any, policies: Mapping[str, PolicyConfig], pictures: Pictures | None = None
+) -> dict[str, chat_template.Template]:
+    """Return the chat template of each policy; policies with the same thinking mode share one."""
+    thinking = {name: policy.enable_thinking for name, policy in policies.items()}
+    distinct = dict.fromkeys(thinking.values())
+    templates = {mode: chat_template.Template(tokenizer, mode, pictures) for mode in distinct}
+    return {name: templates[mode] for name, mode in thinking.items()}
+
+
+# Checks. Without them each of these faults shows later, in the middle of a run, or not at all.
+
+
+def check_memory(source: str, policy: PolicyConfig, dtype: torch.dtype) -> None:
+    """Raise EngineError if the weights that config.json describes exceed this machine's memory.
+
+    It runs before anything is allocated, as the system would kill the process without a message.
+    """
+    with reading(source, "configuration"):
+        described = read_json(hub.configuration_file(source))
+    available, _ = memory.total_and_free(torch.device("cpu"))
+    available += host_memory.swap()  # unused weights may lie there, or stay in their files
+    if (device := pick_device(policy.device)).type == "cuda":
+        available = max(available, memory.total_and_free(device)[0])
+    if 2 * dtype.itemsize * estimate_parameters(described) < available and not has_large_numbers(described):
+        return
+    # The estimate is close to the limit: build the model without data and count exactly.
+    with reading(source, "model"), LOADING_LOCK, limit_modules(source), torch.device("meta"):
+        config = AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
+        model = select_model_class(config.model_type).from_config(config, trust_remote_code=policy.trust_remote_code)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    needed = parameters * dtype.itemsize + sum(buffer.nbytes for buffer in model.buffers())
+    if needed > available:
+        raise EngineError(
+            f"The model {source!r} is not loaded: its config.json describes {parameters:,} parameters, which take "
+            f"{size_of(needed)} with buffers, and this machine has {size_of(available)} of memory. Expected a "
+            "model that fits. Choose a smaller one, dtype: bfloat16 for a frozen one, or a larger machine; or fix "
+            "config.json."
+        )
+
+
+@contextmanager
+def limit_modules(source: str) -> Iterator[None]:
+    """Raise EngineError if this thread builds a model of more than MAX_MODULES modules, which would take hours."""
+    thread, count = threading.get_ident(), 0
+
+    def count_module(*_: object) -> None:
+        nonlocal count
+        count += threading.get_ident() == thread
+        if count > MAX_MODULES:
+            raise EngineError(
+                f"The model {source!r} is not built: its config.json describes more than {MAX_MODULES:,} modules; "
+                "expected fewer. Fix the numbers of its layers and experts, or choose another model."
+            )
+
+    handle = register_module_module_registration_hook(count_module)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def check_torch_defaults() -> None:
+    """Raise EngineError if torch's default dtype or device was changed."""
+    with LOADING_LOCK:
+        dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    if dtype != torch.float32 or device.type != "cpu":
+        changed = f"set_default_dtype({dtype})" if dtype != torch.float32 else f"set_default_device({str(device)!r})"
+        raise EngineError(
+            f"torch makes tensors of {dtype} on {device} unless told otherwise, as something in this process, such as "
+            f"the environment's file, has called torch.{changed}; expected torch.float32 on cpu, as log-probabilities "
+            "would differ with it. Remove the call, and name dtype and device where tensors are made."
+        )
+
+
+def check_padding(source: str, config: Any) -> None:
+    """Raise EngineError if the padding token has no embedding. No padding token is fine: it is never attended to."""
+    text = config.get_text_config()
+    padding, rows = getattr(text, "pad_token_id", None), getattr(text, "vocab_size", None)
+    if isinstance(padding, int) and isinstance(rows, int) and padding >= rows:
+        raise EngineError(
+            f"config.json of {source!r} says pad_token_id: {padding}, and vocab_size is {rows}; expected an id below "
+            "that, or none, which is enough here. Remove pad_token_id, or set it to a token of the model."
+        )
+
+
+def check_weights(source: str, model: Any, unexpected: Iterable[str]) -> None:
+    """Raise EngineError if the file has weights that the configuration leaves out; warn about unused other parts."""
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if head is None or getattr(head, "weight", None) is None or getattr(embedding, "weight", None) is None:
+        raise EngineError(
+            f"The model {source!r}, of type {model.config.model_type!r}, shows no embeddings or no vocabulary "
+            "projection (get_input_embeddings, get_output_embeddings); expected a causal language model with both. "
+            "Choose another model."
+        )
+    tied = bool(getattr(model.config.get_text_config(), "tie_word_embeddings", False))
+    if tied and head.weight.shape == embedding.weight.shape and head.weight is not embedding.weight:
+        raise EngineError(
+            f"config.json of {source!r} says tie_word_embeddings: true, but the weights have a vocabulary projection "
+            "that differs from the embeddings; expected one tensor for both. Set tie_word_embeddings to false in "
+            "config.json if the projection belongs to the model, or remove it from the weights."
+        )
+    if head.weight.shape[0] > embedding.weight.shape[0]:
+        raise EngineError(
+            f"The model {source!r} gives logits for {head.weight.shape[0]} tokens and has embeddings for "
+            f"{embedding.weight.shape[0]}: it could sample tokens that it cannot read. Expected no more logits than "
+            "embeddings. Choose another model, or mend its weights."
+        )
+
+    def without_number(name: str) -> str:
+        return re.sub(r"\.\d+\.", ".#.", name)
+
+    # An unused weight of layer 30 has the name of one of layer 3: then the configuration has too few layers.
+    unused = sorted(unexpected)
+    used = {without_number(name) for name in model.state_dict()}
+    if skipped := [name for name in unused if without_number(name) in used]:
+        raise EngineError(
+            f"config.json of {source!r} describes a smaller model than its weights: {len(skipped)} weights would be "
+            f"left out ({skipped[0]}). Expected weights and configuration of one model. Fix num_hidden_layers and its "
+            "like in config.json, or download the model again."
+        )
+    if unused:
+        warnings.warn(
+            f"The model {source!r} is run without {len(unused)} weights of its file that its type has no use for "
+            f"({unused[0]}). Expect another model than its file holds if they are more than a head of another task.",
+            stacklevel=2,
+        )
+
+
+def check_tokens(
+    source: str, model: Any, tokenizer: Any, templates: Mapping[Any, chat_template.Template], stops: tuple[int, ...]
+) -> None:
+    """Raise EngineError if conversations are written in tokens that the model has no embedding for.
+
+    Warns about other tokens of that kind, and about ends of turn that the model can never sample.
+    """
+    rows: int = model.get_input_embeddings().weight.shape[0]
+    without_embedding = {index: token for token, index in tokenizer.get_vocab().items() if index >= rows}
+    written = {tokenizer.bos_token_id} - {None}
+    for template in templates.values() if without_embedding else ():
+        first = (Message("user", "x"),)
+        # A template for single turns may reject an earlier one, and a tokenizer without an unknown token raises a plain
+        # Exception for words that it lacks: such a conversation is not one that the model can have.
+        for conversation in (first, (*first, Message("assistant", "y"), *first)):
+            with contextlib.suppress(Exception):
+                written |= set(template.prompt_ids(conversation, None, stops))
+    if needed := sorted(index for index in written if index >= rows):
+        raise EngineError(
+            f"The tokenizer of {source!r} does not fit its model: {without_embedding.get(needed[0])!r} has id "
+            f"{needed[0]}, and the embeddings have {rows} rows. Expected ids below "
+            "that for all that a conversation is written in. Take the model's own "
+            "tokenizer, or add the tokens to the model with resize_token_embeddings, train them, and save both."
+        )
+    if never := sorted(stop for stop in stops if stop >= rows):
+        warnings.warn(
+            f"No answer of {source!r} can end with the end of turn of id {never[0]}, as the embeddings have {rows} "
+            "rows. Expect answers that go on to sampling.max_tokens, or name another token in generation_config.json.",
+            stacklevel=2,
+        )
+    if without_embedding:
+        warnings.warn(
+            f"The tokenizer of {source!r} has {len(without_embedding)} tokens that the model has no embedding for, of "
+            f"{rows}, such as {next(iter(without_embedding.values()))!r}. Conversations that hold one are refused.",
+            stacklevel=2,
+        )
+
+
+# Changes to a model's forward.
+
+
+@contextmanager
+def project_only(model: Any, sequences: Tensor, positions: Tensor) -> Iterator[None]:
+    """Give the vocabulary projection only `hidden[sequences, positions]`; logits come out as [1, N, V].
+
+    The model's own code continues from there, so that scaled or soft-capped logits stay what the model defines.
+    """
+
+    def pick(head: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (inputs[0][sequences, positions].unsqueeze(0),)
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(pick)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def use_attention(model: Any, name: str) -> Iterator[None]:
+    """Make the model attend by the function that is registered with transformers under this name."""
+    config = model.config.get_text_config()
+    previous = config._attn_implementation
+    config._attn_implementation = name
+    try:
+        yield
+    finally:
+        config._attn_implementation = previous
+
+
+def check_attention_keywords(keywords: Mapping[str, Any]) -> None:
+    """Raise EngineError if a layer passes our attention function something that it would ignore, such as a sink."""
+    unknown = [
+        name
+        for name, value in keywords.items()
+        if name not in HARMLESS_KEYWORDS and (isinstance(value, Tensor) or value)
+    ]
+    if unknown:
+        raise EngineError(
+            f"Layers of the model hand their attention {unknown[0]!r}, of which this form of it knows nothing; "
+            "expected scores of queries and keys, and a window. Leave learner.pack at auto."
+        )
+
+
+def autocast(model: Any, dtype: torch.dtype) -> torch.autocast:
+    """Run the forward in `dtype` on the model's device; off if the weights have that precision already."""
+    weights = next(model.parameters())
+    return torch.autocast(weights.device.type, dtype=torch.bfloat16, enabled=dtype != weights.dtype)

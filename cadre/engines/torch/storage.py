@@ -1,0 +1,113 @@
+"""Policies as files that other tools read: a Hugging Face folder for a model, a PEFT folder for an adapter.
+
+Safetensors and JSON only. Nothing in a folder needs Cadre to be read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from cadre.engines.torch.lora import Pair
+from cadre.errors import EngineError
+from cadre.learn import tensor_files
+from cadre.settings import LoraConfig
+
+PREFIX = "base_model.model."  # PEFT's, before the names of an adapter's weights
+
+
+def save_model(model: Any, tokenizer: Any, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
+    """Write a Hugging Face folder: weights (`state`, or the model's own), configuration, tokenizer, chat template."""
+    model.save_pretrained(folder, state_dict=None if state is None else dict(state))
+    tokenizer.save_pretrained(folder)
+
+
+def save_description(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a Hugging Face folder without its weights, which lie in it as shards."""
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@torch.no_grad()
+def merge_adapter(state: Mapping[str, Tensor], pairs: Mapping[str, Pair]) -> dict[str, Tensor]:
+    """Return the weights of a base with an adapter added to them; the base itself stays as it is."""
+    merged = dict(state)
+    for name, pair in pairs.items():
+        weight = state[f"{name}.weight"]
+        merged[f"{name}.weight"] = (weight.float() + pair.weight().to(weight.device)).to(weight.dtype)
+    return merged
+
+
+def copy_tensors(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+    """Write tensors into those of the same names, in place. Raises EngineError if names or shapes differ."""
+    if {name: value.shape for name, value in source.items()} != {name: value.shape for name, value in target.items()}:
+        raise EngineError(
+            f"The weights do not fit: got {len(source)} tensors, expected {len(target)} of the names and shapes that "
+            "the policy has here. Use the configuration that they were trained with."
+        )
+    with torch.no_grad():
+        for name, weight in target.items():
+            if weight is not source[name]:
+                weight.copy_(source[name])
+
+
+def write_adapter(parameters: Mapping[str, Tensor], config: LoraConfig, base: str, folder: Path) -> None:
+    """Write a PEFT folder: `adapter_model.safetensors` and `adapter_config.json`, without a tokenizer."""
+    weights = {f"{PREFIX}{name}": value for name, value in parameters.items()}
+    _save_tensors(weights, folder / "adapter_model.safetensors", {"format": "pt"})
+    modules = {name.removesuffix(".lora_A.weight") for name in parameters if name.endswith(".lora_A.weight")}
+    adapted = {module.rpartition(".")[2] for module in modules}
+    peft_config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "target_modules": sorted(adapted if config.targets == "all-linear" else config.targets),
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(peft_config, indent=2))
+
+
+def load_adapter(parameters: Mapping[str, nn.Parameter], folder: Path) -> None:
+    """Read the weights of a PEFT folder into an adapter. Raises EngineError if they belong to a different adapter."""
+    saved = tensor_files.read_file(folder / "adapter_model.safetensors")
+    shapes = {f"{PREFIX}{name}": value.shape for name, value in parameters.items()}
+    if {name: value.shape for name, value in saved.items()} != shapes:
+        raise EngineError(
+            f"The adapter in {folder} does not fit: got {len(saved)} weights, expected {len(shapes)} of the rank and "
+            "targets that the policy's lora section says. Use the configuration that it was trained with."
+        )
+    copy_tensors({name.removeprefix(PREFIX): value for name, value in saved.items()}, parameters)
+
+
+def save_heads(parameters: Mapping[str, nn.Parameter], folder: Path) -> None:
+    """Write the weights of a policy's value heads to `heads.safetensors`."""
+    _save_tensors(parameters, folder / "heads.safetensors")
+
+
+def load_heads(parameters: Mapping[str, nn.Parameter], folder: Path) -> None:
+    """Read saved value heads into those of the same names. Raises EngineError if the names differ."""
+    saved = tensor_files.read_file(folder / "heads.safetensors")
+    if set(saved) != set(parameters):
+        raise EngineError(
+            f"The value heads in {folder} do not fit: got {', '.join(sorted(saved))}; expected "
+            f"{', '.join(sorted(parameters))}. Use the configuration that they were trained with."
+        )
+    copy_tensors(saved, parameters)
+
+
+def _save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, path, metadata=metadata)

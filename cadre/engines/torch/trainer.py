@@ -1,0 +1,416 @@
+"""One update: the sequences of all policies of one model through forward, loss and backward, and optimiser steps.
+
+Policies share a forward where they share weights; each has its own loss, clipping, schedule and optimiser state.
+Sequences whose advantages are all zero count in the loss's denominators but are not run: they have no gradient.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from cadre import random_keys
+from cadre.engines.torch.forward import MicroBatchRunner, Scores, check_finite
+from cadre.engines.torch.logprobs import ALL_TOKENS
+from cadre.engines.torch.model import LoadedModel
+from cadre.engines.torch.ranks import Ranks
+from cadre.errors import ContractError, DivergedError
+from cadre.files import to_json
+from cadre.learn.aggregation import AGGREGATES, Aggregate, Denominators, trained_tokens
+from cadre.learn.batch import Batch, has_gradient, minibatches
+from cadre.learn.loss import Tokens, annealed, policy_loss
+from cadre.learn.optimiser import Optimiser
+from cadre.learn.token_notes import TokenNotes
+from cadre.learn.value_heads import ValueHeads, value_loss
+from cadre.settings import CriticConfig, LearnerConfig, LossConfig
+from cadre.settings.critic import learner_of_heads
+from cadre.settings.user_code import load_function
+from cadre.team import Metrics
+from cadre.types import TrainingSequence
+
+# Optimiser steps in a row that may be skipped before training has diverged.
+PATIENCE = 3
+# The loss's sums over tokens, and the names of their means in the logs.
+TOKEN_MEANS = {
+    "entropy": "entropy",
+    "kl3": "kl_to_sampler",
+    "kl1": "kl_to_sampler_k1",
+    "kl_reference": "kl_to_reference",
+    "clipped": "clip_share",
+    "corrected": "correction_share",
+    "ratio": "ratio",
+}
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How the policies of one engine learn.
+
+    learners        the optimiser settings of each policy that is trained
+    loss            the same for all of them
+    total_steps     updates of the whole run, over which schedules fall
+    heads           names of the value heads that a policy has
+    critic          how value heads learn
+    diverged_folder where the worst sequence is saved if training diverges; a temporary folder if None
+    notes           collects log-probabilities and entropies of single tokens
+    """
+
+    learners: Mapping[str, LearnerConfig]
+    loss: LossConfig = field(default_factory=LossConfig)
+    total_steps: int = 100
+    heads: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    critic: CriticConfig = field(default_factory=CriticConfig)
+    diverged_folder: Path | None = None
+    notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))
+
+
+class PolicyOptimiser:
+    """The optimiser of a policy, and that of its value heads if it has some. Lives as long as the policy is trained."""
+
+    def __init__(self, loaded: LoadedModel, heads: ValueHeads, settings: TrainingSettings, policy: str) -> None:
+        learner, steps = settings.learners[policy], settings.total_steps
+        self.weights = Optimiser(loaded.parameters(policy), learner, steps)
+        self.heads: Optimiser | None = None
+        if policy in settings.heads:
+            config = learner_of_heads(learner, settings.critic.learner)
+            self.heads = Optimiser(heads.parameters(policy), config, steps)
+
+    @property
+    def updates(self) -> int:
+        """Finished updates: the version of the policy."""
+        return self.weights.updates
+
+    @property
+    def has_diverged(self) -> bool:
+        """True once PATIENCE steps in a row were skipped."""
+        return self.weights.skips >= PATIENCE
+
+    def sum_gradients(self, ranks: Ranks) -> None:
+        """Sum the gradients of weights that every rank holds whole; FSDP sums those of its shards."""
+        optimisers = [self.weights] if self.heads is None else [self.weights, self.heads]
+        weights = [weight for optimiser in optimisers for weight in optimiser.parameters]
+        ranks.sum_gradients(weight for weight in weights if not isinstance(weight, DTensor))
+
+    def step(self, loss: float) -> float:
+        """Step the policy and its heads; return the norm of the policy's gradient."""
+        if self.heads is not None:
+            self.heads.step(loss)
+        return self.weights.step(loss)
+
+    def finish_update(self) -> None:
+        """Count an update, by which schedules go."""
+        self.weights.updates += 1
+        if self.heads is not None:
+            self.heads.updates += 1
+
+    def save(self, folder: Path) -> None:
+        """Write `folder/optimiser`, and `folder/heads` for the optimiser of the heads."""
+        self.weights.save(folder / "optimiser")
+        if self.heads is not None:
+            self.heads.save(folder / "heads")
+
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote; heads that were not trained before stay as they are."""
+        self.weights.load(folder / "optimiser")
+        if self.heads is not None and (folder / "heads").is_dir():
+            self.heads.load(folder / "heads")
+
+
+@dataclass
+class UpdateMetrics:
+    """Sums of one policy's update so far; lives as long as the update.
+
+    Losses are sums over its minibatches, `sums` those over its tokens. `logprob_diffs` has by role the sum of
+    |learner's - sampler's log-probability| and the number of tokens.
+    """
+
+    loss: float = 0.0
+    value_loss: float = 0.0
+    tokens: int = 0
+    values: int = 0
+    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    max_logprob_diff: float = 0.0
+    logprob_diffs: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
+    norms: list[float] = field(default_factory=list)
+
+    def add_tokens(self, loss: float, tokens: int, sums: Mapping[str, Tensor]) -> None:
+        """Add the loss of some tokens of one forward, and their `cadre.learn.loss.token_metrics`."""
+        self.loss += loss
+        self.tokens += tokens
+        self.max_logprob_diff = max(self.max_logprob_diff, float(sums["gap_max"]))
+        for name in TOKEN_MEANS:
+            self.sums[name] += float(sums[name])
+
+    def add_logprob_diff(self, role: str, total: float, tokens: int) -> None:
+        """Add |learner's - sampler's log-probability|, summed over tokens of a role.
+
+        Only those of the first optimiser step count, as the sampler never had the weights of later ones.
+        """
+        if not self.norms:
+            self.logprob_diffs[role][0] += total
+            self.logprob_diffs[role][1] += tokens
+
+    def add_values(self, loss: float, count: int) -> None:
+        """Add the loss of some values of one forward."""
+        self.value_loss += loss
+        self.values += count
+
+    def over_ranks(self, ranks: Ranks, roles: Sequence[str]) -> UpdateMetrics:
+        """Return those of all ranks together, which have sequences of these roles; every rank has the same norms."""
+        counts = (self.loss, self.value_loss, self.tokens, self.values)
+        loss, value_loss, tokens, values, *sums = ranks.sum([*counts, *(self.sums[name] for name in TOKEN_MEANS)])
+        (max_logprob_diff,) = ranks.max([self.max_logprob_diff])
+        by_name = defaultdict(float, zip(TOKEN_MEANS, sums, strict=True))
+        diffs = {role: ranks.sum(self.logprob_diffs[role]) for role in roles}
+        return UpdateMetrics(loss, value_loss, int(tokens), int(values), by_name, max_logprob_diff, diffs, self.norms)
+
+    def means(self) -> dict[str, float]:
+        """Return means per token and per minibatch, without those that are undefined because nothing was run."""
+        minibatches = len(self.norms)
+        means = {"loss": self.loss / max(1, minibatches)}
+        if self.values:
+            means |= {"value_loss": self.value_loss / minibatches}
+        if self.tokens:
+            means |= {name: self.sums[summed] / self.tokens for summed, name in TOKEN_MEANS.items()}
+            means |= {"logprob_gap_max": self.max_logprob_diff}
+        means |= {f"mismatch/{role}": total / tokens for role, (total, tokens) in self.logprob_diffs.items() if tokens}
+        if self.norms:
+            means |= {"grad_norm": sum(self.norms) / minibatches}
+        return means
+
+
+class Trainer:
+    """Updates the policies of one model, by their `optimisers`. Owned by the learner; runs in the engine's thread.
+
+    `seed` keys the order of the sequences in every epoch.
+    """
+
+    def __init__(
+        self,
+        runner: MicroBatchRunner,
+        optimisers: Mapping[str, PolicyOptimiser],
+        settings: TrainingSettings,
+        seed: int,
+    ) -> None:
+        self._runner = runner
+        self._optimisers = optimisers
+        self._settings = settings
+        self._loss = settings.loss
+        self._entropy_tokens = (settings.loss.entropy_tokens or ALL_TOKENS) if settings.loss.entropy else 0
+        self._aggregate = load_aggregate(settings.loss.aggregate)
+        self._seed = seed
+
+    def update(self, sequences: Sequence[TrainingSequence]) -> dict[str, Metrics]:
+        """Train every policy that has sequences, and return metrics by policy. Raises DivergedError.
+
+        An update without sequences counts too: schedules go by the steps of the training.
+        """
+        started = time.perf_counter()
+        by_policy = {name: [each for each in sequences if each.policy == name] for name in self._optimisers}
+        by_policy = {name: self._add_old_logprobs(part) for name, part in by_policy.items() if part}
+        weights = {name: self._optimisers[name].weights for name in by_policy}
+        steps_before = {name: (optimiser.applied, optimiser.skipped) for name, optimiser in weights.items()}
+        metrics = {name: UpdateMetrics() for name in by_policy}
+
+        # Optimiser steps. The n-th minibatches of all policies go through the model together.
+        schedules = {name: self._make_minibatches(name, part) for name, part in by_policy.items()}
+        with self._runner.checkpointing():
+            for parts in zip_longest(*schedules.values(), fillvalue=()):
+                step = dict(zip(schedules, parts, strict=True))
+                run = [each for part in step.values() for each in part if has_gradient(each, self._loss)]
+                denominators = {name: Denominators.of(part, self._loss.divisor) for name, part in step.items()}
+                losses = self._backward(run, denominators, metrics)
+                for name, loss in losses.items():
+                    metrics[name].norms.append(self._optimisers[name].step(loss))
+                    if self._optimisers[name].has_diverged:
+                        raise self._save_worst(name, step[name])
+
+        # A step that was too long shows in the next forward, and in no gradient before: run each changed policy, and
+        # its critic, on its shortest sequence.
+        changed = [part for name, part in by_policy.items() if weights[name].applied > steps_before[name][0]]
+        shortest = [min(part, key=lambda each: (each.targets is None, len(each.token_ids))) for part in changed]
+        logprobs = self._runner.compute_logprobs(shortest) if shortest else []
+        for sequence, numbers in zip(shortest, logprobs, strict=True):
+            check_finite(sequence.policy, "log-probabilities after the update", numbers)
+        if with_values := [sequence for sequence in shortest if sequence.targets]:
+            self._runner.compute_values(with_values)
+
+        # Report.
+        seconds = time.perf_counter() - started
+        reports: dict[str, Metrics] = {}
+        for name, part in by_policy.items():
+            roles = sorted({sequence.role for sequence in part})
+            means = metrics[name].over_ranks(self._runner.ranks, roles).means()
+            if not any(sequence.reference for sequence in part):
+                means.pop("kl_to_reference", None)
+            tokens, updates = trained_tokens(part), weights[name].applied - steps_before[name][0]
+            reports[name] = means | {
+                "learning_rate": weights[name].rate,
+                "updates": updates,
+                "skipped": weights[name].skipped - steps_before[name][1],
+                "sequences": len(part),
+                "trained_tokens": tokens,
+                "tokens_per_s": tokens / seconds if updates else math.nan,  # nothing was computed that could be timed
+            }
+        for optimiser in self._optimisers.values():
+            optimiser.finish_update()
+        return reports
+
+    def _add_old_logprobs(self, sequences: list[TrainingSequence]) -> list[TrainingSequence]:
+        """Return the sequences with log-probabilities at the start of the update, if a correction needs them."""
+        if self._loss.correction == "none":
+            return sequences
+        run = [index for index, sequence in enumerate(sequences) if has_gradient(sequence, self._loss)]
+        old = self._runner.compute_logprobs([sequences[index] for index in run])
+        completed = list(sequences)
+        for index, logprobs in zip(run, old, strict=True):
+            completed[index] = replace(sequences[index], old=logprobs)
+        return completed
+
+    def _make_minibatches(self, policy: str, sequences: Sequence[TrainingSequence]) -> list[Sequence[TrainingSequence]]:
+        """Return the minibatches of all epochs, in order; none if nothing would move the weights."""
+        optimiser = self._optimisers[policy].weights
+        if not any(has_gradient(sequence, self._loss) for sequence in sequences):
+            return []
+        orders = (
+            random_keys.generator(self._seed, "minibatches", policy, optimiser.updates, epoch)
+            for epoch in range(optimiser.config.epochs)
+        )
+        return [part for order in orders for part in minibatches(sequences, optimiser.config.minibatches, order)]
+
+    def _backward(
+        self,
+        sequences: Sequence[TrainingSequence],
+        denominators: Mapping[str, Denominators],
+        metrics: Mapping[str, UpdateMetrics],
+    ) -> dict[str, float]:
+        """Add the gradients of the sequences to the weights, and return the losses by policy.
+
+        No policy's loss reaches another's weights. A sequence's weight in the loss is its part of the policy's
+        `denominators`, which count the whole minibatch however it is cut. In a group every rank is given all sequences,
+        runs its part, and gets the sum of all ranks' gradients and losses; `metrics` get the rank's own part.
+        """
+        runner, notes = self._runner, self._settings.notes
+        losses = dict.fromkeys((sequence.policy for sequence in sequences), 0.0)
+        for micro in runner.split(sequences):
+            batch = runner.collate(micro)
+            with runner.use_adapters(batch):
+                scores = runner.score(batch, self._entropy_tokens)
+                for row, sequence in enumerate(micro.data):
+                    if notes.wants(sequence):
+                        notes.add(sequence, scores.logprobs[row].tolist(), scores.entropy[row].tolist())
+                total = scores.logprobs.new_zeros(())
+                for policy in dict.fromkeys(batch.policies):
+                    loss = self._compute_loss(policy, batch, scores, denominators[policy], metrics[policy])
+                    losses[policy] += float(loss.detach())
+                    total = total + loss
+                if total.requires_grad:
+                    torch.autograd.backward(total)
+        if not any(any(sequence.mask) for sequence in sequences):
+            runner.drop_head_gradient()
+        totals = runner.ranks.sum(list(losses.values()))
+        for name in losses:
+            self._optimisers[name].sum_gradients(runner.ranks)
+        return dict(zip(losses, totals, strict=True))
+
+    def _compute_loss(
+        self, policy: str, batch: Batch, scores: Scores, denominators: Denominators, metrics: UpdateMetrics
+    ) -> Tensor:
+        """Return the loss of a policy's tokens and of its value heads in one forward."""
+        # Tokens of all sequences, [B, T], with the policy's own in the mask.
+        is_own = torch.tensor([name == policy for name in batch.policies], device=batch.mask.device)
+        tokens = Tokens(
+            logprobs=scores.logprobs,
+            old=batch.old,
+            rollout_logprobs=batch.rollout_logprobs,
+            advantages=batch.advantages,
+            mask=batch.mask & is_own.unsqueeze(1),
+            entropy=scores.entropy,
+            reference=batch.reference,
+        )
+        token_weights = [
+            self._aggregate(length, denominators) if name == policy else 0.0
+            for name, length in zip(batch.policies, batch.lengths, strict=True)
+        ]
+        optimiser = self._optimisers[policy].weights
+        loss_config = annealed(self._loss, optimiser.updates / optimiser.total)
+        token_loss, sums = policy_loss(tokens, torch.tensor(token_weights, device=batch.mask.device), loss_config)
+        metrics.add_tokens(float(token_loss.detach()), int(tokens.mask.sum()), sums)
+
+        # Learner against sampler, by role.
+        diffs = torch.where(tokens.mask, tokens.logprobs.detach() - tokens.rollout_logprobs, 0.0).abs().sum(dim=1)
+        counts = tokens.mask.sum(dim=1)
+        for role in dict.fromkeys(batch.roles):
+            rows = torch.tensor([name == role for name in batch.roles], device=diffs.device)
+            metrics.add_logprob_diff(role, float(diffs[rows].sum()), int(counts[rows].sum()))
+
+        # Value heads, [N] values of all policies.
+        targets, device = batch.targets, scores.values.device
+        is_own_value = torch.tensor([name == policy for name, _ in targets.heads], device=device)
+        weights = is_own_value.float() * (self._settings.critic.coefficient / denominators.values)
+        head_loss = value_loss(scores.values, targets.values, targets.returns, weights, self._settings.critic.clip)
+        metrics.add_values(float(head_loss.detach()), int(is_own_value.sum()))
+        return token_loss + head_loss
+
+    def _save_worst(self, policy: str, sequences: Sequence[TrainingSequence]) -> DivergedError:
+        """Save the sequence of the largest gradient, and return the error that names the file."""
+
+        def gradient_norm(sequence: TrainingSequence) -> float:
+            """Return the norm for one sequence alone: infinite if it is no number, -1 if it has no gradient."""
+            if not has_gradient(sequence, self._loss):
+                return -1.0
+            optimiser = self._optimisers[sequence.policy].weights
+            denominators = {sequence.policy: Denominators.of([sequence], self._loss.divisor)}
+            losses = self._backward([sequence], denominators, defaultdict(UpdateMetrics))
+            norm = optimiser.norm()
+            optimiser.clear()
+            return norm if math.isfinite(norm) and math.isfinite(losses[sequence.policy]) else math.inf
+
+        folder = self._settings.diverged_folder or Path(tempfile.mkdtemp(prefix="cadre-diverged-"))
+        return save_diverged(
+            sequences, gradient_norm, folder / f"diverged-{policy}-{self._optimisers[policy].updates}.json"
+        )
+
+
+def save_diverged(
+    sequences: Sequence[TrainingSequence], norm: Callable[[TrainingSequence], float], path: Path
+) -> DivergedError:
+    """Write the sequence with the largest gradient `norm` to `path`, and return the error for its policy."""
+    worst = max(sequences, key=norm)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Images are left out; their bytes lie beside the trees.
+    path.write_text(to_json(dataclasses.asdict(worst), default=lambda png: f"{len(png)} bytes"))
+    return DivergedError(
+        f"Policy {worst.policy!r}: {PATIENCE} optimiser steps in a row met a loss or gradient that is not finite; "
+        f"the weights are as they were before. The sequence at fault is in {path}. Lower learner.learning_rate, "
+        "or look at its rewards and log-probabilities."
+    )
+
+
+def load_aggregate(name: str) -> Aggregate:
+    """Return the `loss.aggregate` function of that name; a user's own raises ContractError if it returns no number."""
+    aggregate = load_function("loss.aggregate", name, AGGREGATES)
+    if name in AGGREGATES:
+        return aggregate
+
+    def checked(length: int, denominators: Denominators) -> float:
+        weight: object = aggregate(length, denominators)
+        if not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise ContractError(
+                f"loss.aggregate: {name} returned {weight!r} for a sequence of {length} tokens; expected a finite "
+                "number. Return that."
+            )
+        return weight
+
+    return checked

@@ -1,0 +1,79 @@
+"""How much of a device sampling may take, by numbers worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cadre.engines import host_memory
+from cadre.engines.host_memory import NO_LIMIT
+from cadre.engines.torch import memory
+from cadre.engines.torch.memory import GIB, MIN_SAMPLING, choose_sampling_memory, floor_power_of_two
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+def devices(monkeypatch: pytest.MonkeyPatch, total: float, free: float) -> None:
+    monkeypatch.setattr(memory, "total_and_free", lambda device: (int(total * GIB), int(free * GIB)))
+
+
+def test_powers_of_two() -> None:
+    assert [floor_power_of_two(number) for number in (1, 2, 3, 4, 1023, 1024)] == [1, 2, 2, 4, 512, 1024]
+
+
+def test_a_quarter_of_a_cpu_and_half_of_a_gpu_beside_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPU: 24 / 4 = 6, less than 20 / 2; (24 - 12) / 4 = 3. GPU: (140 - 28) / 2 = 56, less than 3/4 of 130."""
+    devices(monkeypatch, 24.0, 20.0)
+    assert choose_sampling_memory(CPU, 0, 1) == 4 * GIB
+    assert choose_sampling_memory(CPU, 12 * GIB, 1) == 2 * GIB
+    devices(monkeypatch, 140.0, 130.0)
+    assert choose_sampling_memory(GPU, 28 * GIB, 1) == 32 * GIB
+
+
+def test_engines_share_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """24 / 2 / 4 = 3, and 20 / 2 / 2 = 5 of what is free."""
+    devices(monkeypatch, 24.0, 20.0)
+    assert choose_sampling_memory(CPU, 0, 2) == 2 * GIB
+
+
+def test_others_on_the_device_change_it_only_when_little_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """6 of 24 are 4 as a power of two, and as long as half of what is free is 4."""
+    found = []
+    for free in (24.0, 16.0, 8.1, 7.9, 0.1):
+        devices(monkeypatch, 24.0, free)
+        found.append(choose_sampling_memory(CPU, 0, 1))
+    assert found == [4 * GIB, 4 * GIB, 4 * GIB, 2 * GIB, MIN_SAMPLING]
+
+
+def test_what_linux_says(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 10 kB\nMemFree: 3 kB\nMemAvailable:    7 kB\n")
+    assert host_memory.available(tmp_path / "meminfo") == 7 * 1024
+    assert host_memory.available(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize(
+    ("own", "limits", "least"),
+    [
+        ("0::/\n", {"memory.max": "4096"}, 4096),
+        ("0::/\n", {"memory.max": "max"}, NO_LIMIT),
+        ("0::/slice/job\n", {"slice/job/memory.max": "max", "slice/memory.max": "8192", "memory.max": "16384"}, 8192),
+        ("0::/slice/job\n", {"slice/job/memory.max": "512", "slice/memory.max": "8192"}, 512),
+        ("0::/not/seen/here\n", {"memory.max": "4096"}, 4096),
+        ("1:cpu:/\n4:hugetlb,memory:/a/b\n0::/\n", {"memory/a/memory.limit_in_bytes": "2048"}, 2048),
+        ("4:memory:/a\n", {"cpu/a/memory.limit_in_bytes": "1"}, NO_LIMIT),
+    ],
+)
+def test_what_control_groups_say(tmp_path: Path, own: str, limits: dict[str, str], least: int) -> None:
+    (tmp_path / "own").write_text(own)
+    for name, limit in limits.items():
+        (tmp_path / "mount" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mount" / name).write_text(f"{limit}\n")
+    assert host_memory.cgroup_limit(tmp_path / "own", tmp_path / "mount") == least
+    assert host_memory.cgroup_limit(tmp_path / "nowhere", tmp_path / "mount") == NO_LIMIT
+
+
+def test_this_machine() -> None:
+    total, free = memory.total_and_free(CPU)
+    assert 0 < free <= total

@@ -1,0 +1,72 @@
+"""The sizes of models by hand, without weights or network."""
+
+from pathlib import Path
+
+import pytest
+
+from cadre.engines.torch.estimate import load_configuration, measure
+from cadre.engines.torch.memory import SCORE_BYTES
+from cadre.errors import EngineError
+from cadre.settings import LoraConfig, PolicyConfig
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [
+        # embeddings 151936 * 2048; a layer 2048 * (16 + 8 + 8 + 16) * 128 + 3 * 2048 * 6144 + 2 * 128 + 2 * 2048
+        ("Qwen/Qwen3-1.7B", 151936 * 2048 + 28 * (2048 * 48 * 128 + 3 * 2048 * 6144 + 256 + 4096) + 2048),
+        ("Qwen/Qwen3-8B", 2 * 151936 * 4096 + 36 * (4096 * 80 * 128 + 3 * 4096 * 12288 + 256 + 8192) + 4096),
+        # queries and outputs 16 heads, keys and values 2 each, with biases on the first three
+        (
+            "Qwen/Qwen2.5-Coder-3B",
+            151936 * 2048 + 36 * (2048 * 36 * 128 + 20 * 128 + 3 * 2048 * 11008 + 4096) + 2048,
+        ),
+        # 14 heads of 64, of keys and values 2 each
+        (
+            "Qwen/Qwen2.5-Coder-0.5B-Instruct",
+            151936 * 896 + 24 * (896 * 32 * 64 + 18 * 64 + 3 * 896 * 4864 + 2 * 896) + 896,
+        ),
+    ],
+)
+def test_parameters_by_hand(model: str, parameters: int) -> None:
+    assert measure(model, PolicyConfig(model=model)).parameters == parameters
+
+
+def test_bytes_by_hand() -> None:
+    whole = measure("Qwen/Qwen3-1.7B", PolicyConfig(model="-", dtype="bfloat16"))
+    assert whole.parameters == 1_720_574_976
+    assert (whole.trained, whole.base, whole.training) == tuple(whole.parameters * n for n in (1, 4, 12))
+    assert (whole.sequence.slot, whole.sequence.scores) == (2 * 28 * 8 * 128 * 2, 151_936 * SCORE_BYTES)
+    lora = PolicyConfig(model="-", dtype="bfloat16", lora=LoraConfig(rank=8))
+    adapted = measure("Qwen/Qwen3-1.7B", lora)
+    # queries 2048 to 2048, keys and values to 1024, output 2048 to 2048, and the three of 6144
+    layer = (2048 + 2048) * 2 + (2048 + 1024) * 2 + 3 * (2048 + 6144)
+    assert adapted.trained == 28 * 8 * layer
+    assert (adapted.base, adapted.training) == (2 * whole.parameters, 16 * adapted.trained)
+    frozen = measure("Qwen/Qwen3-1.7B", PolicyConfig(model="-", frozen=True))
+    assert (frozen.trained, frozen.training, frozen.base) == (0, 0, 4 * whole.parameters)
+
+
+def test_an_unknown_model_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(EngineError, match="cannot be had: HF_HUB_OFFLINE is set"):
+        load_configuration("nobody/no-model-of-this-name", PolicyConfig(model="-"))
+
+
+@pytest.mark.parametrize("text", ["null", '{"model_type": "llama", "num_attention_heads": 0}'])
+def test_a_folder_may_hold_anything(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(EngineError, match=r"(The configuration of|The model) .* cannot be loaded"):
+        load_configuration(str(tmp_path), PolicyConfig(model="-"))
+
+
+def test_code_that_ships_with_a_model_runs_where_the_policy_says_so(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}}')
+    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "own.py").write_text(
+        "from transformers import LlamaConfig\nclass Own(LlamaConfig):\n    model_type = 'own'\n"
+    )
+    with pytest.raises(EngineError, match="trust_remote_code"):
+        load_configuration(str(tmp_path), PolicyConfig(model="-"))
+    assert load_configuration(str(tmp_path), PolicyConfig(model="-", trust_remote_code=True)).model_type == "own"
