@@ -37,12 +37,12 @@ UNCACHED_TOKENS = 8192
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """How keys and values are held.
+    """Options of a batch's key/value cache.
 
     prefix_cache the cache of earlier turns
-    share        a prompt's keys once for all its completions, if the model can
-    graphs       in static tensors, for steps that are replayed
-    recompute    not at all: every step runs all tokens again
+    share        hold a prompt's keys once for all its completions, if the model can
+    graphs       hold keys in static tensors, for steps that are replayed
+    recompute    hold none: every step runs all tokens again
     """
 
     prefix_cache: PrefixCache

@@ -235,7 +235,7 @@ MIN_SECONDS = 0.1  # of measuring
 
 @dataclass(frozen=True)
 class ProductSpeed:
-    """How fast a device multiplies vectors with a matrix, measured on first use."""
+    """The speed of a device in products of vectors with a matrix, measured on first use."""
 
     device: torch.device
     dtype: torch.dtype

@@ -52,7 +52,7 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True)
 class Precision:
-    """How a forward computes: its `dtype`, and FlexAttention for prefix trees if `flex`.
+    """Precision of a forward: its `dtype`, and FlexAttention for prefix trees if `flex`.
 
     Entropies are those of the `entropy_tokens` likeliest tokens and carry a gradient; with 0 they are those of all
     tokens, without one.
@@ -83,8 +83,8 @@ class Scorer(nn.Module):
         with autocast(self.model, precision.dtype):
             states, indices = compute_states(self.model, batch, precision.flex)
             # The token at a position is predicted by the state before it.
-            before = indices[sequences, positions - 1]
-            query = LogprobQuery.make(before, batch.temperature[sequences], batch.token_ids[sequences, positions])
+            predicting = indices[sequences, positions - 1]
+            query = LogprobQuery.make(predicting, batch.temperature[sequences], batch.token_ids[sequences, positions])
             logprobs, entropy = compute_token_logprobs(self.model, states, query, precision.entropy_tokens)
             blank = torch.zeros(batch.mask.shape, device=states.device)
             if self._always_project and not bool(batch.mask.any()):

@@ -64,7 +64,7 @@ class Pair:
 
 
 class Adapters:
-    """All adapters on one model, by policy; empty for a model whose own weights are trained. Lives with its model.
+    """The adapters on one model, by policy; empty for a model whose own weights are trained. Lives with its model.
 
     `pairs[policy][module]` is the adapter of one layer. A batch must be run within `rows`.
     """
@@ -156,8 +156,8 @@ def targeted_layers(model: Any, config: LoraConfig, policy: str) -> dict[str, nn
     """
     linears = linear_layers(model)
     if not linears:
-        others = [module for module in model.modules() if not isinstance(module, nn.Embedding | nn.Linear)]
-        with_matrix = [module for module in others if any(p.dim() > 1 for p in module.parameters(recurse=False))]
+        layers = [module for module in model.modules() if not isinstance(module, nn.Embedding | nn.Linear)]
+        with_matrix = [module for module in layers if any(p.dim() > 1 for p in module.parameters(recurse=False))]
         raise EngineError(
             f"Policy {policy!r} has a lora, and the model, of type {model.config.model_type!r}, no linear layer to "
             f"hang it on: got layers of {', '.join(sorted({type(module).__name__ for module in with_matrix}))}; "

@@ -101,7 +101,7 @@ class PrefixCache:
         cached_ids = self._ids.get(policy, [])
         index = bisect_left(cached_ids, ids)
         neighbours = cached_ids[max(0, index - 1) : index + 1]
-        length, nearest = max(((_common_length(ids, other), other) for other in neighbours), default=(0, ()))
+        length, nearest = max(((_common_length(ids, cached), cached) for cached in neighbours), default=(0, ()))
         length = min(length, len(ids) - 1)
         if length < MIN_TOKENS:
             return None

@@ -179,7 +179,7 @@ class RewardProgress(BaseModel):
 
 @dataclass(frozen=True)
 class RewardSettings:
-    """How a reward model is trained: `validate` is the fraction of prompts held out, `pairs` the pairs of a step."""
+    """Settings of a training: `validate` is the fraction of prompts held out, `pairs` the pairs of a step."""
 
     steps: int = 200
     learning_rate: float = 1e-5
@@ -371,5 +371,5 @@ def centre(scorer: RewardModel, pairs: Sequence[Pair], seed: int) -> None:
     mean to a tenth of their spread.
     """
     answers = list(dict.fromkeys((pair.prompt, text) for pair in pairs for text in (pair.chosen, pair.rejected)))
-    drawn = random_keys.generator(seed, "mean").sample(answers, min(len(answers), CENTRED))
-    scorer.centre([prompt for prompt, _ in drawn], [text for _, text in drawn])
+    sampled = random_keys.generator(seed, "mean").sample(answers, min(len(answers), CENTRED))
+    scorer.centre([prompt for prompt, _ in sampled], [text for _, text in sampled])

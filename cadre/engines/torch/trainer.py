@@ -55,7 +55,7 @@ TOKEN_MEANS = {
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How the policies of one engine learn.
+    """Settings by which the policies of one engine learn.
 
     learners        the optimiser settings of each policy that is trained
     loss            the same for all of them
@@ -217,7 +217,7 @@ class Trainer:
         An update without sequences counts too: schedules go by the steps of the training.
         """
         started = time.perf_counter()
-        by_policy = {name: [each for each in sequences if each.policy == name] for name in self._optimisers}
+        by_policy = {name: [sequence for sequence in sequences if sequence.policy == name] for name in self._optimisers}
         by_policy = {name: self._add_old_logprobs(part) for name, part in by_policy.items() if part}
         weights = {name: self._optimisers[name].weights for name in by_policy}
         steps_before = {name: (optimiser.applied, optimiser.skipped) for name, optimiser in weights.items()}
@@ -228,7 +228,7 @@ class Trainer:
         with self._runner.checkpointing():
             for parts in zip_longest(*schedules.values(), fillvalue=()):
                 step = dict(zip(schedules, parts, strict=True))
-                run = [each for part in step.values() for each in part if has_gradient(each, self._loss)]
+                run = [item for part in step.values() for item in part if has_gradient(item, self._loss)]
                 denominators = {name: Denominators.of(part, self._loss.divisor) for name, part in step.items()}
                 losses = self._backward(run, denominators, metrics)
                 for name, loss in losses.items():
@@ -239,7 +239,7 @@ class Trainer:
         # A step that was too long shows in the next forward, and in no gradient before: run each changed policy, and
         # its critic, on its shortest sequence.
         changed = [part for name, part in by_policy.items() if weights[name].applied > steps_before[name][0]]
-        shortest = [min(part, key=lambda each: (each.targets is None, len(each.token_ids))) for part in changed]
+        shortest = [min(part, key=lambda item: (item.targets is None, len(item.token_ids))) for part in changed]
         logprobs = self._runner.compute_logprobs(shortest) if shortest else []
         for sequence, numbers in zip(shortest, logprobs, strict=True):
             check_finite(sequence.policy, "log-probabilities after the update", numbers)

@@ -298,7 +298,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LearningForm:
-    """How a model's sequences are run in an update: their packing, and several in a forward if `batched`."""
+    """The form of an update's forwards: their packing, and several in a forward if `batched`."""
 
     packing: Packing
     batched: bool
@@ -368,7 +368,7 @@ LONGEST = max(PROMPT_LENGTHS) + max(ADDED_LENGTHS) + STEPS
 
 @dataclass(frozen=True)
 class SamplingForm:
-    """How a model may be sampled.
+    """The form in which a model is sampled.
 
     share        a prompt's keys and values are held once for all its completions
     reuse_turns  keys and values of earlier turns are reused
