@@ -238,7 +238,7 @@ SITUATIONS = (
         "public reports on several trainers",
         "index errors in the middle of a step, or other weights without a word",
         "checked when the model loads",
-        ("tests/engines/torch/test_model_checks.py",),
+        ("tests/engines/torch/test_model.py",),
     ),
     Situation(
         "runs that start in the same moment; runs that were moved",

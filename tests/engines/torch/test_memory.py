@@ -1,16 +1,28 @@
-"""How much of a device sampling may take, by numbers worked out by hand."""
+"""Memory of a device: how much sampling may take, batches that fit into it, and freed memory that is kept."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from cadre.engines import host_memory
 from cadre.engines.host_memory import NO_LIMIT
 from cadre.engines.torch import memory
-from cadre.engines.torch.memory import GIB, MIN_SAMPLING, choose_sampling_memory, floor_power_of_two
+from cadre.engines.torch.memory import (
+    GIB,
+    MIN_SAMPLING,
+    SequenceMemory,
+    choose_sampling_memory,
+    floor_power_of_two,
+    split_batches,
+)
+from cadre.engines.torch.request_batcher import GenerationRequest
+from cadre.types import Sampling
+from tests.helpers import forked
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -77,3 +89,78 @@ def test_what_control_groups_say(tmp_path: Path, own: str, limits: dict[str, str
 def test_this_machine() -> None:
     total, free = memory.total_and_free(CPU)
     assert 0 < free <= total
+
+
+def request(count: int, prompt: int = 10, limit: int = 10) -> GenerationRequest:
+    return GenerationRequest("p", (1,) * prompt, count, limit, Sampling(), 0)
+
+
+def counts(batches: list[list[GenerationRequest]]) -> list[list[int]]:
+    return [[one.count for one in batch] for batch in batches]
+
+
+def test_bytes_of_a_sequence() -> None:
+    """Keys and values of 2 heads of 8 in 3 layers, 2 bytes each; 20 bytes for each of 100 scores."""
+    config = LlamaConfig(
+        vocab_size=100, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=3
+    )
+    assert SequenceMemory.from_config(config, torch.bfloat16) == SequenceMemory(slot=2 * 2 * 8 * 3 * 2, scores=2000)
+    assert SequenceMemory(slot=192, scores=2000).batch_bytes(4, 10) == 4 * (10 * 192 + 2000)
+
+
+def test_a_batch_has_what_fits_and_a_larger_request_is_alone() -> None:
+    """20 tokens a sequence of one byte each, and one for its scores."""
+    memory = SequenceMemory(slot=1, scores=1)
+    assert counts(split_batches([request(4)] * 5, memory, 2 * 4 * 21)) == [[4, 4], [4, 4], [4]]
+    assert counts(split_batches([request(4)] * 3, memory, 2 * 4 * 21 - 1)) == [[4], [4], [4]]
+    assert counts(split_batches([request(1), request(9), request(1)], memory, 21)) == [[1], [9], [1]]
+
+
+def test_the_longest_counts_for_all() -> None:
+    """The third would make the first two as long as itself: 3 * 41 bytes."""
+    memory = SequenceMemory(slot=1, scores=1)
+    asked = [request(1), request(1), request(1, prompt=30)]
+    assert counts(split_batches(asked, memory, 3 * 41)) == [[1, 1, 1]]
+    assert counts(split_batches(asked, memory, 3 * 41 - 1)) == [[1, 1], [1]]
+
+
+SCRIPT = """
+import resource, sys
+import torch
+from cadre.engines.torch import memory
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1])
+
+if sys.argv[1] == "keep":
+    assert memory.keep_freed_memory()
+def four():
+    [torch.ones(1_000_000) for _ in range(4)]
+
+four()
+before, began = resident(), faults()
+for _ in range(5):
+    four()
+again = faults() - began
+memory.release_freed_memory()
+print(again, before - resident())
+"""
+
+
+def pages(what):
+    """Pages that five times four blocks of 4 MB took anew after a first four, and how many giving back set free."""
+    code, printed = forked.run([what], Path("/"), SCRIPT)
+    assert code == 0, printed
+    again, freed = map(int, printed.split())
+    return again, freed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
+def test_freed_memory_is_used_again_and_can_be_given_back():
+    left, _ = pages("leave")
+    again, freed = pages("keep")
+    assert 3 * again < left
+    assert freed > 0.9 * 16_000_000 / 4096

@@ -1,8 +1,12 @@
-"""What does not fit together in a model's folder is said when it is loaded, in one paragraph."""
+"""Models are loaded one at a time, and checked when they are."""
 
 import json
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +14,34 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from cadre.engines.model_folder import check_configuration
+from cadre.engines.torch import model as model_module
 from cadre.errors import EngineError, PromptError
+from cadre.settings import PolicyConfig
 from cadre.types import Message, TrainingSequence
 from tests.engines import tiny
 from tests.engines.tiny import request, sample, update
+
+
+def test_no_two_models_load_at_the_same_time(speaker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers puts its changes to torch back when it has loaded; the second of two would put back the first's."""
+    inside: list[int] = []
+    most: list[int] = []
+    load = model_module.AutoModelForCausalLM.from_pretrained
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.02)
+        model = load(*arguments, **options)
+        inside.pop()
+        return model
+
+    monkeypatch.setattr(model_module.AutoModelForCausalLM, "from_pretrained", slowly)
+    policy = PolicyConfig(model=str(speaker))
+    with ThreadPoolExecutor(4) as threads:
+        models = list(threads.map(lambda _: model_module.load_weights(str(speaker), policy, torch.float32), range(4)))
+    assert most == [1, 1, 1, 1]
+    assert {parameter.device.type for model in models for parameter in model.parameters()} == {"cpu"}
 
 
 def changed(folder, name="config.json", **changes):
