@@ -181,9 +181,7 @@ class RankLearner:
                 else:
                     tokenizer = self._loaded.templates[name].tokenizer_to_save()
                     storage.save_description(self._loaded.model, tokenizer, target)
-                if optimiser.heads is not None:
-                    storage.save_heads(self._heads.parameters(name), target / "heads")
-                    optimiser.heads.save(target / "heads")
+                optimiser.save_heads(target)
         self._ranks.wait()
 
     def load(self, folder: Path) -> None:
@@ -194,8 +192,6 @@ class RankLearner:
             else:
                 tensor_files.read(self._loaded.parameters(name), folder / name, "model")
             optimiser.load(folder / name)
-            if optimiser.heads is not None and (folder / name / "heads").is_dir():
-                storage.load_heads(self._heads.parameters(name), folder / name / "heads")
 
     def export(self, policy: str, folder: Path, merge: bool = False) -> None:
         """Write a policy for use without Cadre, as `TorchEngine.export` does; rank 0 alone writes.

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from cadre.engines.torch import storage
 from cadre.engines.torch.engine import TorchEngine
 from cadre.engines.torch.forward import MicroBatchRunner, Scorer
 from cadre.engines.torch.logprobs import check_projection
@@ -109,15 +108,11 @@ class TorchLearner:
         for name, optimiser in self._optimisers.items():
             self.engine.export(name, folder / name)
             optimiser.save(folder / name)
-            if optimiser.heads is not None:
-                storage.save_heads(self._heads.parameters(name), folder / name / "heads")
 
     def _load(self, folder: Path) -> None:
         for name, optimiser in self._optimisers.items():
             self.engine.restore(name, folder / name)
             optimiser.load(folder / name)
-            if optimiser.heads is not None and (folder / name / "heads").is_dir():
-                storage.load_heads(self._heads.parameters(name), folder / name / "heads")
         self._set_versions()
 
     def _set_versions(self) -> None:

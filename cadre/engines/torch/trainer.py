@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from cadre import random_keys
+from cadre.engines.torch import storage
 from cadre.engines.torch.forward import MicroBatchRunner, Scores, check_finite
 from cadre.engines.torch.logprobs import ALL_TOKENS
 from cadre.engines.torch.model import LoadedModel
@@ -84,7 +85,8 @@ class PolicyOptimiser:
         self.heads: Optimiser | None = None
         if policy in settings.heads:
             config = learner_of_heads(learner, settings.critic.learner)
-            self.heads = Optimiser(heads.parameters(policy), config, steps)
+            self._head_parameters = heads.parameters(policy)
+            self.heads = Optimiser(self._head_parameters, config, steps)
 
     @property
     def updates(self) -> int:
@@ -115,16 +117,22 @@ class PolicyOptimiser:
             self.heads.updates += 1
 
     def save(self, folder: Path) -> None:
-        """Write `folder/optimiser`, and `folder/heads` for the optimiser of the heads."""
+        """Write `folder/optimiser`, and `folder/heads` with the weights of the heads and their optimiser."""
         self.weights.save(folder / "optimiser")
+        self.save_heads(folder)
+
+    def save_heads(self, folder: Path) -> None:
+        """Write `folder/heads` only."""
         if self.heads is not None:
             self.heads.save(folder / "heads")
+            storage.save_heads(self._head_parameters, folder / "heads")
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote; heads that were not trained before stay as they are."""
         self.weights.load(folder / "optimiser")
         if self.heads is not None and (folder / "heads").is_dir():
             self.heads.load(folder / "heads")
+            storage.load_heads(self._head_parameters, folder / "heads")
 
 
 @dataclass
