@@ -20,13 +20,13 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load
 
-from cadre.advantages import sequences
+from cadre.advantages import batch
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.torch.forward import Precision, Scorer
 from cadre.engines.torch.lora import segments
 from cadre.engines.torch.model import load_weights, locate, project_only
-from cadre.learn.batch import collate
-from cadre.rollout.rounds import together
+from cadre.learn.batching import collate
+from cadre.rollout.batching import gather
 from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
 from cadre.types import Message, Request, Sample, Sampling, TrainingSequence
 from common import record
@@ -123,14 +123,14 @@ def rollouts(learner: TorchLearner, policies: Sequence[str]) -> list[Sample]:
         for name in policies
         for turn in (1, 2, 3)
     ]
-    drawn = asyncio.run(together(*(learner.engine.sample(request) for request in asked)))
+    drawn = asyncio.run(gather(*(learner.engine.sample(request) for request in asked)))
     return [sample for siblings in drawn for sample in siblings]
 
 
 def update_data(learner: TorchLearner, policies: Sequence[str]) -> list[TrainingSequence]:
     """The training sequences of fresh samples, with advantages 1 and -1 in turn."""
     samples = rollouts(learner, policies)
-    return [sequences.datum(one, (-1.0) ** index, 1.0) for index, one in enumerate(samples)]
+    return [batch.sequence_of(one, (-1.0) ** index, 1.0) for index, one in enumerate(samples)]
 
 
 def mixed_difference(model: str, names: Sequence[str]) -> float:

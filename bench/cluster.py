@@ -29,7 +29,7 @@ from cadre.cluster.remote_learner import RemoteLearner
 from cadre.cluster.sampler_pool import SamplerPool
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
-from cadre.rollout.dynamic_sampling import Sampled
+from cadre.rollout.episodes import SampledTrees
 from cadre.runs.folder import Run
 from cadre.training import loop
 from cadre.training.checkpoint import latest_checkpoint
@@ -74,7 +74,7 @@ def trained(folder: Path, options: argparse.Namespace, cluster: str, killer: Kil
     chosen = load("plan-path-roles", [*SMALL, f"train.steps={options.steps}", f"cluster={cluster}"])
     real = sample_step
 
-    async def watched(training: Training, step: int) -> Sampled:
+    async def watched(training: Training, step: int) -> SampledTrees:
         if killer is not None:
             killer.watch(training)
         return await real(training, step)

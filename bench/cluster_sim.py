@@ -31,7 +31,7 @@ from cadre.cluster.sampler_pool import deal
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
 from cadre.rollout import walk
-from cadre.rollout.dynamic_sampling import Sampled
+from cadre.rollout.episodes import SampledTrees
 from cadre.runs.folder import Run
 from cadre.training import loop
 from cadre.training.loop import Training, run_training, sample_step
@@ -136,7 +136,7 @@ class Simulation:
 def rounds_of(trees: Sequence[Tree]) -> list[Round]:
     """The lengths of what was sampled, by the depth of the decision and by request."""
     rounds: dict[int, dict[tuple[object, ...], list[int]]] = {}
-    for one in walk.decisions(trees):
+    for one in walk.tree_samples(trees):
         requests = rounds.setdefault(len(one.path), {})
         requests.setdefault((one.tree, one.path, one.role), []).append(len(one.sample.token_ids))
     return [list(rounds[depth].values()) for depth in sorted(rounds)]
@@ -148,7 +148,7 @@ def trained(options: argparse.Namespace, ahead: int) -> tuple[list[Work], list[d
     chosen, real = load("plan-path", changes), sample_step
     work: dict[int, Work] = {}
 
-    async def noted(training: Training, step: int) -> Sampled:
+    async def noted(training: Training, step: int) -> SampledTrees:
         sampled = await real(training, step)
         work[step] = Work(rounds_of(sampled.trees))
         return sampled

@@ -96,7 +96,7 @@ SITUATIONS = (
         "PrimeIntellect-ai/verifiers#360, tinker-cookbook#506",
         "trees of complete siblings were dropped, and the 400 ended the run",
         "the branch ends with a reward, counted and shown; the others are kept",
-        ("tests/rollout/test_failed_branches.py", "tests/engines/test_openai.py"),
+        ("tests/rollout/test_failures.py", "tests/engines/test_openai.py"),
     ),
     Situation(
         "`0100`, `1:30`, `on` in YAML",

@@ -32,10 +32,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as FAMILIES
 from transformers.utils import logging
 
-from cadre.advantages import sequences
+from cadre.advantages import batch
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.errors import EngineError, first_line
-from cadre.rollout.rounds import together
+from cadre.rollout.batching import gather
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.types import Message, PreviousTurn, Request, Sample, Sampling
 from common import ROOT, commit, record
@@ -174,7 +174,7 @@ def _compared(folder: Path, plain: Any) -> dict[str, Any]:
         plain.set_attn_implementation(engine.loaded.model.config._attn_implementation)
         worst = max(_gap(one.logprobs, plain_logprobs(plain, one)) for one in drawn)
         learnt: dict[str, float] = {}
-        data = [sequences.datum(one, 1.0, 1.0) for one in drawn]
+        data = [batch.sequence_of(one, 1.0, 1.0) for one in drawn]
         for checkpointing in (False, True):
             for pack in ("auto", "padded"):
                 learner_settings = LearnerConfig(pack=pack, gradient_checkpointing=checkpointing)
@@ -206,13 +206,13 @@ def _drawn(engine: TorchEngine) -> list[Sample]:
 
     async def turns() -> list[Sample]:
         first = [request(TEXTS[0], 2, 1), request(TEXTS[1], 2, 2)]
-        samples = [one for siblings in await together(*map(engine.sample, first)) for one in siblings]
+        samples = [one for siblings in await gather(*map(engine.sample, first)) for one in siblings]
         said = (Message("assistant", samples[0].text), Message("user", "and then?"))
         previous = PreviousTurn(first[0].messages, samples[0])
         second = replace(first[0], messages=first[0].messages + said, key=3, previous=previous)
         return samples + await engine.sample(second)
 
-    (samples,) = asyncio.run(together(turns()))
+    (samples,) = asyncio.run(gather(turns()))
     return samples
 
 

@@ -37,7 +37,7 @@ import slices
 from cadre.engines.torch import TorchEngine, TorchLearner
 from cadre.engines.torch.request_batcher import GenerationRequest
 from cadre.learn.prefix_tree import PrefixTree
-from cadre.rollout.rounds import together
+from cadre.rollout.batching import gather
 from cadre.types import Sampling, TrainingSequence
 from gpu_models import LADDER, ROLES, SHAPES, TINY, Card, Shape, engine, learner, prompts, saved, siblings
 
@@ -121,7 +121,7 @@ def drawn(of: TorchEngine, asked: Sequence[tuple[int, ...]], sizes: Sizes) -> li
     ]
 
     async def draw() -> list[list[gpu_models.Any]]:
-        return await together(*(of._batcher.submit(request) for request in requests))
+        return await gather(*(of._batcher.submit(request) for request in requests))
 
     data = []
     for request, completions in zip(requests, asyncio.run(draw()), strict=True):

@@ -69,14 +69,14 @@ class Mutant:
 
 
 LOSS_VALUE = "value = correction * objective + config.entropy * tokens.entropy - config.kl * on_policy * divergence"
-MASK = "mask=(False,) * before + (True,) * after,"
+MASK = "mask=(False,) * prompt + (True,) * completion,"
 CLAMP = "bounded = ratio.clamp(1.0 - clip.low, 1.0 + clip.high) * advantages"
 SEQUENCE_RATIO = "return mean.detach().exp() * (log_ratio - log_ratio.detach()).exp()"
 ROLE_REWARD = "return alpha * branch.reward.team + branch.reward.local.get(role, 0.0)"
-WEIGHED = "return [replace(scored, weight=share(scored) * each[block(scored)]) for scored in samples]"
+WEIGHED = "return [replace(scored, weight=share(scored) * scales[block(scored)]) for scored in samples]"
 STD = "return largest * math.sqrt(squares / sum(weight for _, weight in self.weighted))"
-LEFT_OUT = "means.append((total - sum(by_episode[episode][1] for episode in own)) / rest)"
-DISTANCES = "distances = {scored.tree_sample.position: beta * sum(gaps(scored)) for scored in samples}"
+LEFT_OUT = "means.append((total - sum(by_episode[episode][1] for episode in episodes)) / rest)"
+DISTANCES = "diffs = {scored.tree_sample.position: beta * sum(scored.logprob_diffs) for scored in samples}"
 WHITENED = "advantages = whitened(trained, estimates) if critic.whiten else list(map(without_rounding, estimates))"
 OF_POLICY = "loss = self._compute_loss(policy, batch, scores, denominators[policy], metrics[policy])"
 ONE_MICRO_BATCH = (
@@ -86,8 +86,8 @@ ONE_MICRO_BATCH = (
 LORA = "hidden = nn.functional.linear(inputs, self.down.to(inputs.dtype)) * self.scale"
 SEGMENTS = "return [(policy, len(list(rows))) for policy, rows in groupby(policies)]"
 GAE = "advantage = reward + value_after - value + gae_lambda * advantage_after"
-AT_THE_END = "value, advantage = 0.0, 0.0"
-BOOTSTRAPPED = "value, advantage = (0.0 if any(after for _, after in spans) else fmean(said[decision.position])), 0.0"
+AT_THE_END = "next_value, next_advantage = 0.0, 0.0"
+BOOTSTRAPPED = "next_value, next_advantage = (0.0 if any(after for _, after in spans) else fmean(value)), 0.0"
 MOMENTS = "mean, std = moments[scored.sample.policy, scored.sample.role]"
 ONE_ROLE = "mean, std = moments[min(part for part in moments if part[0] == scored.sample.policy)]"
 
@@ -96,23 +96,23 @@ ONE_ROLE = "mean, std = moments[min(part for part in moments if part[0] == score
 MUTANTS = (
     Mutant(
         "group mean replaced by 0",
-        ADVANTAGES + "baselines.py",
+        ADVANTAGES + "groups.py",
         "return [group.mean] * len(group.values)",
         "return [0.0] * len(group.values)",
         (OF_GROUPS + "test_baselines_on_one_group",),
     ),
     Mutant(
         "std with ddof 1",
-        ADVANTAGES + "baselines.py",
+        ADVANTAGES + "groups.py",
         STD,
         STD.replace("/ sum(", "/ (-1 + sum(") + ")",
         (OF_ROUNDING + "test_a_function_of_the_group_gets_a_deviation_without_rounding",),
     ),
     Mutant(
         "scale dropped",
-        ADVANTAGES + "group_relative.py",
-        "beyond.append(0.0 if nothing else (value - base) / divisor)",
-        "beyond.append(0.0 if nothing else value - base)",
+        ADVANTAGES + "groups.py",
+        "advantages.append(0.0 if is_zero else (value - base) / divisor)",
+        "advantages.append(0.0 if is_zero else value - base)",
         (OF_ROUNDING + "test_one_better_sample_of_many_is_signal",),
     ),
     Mutant(
@@ -139,57 +139,57 @@ MUTANTS = (
     Mutant(
         "discount a step instead of a turn",
         ADVANTAGES + "returns.py",
-        "discount = gamma if child.round > turn else 1.0",
+        "discount = gamma if child.round > round_number else 1.0",
         "discount = gamma",
         (OF_RETURNS + "test_gamma_counts_turns_not_the_steps_within_one",),
     ),
     Mutant(
         "leave-one-out including itself",
-        ADVANTAGES + "baselines.py",
+        ADVANTAGES + "groups.py",
         LEFT_OUT,
         "means.append(total / weight)",
         (OF_GROUPS + "test_baselines_on_one_group",),
     ),
     Mutant(
         "greedy picks the lowest",
-        "cadre/rollout/tree_shape.py",
+        "cadre/rollout/shapes.py",
         "best = max(scores)",
         "best = min(scores)",
         (OF_GROWTH + "test_greedy_carries_the_argmax_of_every_decision",),
     ),
     Mutant(
         "ties by index",
-        "cadre/rollout/tree_shape.py",
+        "cadre/rollout/shapes.py",
         "return [generator.choice(ties)]",
         "return [ties[0]]",
         (OF_ROUNDING + "test_ties_are_drawn_among_equals_however_they_were_added_up[1.0]",),
     ),
     Mutant(
         "tree weights all 1",
-        ADVANTAGES + "filters.py",
+        ADVANTAGES + "batch.py",
         WEIGHED,
         "return list(samples)",
         (OF_TREES + "test_where_the_loss_averages_over_tokens_trees_have_equal_shares_of_them",),
     ),
     Mutant(
         "share of fanned-out decisions dropped",
-        ADVANTAGES + "filters.py",
-        "return node.weight / len(node.samples[scored.tree_sample.role])",
-        "return 1.0 / len(node.samples[scored.tree_sample.role])",
+        ADVANTAGES + "batch.py",
+        "return sample.node.weight / len(sample.node.samples[sample.role])",
+        "return 1.0 / len(sample.node.samples[sample.role])",
         (OF_TREES + "test_what_weighs_alike_in_an_update_of_one_policy",),
     ),
     Mutant(
         "end of sequence left out of the mask",
-        ADVANTAGES + "sequences.py",
+        ADVANTAGES + "batch.py",
         MASK,
-        "mask=(False,) * before + (True,) * (after - 1) + (False,),",
+        "mask=(False,) * prompt + (True,) * (completion - 1) + (False,),",
         (OF_SEQUENCES + "test_a_datum_trains_the_completion_with_its_end_and_never_the_prompt",),
     ),
     Mutant(
         "prompt tokens in the mask",
-        ADVANTAGES + "sequences.py",
+        ADVANTAGES + "batch.py",
         MASK,
-        "mask=(True,) * before + (True,) * after,",
+        "mask=(True,) * prompt + (True,) * completion,",
         (OF_SEQUENCES + "test_a_datum_trains_the_completion_with_its_end_and_never_the_prompt",),
     ),
     Mutant(
@@ -208,37 +208,37 @@ MUTANTS = (
     ),
     Mutant(
         "clip bounds swapped",
-        "cadre/learn/objectives.py",
+        "cadre/learn/loss_functions.py",
         CLAMP,
         "bounded = ratio.clamp(1.0 - clip.high, 1.0 + clip.low) * advantages",
         (OF_LOSS + "test_by_hand",),
     ),
     Mutant(
         "dual clip off",
-        "cadre/learn/objectives.py",
+        "cadre/learn/loss_functions.py",
         "if clip.dual is None:",
         "if True:",
         (OF_LOSS + "test_dual_clip_by_hand",),
     ),
     Mutant(
         "CISPO's weight with a gradient",
-        "cadre/learn/objectives.py",
+        "cadre/learn/loss_functions.py",
         "ratio = log_ratio.detach().exp()",
         "ratio = log_ratio.exp()",
         (OF_LOSS + "test_cispo_by_hand",),
     ),
     Mutant(
         "GSPO-token's stop-gradient replaced by the plain sequence ratio",
-        "cadre/learn/objectives.py",
+        "cadre/learn/loss_functions.py",
         SEQUENCE_RATIO,
         "return mean.exp().expand_as(log_ratio)",
         (OF_LOSS + "test_in_a_sequence_ratio_every_token_passes_the_gradient_of_its_own_advantage",),
     ),
     Mutant(
         "sequence mean instead of sum",
-        "cadre/learn/aggregation.py",
-        "return 1.0 / (whole.sequences * whole.divisor)",
-        "return 1.0 / (whole.sequences * max(1, length))",
+        "cadre/learn/loss_functions.py",
+        "return 1.0 / (totals.sequences * totals.divisor)",
+        "return 1.0 / (totals.sequences * max(1, length))",
         (OF_AGGREGATION + "test_weights_of_one_and_three_trained_tokens",),
     ),
     Mutant(
@@ -278,21 +278,21 @@ MUTANTS = (
     ),
     Mutant(
         "bound of the importance weight off",
-        "cadre/learn/corrections.py",
+        "cadre/learn/loss_functions.py",
         "return rho.clamp(max=high), rho > high",
         "return rho, rho > high",
         (OF_LOSS + "test_importance_weights_by_hand",),
     ),
     Mutant(
         "lambda of GAE 1",
-        ADVANTAGES + "gae.py",
+        ADVANTAGES + "critic.py",
         GAE,
         GAE.replace("gae_lambda * ", ""),
         (OF_GAE + "test_gae_over_three_turns",),
     ),
     Mutant(
         "value bootstrapped at the end of an episode",
-        ADVANTAGES + "gae.py",
+        ADVANTAGES + "critic.py",
         AT_THE_END,
         BOOTSTRAPPED,
         (OF_GAE + "test_gae_over_three_turns",),
@@ -306,23 +306,23 @@ MUTANTS = (
     ),
     Mutant(
         "whitening off",
-        ADVANTAGES + "by_critic.py",
+        ADVANTAGES + "critic.py",
         WHITENED,
         WHITENED.replace("critic.whiten", "False"),
         (OF_GAE + "test_whitening_is_over_the_batch_of_a_policy",),
     ),
     Mutant(
         "sign of DPO",
-        ADVANTAGES + "by_preference.py",
-        "push = beta * _sigmoid(-pair.margin) / len(pairs)",
-        "push = -beta * _sigmoid(-pair.margin) / len(pairs)",
+        ADVANTAGES + "preferences.py",
+        "push = beta * _sigmoid(-margin) / len(pairs)",
+        "push = -beta * _sigmoid(-margin) / len(pairs)",
         (OF_PREFERENCES + "test_two_joint_actions_by_hand",),
     ),
     Mutant(
         "reference of DPO dropped",
-        ADVANTAGES + "by_preference.py",
+        ADVANTAGES + "preferences.py",
         DISTANCES,
-        DISTANCES.replace("gaps(scored)", "scored.sample.logprobs"),
+        DISTANCES.replace("scored.logprob_diffs", "scored.sample.logprobs"),
         (OF_PREFERENCES + "test_two_joint_actions_by_hand",),
     ),
     Mutant(
@@ -348,7 +348,7 @@ MUTANTS = (
     ),
     Mutant(
         "sliding window off by one",
-        "cadre/learn/prefix_tree_attention.py",
+        "cadre/learn/tree_attention.py",
         "return _additive((distance >= 0) & (distance < window), dtype)",
         "return _additive((distance >= 0) & (distance <= window), dtype)",
         (OF_PREFIX_FORWARDS + "test_gradients_are_those_of_padding[gemma3]",),
@@ -370,14 +370,14 @@ MUTANTS = (
     # Deviations of leaves.
     Mutant(
         "deviation over the means of shared parts",
-        ADVANTAGES + "baselines.py",
+        ADVANTAGES + "groups.py",
         "if self.episodes:",
         "if False:",
         (OF_SCHEMES + "test_the_deviation_is_that_of_the_leaves_and_not_of_the_means_of_shared_parts",),
     ),
     Mutant(
         "leaves worth the mean of their shared part",
-        ADVANTAGES + "group_relative.py",
+        ADVANTAGES + "groups.py",
         'if credit.returns == "episode":',
         "if False:",
         (OF_SCHEMES + "test_the_deviation_is_that_of_the_leaves_and_not_of_the_means_of_shared_parts",),
@@ -392,7 +392,7 @@ MUTANTS = (
     ),
     Mutant(
         "zero variance of returns without the size of their rewards",
-        ADVANTAGES + "group_relative.py",
+        ADVANTAGES + "groups.py",
         "size=size_of_returns(scored.tree_sample, credit),",
         "size=0.0,",
         (OF_ROUNDING + "test_rewards_that_cancel_are_as_large_as_what_they_were_made_of",),
@@ -400,7 +400,7 @@ MUTANTS = (
     # Critics.
     Mutant(
         "whitened by another role's moments",
-        ADVANTAGES + "gae.py",
+        ADVANTAGES + "critic.py",
         MOMENTS,
         ONE_ROLE,
         (OF_GAE + "test_roles_of_a_shared_policy_are_whitened_apart",),
@@ -422,9 +422,9 @@ MUTANTS = (
     ),
     Mutant(
         "the ramp ends at the role's length",
-        ADVANTAGES + "penalties.py",
-        "most = narrowed(sampling[role], scored.tree_sample.node.observations[role]).max_tokens",
-        "most = sampling[role].max_tokens",
+        ADVANTAGES + "batch.py",
+        "limit = narrowed(sampling[role], scored.tree_sample.node.observations[role]).max_tokens",
+        "limit = sampling[role].max_tokens",
         (OF_TREES + "test_the_ramp_ends_where_the_observation_allows_no_more",),
     ),
     # Families.

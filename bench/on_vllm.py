@@ -27,13 +27,13 @@ from statistics import fmean, median
 import torch
 from rich.console import Console
 
-from cadre.advantages import sequences
+from cadre.advantages import batch
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.vllm import VllmSampler
 from cadre.engines.vllm.arguments import Options
-from cadre.rollout.rounds import together
+from cadre.rollout.batching import gather
 from cadre.runs.folder import Run
 from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig, VllmConfig
 from cadre.team import Sampler, Weights
@@ -79,7 +79,7 @@ def asked(policies: Sequence[str], count: int = 4, tokens: int = 16, first: int 
 
 
 def draw(sampler: Sampler, requests: Sequence[Request]) -> list[Sample]:
-    drawn = asyncio.run(together(*(sampler.sample(request) for request in requests)))
+    drawn = asyncio.run(gather(*(sampler.sample(request) for request in requests)))
     return [sample for siblings in drawn for sample in siblings]
 
 
@@ -90,7 +90,7 @@ def learner_of(engine: TorchEngine) -> TorchLearner:
 
 def logprobs(learner: TorchLearner, samples: Sequence[Sample]) -> list[float]:
     """What the torch engine says of the sampled tokens, one after the other."""
-    data = [sequences.datum(sample, 1.0, 1.0) for sample in samples]
+    data = [batch.sequence_of(sample, 1.0, 1.0) for sample in samples]
     said = learner._runner.compute_logprobs(data)
     masked = (zip(values, datum.mask, strict=True) for values, datum in zip(said, data, strict=True))
     return [value for values in masked for value, drawn in values if drawn]

@@ -20,7 +20,7 @@ from typing import Any
 from cadre import random_keys
 from cadre.engines.scripted import ScriptedSampler
 from cadre.programs.program import Program
-from cadre.rollout import tree_shape, walk
+from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import Failure, grow_any
 from cadre.rollout.grow import Rollout
 from cadre.team import Team
@@ -107,7 +107,7 @@ def grown(name: str, venvs: Path) -> tuple[list[Tree], list[Failure]]:
     sampler = Drawn()
     samplers, sampling = dict.fromkeys(program.roles, sampler), dict.fromkeys(program.roles, Sampling())
     team = Team({role: role for role in program.roles}, samplers, sampling)
-    rollout = Rollout(lambda task: program.env(task, venvs), team, tree_shape.greedy(4), 1.0)
+    rollout = Rollout(lambda task: program.env(task, venvs), team, shapes.greedy(4), 1.0)
     return asyncio.run(grow_any(tasks(name, TASKS), rollout, 1))
 
 

@@ -30,7 +30,7 @@ from cadre import random_keys
 from cadre.engines.scripted import ScriptedSampler
 from cadre.programs.host import shared_host
 from cadre.programs.program import Program
-from cadre.rollout import tree_shape, walk
+from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_any
 from cadre.rollout.grow import Rollout
 from cadre.team import Team
@@ -109,7 +109,7 @@ def grown(framework: Framework, count: int) -> dict[str, float]:
     """AT-GRPO's trees over the tasks: failures, decisions, seconds of processor time a decision."""
     sampler = Drawn()
     team = Team({role: role for role in ROLES}, dict.fromkeys(ROLES, sampler), dict.fromkeys(ROLES, Sampling()))
-    rollout = Rollout(framework.env, team, tree_shape.greedy(4), 1.0)
+    rollout = Rollout(framework.env, team, shapes.greedy(4), 1.0)
     asyncio.run(grow_any(tasks(1), rollout, 0))  # imports
     before = used()
     trees, failures = asyncio.run(grow_any(tasks(count), rollout, 1))

@@ -124,7 +124,7 @@ async def step(experiment: Experiment, team: Team, number: int) -> str:
     key = random_keys.key(chosen.train.seed, "train", number)
     trees, _ = await episodes.grow_many(tasks, grow.Rollout(game.make, team, plan.shape, plan.credit.alpha), key)
     sampled = time.perf_counter()
-    await team.update(build_batch(trees, plan, team).data)
+    await team.update(build_batch(trees, plan, team).sequences)
     return f"{sampled - began:.2f} s sampling, {time.perf_counter() - sampled:.2f} s learning"
 
 

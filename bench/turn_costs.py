@@ -27,7 +27,7 @@ import common
 from cadre.engines.model_text import Completion
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.torch.request_batcher import GenerationRequest
-from cadre.rollout.rounds import together
+from cadre.rollout.batching import gather
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.types import Sampling, TrainingSequence
 from learner import build
@@ -60,7 +60,7 @@ async def conversation(engine: TorchEngine, number: int, turns: int) -> list[Tur
 
 
 def sampled(learner: TorchLearner, turns: int) -> list[Turn]:
-    every = asyncio.run(together(*(conversation(learner.engine, n, turns) for n in range(CONVERSATIONS))))
+    every = asyncio.run(gather(*(conversation(learner.engine, n, turns) for n in range(CONVERSATIONS))))
     return [turn for had in every for turn in had]
 
 

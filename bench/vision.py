@@ -21,7 +21,7 @@ from transformers import AutoImageProcessor, AutoModelForImageTextToText
 
 import common
 from cadre import train
-from cadre.advantages import sequences
+from cadre.advantages import batch
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.settings import LearnerConfig, LoraConfig
 from tests.engines import tiny, tiny_vision
@@ -62,7 +62,7 @@ def _apart(learner: TorchLearner, model: Any, processor: Any) -> list[float]:
     asked += [tiny_vision.request("two", *pair) for pair in itertools.pairwise(pictures)]
     drawn = [one for siblings in tiny.sample(learner, *asked) for one in siblings]
     samples = [one for one in drawn if model.config.image_token_id not in one.token_ids]
-    learned = learner._runner.compute_logprobs([sequences.datum(one, 1.0, 1.0) for one in samples])
+    learned = learner._runner.compute_logprobs([batch.sequence_of(one, 1.0, 1.0) for one in samples])
     apart = []
     for one, values in zip(samples, learned, strict=True):
         expected = tiny_vision.own(model, processor, one)

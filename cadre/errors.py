@@ -19,30 +19,30 @@ import difflib
 import re
 from collections.abc import Iterable
 
-# A name of so many letters is somebody's text in a name's place, and would push the rest off the screen.
+# A word of so many letters is a text in place of a name, and would push the rest off the screen.
 LONG_WORD = re.compile(r"(\S{200})\S{200,}(\S{50})")
-# Errors of Python that say what they are about in a word or two.
+# Errors of Python whose message is a word or two.
 TERSE = (LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, UnicodeError)
 
 
-# What would break the line, write elsewhere on the terminal, turn the text around, or not be printed at all.
+# Characters that break the line, move the terminal's cursor, turn the text around, or cannot be printed.
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class CadreError(Exception):
     """Root of all errors that are the user's to fix; the command line prints it without a traceback.
 
-    Each of its paragraphs is one line, whatever somebody's file has put into it.
+    Each of its paragraphs is one line, whatever a file contributed to it.
     """
 
     def __init__(self, *paragraphs: str) -> None:
         super().__init__("\n\n".join(map(one_line, paragraphs)))
 
 
-def one_line(words: str) -> str:
-    """The words with line breaks as spaces, what cannot be seen escaped, and a middle left out of very long ones."""
-    seen = UNPRINTABLE.sub(lambda found: " " if found[0] == "\n" else repr(found[0])[1:-1], words)
-    return LONG_WORD.sub(r"\1...\2", seen)
+def one_line(text: str) -> str:
+    """Return the text with line breaks as spaces, unprintable characters escaped, and very long words shortened."""
+    printable = UNPRINTABLE.sub(lambda match: " " if match[0] == "\n" else repr(match[0])[1:-1], text)
+    return LONG_WORD.sub(r"\1...\2", printable)
 
 
 class ConfigError(CadreError):
@@ -78,7 +78,7 @@ class SandboxError(CadreError):
 
 
 class SandboxUnavailable(SandboxError):
-    """A program could not be run, on one new warm parent after another. It is no verdict: nobody may be paid for it."""
+    """A program could not be run, on one new warm parent after another. No reward may follow from it."""
 
 
 class RunError(CadreError):
@@ -90,18 +90,18 @@ class TakenError(RunError):
 
 
 class DivergedError(CadreError):
-    """Losses or gradients three times in a row, or what the model says after an update, are not finite."""
+    """Losses or gradients three times in a row, or the model's outputs after an update, are not finite."""
 
 
 def first_line(error: Exception) -> str:
-    """What somebody else's error says, in one line: its first, and its kind where that alone would say little."""
+    """Return the first line of another library's error, with its type if the line alone would be too short."""
     lines = str(error).strip().splitlines() or [""]
-    said = " ".join(map(str.strip, lines[:2])) if lines[0].rstrip().endswith(":") else lines[0]
-    said = said[:300].rstrip(". ")
-    return f"{type(error).__name__} {said}".strip() if not said or isinstance(error, TERSE) else said
+    message = " ".join(map(str.strip, lines[:2])) if lines[0].rstrip().endswith(":") else lines[0]
+    message = message[:300].rstrip(". ")
+    return f"{type(error).__name__} {message}".strip() if not message or isinstance(error, TERSE) else message
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence with the nearest known name, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return a sentence with the nearest of the names, or nothing."""
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f" Did you mean {close[0]}?" if close else ""

@@ -1,7 +1,7 @@
-"""Read files that may hold anything: regular files alone, up to a size, and JSON that is not nested without end.
+"""Read untrusted files: regular files alone, up to a size, and JSON of limited nesting.
 
-A named pipe or a device is never waited for. Everything that goes wrong is an OSError whose `strerror` says what, as
-for a file that does not exist, or a ValueError about what the file holds. What this leaves out: the content's meaning.
+A named pipe or a device is never waited for. Every failure is an OSError with its reason in `strerror`, as for a file
+that does not exist, or a ValueError about the content.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DESCRIPTION = 16 * MIB
 # One line of a file of rows or of a run's records.
 LINE = 256 * MIB
 
-# Files and connections at once without which nothing trains: the programs of the sandbox alone take some dozen.
+# The fewest files and connections at once with which anything trains: the sandbox's programs alone take some dozen.
 LEAST_DESCRIPTORS = 64
 
 KINDS: dict[str, Callable[[int], bool]] = {
@@ -52,35 +52,35 @@ def open_regular(path: Path | str) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def read_bytes(path: Path | str, most: int = DESCRIPTION) -> bytes:
-    """Return what a regular file holds. Raises OSError, also for one of more than `most` bytes."""
+def read_bytes(path: Path | str, limit: int = DESCRIPTION) -> bytes:
+    """Return the content of a regular file. Raises OSError, also for one of more than `limit` bytes."""
     with open_regular(path) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"it holds more than {size_of(most)}, the most that is read", str(path))
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it holds more than {size_of(limit)}, the most that is read", str(path))
     return content
 
 
-def read_text(path: Path | str, most: int = DESCRIPTION, encoding: str = "utf-8") -> str:
+def read_text(path: Path | str, limit: int = DESCRIPTION, encoding: str = "utf-8") -> str:
     """Return the text of a regular file. Raises OSError, and UnicodeDecodeError for another encoding."""
-    return read_bytes(path, most).decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+    return read_bytes(path, limit).decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
 
 
-def read_json(path: Path | str, most: int = DESCRIPTION) -> Any:
-    """Return what a JSON file says. Raises OSError, and ValueError for one that is not JSON."""
-    return parse_json(read_bytes(path, most))
+def read_json(path: Path | str, limit: int = DESCRIPTION) -> Any:
+    """Return the content of a JSON file. Raises OSError, and ValueError for one that is not JSON."""
+    return parse_json(read_bytes(path, limit))
 
 
-def lines_of(file: BinaryIO, most: int = LINE) -> Iterator[bytes]:
-    """Yield the lines of an open file, with their ends. Raises ValueError at one of more than `most` bytes."""
-    while line := file.readline(most + 1):
-        if len(line) > most:
-            raise ValueError(f"it holds more than {size_of(most)}, the most that is read of one line")
+def lines_of(file: BinaryIO, limit: int = LINE) -> Iterator[bytes]:
+    """Yield the lines of an open file, with their ends. Raises ValueError at one of more than `limit` bytes."""
+    while line := file.readline(limit + 1):
+        if len(line) > limit:
+            raise ValueError(f"it holds more than {size_of(limit)}, the most that is read of one line")
         yield line
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what the JSON says. Raises ValueError, whose message is one line, for any other text."""
+    """Return the value of the JSON text. Raises ValueError, with a message of one line, for any other text."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -96,7 +96,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def size_of(count: int) -> str:
-    """Bytes in the unit that people read: `16 MiB`."""
+    """Return a number of bytes in a readable unit: `16 MiB`."""
     size = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024:
@@ -105,23 +105,25 @@ def size_of(count: int) -> str:
     return f"{size:,.0f} PiB"
 
 
-def raise_descriptor_limit(wanted: int = 65_536) -> int:
-    """Let this process open as many files as its user may, up to `wanted`; returns how many that are. Shells give 1,024
-    where the system allows many times that."""
+def raise_descriptor_limit(target: int = 65_536) -> int:
+    """Raise this process's limit of open files as far as its user may, up to `target`, and return it.
+
+    Shells give 1,024 where the system allows many times that.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft == resource.RLIM_INFINITY or soft >= most:
-        return soft if soft != resource.RLIM_INFINITY else wanted
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return most
+    limit = target if hard == resource.RLIM_INFINITY else min(target, hard)
+    if soft == resource.RLIM_INFINITY or soft >= limit:
+        return soft if soft != resource.RLIM_INFINITY else target
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit
 
 
 def too_few_descriptors() -> str:
-    """A sentence for whoever met the limit of open files."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = max(4_096, 4 * most)
+    """Return the error message for a process that met the limit of open files."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    target = max(4_096, 4 * limit)
     return (
-        f"descriptors: this process may have {most:,} files and connections open at once, and needs more; expected "
-        f"{wanted:,}. Run ulimit -n {wanted} in the shell before, or ask for fewer programs, episodes or processes at "
+        f"descriptors: this process may have {limit:,} files and connections open at once, and needs more; expected "
+        f"{target:,}. Run ulimit -n {target} in the shell before, or ask for fewer programs, episodes or processes at "
         "once."
     )

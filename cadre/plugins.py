@@ -1,4 +1,4 @@
-"""What installed packages bring to Cadre: environments, recipes, embedded models, and a sandbox for programs.
+"""Entry points of installed packages: environments, recipes, embedded models, and a sandbox for programs.
 
 A package declares them as entry points in its pyproject.toml; `cadre_tasks` does the same. For example
 
@@ -30,7 +30,7 @@ from cadre.errors import ConfigError
 
 
 class ProgramSandbox(Protocol):
-    """The functions of a module that runs the programs of models for the environments of this process."""
+    """The interface of a module that runs the programs of models for the environments of this process."""
 
     configure: Callable[..., None]  # configure(level, cgroup=...): choose the confinement, before the first program
     record: Callable[[], dict[str, Any]]  # how programs are confined, for the run's record of its environment
@@ -45,7 +45,7 @@ def environments() -> dict[str, str]:
 
 @functools.cache
 def distributions() -> dict[str, str]:
-    """Return the distribution that brings each environment, by the environment's name."""
+    """Return the distribution of each environment, by the environment's name."""
     points = _declared("cadre.environments")
     return {name: point.dist.name if point.dist else "" for name, point in points.items()}
 
@@ -58,38 +58,38 @@ def recipe_folders() -> tuple[Path, ...]:
 
 @functools.cache
 def embedded_models() -> dict[str, Path]:
-    """Return the folders of the models that packages bring, by name."""
+    """Return the folders of embedded models, by name."""
     return {name: _folder(point) for name, point in _declared("cadre.models").items()}
 
 
 @functools.cache
 def program_sandbox() -> ProgramSandbox | None:
-    """Return the module that runs programs of models, or None where no package brings one."""
+    """Return the module that runs programs of models, or None if no package has one."""
     point = next(iter(_declared("cadre.sandbox").values()), None)
     return None if point is None else cast(ProgramSandbox, point.load())
 
 
 def configure_sandbox(level: str, cgroup: str) -> None:
-    """Choose how programs of models are confined in this process; nothing where no package brings a sandbox."""
+    """Configure the confinement of programs of models in this process; without a sandbox do nothing."""
     if (sandbox := program_sandbox()) is not None:
         sandbox.configure(level, cgroup=cgroup)
 
 
 def _declared(group: str) -> dict[str, EntryPoint]:
-    """The entry points of a group by name. Raises ConfigError where two packages declare different ones."""
-    found: dict[str, EntryPoint] = {}
+    """Return the entry points of a group by name. Raises ConfigError if two packages declare different ones."""
+    points: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
-        before = found.setdefault(point.name, point)
-        if before.value != point.value:
+        first = points.setdefault(point.name, point)
+        if first.value != point.value:
             raise ConfigError(
-                f"{point.name!r} in {group}: got {before.value} and {point.value} from two installed packages; "
+                f"{point.name!r} in {group}: got {first.value} and {point.value} from two installed packages; "
                 "expected one. Uninstall one of the packages."
             )
-    return dict(sorted(found.items()))
+    return dict(sorted(points.items()))
 
 
 def _folder(point: EntryPoint) -> Path:
-    """The folder that an entry point names as `package.folder`."""
+    """Return the folder of an entry point `package.folder`."""
     spec = importlib.util.find_spec(point.value)
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""Keys for randomness: every draw is named by what it is for, never by when it happened.
+"""Keys for randomness: every draw is keyed by its purpose, never by its time.
 
-`key(seed, step, task, node, role)` is a 63-bit integer; `fold(key, k)` names the k-th sibling. A sampler turns the
-sibling's key and the token's position into one uniform number, so what is sampled does not depend on the batch.
+`key(seed, step, task, node, role)` is a 63-bit integer; `fold(key, k)` is that of the k-th completion. A sampler
+makes one uniform number of the completion's key and the token's position, so samples do not depend on the batch.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ MASK = (1 << 64) - 1
 
 
 def key(*parts: str | int) -> int:
-    """A 63-bit key of the parts, the same on every machine. `key("a", "b")` differs from `key("ab")`."""
+    """Return a 63-bit key of the parts, the same on every machine. `key("a", "b")` differs from `key("ab")`."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def fold(base: int, index: int) -> int:
-    """The key of member `index` of the family `base`: one round of SplitMix64 (Steele et al. 2014), 63 bits."""
+    """Return the key of member `index` of the family `base`: one round of SplitMix64 (Steele et al. 2014), 63 bits."""
     mixed = (base + (index + 1) * 0x9E3779B97F4A7C15) & MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK
@@ -28,14 +28,14 @@ def fold(base: int, index: int) -> int:
 
 
 def generator(*parts: str | int) -> random.Random:
-    """A Python generator seeded by the key of the parts."""
+    """Return a Python generator seeded by the key of the parts."""
     return random.Random(key(*parts))
 
 
 def in_epochs(size: int, count: int, step: int, seed: int, name: str) -> list[int]:
-    """The `count` of `size` places that a step takes: epochs, each in an order of its own, keyed by seed and name."""
-    places = range(step * count, (step + 1) * count)
-    return [_order(size, seed, name, place // size)[place % size] for place in places]
+    """Return the `count` of `size` indices that a step uses: epochs, each in an order keyed by seed and name."""
+    positions = range(step * count, (step + 1) * count)
+    return [_order(size, seed, name, position // size)[position % size] for position in positions]
 
 
 @lru_cache(maxsize=2)

@@ -1,7 +1,7 @@
-"""When numbers that were made of rewards count as equal: the one answer for groups, pairs, ties, critics and audits.
+"""Equality of numbers that are computed from rewards: one rule for groups, pairs, ties, critics and audits.
 
-The comparison is relative, as a task may pay 1e-10 or 1e6. `size` is always the sum of the absolute rewards that a
-number was made of, which is larger than the number itself where rewards cancel: 0.3 + 0.4 - 0.7 is no reward of 1e-17.
+The comparison is relative, as rewards may be 1e-10 or 1e6. `size` is always the sum of the absolute rewards that a
+number was made of, which is larger than the number itself if rewards cancel: 0.3 + 0.4 - 0.7 is no reward of 1e-17.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-# Eight roundings of float32, in which many tasks add up what they pay: about a hundred terms in any order. 1e6 and
+# Eight roundings of float32, in which many tasks add up their rewards: about a hundred terms in any order. 1e6 and
 # 1e6 + 1 still differ.
 RESOLUTION = 2.0**-20
-# What sums in float64 leave, which is how rewards are added up here.
+# The residue of sums in float64, in which rewards are added up here.
 EXACT = 2.0**-44
-# A standard deviation is 0.0 where values differ by rounding alone, and at least this where they differ by more.
+# A standard deviation is 0.0 if values differ by rounding alone, and at least this if they differ by more.
 NO_STD = sys.float_info.min
 
 

@@ -1,6 +1,6 @@
-"""The frozen records that flow from the environment to the loss. No behaviour here: functions elsewhere act on them.
+"""The frozen records that flow from the environment to the loss. They have no behaviour of their own.
 
-Env.observe -> Observation -> Request -> Sample -> Branch, Node (a tree) -> TrainingSequence (a training sequence)
+Env.observe -> Observation -> Request -> Sample -> Branch, Node (a tree) -> TrainingSequence
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Finish = Literal["stop", "length"]
-# How a prompt goes on from what its role saw and said before (`Sample.history`).
+# How a prompt continues the role's previous turn (`Sample.history`).
 History = Literal["first", "clean", "realigned", "new"]
-# Where a sample stands among the trees of its update: (tree, numbers of the branches above it, role, sibling).
+# Position of a sample among the trees of its update: (tree, indices of the branches above it, role, index).
 SamplePosition = tuple[int, tuple[int, ...], str, int]
-# A picture of a state as plain JSON; `cadre.envs.drawings` makes them. None where there is none.
+# A drawing of a state as plain JSON, made by `cadre.envs.drawings`, or None.
 Drawing = Mapping[str, Any] | None
 
 
@@ -32,7 +32,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that a role makes, with its arguments as JSON text: `ToolCall("call_1", "add", '{"a": 1}')`."""
+    """A call of a tool, with its arguments as JSON text: `ToolCall("call_1", "add", '{"a": 1}')`."""
 
     id: str
     name: str
@@ -41,10 +41,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Image:
-    """A picture of `width` by `height` pixels, which `cadre.image` makes of a file, bytes or an array.
+    """An image of `width` by `height` pixels, made by `cadre.image` from a file, bytes or an array.
 
-    `digest` is the SHA-256 of its size and pixels in hexadecimal, by which pictures are compared; `png` holds the
-    pixels, RGB, without loss.
+    `digest` is the SHA-256 of its size and pixels in hexadecimal, by which images are compared; `png` has the pixels,
+    RGB, without loss.
     """
 
     digest: str
@@ -55,10 +55,10 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message, as the field writes them: `Message("user", "Plan the moves.")`.
+    """One chat message: `Message("user", "Plan the moves.")`.
 
-    An assistant's message may hold `tool_calls`; what a tool returned is by "tool" and names its call. `images` stand
-    before the text, in order; only a vision-language model reads them.
+    An assistant's message may have `tool_calls`; a tool's result has the role "tool" and the id of its call. `images`
+    come before the text, in order; only a vision-language model reads them.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -74,7 +74,7 @@ class Message:
 
 
 def images_of(messages: Iterable[Message]) -> tuple[Image, ...]:
-    """The pictures of a conversation, in order."""
+    """Return the images of a conversation, in order."""
     return tuple(image for message in messages for image in message.images)
 
 
@@ -88,11 +88,12 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one team role sees before it acts: its whole conversation so far, as chat messages.
+    """The input of one role before it acts: its whole conversation so far, as chat messages.
 
-    `tools` are the functions that it may call. `stop` and `max_tokens` narrow the role's sampling, where what it talks
-    to asks for that. `conversation` tells apart several that a role has side by side: a prompt goes on from the role's
-    last turn in the same one.
+    tools             functions that the role may call
+    stop, max_tokens  narrow the role's sampling for this turn
+    conversation      name of one of several that a role has side by side: a prompt extends the role's last turn in the
+                      same one
     """
 
     role: str
@@ -105,7 +106,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A decision with all answers that mean something: `Choice(observation, ("Pass", "Bet"))`."""
+    """A decision with all meaningful answers: `Choice(observation, ("Pass", "Bet"))`."""
 
     observation: Observation
     answers: tuple[str, ...]
@@ -113,11 +114,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """What one step paid: `Reward(team=1.0, local={"planner": -0.1}, parts={"goal": 1.0, "moves": -0.08})`.
+    """The reward of one step: `Reward(team=1.0, local={"planner": -0.1}, parts={"goal": 1.0, "moves": -0.08})`.
 
-    A role's scalar is `alpha * team + local[role]`, formed in `cadre.advantages`. A role that the step judged is in
-    `local`, be it with 0.0; `Reward()` judges nobody yet, and a search then looks at what follows. `parts` explain the
-    reward in the logs and are never trained on.
+    A role's scalar is `alpha * team + local[role]`, computed in `cadre.advantages`. A role that the step rewards is in
+    `local`, if only with 0.0; `Reward()` rewards nobody yet, and a search then looks at what follows. `parts` explain
+    the reward in the logs and are never trained on.
     """
 
     team: float = 0.0
@@ -127,10 +128,10 @@ class Reward:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The distribution that a role samples from. `temperature` 0 is greedy; `top_p` 1 and `top_k` 0 are off.
+    """The sampling parameters of a role. `temperature` 0 is greedy; `top_p` 1 and `top_k` 0 are off.
 
-    `max_tokens` bounds the completion, its end-of-turn token included. A completion ends where its text has one of the
-    strings `stop`; the text is without it, the ids are not.
+    `max_tokens` bounds the completion, its end-of-turn token included. A completion ends at the first of the strings
+    `stop`, which its ids contain and its text does not.
     """
 
     temperature: float = 1.0
@@ -142,10 +143,12 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class BranchFailure:
-    """Why an episode ended in the middle: `BranchFailure("prompt", "role 'solver': the prompt has 5,000 tokens ...")`.
+    """The reason why an episode ended in the middle.
 
-    `reason` is one of `cadre.rollout.failed_branches.REASONS`. A failure is `rewarded` where what was sampled may have
-    caused it. One of the machine's says nothing about the samples, and its branch is left out of the tree.
+    Example: `BranchFailure("prompt", "role 'solver': the prompt has 5,000 tokens ...")`.
+
+    `reason` is one of `cadre.rollout.failures.REASONS`. A failure is `rewarded` if the samples may have caused it. A
+    failure of the machine says nothing about the samples, and its branch is left out of the tree.
     """
 
     reason: str
@@ -155,18 +158,19 @@ class BranchFailure:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One completion by one role, K of which are siblings.
+    """One completion by one role.
 
-    `prompt_ids` and `token_ids` are the ids that the sampler really used; `token_ids` ends with the end-of-turn token
-    when `finish` is "stop". `logprobs[j]` is the sampler's natural log-probability of `token_ids[j]` under the
-    distribution it drew from (temperature, top-p and top-k applied). `version` counts the updates that the policy had
-    had when sampling began; `changes` are the tokens from which later weights drew: `((17, 4),)`.
-
-    `message` is the completion as a chat message where tools were offered: what was said, and the calls read out of it.
-    `history` tells how the prompt goes on from the role's turn before: "clean" keeps its sampled ids, which the chat
-    template would write alike, "realigned" keeps them although it would not, "new" is rendered afresh. `images` are
-    those that the placeholders in `prompt_ids` stand for, in order. `failure` says why there is no completion, where
-    the sampler got others of the same request.
+    prompt_ids  the ids that the sampler really used
+    token_ids   likewise; they end with the end-of-turn token if `finish` is "stop"
+    logprobs    natural log-probability of each of `token_ids` under the distribution it was drawn from (temperature,
+                top-p and top-k applied)
+    version     number of the policy's updates when sampling began
+    message     the completion as a chat message if tools were offered: text, and the calls parsed from it
+    history     how the prompt continues the role's previous turn: "clean" keeps its sampled ids, which the chat
+                template would render equally, "realigned" keeps them although it would not, "new" is rendered anew
+    changes     (token, version) from which later weights sampled: `((17, 4),)`
+    images      those of the placeholders in `prompt_ids`, in order
+    failure     why there is no completion, if the sampler got others of the same request
     """
 
     role: str
@@ -186,7 +190,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class PreviousTurn:
-    """What a role saw and said last: a later prompt that extends `messages` keeps the ids of `sample`."""
+    """A role's last prompt and completion: a later prompt that extends `messages` keeps the ids of `sample`."""
 
     messages: tuple[Message, ...]
     sample: Sample
@@ -195,7 +199,7 @@ class PreviousTurn:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A call for `count` siblings of one prompt. `key` seeds their noise: sibling k draws from `noise.fold(key, k)`."""
+    """A request for `count` completions of one prompt. Completion k is drawn with `random_keys.fold(key, k)`."""
 
     role: str
     policy: str
@@ -209,12 +213,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One joint action and what followed: `choice` names the sibling of each acting role, as in `{"planner": 2}`.
+    """One joint action and what followed.
 
-    `over` and `success` are the environment's state after the step. `selected` says that the shape continued from here:
-    then `child` is the next decision, or None because the episode is over. A branch that was not selected may have a
-    child too, where the shape looked at what follows before it chose. `drawing` shows the state after the step.
-    `failure` says why the episode ended here in the middle; it is over then, without success.
+    choice         index of the completion of each acting role, as in `{"planner": 2}`
+    over, success  the environment's state after the step
+    selected       True if the tree continues from here
+    child          the next decision, or None if the episode is over; branches that were not selected have one if the
+                   shape looked ahead
+    drawing        the state after the step
+    failure        why the episode ended here in the middle; it is over then, without success
     """
 
     choice: Mapping[str, int]
@@ -229,12 +236,13 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One decision point: who saw what, the K siblings of each acting role, and the branches that were tried.
+    """One decision: the observations and completions of each acting role, and the branches that were tried.
 
-    `turn` counts, from 0, how often the acting roles had acted before on this path. `privileged` is what the
-    environment shows to critics only. `weight` is what the decision counts beside those that its shape played side by
-    side: 1/n where it is one of n. `drawing` shows the state in which they act. `round` counts, from 0, the turns of
-    the episode: one begins where a role acts that has acted since the last began.
+    turn        how often the acting roles had acted before on this path
+    privileged  the environment's text for critics
+    weight      1/n for a decision that is one of n side by side
+    drawing     the state in which the roles act
+    round       number of the episode's round; a new one begins when a role acts that has acted in the present one
     """
 
     turn: int
@@ -249,7 +257,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """All that was sampled from one task."""
+    """All samples of one task."""
 
     task: Task
     root: Node
@@ -257,9 +265,9 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What a value head should say of one sequence: `returns[n]` after it has read the tokens up to `at[n]`, included.
+    """The targets of a value head on one sequence: `returns[n]` after the tokens up to `at[n]`, included.
 
-    `head` names the head; `values` are what it said before the update, which clipping is about.
+    `head` is the head's name; `values` are its predictions before the update, for clipping.
     """
 
     head: str
@@ -272,12 +280,15 @@ class Targets:
 class TrainingSequence:
     """One training sequence of T tokens for one policy.
 
-    `mask[t]` is True where token t was sampled by the policy and is trained on; `logprobs` and `advantages` have T
-    entries, zero where the mask is False. `temperature` is the one it was sampled at. `reference` has T
-    log-probabilities under the reference model, or none where no loss asks for them; `old` those of the policy at the
-    start of the update, or none where they are taken to be the sampler's. `targets` train a critic's head on the
-    sequence; a sequence for a critic alone has nothing in its mask. `place` is where its sample stands, None where it
-    is of no one sample. `images` are those that the first placeholders in `token_ids` stand for.
+    mask         [T], True where the token was sampled by the policy and is trained on
+    logprobs     [T], the sampler's, zero outside the mask
+    advantages   [T], zero outside the mask
+    temperature  at which it was sampled
+    reference    [T] log-probabilities under the reference model, empty if no loss needs them
+    old          [T] log-probabilities at the start of the update, empty if they are taken to be the sampler's
+    targets      train a critic's head on the sequence; the mask of a sequence for a critic alone is empty
+    position     that of its sample, None if it is not of a single sample
+    images       those of the first placeholders in `token_ids`
     """
 
     policy: str

@@ -28,8 +28,8 @@ from bench.parity.comlrl_models import (
     words,
 )
 from bench.parity.shared import Compared, on, ours_among, with_gradient
-from cadre.advantages.penalties import gaps
-from cadre.advantages.samples import samples_of
+from cadre.advantages.batch import gaps
+from cadre.advantages.returns import samples_of
 from cadre.types import Task, Tree
 from tests.advantages.trees import leaf, node
 

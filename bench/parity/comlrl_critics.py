@@ -29,8 +29,8 @@ from bench.parity.comlrl_models import (
     words,
 )
 from bench.parity.shared import Compared, on, ours_white
-from cadre.advantages.credit import Credit
-from cadre.advantages.critic_inputs import Reads
+from cadre.advantages.critic import Reads
+from cadre.advantages.returns import Credit
 from cadre.learn.value_heads import value_loss
 from cadre.types import Node, TrainingSequence
 from tests.advantages import critics

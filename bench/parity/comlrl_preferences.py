@@ -23,9 +23,8 @@ from bench.parity.comlrl_models import (
     words,
 )
 from bench.parity.shared import Compared, on, with_gradient
-from cadre.advantages.by_preference import preferred_samples
-from cadre.advantages.credit import Credit
-from cadre.advantages.samples import samples_of
+from cadre.advantages.preferences import preference_advantages
+from cadre.advantages.returns import Credit, samples_of
 from cadre.types import Task, Tree
 from tests.advantages.trees import leaf, node
 
@@ -67,7 +66,7 @@ def ours(case: Decided, dropped: int = 0, with_reference: bool = True) -> Tensor
         replace(scored, reference=tuple((known * with_reference).tolist()))
         for scored, known in zip(samples_of([Tree(Task("t", {}), root)]), then, strict=True)
     ]
-    judged, metrics = preferred_samples(samples, CREDIT, BETA)
+    judged, metrics = preference_advantages(samples, CREDIT, BETA)
     pushes = torch.tensor([scored.advantages[0] for scored in judged])
 
     def surrogate(at: Tensor) -> Tensor:

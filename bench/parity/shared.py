@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cadre.advantages.credit import Credit
-from cadre.advantages.gae import Estimate, whitened
-from cadre.advantages.group_relative import compare
-from cadre.advantages.samples import samples_of
-from cadre.learn.aggregation import AGGREGATES, Denominators
+from cadre.advantages.critic import Estimate, whitened
+from cadre.advantages.groups import compare_samples
+from cadre.advantages.returns import Credit, samples_of
 from cadre.learn.loss import Tokens, policy_loss
+from cadre.learn.loss_functions import AGGREGATES, Denominators
 from cadre.settings import LossConfig
 from cadre.types import Task, Tree
 from tests.advantages import critics
@@ -98,7 +97,7 @@ def on(
 def ours_among(scores: Sequence[float], baseline: str, scale: str) -> Tensor:
     """[K] advantages as `cadre.advantages` makes them: the siblings of one decision, each paid its score."""
     root = node(0, {"a": len(scores)}, [leaf({"a": i}, pay) for i, pay in enumerate(scores)])
-    (judged,) = compare(samples_of([Tree(Task("t", {}), root)]), Credit("step", "node", baseline, scale))
+    (judged,) = compare_samples(samples_of([Tree(Task("t", {}), root)]), Credit("step", "node", baseline, scale))
     return torch.tensor([scored.advantages[0] for scored in judged.samples])
 
 

@@ -32,7 +32,7 @@ from bench.parity.shared import (
     weights_of,
 )
 from cadre.learn.loss import importance
-from cadre.learn.objectives import Clip, clipped_surrogate
+from cadre.learn.loss_functions import Clip, clipped_surrogate
 from cadre.learn.value_heads import value_loss
 from cadre.settings import LossConfig
 

@@ -30,9 +30,9 @@ from bench.parity.shared import (
     summed,
 )
 from bench.parity.trl_trainers import LONGEST, model_of, scored, trainer_of
-from cadre.advantages.penalties import charged_for_distance
-from cadre.advantages.samples import ScoredSample
-from cadre.learn.objectives import Clip, clipped_surrogate
+from cadre.advantages.batch import charge_divergence
+from cadre.advantages.returns import ScoredSample
+from cadre.learn.loss_functions import Clip, clipped_surrogate
 from cadre.rollout.walk import TreeSample
 from cadre.settings import LossConfig
 from tests.advantages.trees import leaf, node, sample
@@ -77,7 +77,7 @@ def rloo(inputs: Inputs) -> Compared:
 
 def rloo_with_distance(inputs: Inputs) -> Compared:
     """With the distance from the reference model, k1, taken from the reward."""
-    paid = torch.tensor([charged.paid for charged in charged_for_distance(told(inputs), 0.1)])
+    paid = torch.tensor([charged.return_after_costs for charged in charge_divergence(told(inputs), 0.1)])
     ours = by_group(inputs, paid, lambda values: ours_among(values, "leave_one_out", "none"))
     return ours, scored(inputs, RLOOTrainer, beta=0.1)["advantages"], ours
 

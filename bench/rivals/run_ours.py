@@ -14,12 +14,11 @@ from typing import Any
 import torch
 
 from cadre import random_keys
-from cadre.advantages.credit import Credit
-from cadre.advantages.group_relative import compare
-from cadre.advantages.samples import samples_of
-from cadre.advantages.sequences import sequences
+from cadre.advantages.batch import make_sequences
+from cadre.advantages.groups import compare_samples
+from cadre.advantages.returns import Credit, samples_of
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
-from cadre.rollout.rounds import together
+from cadre.rollout.batching import gather
 from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
 from cadre.types import Branch, Message, Node, Observation, PreviousTurn, Request, Reward, Sample, Sampling, Task, Tree
 from turns import Turns, reward
@@ -55,7 +54,7 @@ async def play(engine: TorchEngine, job: dict[str, Any], key: int) -> list[Node]
         return nodes
 
     agents, numbers = range(job["agents"]), range(len(job["prompts"]))
-    played = await together(*(conversation(f"agent{one}", number) for one in agents for number in numbers))
+    played = await gather(*(conversation(f"agent{one}", number) for one in agents for number in numbers))
     return [one for nodes in played for one in nodes]
 
 
@@ -71,8 +70,8 @@ def node(agent: str, messages: tuple[Message, ...], turn: int, samples: Sequence
 def learn(learner: TorchLearner, nodes: Sequence[Node]) -> int:
     """One update over all the samples; the completion tokens that had a gradient."""
     trees = [Tree(Task(str(number), {}), one) for number, one in enumerate(nodes)]
-    data = sequences(
-        [scored for group in compare(samples_of(trees), CREDIT) for scored in group.samples],
+    data = make_sequences(
+        [scored for group in compare_samples(samples_of(trees), CREDIT) for scored in group.samples],
         {agent: Sampling() for agent in learner.policies},
     )
     asyncio.run(learner.update(data))

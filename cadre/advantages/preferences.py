@@ -1,112 +1,197 @@
-"""Trees and preferences: pairs of siblings that earned differently, and trees that a reward model pays."""
+"""Preferences: multi-agent DPO, pairs for a reward model, and trees scored by one.
+
+Multi-agent DPO compares the joint actions of one decision (DPO, arXiv 2305.18290, equation 7):
+
+    L = -log sigmoid(m)
+    m = beta * sum over agents of [diff(preferred) - diff(other)],   diff = log pi - log reference
+
+An agent's own gradient of L, the other agents' diffs held fixed, is `-beta * sigmoid(-m)` times that of
+`log pi(preferred) - log pi(other)`. As the policies that sampled are those that learn, it is a policy gradient whose
+advantages are `+beta * sigmoid(-m)` for the preferred action and the opposite for the other.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 
-from cadre.advantages.by_preference import unequal_branches
-from cadre.advantages.credit import Credit
-from cadre.advantages.group_relative import valued
-from cadre.advantages.samples import ScoredSample, samples_of
+from cadre.advantages.groups import compute_returns
+from cadre.advantages.returns import Credit, Reduce, ScoredSample, branch_return, samples_of
 from cadre.data.preferences import Pair
-from cadre.envs.joint_policy import joint_prompt, joint_text
+from cadre.envs.wrappers import joint_prompt, joint_text
 from cadre.rollout import walk
+from cadre.rollout.grow import score
 from cadre.rounding import is_rounding
-from cadre.team import RewardModel
-from cadre.types import Branch, Node, Reward, Tree
+from cadre.team import Metrics, RewardModel
+from cadre.types import Branch, Node, Reward, SamplePosition, Tree
+
+# Multi-agent DPO.
 
 
-def pairs_of(trees: Sequence[Tree], credit: Credit) -> list[Pair]:
-    """All pairs of siblings that earned differently by the returns of `credit`, each pair of texts once a node."""
-    siblings: dict[tuple[int, tuple[int, ...], str], list[ScoredSample]] = defaultdict(list)
-    for scored in valued(samples_of(trees), credit):
-        siblings[scored.tree_sample.tree, scored.tree_sample.path, scored.tree_sample.role].append(scored)
-    return [pair for group in siblings.values() for pair in dict.fromkeys(_pairs(group))]
+def preference_advantages(
+    samples: Sequence[ScoredSample], credit: Credit, beta: float
+) -> tuple[list[ScoredSample], Metrics]:
+    """Return the samples with the advantages that make a policy gradient that of the loss above, and metrics.
+
+    The pairs of a decision share the weight of one. A sample without `reference` has no diff: nobody trains it.
+    """
+    diffs = {scored.tree_sample.position: beta * sum(scored.logprob_diffs) for scored in samples}
+    nodes = {(scored.tree_sample.tree, scored.tree_sample.path): scored.tree_sample.node for scored in samples}
+    advantages: dict[SamplePosition, float] = defaultdict(float)
+    margins = []
+    for decision, node in nodes.items():
+        pairs = []
+        for branches in unequal_branches(node, credit):
+            better, worse = ([(*decision, role, index) for role, index in branch.choice.items()] for branch in branches)
+            margin = sum(diffs[position] for position in better)
+            margin -= sum(diffs[position] for position in worse)
+            pairs.append((better, worse, margin))
+            margins.append(margin)
+        for better, worse, margin in pairs:
+            push = beta * _sigmoid(-margin) / len(pairs)
+            for position in better:
+                advantages[position] += push
+            for position in worse:
+                advantages[position] -= push
+    judged = [replace(scored, advantages=(advantages[scored.tree_sample.position],)) for scored in samples]
+    if not margins:
+        return judged, {}
+    losses = (math.log1p(math.exp(-m)) if m >= 0 else -m + math.log1p(math.exp(m)) for m in margins)
+    return judged, {
+        "preference/loss": fmean(losses),
+        "preference/accuracy": fmean(m > 0.0 for m in margins),
+        "preference/pairs": len(margins),
+    }
 
 
-def _pairs(siblings: Sequence[ScoredSample]) -> Iterator[Pair]:
-    for first, second in itertools.combinations(siblings, 2):
-        best, worst = (first, second) if first.returns > second.returns else (second, first)
-        size = max(abs(best.returns), abs(worst.returns), best.size, worst.size)
-        if not is_rounding(best.returns - worst.returns, size) and best.sample.text != worst.sample.text:
-            prompt = best.tree_sample.node.observations[best.tree_sample.role].messages
-            yield Pair(prompt, best.sample.text, worst.sample.text)
+def team_return(branch: Branch, round_number: int, credit: Credit) -> float:
+    """Return the team's return from a branch on: its score, and of what follows the mean, discounted once a round.
+
+    With the returns `best_to_go` it is the best in place of the mean.
+    """
+    reduce: Reduce = max if credit.returns == "best_to_go" else fmean
+    return branch_return(branch, round_number, credit.gamma, lambda below: score(below.reward, credit.alpha), reduce)
 
 
-def joint_pairs_of(trees: Sequence[Tree], credit: Credit) -> list[Pair]:
-    """All pairs of joint actions of one decision after which the team earned differently (MAGRPO's joint reward model,
-    arXiv 2508.04652): what all who act see, in one prompt, and what they say, each below a mark of its name."""
-    return [
-        pair for tree in trees for node in walk.nodes(tree.root) for pair in dict.fromkeys(_joint_pairs(node, credit))
-    ]
+def unequal_branches(node: Node, credit: Credit) -> Iterator[tuple[Branch, Branch]]:
+    """Yield all pairs of branches of a decision whose returns differ by more than rounding, the better one first."""
+
+    def absolute(branch: Branch) -> float:
+        return abs(credit.alpha * branch.reward.team) + sum(map(abs, branch.reward.local.values()))
+
+    returns = [team_return(branch, node.round, credit) for branch in node.branches]
+    sizes = [branch_return(branch, node.round, credit.gamma, absolute, max) for branch in node.branches]
+    for i, j in itertools.combinations(range(len(returns)), 2):
+        if not is_rounding(returns[i] - returns[j], max(sizes[i], sizes[j])):
+            better, worse = (i, j) if returns[i] > returns[j] else (j, i)
+            yield node.branches[better], node.branches[worse]
 
 
-def _joint_pairs(node: Node, credit: Credit) -> Iterator[Pair]:
-    prompt = joint_prompt(node.observations)
-    for branches in unequal_branches(node, credit):
-        better, worse = (said_together(node, branch) for branch in branches)
-        if better != worse:
-            yield Pair(prompt, better, worse)
+def _sigmoid(x: float) -> float:
+    return 1.0 / (1.0 + math.exp(-x)) if x >= 0 else math.exp(x) / (1.0 + math.exp(x))
 
 
-def said_together(node: Node, branch: Branch) -> str:
-    """A joint action as one text."""
+# Pairs to train a reward model on.
+
+
+def make_pairs(trees: Sequence[Tree], credit: Credit) -> list[Pair]:
+    """Return all pairs of completions of one prompt whose returns differ, each pair of texts once a node."""
+    groups: dict[tuple[int, tuple[int, ...], str], list[ScoredSample]] = defaultdict(list)
+    for scored in compute_returns(samples_of(trees), credit):
+        groups[scored.tree_sample.tree, scored.tree_sample.path, scored.tree_sample.role].append(scored)
+    pairs: list[Pair] = []
+    for group in groups.values():
+        distinct: dict[Pair, None] = {}
+        for first, second in itertools.combinations(group, 2):
+            best, worst = (first, second) if first.returns > second.returns else (second, first)
+            size = max(abs(best.returns), abs(worst.returns), best.size, worst.size)
+            if not is_rounding(best.returns - worst.returns, size) and best.sample.text != worst.sample.text:
+                prompt = best.tree_sample.node.observations[best.tree_sample.role].messages
+                distinct[Pair(prompt, best.sample.text, worst.sample.text)] = None
+        pairs += distinct
+    return pairs
+
+
+def make_joint_pairs(trees: Sequence[Tree], credit: Credit) -> list[Pair]:
+    """Return all pairs of joint actions of one decision whose returns differ (MAGRPO's joint reward model, 2508.04652).
+
+    A prompt has what all who act see, and a joint action what they answer, each below a mark of its name.
+    """
+    pairs: list[Pair] = []
+    for tree in trees:
+        for node in walk.nodes(tree.root):
+            distinct: dict[Pair, None] = {}
+            for branches in unequal_branches(node, credit):
+                better, worse = (joint_answer(node, branch) for branch in branches)
+                if better != worse:
+                    distinct[Pair(joint_prompt(node.observations), better, worse)] = None
+            pairs += distinct
+    return pairs
+
+
+def joint_answer(node: Node, branch: Branch) -> str:
+    """Return a joint action as one text."""
     return joint_text({role: node.samples[role][index].text for role, index in branch.choice.items()})
 
 
-def jointly_scored_by(trees: Sequence[Tree], model: RewardModel) -> list[Tree]:
-    """The trees with the model's score of each joint action as the team's reward, in place of the environment's."""
-    asked = [
-        (joint_prompt(node.observations), said_together(node, branch))
+# Trees scored by a reward model.
+
+
+def score_jointly(trees: Sequence[Tree], model: RewardModel) -> list[Tree]:
+    """Return the trees with the model's score of each joint action as the team's reward.
+
+    The environment's own reward is gone; its parts, and what it says of success, stay.
+    """
+    queries = [
+        (joint_prompt(node.observations), joint_answer(node, branch))
         for tree in trees
         for node in walk.nodes(tree.root)
         for branch in node.branches
     ]
-    scores = iter(model.score([prompt for prompt, _ in asked], [text for _, text in asked]))
-    return [replace(tree, root=_paid_together(tree.root, scores)) for tree in trees]
+    scores = iter(model.score([prompt for prompt, _ in queries], [text for _, text in queries]))
 
-
-def _paid_together(node: Node, scores: Iterator[float]) -> Node:
-    """The node and what is below it with the scores as the team's rewards, taken in the order of `walk.nodes`."""
-    paid = [next(scores) for _ in node.branches]
-    branches = tuple(
-        replace(
-            branch,
-            reward=Reward(score, {}, branch.reward.parts),
-            child=None if branch.child is None else _paid_together(branch.child, scores),
+    def rewarded(node: Node) -> Node:
+        # In the order of `walk.nodes`: a node's own branches before those below them.
+        numbers = [next(scores) for _ in node.branches]
+        branches = tuple(
+            replace(
+                branch,
+                reward=Reward(number, {}, branch.reward.parts),
+                child=None if branch.child is None else rewarded(branch.child),
+            )
+            for number, branch in zip(numbers, node.branches, strict=True)
         )
-        for score, branch in zip(paid, node.branches, strict=True)
-    )
-    return replace(node, branches=branches)
+        return replace(node, branches=branches)
+
+    return [replace(tree, root=rewarded(tree.root)) for tree in trees]
 
 
-def scored_by(trees: Sequence[Tree], model: RewardModel) -> list[Tree]:
-    """The trees with the model's score of each answer as the local reward of the role that gave it.
+def score_answers(trees: Sequence[Tree], model: RewardModel) -> list[Tree]:
+    """Return the trees with the model's score of each answer as the local reward of the role that gave it.
 
-    The environment's own reward, the team's too, is gone, so that nothing but the model is learned from; what it says
-    of success, and its parts, stay.
+    The environment's own reward, the team's too, is gone, so that nothing but the model is learned from; its parts, and
+    what it says of success, stay.
     """
-    answers = [
+    queries = [
         (node.observations[role].messages, sample.text)
         for tree in trees
         for node in walk.nodes(tree.root)
         for role, siblings in node.samples.items()
         for sample in siblings
     ]
-    scores = iter(model.score([messages for messages, _ in answers], [text for _, text in answers]))
-    return [replace(tree, root=_scored(tree.root, scores)) for tree in trees]
+    scores = iter(model.score([messages for messages, _ in queries], [text for _, text in queries]))
 
+    def rewarded(node: Node) -> Node:
+        numbers = {role: [next(scores) for _ in siblings] for role, siblings in node.samples.items()}
+        branches = []
+        for branch in node.branches:
+            local: Mapping[str, float] = {role: numbers[role][index] for role, index in branch.choice.items()}
+            child = None if branch.child is None else rewarded(branch.child)
+            branches.append(replace(branch, reward=Reward(0.0, local, branch.reward.parts), child=child))
+        return replace(node, branches=tuple(branches))
 
-def _scored(node: Node, scores: Iterator[float]) -> Node:
-    """The node and what is below it with the scores as local rewards, taken in the order of `walk.nodes`."""
-    table = {role: [next(scores) for _ in siblings] for role, siblings in node.samples.items()}
-
-    def paid(branch: Branch) -> Branch:
-        local: Mapping[str, float] = {role: table[role][index] for role, index in branch.choice.items()}
-        child = None if branch.child is None else _scored(branch.child, scores)
-        return replace(branch, reward=Reward(0.0, local, branch.reward.parts), child=child)
-
-    return replace(node, branches=tuple(paid(branch) for branch in node.branches))
+    return [replace(tree, root=rewarded(tree.root)) for tree in trees]

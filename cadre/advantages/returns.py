@@ -1,190 +1,318 @@
-"""What a sample is worth. `RETURNS` is the table of names: each function says it of one sample where it stands."""
+"""Returns: the reward that a sample is credited with, before anything is subtracted from it.
+
+`Credit` names the four choices that turn rewards into an advantage, `ScoredSample` is the record that they fill in, and
+`RETURNS` is the table of return functions: each takes a sample of a tree and the credit, and gives one number.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from statistics import fmean
+from typing import Literal
 
-from cadre.advantages.credit import Credit
-from cadre.rollout.conversations import words
-from cadre.rollout.grow import pays
+from cadre.rollout import walk
+from cadre.rollout.grow import action_key, is_rewarded
 from cadre.rollout.walk import TreeSample
 from cadre.rounding import EXACT, RESOLUTION, is_rounding
-from cadre.types import Branch, Node
+from cadre.types import Branch, Node, Sample, Targets, Tree
 
-OfChildren = Callable[[Iterable[float]], float]
-# What a branch pays a role, given alpha.
+Count = Literal["episodes", "decisions"]
+
+
+@dataclass(frozen=True)
+class Credit:
+    """How a sample's advantage is computed: its return, the group it is compared in, the baseline, the scale.
+
+    `returns`, `group`, `baseline` and `scale` are names of the tables in this module and in `cadre.advantages.groups`,
+    or `my_file.py:function`.
+
+    alpha          weight of the team's reward beside the local one
+    gamma          discount of a round
+    count          the unit of a group's statistics: a whole episode, however many decisions a role makes in it, or
+                   every decision
+    decay          of the running means
+    threshold      reward from which an episode has passed, for the return `passed`
+    second         another comparison, whose advantage is added, times `second_weight`
+
+    With a critic only `alpha` and `gamma` matter.
+    """
+
+    returns: str
+    group: str
+    baseline: str
+    scale: str
+    alpha: float = 1.0
+    gamma: float = 1.0
+    count: Count = "decisions"
+    decay: float = 0.95
+    threshold: float = 1.0
+    second: Credit | None = None
+    second_weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class ScoredSample:
+    """A sample of T tokens with its scores; every stage from rewards to the loss fills in its part.
+
+    tree_sample  the sample and its position in which tree
+    reference    [T] log-probabilities under the reference model, empty if no stage needs them
+    penalties    [T] cost of each token for its distance from the reference, empty for none
+    overlong     cost of its length, on its last token
+    returns      its return, before costs
+    size         the sum of absolute rewards that `returns` is made of, which rounding is relative to
+    count        its weight in the statistics of its group
+    advantages   one for all of its tokens, or [T]
+    weight       its weight in the loss
+    trains       False if its policy does not learn from it; a critic still may
+    targets      what a value head should predict on its sequence
+    values       a critic's predictions before the update, empty without a critic
+    """
+
+    tree_sample: TreeSample
+    reference: tuple[float, ...] = ()
+    penalties: tuple[float, ...] = ()
+    overlong: float = 0.0
+    returns: float = 0.0
+    size: float = 0.0
+    count: float = 1.0
+    advantages: tuple[float, ...] = (0.0,)
+    weight: float = 1.0
+    trains: bool = True
+    targets: Targets | None = None
+    values: tuple[float, ...] = ()
+
+    @property
+    def sample(self) -> Sample:
+        return self.tree_sample.sample
+
+    @property
+    def has_gain(self) -> bool:
+        """Return True if any of its tokens is to become likelier."""
+        return any(advantage > 0.0 for advantage in self.advantages)
+
+    @property
+    def costs(self) -> tuple[float, ...]:
+        """Return the total cost of each token, [T]."""
+        if not self.sample.token_ids:
+            return ()
+        *rest, last = self.penalties or (0.0,) * len(self.sample.token_ids)
+        return (*rest, last + self.overlong)
+
+    @property
+    def return_after_length(self) -> float:
+        """Return the return less the cost of its length."""
+        return self.returns - self.overlong
+
+    @property
+    def return_after_costs(self) -> float:
+        """Return the return less all of its costs."""
+        return self.return_after_length - sum(self.penalties)
+
+    @property
+    def logprob_diffs(self) -> tuple[float, ...]:
+        """Return `log pi - log reference` of every token, none without a reference.
+
+        It is the estimator k1 of their divergence. The sum is that of the sequence,
+        http://joschu.net/blog/kl-approx.html. A positive one means that the policy has become more certain of the
+        completion than it was before any training.
+        """
+        if not self.reference:
+            return ()
+        return tuple(now - then for now, then in zip(self.sample.logprobs, self.reference, strict=True))
+
+
+def samples_of(trees: Sequence[Tree]) -> list[ScoredSample]:
+    """Return every sample of the trees, parents before their children."""
+    return [ScoredSample(tree_sample) for tree_sample in walk.tree_samples(trees)]
+
+
+# Rewards of a role on one branch.
+
+Reduce = Callable[[Iterable[float]], float]
+# The reward of a role on a branch, given alpha.
 RoleReward = Callable[[Branch, str, float], float]
 
 
 def role_reward(branch: Branch, role: str, alpha: float) -> float:
-    """`alpha * team + local[role]` (AT-GRPO, arXiv 2510.11062, equation 4); a role that did not act has no local."""
+    """Return `alpha * team + local[role]` (AT-GRPO, arXiv 2510.11062, eq. 4); no local reward for who did not act."""
     return alpha * branch.reward.team + branch.reward.local.get(role, 0.0)
 
 
 def absolute_reward(branch: Branch, role: str, alpha: float) -> float:
-    """Return `|alpha * team| + |local[role]|`, of which the size of a return is made."""
+    """Return `|alpha * team| + |local[role]|`, from which the size of a return is computed."""
     return abs(alpha * branch.reward.team) + abs(branch.reward.local.get(role, 0.0))
 
 
-def step(decision: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
-    """The reward of the step itself (AT-GRPO), the mean over the joint actions that hold the sample."""
-    return fmean(reward(branch, decision.role, credit.alpha) for branch in decision.branches)
+# Returns that need no more than the sample's own step.
 
 
-def first_paid(decision: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
-    """The reward of the first step that pays: its own, or where that pays nobody and the shape looked ahead, all that
-    the role is paid on the way that the carry rule takes from the sample, up to the first decision that pays it.
+def step(sample: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
+    """Return the reward of the step itself (AT-GRPO), the mean over the joint actions that contain the sample."""
+    return fmean(reward(branch, sample.role, credit.alpha) for branch in sample.branches)
 
-    A decision that pays nobody and was not looked ahead of is worth what it paid.
+
+def first_paid(sample: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
+    """Return the reward up to the first rewarded step.
+
+    That is the step's own reward, or if it rewards nobody and the shape looked ahead, the sum of the role's rewards on
+    the way that the shape selects from the sample on, up to the first decision that rewards the role. Without the
+    look-ahead it is the step's own reward in any case.
     """
-    node, role, alpha = decision.node, decision.role, credit.alpha
-    if any(is_paid(node, acting, alpha) for acting in node.samples) or not looked_ahead(node):
-        return step(decision, credit, reward)
+    node, role, alpha = sample.node, sample.role, credit.alpha
+    is_decided = any(is_step_rewarded(node, acting, alpha) for acting in node.samples)
+    # The search looked ahead if what follows is known of every branch after which the episode continues.
+    if is_decided or not all(branch.over or child_of(node, branch) is not None for branch in node.branches):
+        return step(sample, credit, reward)
     return fmean(
-        reward(branch, role, alpha) + _ahead(state_after(node, branch), role, alpha, reward)
-        for branch in decision.branches
+        reward(branch, role, alpha) + _reward_ahead(child_of(node, branch), role, alpha, reward)
+        for branch in sample.branches
     )
 
 
-def is_paid(node: Node, role: str, alpha: float) -> bool:
-    """Whether the step pays the role, be it 0 that it is judged with."""
-    return any(pays(branch.reward, role, alpha) for branch in node.branches if branch.failure is None)
+def is_step_rewarded(node: Node, role: str, alpha: float) -> bool:
+    """Return True if the step gives the role a reward on any branch, a local one of zero included."""
+    return any(is_rewarded(branch.reward, role, alpha) for branch in node.branches if branch.failure is None)
 
 
-def looked_ahead(node: Node) -> bool:
-    """Whether what follows is known of every branch after which the episode goes on."""
-    return all(branch.over or state_after(node, branch) is not None for branch in node.branches)
-
-
-def state_after(node: Node, branch: Branch) -> Node | None:
-    """What follows a branch. Equal actions lead to one state, which is played below one of them."""
+def child_of(node: Node, branch: Branch) -> Node | None:
+    """Return the decision after a branch. Equal actions lead to one state, which is played below one of them."""
     if branch.child is not None or branch.failure is not None:
         return branch.child
-    said = _words(node, branch)
-    return next((other.child for other in node.branches if other.child and _words(node, other) == said), None)
+
+    def key(branch: Branch) -> object:
+        return action_key({role: node.samples[role][index] for role, index in branch.choice.items()})
+
+    action = key(branch)
+    return next((twin.child for twin in node.branches if twin.child and key(twin) == action), None)
 
 
-def _words(node: Node, branch: Branch) -> object:
-    return words({role: node.samples[role][index] for role, index in branch.choice.items()})
-
-
-def _ahead(node: Node | None, role: str, alpha: float, reward: RoleReward) -> float:
-    """What the role is paid from `node` on, along the branches that are picked, up to the first decision that pays."""
+def _reward_ahead(node: Node | None, role: str, alpha: float, reward: RoleReward) -> float:
+    """Return the role's reward from `node` on, along selected branches, up to the first decision that rewards it."""
     if node is None:
         return 0.0
-    last = is_paid(node, role, alpha)
-    taken = [branch for branch in node.branches if branch.selected] or node.branches  # all, where the shape ends there
+    is_last = is_step_rewarded(node, role, alpha)
+    branches = [branch for branch in node.branches if branch.selected] or node.branches  # all if the shape ends there
     return fmean(
-        reward(branch, role, alpha) + (0.0 if last else _ahead(branch.child, role, alpha, reward)) for branch in taken
+        reward(branch, role, alpha) + (0.0 if is_last else _reward_ahead(branch.child, role, alpha, reward))
+        for branch in branches
     )
 
 
-def reward_to_go(decision: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
-    """`R = r + gamma * mean(child returns)` (MAGRPO, arXiv 2508.04652, section 4.2), gamma once a turn."""
-    return _to_go(decision, credit, fmean, reward)
+# Returns of what follows the sample.
 
 
-def best_to_go(decision: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
-    """`R = r + gamma * max(child returns)`: what a sample could earn with the best that was tried below it (lenient
-    learners: Panait, Tuyls and Luke, "Theoretical Advantages of Lenient Learners", JMLR 9, 2008)."""
-    return _to_go(decision, credit, max, reward)
+def reward_to_go(sample: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
+    """Return `R = r + gamma * mean(child returns)` (MAGRPO, arXiv 2508.04652, section 4.2), gamma once a round."""
+    return _to_go(sample, credit, fmean, reward)
 
 
-def _to_go(decision: TreeSample, credit: Credit, of_children: OfChildren, reward: RoleReward) -> float:
-    def paid(branch: Branch) -> float:
-        return reward(branch, decision.role, credit.alpha)
+def best_to_go(sample: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
+    """Return `R = r + gamma * max(child returns)`: the best that was tried below the sample.
 
-    turn = decision.node.round
-    return fmean(played_out(branch, turn, credit.gamma, paid, of_children) for branch in decision.branches)
+    This is the return of lenient learners (Panait, Tuyls and Luke, "Theoretical Advantages of Lenient Learners", JMLR
+    9, 2008).
+    """
+    return _to_go(sample, credit, max, reward)
 
 
-def played_out(
-    branch: Branch, turn: int, gamma: float, paid: Callable[[Branch], float], of_children: OfChildren
+def _to_go(sample: TreeSample, credit: Credit, reduce: Reduce, reward: RoleReward) -> float:
+    def branch_reward(branch: Branch) -> float:
+        return reward(branch, sample.role, credit.alpha)
+
+    number = sample.node.round
+    return fmean(branch_return(branch, number, credit.gamma, branch_reward, reduce) for branch in sample.branches)
+
+
+def branch_return(
+    branch: Branch, round_number: int, gamma: float, reward: Callable[[Branch], float], reduce: Reduce
 ) -> float:
-    """What is earned from a branch of that turn on: what it is paid, and of what follows the mean or the best,
-    discounted once a turn."""
+    """Return the reward of a branch and `reduce` of the returns after it, discounted once a round."""
     child = branch.child
     if child is None:
-        return paid(branch)
-    discount = gamma if child.round > turn else 1.0
-    below = (played_out(after, child.round, gamma, paid, of_children) for after in child.branches)
-    return paid(branch) + discount * of_children(below)
+        return reward(branch)
+    discount = gamma if child.round > round_number else 1.0
+    returns = (branch_return(child_branch, child.round, gamma, reward, reduce) for child_branch in child.branches)
+    return reward(branch) + discount * reduce(returns)
 
 
-def episode(decision: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
-    """The undiscounted reward of the whole episode (GRPO on trajectories, arXiv 2402.03300), of all that led to the
-    sample too. Where several episodes go through the sample, it is the mean over them, each counting once."""
-    return fmean(episode_rewards(decision, credit, reward).values())
+# Returns of whole episodes.
+
+
+def episode(sample: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
+    """Return the undiscounted reward of the whole episode (GRPO on trajectories, arXiv 2402.03300), its past included.
+
+    If several episodes go through the sample, it is the mean over them, each counting once.
+    """
+    return fmean(episode_rewards(sample, credit, reward).values())
 
 
 def episode_rewards(
-    decision: TreeSample, credit: Credit, reward: RoleReward = role_reward
+    sample: TreeSample, credit: Credit, reward: RoleReward = role_reward
 ) -> dict[tuple[int, ...], float]:
-    """Return what each episode through the sample pays the role from its root to its leaf, by the tree's number and the
-    branches to the leaf."""
+    """Return the role's reward in each episode through the sample, from root to leaf, by tree number and branches."""
     return {
-        path: sum(reward(branch, decision.role, credit.alpha) for branch in branches)
-        for path, branches in episodes_through(decision)
+        path: sum(reward(branch, sample.role, credit.alpha) for branch in branches)
+        for path, branches in episodes_through(sample)
     }
 
 
-def episodes_through(decision: TreeSample) -> Iterator[tuple[tuple[int, ...], list[Branch]]]:
-    """Yield every episode that holds the sample: the tree's number with the branches' numbers, and the branches, from
-    the root to a leaf."""
+def episodes_through(sample: TreeSample) -> Iterator[tuple[tuple[int, ...], list[Branch]]]:
+    """Yield every episode that contains the sample: (tree number and branch indices, branches), from root to leaf."""
 
     def below(path: tuple[int, ...], branches: list[Branch]) -> Iterator[tuple[tuple[int, ...], list[Branch]]]:
         child = branches[-1].child
         if child is None:
             yield path, branches
             return
-        for number, after in enumerate(child.branches):
-            yield from below((*path, number), [*branches, after])
+        for number, child_branch in enumerate(child.branches):
+            yield from below((*path, number), [*branches, child_branch])
 
-    start, above = (decision.tree, *decision.path), [branch for _, branch in decision.above]
-    for number in decision.numbers:
-        yield from below((*start, number), [*above, decision.node.branches[number]])
+    start, above = (sample.tree, *sample.path), [branch for _, branch in sample.above]
+    for number in sample.numbers:
+        yield from below((*start, number), [*above, sample.node.branches[number]])
 
 
-def difference(decision: TreeSample, credit: Credit) -> float:
-    """`([V(sample) - V(root)] + [V(sample) - V(node)]) / sqrt(L)` (TreeRL, arXiv 2506.11902, equations 5 to 7).
+def passed(sample: TreeSample, credit: Credit) -> float:
+    """Return the fraction of episodes through the sample that rewarded the role with `credit.threshold` or more.
 
-    V is the mean reward of the episodes below, that of what led there included; L is how many there are.
+    This is rejection sampling, as Sirius (arXiv 2502.04780) selects its training data.
     """
-    value, of_root, of_node, episodes = _values(decision, credit, role_reward)
-    return (2 * value - of_root - of_node) / math.sqrt(episodes)
-
-
-def _values(decision: TreeSample, credit: Credit, reward: RoleReward) -> tuple[float, float, float, int]:
-    """V of the sample, of the root and of the node, and the number of episodes below the sample."""
-    role, alpha = decision.role, credit.alpha
-    root = decision.above[0][0] if decision.above else decision.node
-    before = sum(reward(branch, role, alpha) for _, branch in decision.above)
-    below = [before + paid for paid in _leaf_rewards(decision.branches, role, alpha, reward)]
-    beside = [before + paid for paid in _leaf_rewards(decision.node.branches, role, alpha, reward)]
-    everywhere = _leaf_rewards(root.branches, role, alpha, reward)
-    return fmean(below), fmean(everywhere), fmean(beside), len(below)
-
-
-def _leaf_rewards(branches: Sequence[Branch], role: str, alpha: float, reward: RoleReward) -> list[float]:
-    """What the role earns from these branches on, one number an episode."""
-    return [
-        reward(branch, role, alpha) + later
-        for branch in branches
-        for later in (_leaf_rewards(branch.child.branches, role, alpha, reward) if branch.child else [0.0])
-    ]
-
-
-def passed(decision: TreeSample, credit: Credit) -> float:
-    """The share of the episodes through the sample that paid the role `credit.threshold` or more (rejection sampling,
-    as Sirius, arXiv 2502.04780, keeps what it trains on)."""
-    sizes = episode_rewards(decision, credit, absolute_reward)
+    sizes = episode_rewards(sample, credit, absolute_reward)
     return fmean(
         # Sums that should reach the threshold may miss it by rounding.
-        earned >= credit.threshold or is_rounding(earned - credit.threshold, sizes[path])
-        for path, earned in episode_rewards(decision, credit).items()
+        total >= credit.threshold or is_rounding(total - credit.threshold, sizes[path])
+        for path, total in episode_rewards(sample, credit).items()
     )
+
+
+def difference(sample: TreeSample, credit: Credit) -> float:
+    """Return `([V(sample) - V(root)] + [V(sample) - V(node)]) / sqrt(L)` (TreeRL, arXiv 2506.11902, eq. 5 to 7).
+
+    V is the mean reward of the episodes below, their past included; L is their number below the sample.
+    """
+    value, root_value, node_value, episodes = _mean_rewards(sample, credit, role_reward)
+    return (2 * value - root_value - node_value) / math.sqrt(episodes)
+
+
+def _mean_rewards(sample: TreeSample, credit: Credit, reward: RoleReward) -> tuple[float, float, float, int]:
+    """Return V of the sample, of the root and of the node, and the number of episodes below the sample."""
+    role, alpha = sample.role, credit.alpha
+
+    def leaf_rewards(branches: Sequence[Branch]) -> list[float]:
+        """Return the role's reward from these branches on, one number an episode."""
+        return [
+            reward(branch, role, alpha) + later
+            for branch in branches
+            for later in (leaf_rewards(branch.child.branches) if branch.child else [0.0])
+        ]
+
+    root = sample.above[0][0] if sample.above else sample.node
+    past = sum(reward(branch, role, alpha) for _, branch in sample.above)
+    of_sample = [past + later for later in leaf_rewards(sample.branches)]
+    of_node = [past + later for later in leaf_rewards(sample.node.branches)]
+    return fmean(of_sample), fmean(leaf_rewards(root.branches)), fmean(of_node), len(of_sample)
 
 
 RETURNS: dict[str, Callable[[TreeSample, Credit], float]] = {
@@ -196,7 +324,7 @@ RETURNS: dict[str, Callable[[TreeSample, Credit], float]] = {
     "difference": difference,
     "passed": passed,
 }
-# Those that are sums of rewards, and can be made of absolute ones.
+# The returns that are sums of rewards, and can be computed of absolute ones.
 SUMS: dict[str, Callable[[TreeSample, Credit, RoleReward], float]] = {
     "step": step,
     "first_paid": first_paid,
@@ -206,29 +334,29 @@ SUMS: dict[str, Callable[[TreeSample, Credit, RoleReward], float]] = {
 }
 
 
-def size_of_returns(decision: TreeSample, credit: Credit) -> float:
+def size_of_returns(sample: TreeSample, credit: Credit) -> float:
     """Return the sum of absolute rewards that the sample's return is made of, which its rounding is relative to."""
     if credit.returns in SUMS:
-        return SUMS[credit.returns](decision, credit, absolute_reward)
+        return SUMS[credit.returns](sample, credit, absolute_reward)
     if credit.returns == "difference":
-        value, of_root, of_node, episodes = _values(decision, credit, absolute_reward)
-        return 2 * max(value, of_root, of_node) / math.sqrt(episodes)
+        value, root_value, node_value, episodes = _mean_rewards(sample, credit, absolute_reward)
+        return 2 * max(value, root_value, node_value) / math.sqrt(episodes)
     if credit.returns == "passed":
         return 1.0
     # A function of the user's may scale rewards down, so that only the residue of float64 can be told from signal.
-    return episode(decision, credit, absolute_reward) * EXACT / RESOLUTION
+    return episode(sample, credit, absolute_reward) * EXACT / RESOLUTION
 
 
-def decisions_in_episode(decision: TreeSample) -> float:
-    """How often the role acts in the episode that the sample is of, on average over what was tried below it."""
+def decisions_in_episode(sample: TreeSample) -> float:
+    """Return how often the role acts in the sample's episode, on average over what was tried below it."""
 
     def below(branch: Branch) -> float:
         child = branch.child
-        return 0.0 if child is None else (decision.role in child.samples) + fmean(map(below, child.branches))
+        return 0.0 if child is None else (sample.role in child.samples) + fmean(map(below, child.branches))
 
-    return 1 + sum(decision.role in node.samples for node, _ in decision.above) + fmean(map(below, decision.branches))
+    return 1 + sum(sample.role in node.samples for node, _ in sample.above) + fmean(map(below, sample.branches))
 
 
-def part_of_episodes(decision: TreeSample) -> float:
-    """The sample's part in the episodes that hold it, each of which a role's decisions share."""
-    return len(list(episodes_through(decision))) / decisions_in_episode(decision)
+def part_of_episodes(sample: TreeSample) -> float:
+    """Return the number of episodes through the sample, divided by the role's decisions that share each."""
+    return len(list(episodes_through(sample))) / decisions_in_episode(sample)

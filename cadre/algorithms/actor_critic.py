@@ -7,17 +7,17 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from cadre.advantages.credit import Credit
-from cadre.advantages.critic_inputs import Critic, Reads
-from cadre.advantages.plan import Plan
+from cadre.advantages.batch import Plan
+from cadre.advantages.critic import Critic, Reads
+from cadre.advantages.returns import Credit
 from cadre.algorithms.common import Algorithm
 from cadre.errors import ConfigError
-from cadre.rollout import tree_shape
+from cadre.rollout import shapes
 from cadre.settings import CriticConfig, Positive
 
 
 class ActorCritic(Algorithm):
-    """What the actor-critics have in common: k whole episodes, and advantages from value heads."""
+    """The base of the actor-critics: k whole episodes, and advantages from value heads."""
 
     reads: ClassVar[Reads] = "own"
 
@@ -33,7 +33,7 @@ class ActorCritic(Algorithm):
     critic: CriticConfig = CriticConfig()
 
     def plan(self) -> Plan:
-        """k whole episodes, advantages from value heads (arXiv 1506.02438, equation 16), PPO's clipped ratio."""
+        """Return k whole episodes, advantages from value heads (arXiv 1506.02438, eq. 16), PPO's clipped ratio."""
         self.check_estimate()
         critic = Critic(
             self.reads,
@@ -43,11 +43,11 @@ class ActorCritic(Algorithm):
             whiten=self.whiten,
         )
         credit = Credit("reward_to_go", "node", "none", "none", self.alpha, self.gamma)
-        shape = tree_shape.independent(self.k)
+        shape = shapes.independent(self.k)
         return Plan(shape, credit, critic=critic, reward_model=self.reward_model, joint_reward=True)
 
     def check_estimate(self) -> None:
-        """Refuse what the chosen estimate or level would ignore."""
+        """Raise ConfigError for a setting that the chosen estimate or level would ignore."""
         defaults = type(self).model_fields
         if self.estimate == "reward_to_go" and self.gae_lambda != defaults["gae_lambda"].default:
             raise ConfigError(
@@ -90,7 +90,7 @@ class Rlhf(ActorCritic):
     critic: TokenCriticConfig = TokenCriticConfig()
 
     def plan(self) -> Plan:
-        """The score on the last token, a KL penalty on every token (arXiv 2203.02155, equation 2)."""
+        """Return the plan: the score on the last token, a KL penalty on every token (arXiv 2203.02155, equation 2)."""
         if self.reward_model is not None and self.alpha != 1.0:
             raise ConfigError(
                 f"algorithm.alpha: got {self.alpha} beside a reward_model, which pays each answer and no team; "

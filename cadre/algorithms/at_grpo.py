@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from cadre.advantages.credit import Credit
-from cadre.advantages.plan import Plan
+from cadre.advantages.batch import Plan
+from cadre.advantages.returns import Credit
 from cadre.algorithms.common import CARRY, LOOKAHEAD, MANY, SCALE, Algorithm, Carry, ManySiblings, Scale
-from cadre.rollout import tree_shape
+from cadre.rollout import shapes
 from cadre.settings.user_code import load_function
 
 
@@ -23,8 +23,8 @@ class AtGrpo(Algorithm):
     scale: Scale = Field("std", description=SCALE)
 
     def plan(self) -> Plan:
-        """Siblings at every decision, `(r - mean) / std` among them, the argmax goes on (algorithm 1)."""
-        carry = load_function("algorithm.carry", self.carry, tree_shape.CARRIES)
-        shape = tree_shape.greedy(self.k, carry, self.lookahead)
+        """Return siblings at every decision, `(r - mean) / std` among them, the argmax continues (algorithm 1)."""
+        carry = load_function("algorithm.carry", self.carry, shapes.CARRIES)
+        shape = shapes.greedy(self.k, carry, self.lookahead)
         credit = Credit("first_paid", "node", "mean", self.scale, self.alpha)
         return Plan(shape, credit, tree_weight="by_decision")

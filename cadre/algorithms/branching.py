@@ -1,4 +1,4 @@
-"""Whole episodes that branch: where they do, and what a branch is worth, as four papers have it."""
+"""Algorithms whose episodes branch afterwards: four papers that differ in where, and in the return of a branch."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from cadre.advantages.credit import Credit
-from cadre.advantages.plan import Plan
+from cadre.advantages.batch import Plan
+from cadre.advantages.returns import Credit
 from cadre.algorithms.common import Algorithm
-from cadre.rollout.branching import WHERE, branch
-from cadre.rollout.tree_shape import Shape
+from cadre.rollout.growers import WHERE
+from cadre.rollout.shapes import Shape, branch
 from cadre.settings import Positive, TreeWeight
 from cadre.settings.user_code import load_function, one_of
 
@@ -23,7 +23,7 @@ BUDGET = "tokens of a tree after which no further round begins; 0 for no bound"
 
 
 class Branching(Algorithm):
-    """What the family has in common: k whole episodes a task, then branches from their decisions."""
+    """The base of the family: k whole episodes a task, then branches from their decisions."""
 
     tree_weight: ClassVar[TreeWeight] = "by_sample"
 
@@ -35,16 +35,16 @@ class Branching(Algorithm):
     budget: int = Field(0, ge=0, description=BUDGET)
 
     def plan(self) -> Plan:
-        """The shape, and what the subclass makes of it."""
+        """Return the shape with the subclass's credit."""
         return Plan(self.shape(), self.credit(), tree_weight=self.tree_weight)
 
     def shape(self) -> Shape:
-        """`k` episodes and the branches of `rounds` rounds."""
+        """Return `k` episodes and the branches of `rounds` rounds."""
         where = load_function("algorithm.where", self.where, WHERE)
         return branch(self.k, where, self.decisions, self.siblings, self.rounds, self.budget)
 
     def credit(self) -> Credit:
-        """What a sample is worth."""
+        """Return how a sample's advantage is computed."""
         raise NotImplementedError
 
 
@@ -55,7 +55,7 @@ class TreeGrpo(Branching):
     where: Where = Field("random", description=WHERE_WORDS)
 
     def credit(self) -> Credit:
-        """The sum of two comparisons, each `(R - mean) / std` (equations 4 to 6)."""
+        """Return the sum of two comparisons, each `(R - mean) / std` (equations 4 to 6)."""
         task = Credit("episode", "task_role", "mean", "std", self.alpha, count="episodes")
         return Credit("episode", "subtree", "mean", "std", self.alpha, count="episodes", second=task)
 
@@ -68,7 +68,7 @@ class TreeRl(Branching):
     k: Positive = Field(6, description="episodes that a task begins with")
 
     def credit(self) -> Credit:
-        """`([V - V(root)] + [V - V(parent)]) / sqrt(episodes below)` itself, without a baseline."""
+        """Return `([V - V(root)] + [V - V(parent)]) / sqrt(episodes below)` itself, without a baseline."""
         return Credit("difference", "node", "none", "none", self.alpha)
 
 
@@ -78,7 +78,7 @@ class Arpo(Branching):
     name: Literal["arpo"]
 
     def credit(self) -> Credit:
-        """`(R - mean) / std` over the task; a shared part has the mean of its episodes (the soft estimate)."""
+        """Return `(R - mean) / std` over the task; a shared part has the mean of its episodes (the soft estimate)."""
         return Credit("episode", "task", "mean", "std", self.alpha, count="episodes")
 
 
@@ -90,5 +90,5 @@ class Bpo(Branching):
     siblings: int = Field(3, ge=1, le=100, description=SIBLINGS)
 
     def credit(self) -> Credit:
-        """`R - mean` of the siblings; decisions with one sample teach nothing."""
+        """Return `R - mean` of the siblings; decisions with one sample teach nothing."""
         return Credit("episode", "node", "mean", "none", self.alpha)

@@ -1,4 +1,4 @@
-"""What the settings of all algorithms have in common."""
+"""The base of all algorithms' settings, and the types and descriptions that several of them use."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from cadre.advantages.group_relative import SCALES
-from cadre.advantages.plan import Plan
-from cadre.rollout import tree_shape
-from cadre.rollout.tree_shape import PerTurn
+from cadre.advantages.batch import Plan
+from cadre.advantages.groups import SCALES
+from cadre.rollout import shapes
+from cadre.rollout.shapes import PerTurn
 from cadre.settings import Section
 from cadre.settings.user_code import one_of
 
-Carry = Annotated[str, one_of(tree_shape.CARRIES)]
+Carry = Annotated[str, one_of(shapes.CARRIES)]
 Scale = Annotated[str, one_of(SCALES)]
 
 CARRY = "which sibling the episode goes on with"
@@ -24,7 +24,7 @@ ALPHA = "a role's reward is alpha * team + local"
 
 
 def _siblings(value: Any) -> Any:
-    """A number of siblings, one a turn, or either by role; anything else is told what could stand there."""
+    """Return a number of siblings, one a turn, or either by role. Raises ValueError with what is expected."""
     if isinstance(value, dict) and value and all(isinstance(role, str) for role in value):
         return {role: _per_turn(number) for role, number in value.items()}
     return _per_turn(value)
@@ -48,7 +48,7 @@ TrainedPolicies = Literal["any", "shared", "one_role", "by_role"]
 
 
 class Algorithm(Section):
-    """The settings of an algorithm, and the plan that they stand for."""
+    """The settings of an algorithm, and the plan that they make."""
 
     # The one role `team` writes the parts of all roles; only an environment with one role can be played.
     central: ClassVar[bool] = False
@@ -62,6 +62,8 @@ class Algorithm(Section):
     alpha: float = Field(1.0, description=ALPHA)
 
     def plan(self) -> Plan:
-        """The shape, the credit and the loss; `kl` is added by `cadre.algorithms.plan_of`. Raises ConfigError where
-        one setting would be ignored under another."""
+        """Return the shape, the credit and the loss; `kl` is added by `cadre.algorithms.plan_of`.
+
+        Raises ConfigError if one setting would be ignored under another.
+        """
         raise NotImplementedError

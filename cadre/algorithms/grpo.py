@@ -1,20 +1,23 @@
-"""GRPO on whole episodes, applied to a team: one group a task, or one a role of it."""
+"""Algorithms that sample k whole episodes a task and learn from the episodes' rewards: GRPO and its relatives."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from cadre.advantages.credit import Credit
-from cadre.advantages.plan import Plan
+from cadre.advantages.batch import Plan
+from cadre.advantages.returns import Credit
 from cadre.algorithms.common import SCALE, Algorithm, Scale
-from cadre.rollout import tree_shape
-from cadre.settings import Positive
+from cadre.rollout import shapes
+from cadre.settings import LossConfig, Positive
+
+# GRPO on teams.
 
 
 class Episodes(Algorithm):
-    """k whole episodes a task, compared by their reward; `group` says whose are compared."""
+    """k whole episodes a task, compared by their reward within the groups of `group`."""
 
     group: ClassVar[str] = "task"
 
@@ -22,9 +25,9 @@ class Episodes(Algorithm):
     scale: Scale = Field("std", description=SCALE)
 
     def plan(self) -> Plan:
-        """k whole episodes, `(R - mean) / std` over them (arXiv 2402.03300, equation 3)."""
+        """Return k whole episodes and `(R - mean) / std` over them (arXiv 2402.03300, equation 3)."""
         credit = Credit("episode", self.group, "mean", self.scale, self.alpha, count="episodes")
-        return Plan(tree_shape.independent(self.k), credit)
+        return Plan(shapes.independent(self.k), credit)
 
 
 class Grpo(Episodes):
@@ -38,3 +41,95 @@ class GrpoByRole(Episodes):
 
     group = "task_role"
     name: Literal["grpo_by_role"]
+
+
+class DrMas(Algorithm):
+    """Dr. MAS (arXiv 2602.08847): GRPO on whole episodes, normalised by each role's own decisions across its turns."""
+
+    name: Literal["dr_mas"]
+    k: Positive = Field(4, description="episodes a task")
+
+    def plan(self) -> Plan:
+        """Return `(R - mean_role) / std_role` over all decisions of a role on a task (section 4)."""
+        credit = Credit("episode", "task_role", "mean", "std", self.alpha)
+        return Plan(shapes.independent(self.k), credit)
+
+
+class Gigpo(Algorithm):
+    """GiGPO (arXiv 2505.10978): k whole episodes, judged as episodes and, where observations recur, as steps."""
+
+    name: Literal["gigpo"]
+    k: Positive = Field(4, description="episodes a task")
+    gamma: float = Field(0.95, ge=0.0, le=1.0, description="discount of a turn in what a step is worth")
+    step_weight: float = Field(1.0, ge=0.0, description="what the comparison of steps counts beside that of episodes")
+    scale: Scale = Field("std", description=SCALE)
+
+    def plan(self) -> Plan:
+        """Return `A_episode + step_weight * A_step` (equation 8)."""
+        step = Credit("reward_to_go", "observation", "mean", self.scale, self.alpha, self.gamma)
+        episode = Credit("episode", "task_role", "mean", self.scale, self.alpha, count="episodes")
+        credit = replace(episode, second=step, second_weight=self.step_weight)
+        return Plan(shapes.independent(self.k), credit)
+
+
+# A planner and its workers: the papers differ in the groups, the trained policies, and the weights.
+
+
+class Matpo(Episodes):
+    """MATPO (arXiv 2510.04678): planner and workers are one model, and all they say is judged in one group a task."""
+
+    policies = "shared"
+    name: Literal["matpo"]
+
+
+class FlowGrpo(Episodes):
+    """Flow-GRPO (arXiv 2510.05592): one role learns the episode's outcome at every turn, the others are frozen."""
+
+    group = "task_role"
+    policies = "one_role"
+    name: Literal["flow_grpo"]
+
+    def plan(self) -> Plan:
+        """Return the episode's advantage for every turn, averaged over its tokens, then over turns (equation 5)."""
+        return replace(super().plan(), loss=LossConfig(aggregate="sequence_mean"), tree_weight="by_episode")
+
+
+class MGrpo(Episodes):
+    """M-GRPO (arXiv 2511.13288): a policy a role, each role with its own group, and every episode weighs alike."""
+
+    group = "task_role"
+    policies = "by_role"
+    name: Literal["m_grpo"]
+
+    def plan(self) -> Plan:
+        """Return a role's samples of an episode sharing the weight of one, the mean of the paper's resampling."""
+        return replace(super().plan(), tree_weight="by_episode")
+
+
+# Zero-sum games and filtered supervision.
+
+
+class Spiral(Algorithm):
+    """SPIRAL's role-conditioned advantages (arXiv 2506.24119) for zero-sum play: a running mean by role."""
+
+    name: Literal["spiral"]
+    k: Positive = Field(4, description="episodes a task")
+    decay: float = Field(0.95, gt=0.0, lt=1.0, description="of the running mean")
+
+    def plan(self) -> Plan:
+        """Return `R - b_role` with an exponential running mean b (section 3)."""
+        credit = Credit("episode", "role", "running", "none", self.alpha, count="episodes", decay=self.decay)
+        return Plan(shapes.independent(self.k), credit, LossConfig(ratio="none", aggregate="sequence_mean"))
+
+
+class Sirius(Algorithm):
+    """Sirius (arXiv 2502.04780), without its augmentation: a supervised step on all that successful episodes said."""
+
+    name: Literal["sirius"]
+    k: Positive = Field(4, description="episodes a task")
+    threshold: float = Field(1.0, description="an episode is kept for a role that it paid this or more")
+
+    def plan(self) -> Plan:
+        """Return the mean of -log pi over the tokens of the episodes that passed."""
+        credit = Credit("passed", "task_role", "none", "none", self.alpha, threshold=self.threshold)
+        return Plan(shapes.independent(self.k), credit, LossConfig(ratio="none"), only_positive=True)

@@ -1,4 +1,4 @@
-"""The MAGRPO family: the same tree, return and loss; only the baseline differs (arXiv 2508.04652)."""
+"""Algorithms that roll out every joint action to the end: the MAGRPO family (arXiv 2508.04652), C3, multi-agent DPO."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from cadre.advantages.credit import Credit
-from cadre.advantages.plan import Plan
+from cadre.advantages.batch import Plan
+from cadre.advantages.returns import Credit
 from cadre.algorithms.common import Algorithm, ManySiblings
-from cadre.rollout import tree_shape
+from cadre.rollout import shapes
 from cadre.settings import LossConfig
 from cadre.settings.section import refused
 
@@ -17,8 +17,8 @@ from cadre.settings.section import refused
 POLICY_GRADIENT = LossConfig(ratio="none", aggregate="sequence_sum")
 
 
-class PlayedOut(Algorithm):
-    """What the family has in common: all agents act for a joint reward, and every joint action is played out."""
+class RolledOut(Algorithm):
+    """The base of the family: all agents act for a joint reward, and every joint action is rolled out to the end."""
 
     baseline: ClassVar[str] = "mean"
 
@@ -41,7 +41,7 @@ class PlayedOut(Algorithm):
         return self
 
     def plan(self) -> Plan:
-        """All joint actions played out, the return to go minus the node's baseline, the plain policy gradient."""
+        """Return all joint actions rolled out, return to go minus the node's baseline, plain policy gradient."""
         return Plan(
             self.shape(),
             self.credit(self.baseline),
@@ -52,23 +52,23 @@ class PlayedOut(Algorithm):
         )
 
     def credit(self, baseline: str) -> Credit:
-        """The return to go minus a baseline of the node."""
+        """Return the return to go minus a baseline of the node."""
         returns = "best_to_go" if self.lenient else "reward_to_go"
         return Credit(returns, "node", baseline, "none", self.alpha, self.gamma)
 
-    def shape(self) -> tree_shape.Shape:
-        """Every joint action carries on."""
-        return tree_shape.full(self.k, "aligned", self.stop_at)
+    def shape(self) -> shapes.Shape:
+        """Return the shape that continues every joint action."""
+        return shapes.full(self.k, "aligned", self.stop_at)
 
 
-class Joint(PlayedOut):
-    """The family where agents answer apart, so that somebody must say which answers are tried together."""
+class Joint(RolledOut):
+    """The family for agents that answer separately, with the choice of answers that are tried together."""
 
     joint: Literal["aligned", "cross"] = Field("aligned", description="the g-th of every agent together, or all pairs")
 
-    def shape(self) -> tree_shape.Shape:
-        """Every joint action carries on, of those that `joint` makes."""
-        return tree_shape.full(self.k, self.joint, self.stop_at)
+    def shape(self) -> shapes.Shape:
+        """Return the shape that continues every joint action that `joint` makes."""
+        return shapes.full(self.k, self.joint, self.stop_at)
 
 
 class Magrpo(Joint):
@@ -98,8 +98,41 @@ class MaRemax(Joint):
     name: Literal["ma_remax"]
 
 
-class MagrpoCentral(PlayedOut):
+class MagrpoCentral(RolledOut):
     """MAGRPO with one model that writes the parts of all agents that act: the only role is `team`."""
 
     central = True
     name: Literal["magrpo_central"]
+
+
+class C3(Algorithm):
+    """C3 (arXiv 2603.06859): the mean reward below a completion minus that below its siblings."""
+
+    name: Literal["c3"]
+    k: ManySiblings = Field(2, description="completions of each role at a decision, also by turn or by role")
+    joint: Literal["aligned", "cross"] = Field("aligned", description="the g-th of every agent together, or all pairs")
+
+    def plan(self) -> Plan:
+        """Return every alternative rolled out from the one context, with the others of its decision as the baseline."""
+        credit = Credit("reward_to_go", "node", "leave_one_out", "none", self.alpha)
+        return Plan(shapes.full(self.k, self.joint), credit, tree_weight="alike")
+
+
+class MaDpo(Joint):
+    """DPO (arXiv 2305.18290) on joint actions: each role's gradient, the others' distances from the reference held
+    fixed."""
+
+    name: Literal["ma_dpo"]
+    beta: float = Field(0.1, gt=0.0, description="what a nat of distance from the reference weighs")
+
+    def plan(self) -> Plan:
+        """Return all joint actions rolled out; better ones are preferred to worse ones of their decision."""
+        return Plan(
+            self.shape(),
+            self.credit("mean"),
+            POLICY_GRADIENT,
+            tree_weight="alike",
+            preference=self.beta,
+            reward_model=self.reward_model,
+            joint_reward=True,
+        )

@@ -15,7 +15,7 @@ from cadre.env import Env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import PromptError
 from cadre.plugins import configure_sandbox
-from cadre.rollout.rounds import Continued
+from cadre.rollout.batching import SharedBarrier
 from cadre.settings import SandboxConfig
 from cadre.settings.user_imports import hold_files
 from cadre.team import Metrics, Weights
@@ -48,7 +48,7 @@ class SamplerProcess(Process):
     async def begin(self, threads: int, recipe: SamplerRecipe) -> None:
         settle(threads)
         self.sampler = recipe.make()
-        self._scope: tuple[int, Continued] | None = None
+        self._scope: tuple[int, SharedBarrier] | None = None
 
     async def memory(self) -> int | None:
         """Bytes that a batch may take; None where the sampler does not say."""
@@ -79,7 +79,7 @@ class SamplerProcess(Process):
             await done.put((number, outcome))
 
         works = (one(number, request) for number, request in enumerate(requests))
-        drawing = asyncio.create_task(self._within(scope).together(*works))
+        drawing = asyncio.create_task(self._within(scope).gather(*works))
         try:
             for _ in requests:
                 yield await _next(done, drawing)
@@ -90,9 +90,9 @@ class SamplerProcess(Process):
                 await asyncio.wait([drawing])
                 self._scope = None
 
-    def _within(self, number: int) -> Continued:
+    def _within(self, number: int) -> SharedBarrier:
         if self._scope is None or self._scope[0] != number:
-            self._scope = number, Continued()
+            self._scope = number, SharedBarrier()
         return self._scope[1]
 
     async def load(self, policy: str, version: int, content: Bytes | Files) -> None:

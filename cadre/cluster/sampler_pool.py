@@ -12,7 +12,7 @@ from cadre.cluster.actors import Outcome
 from cadre.cluster.connection import deaths, ray_module
 from cadre.cluster.member import Member, as_raised
 from cadre.errors import EngineError, PromptError
-from cadre.rollout import rounds
+from cadre.rollout import batching
 from cadre.team import Weights
 from cadre.types import Request, Sample
 
@@ -109,8 +109,8 @@ class SamplerPool:
                 f"Role {request.role!r} asks for policy {request.policy!r}, which this pool does not hold; it holds "
                 f"{', '.join(self.policies)}. Fix team.roles."
             )
-        waiting = Waiting(request, asyncio.get_running_loop().create_future(), rounds.scope())
-        with rounds.turn(self._draw_batch, waiting):
+        waiting = Waiting(request, asyncio.get_running_loop().create_future(), batching.current_barrier())
+        with batching.wait_for_batch(self._draw_batch, waiting):
             return await waiting.future
 
     async def load(self, weights: Weights) -> None:

@@ -22,7 +22,7 @@ from cadre.config.resolve import find_model, resolve
 from cadre.envs.from_data import with_example
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, ContractError, EngineError
-from cadre.rollout import episodes, rounds
+from cadre.rollout import batching, episodes
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.team import Team, Weights
 from cadre.types import Message, Request, Sample, Sampling, Tool, ToolCall, images_of
@@ -185,7 +185,7 @@ class SpaceSampler:
 
     async def sample(self, request: Request) -> list[Sample]:
         asked: PendingRequest = (request, asyncio.get_running_loop().create_future())
-        with rounds.turn(self._answer, asked):
+        with batching.wait_for_batch(self._answer, asked):
             return await asked[1]
 
     async def _answer(self, batch: Sequence[PendingRequest]) -> None:

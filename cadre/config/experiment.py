@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, Field, JsonValue, ValidationError
 
-from cadre.advantages.plan import Plan
+from cadre.advantages.batch import Plan
 from cadre.algorithms import ALGORITHMS, Algorithm
 from cadre.config.adapters import apply_adapter_settings
 from cadre.config.paths import resolve_from_cwd

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cadre.advantages import critic_inputs
-from cadre.advantages.plan import Plan
+from cadre.advantages.batch import Plan
+from cadre.advantages.critic import required_heads
 from cadre.algorithms import plan_of
 from cadre.config.adapters import is_adapter
 from cadre.config.experiment import Config, Experiment, parse
@@ -217,7 +217,7 @@ def _add_critics(players: Experiment) -> Experiment:
     critic = players.plan.critic
     if critic is None:
         return players
-    heads = critic_inputs.heads(critic, players.trained_roles)
+    heads = required_heads(critic, players.trained_roles)
     if critic.config.policy is None:
         return replace(players, heads=heads)
     critics = dict.fromkeys(heads, critic.config.policy)

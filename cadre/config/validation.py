@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 
-from cadre.advantages.baselines import BASELINES, GroupReturns, of_the_group
-from cadre.advantages.credit import Credit
+from cadre.advantages.groups import BASELINES, GroupReturns, is_group_baseline
+from cadre.advantages.returns import Credit
 from cadre.concurrency import run_coroutine
 from cadre.config.engine_validation import (
     VLLM_CHECKS,
@@ -25,17 +25,17 @@ from cadre.config.engine_validation import (
 )
 from cadre.config.experiment import Experiment
 from cadre.env import Env
-from cadre.envs import declarations
+from cadre.envs import validation as env_validation
 from cadre.errors import ConfigError, ContractError, nearest
-from cadre.rollout import tree_shape
-from cadre.rollout.grow import pays
-from cadre.rollout.tree_shape import Shape
+from cadre.rollout import shapes
+from cadre.rollout.grow import is_rewarded
+from cadre.rollout.shapes import Shape
 from cadre.settings.user_code import load_function
 
 
 def check_env(experiment: Experiment) -> None:
     """The class declares what an episode needs. Raises ContractError, unlike the others."""
-    faults = declarations.faults(experiment.env_spec)
+    faults = env_validation.declaration_faults(experiment.env_spec)
     if faults:
         more = f" ({len(faults) - 1} more: cadre check {experiment.config.env})" if len(faults) > 1 else ""
         raise ContractError(faults[0].paragraph + more)
@@ -212,11 +212,11 @@ def check_leaves(experiment: Experiment) -> None:
     """Refuse a tree that nobody could sample, or whose joint actions do not fit."""
     config, shape, first = experiment.config, experiment.plan.shape, experiment.env_spec.roles[0]
     longest = [[first]] * MAX_DECISIONS
-    if isinstance(config.algorithm.k, int) and tree_shape.leaves(shape, longest, range(MAX_DECISIONS)) <= MAX_LEAVES:
+    if isinstance(config.algorithm.k, int) and shapes.count_leaves(shape, longest, range(MAX_DECISIONS)) <= MAX_LEAVES:
         return
     acting, unpaid = run_coroutine(_probe_episode(experiment))
     check_joint_actions(experiment, acting)
-    leaves = tree_shape.leaves(shape, acting, unpaid)
+    leaves = shapes.count_leaves(shape, acting, unpaid)
     if leaves > MAX_LEAVES:
         ahead = f", {len(unpaid)} of which pay nobody," if shape.lookahead and unpaid else ""
         raise ConfigError(
@@ -247,7 +247,7 @@ async def _probe_episode(experiment: Experiment) -> tuple[list[list[str]], list[
     unpaid: list[int] = []
     while (asked := env.observe()) and len(acting) < MAX_DECISIONS:
         reward = await env.step(dict.fromkeys(asked, ""))
-        if not any(pays(reward, role, experiment.plan.credit.alpha) for role in asked):
+        if not any(is_rewarded(reward, role, experiment.plan.credit.alpha) for role in asked):
             unpaid.append(len(acting))
         acting.append(list(asked))
     return acting, unpaid
@@ -261,10 +261,10 @@ def check_replayable(experiment: Experiment) -> None:
     """A program that cannot be played again is asked for no tree that plays it again: siblings part at the first
     decision, or each answer is paid by itself and one of them goes on."""
     given, shape = experiment.env_spec.all_settings, experiment.plan.shape
-    if given.get("replayable", True) or not shape.parts_later(experiment.env_spec.roles, PROGRAM_DEPTHS):
+    if given.get("replayable", True) or not shape.has_later_branches(experiment.env_spec.roles, PROGRAM_DEPTHS):
         return
-    goes_on = len(shape.expand([0.0, 0.0], random.Random(0)))
-    if given.get("turn_reward") and goes_on == 1 and shape.grower is None:
+    goes_on = len(shape.select([0.0, 0.0], random.Random(0)))
+    if given.get("turn_reward") and goes_on == 1 and not shape.revisits_decisions:
         return
     raise ConfigError(
         f"settings.replayable: got false under {experiment.config.algorithm.name}, whose trees ({shape.name}) branch "
@@ -440,8 +440,8 @@ def check_without_std(experiment: Experiment) -> None:
     if config.credit.without_std == "keep":
         return
     for baseline in (credit.baseline, *([credit.second.baseline] if credit.second else [])):
-        if not of_the_group(load_function("algorithm.baseline", baseline, BASELINES)):
-            known = ", ".join(name for name, function in BASELINES.items() if of_the_group(function))
+        if not is_group_baseline(load_function("algorithm.baseline", baseline, BASELINES)):
+            known = ", ".join(name for name, function in BASELINES.items() if is_group_baseline(function))
             raise ConfigError(
                 f"credit.without_std: got drop with the baseline {baseline} of {config.algorithm.name}, under which a "
                 f"group without std has a gradient; expected keep. Remove it, or take a baseline made of the group: "
@@ -452,7 +452,7 @@ def check_without_std(experiment: Experiment) -> None:
 def check_tree_weight(experiment: Experiment) -> None:
     """What was left behind is of no episode."""
     shape = experiment.plan.shape
-    if experiment.config.credit.tree_weight == "by_episode" and not shape.plays_all:
+    if experiment.config.credit.tree_weight == "by_episode" and not shape.selects_all:
         raise ConfigError(
             f"credit.tree_weight: got by_episode with shape {shape.name}, where siblings that were left behind are of "
             "no whole episode, and would weigh more than the one that went on; expected by_decision. Set that, or a "
@@ -502,7 +502,7 @@ def check_group_size(experiment: Experiment) -> None:
 def _is_single_sample(shape: Shape, roles: Sequence[str]) -> bool:
     """Whether a tree is one episode, with one sample at each of its decisions."""
     places = [(turn, depth) for depth in range(DEPTHS) for turn in range(depth + 1)]
-    return shape.grower is None and all(shape.count(role, *place) == 1 for role in roles for place in places)
+    return not shape.revisits_decisions and all(shape.count(role, *place) == 1 for role in roles for place in places)
 
 
 def _has_zero_advantages(credit: Credit, tasks: int) -> bool:
@@ -520,7 +520,7 @@ def _has_zero_advantages(credit: Credit, tasks: int) -> bool:
         return False
     baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
     alone = [list(baseline(GroupReturns((value,), (1.0,), (0.0,)))) == [value] for value in (1.0, 2.0)]
-    return of_the_group(baseline) and all(alone)
+    return is_group_baseline(baseline) and all(alone)
 
 
 def check_trackers(experiment: Experiment) -> None:

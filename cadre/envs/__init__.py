@@ -1,1 +1,1 @@
-"""The contract of environments: what declares one, makes its episodes, wraps them and checks them."""
+"""Environments: classes with their settings, wrappers, the check of the contract, images, splits, data sets."""

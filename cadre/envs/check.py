@@ -1,24 +1,32 @@
-"""The environment contract as a callable test: `examine` plays an environment and says what holds and what does not.
+"""The environment contract as a callable test: `examine` plays an environment and reports what holds and what does not.
 
 Use `check_env` in your own tests, or `cadre check my_file.py:MyEnv`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import copy
+import inspect
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cadre import random_keys
-from cadre.env import Split
-from cadre.envs import check_values, declarations
-from cadre.envs.check_episode import Episode
-from cadre.envs.findings import Broken, Findings
+from cadre.env import Env, Split
+from cadre.envs import validation
 from cadre.envs.spec import EnvSpec
 from cadre.envs.splits import shared_tasks
-from cadre.errors import ContractError
-from cadre.types import Message, Task, Tool
+from cadre.envs.validation import described
+from cadre.errors import ContractError, DeadlineError
+from cadre.rollout.deadlines import Deadline
+from cadre.settings.user_errors import called
+from cadre.types import Message, Observation, Reward, Sample, Task, Tool, ToolCall
 
 SPLIT_SAMPLE = 200
 # A program whose answer is drawn: it must draw the same in equal states.
@@ -51,13 +59,13 @@ RULES = {
 
 @dataclass(frozen=True)
 class Report:
-    """What an environment keeps of the contract.
+    """The result of a check.
 
     held     the rules that held, a line each
     broken   a paragraph for every fault: what, got, expected, what to do
-    notes    what is allowed and seldom meant
-    prompts  the first conversation that each role saw
-    tools    what it was offered there
+    notes    findings that are allowed and seldom meant
+    prompts  the first conversation of each role
+    tools    the tools offered there
     """
 
     held: tuple[str, ...]
@@ -82,101 +90,21 @@ async def examine(
     seed: int = 0,
     step_seconds: float = math.inf,
 ) -> Report:
-    """Look at the class, its tasks, and `episodes` episodes of actions drawn from `actions`.
+    """Return the report on the class, its tasks, and `episodes` episodes of actions drawn from `actions`.
 
-    Faults do not raise and do not end the check: all that can be found at once is in the report. Only a call that takes
-    longer than `step_seconds` raises DeadlineError, as those that follow might take as long.
+    Faults neither raise nor end the check. Only a call that takes longer than `step_seconds` raises DeadlineError, as
+    those that follow might take as long.
     """
     findings = Findings()
-    faults = declarations.faults(env_spec)
+    faults = validation.declaration_faults(env_spec)
     for fault in faults:
         findings.add(fault.name, fault.paragraph)
     if any(fault.fatal for fault in faults):
         return Report((), findings.paragraphs, (), {})
-    splits = {split: _checked_tasks(findings, env_spec, split) for split in ("train", "test")}
-    _check_disjoint(findings, env_spec.env_class.__name__, splits)
-    judged = not any(fault.name == "success" for fault in faults)
-    played = [Episode(findings, env_spec, task, judged, step_seconds) for task in splits["train"][:episodes]]
-    for number, episode in enumerate(played):
-        with findings.noting():
-            await episode.play(actions, random_keys.generator(seed, episode.task.id), thorough=number == 0)
-    return _report(findings, env_spec, played)
 
-
-def _report(findings: Findings, env_spec: EnvSpec, played: Sequence[Episode]) -> Report:
+    # The tasks.
     name = env_spec.env_class.__name__
-    ended = any(episode.ended for episode in played)
-    held = [f"{name}: {words}" for rule, words in RULES.items() if ended and rule not in findings.rules]
-    prompts: dict[str, tuple[Message, ...]] = {}
-    tools: dict[str, tuple[Tool, ...]] = {}
-    for episode in played:
-        prompts |= {role: messages for role, messages in episode.prompts.items() if role not in prompts}
-        tools = {**episode.tools, **tools}
-    notes = [] if findings.paragraphs else _notes(env_spec.roles, played, prompts)
-    return Report(tuple(held), findings.paragraphs, tuple(notes), prompts, tools)
-
-
-def _notes(roles: Sequence[str], played: Sequence[Episode], prompts: Mapping[str, Any]) -> list[str]:
-    notes = [
-        f"{role} never acted in {len(played)} episodes; a role that never acts is not trained."
-        for role in roles
-        if role not in prompts
-    ]
-    if len({reward for episode in played for reward in episode.rewards}) == 1:
-        notes.append(
-            "every step paid the same, whatever was said (nonsense, so this may be right); a team learns only from "
-            "answers that are paid differently."
-        )
-    return notes
-
-
-def _checked_tasks(findings: Findings, env_spec: EnvSpec, split: Split) -> list[Task]:
-    """The first tasks of a split; none where something is wrong with them."""
-    with findings.noting():
-        where = f"{env_spec.env_class.__name__}.tasks({split!r})"
-        first, again = (_drawn(findings, env_spec, split, where) for _ in range(2))
-        if not first:
-            raise Broken("tasks", f"{where}: got no tasks; expected at least one. Make some, or change the settings.")
-        faults = [
-            fault for i, task in enumerate(first) for fault in check_values.task_faults(f"{where}: task {i}", task)
-        ]
-        findings.refuse("tasks", faults[:1])
-        _check_repeated(findings, where, first, again)
-        return first
-    return []
-
-
-def _drawn(findings: Findings, env_spec: EnvSpec, split: Split, where: str) -> list[Any]:
-    """Up to `SPLIT_SAMPLE` items of a split."""
-    with findings.calling("tasks", where):
-        tasks = env_spec.tasks(split)
-        if not isinstance(tasks, Sequence) or isinstance(tasks, str):
-            raise Broken(
-                "tasks",
-                f"{where}: got {check_values.described(tasks)}; expected a sequence of Task with a length and items by "
-                "index. Return a list, or GeneratedTasks(count, make, name).",
-            )
-        return [tasks[i] for i in range(min(SPLIT_SAMPLE, len(tasks)))]
-
-
-def _check_repeated(findings: Findings, where: str, first: list[Task], again: list[Task]) -> None:
-    """No name twice in a split, and the same tasks at every call."""
-    names = [task.id for task in first]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    findings.require(
-        not twice,
-        "tasks",
-        f"{where}: got the id {twice[:1]} more than once; expected every task to have its own. Number them.",
-    )
-    findings.require(
-        first == again,
-        "tasks",
-        f"{where}: differs between calls; expected the same tasks at every call. Seed what it draws, as in "
-        'random.Random(f"{split}-{index}").',
-    )
-
-
-def _check_disjoint(findings: Findings, name: str, splits: Mapping[str, Sequence[Task]]) -> None:
+    splits = {split: _checked_tasks(findings, env_spec, split) for split in ("train", "test")}
     shared = shared_tasks(splits["train"], splits["test"])
     findings.require(
         not shared,
@@ -184,3 +112,494 @@ def _check_disjoint(findings: Findings, name: str, splits: Mapping[str, Sequence
         f"{name}.tasks: test task {', '.join(shared[:1])} is also a training task, {len(shared)} of "
         f"{len(splits['test'])} are; expected disjoint splits. Divide the problems by the split.",
     )
+
+    # The episodes. On the first one every action is tried.
+    judged = not any(fault.name == "success" for fault in faults)
+    played = [Episode(findings, env_spec, task, judged, step_seconds) for task in splits["train"][:episodes]]
+    for number, episode in enumerate(played):
+        with findings.noting():
+            await episode.play(actions, random_keys.generator(seed, episode.task.id), thorough=number == 0)
+
+    # The report.
+    ended = any(episode.ended for episode in played)
+    held = [f"{name}: {words}" for rule, words in RULES.items() if ended and rule not in findings.rules]
+    prompts: dict[str, tuple[Message, ...]] = {}
+    tools: dict[str, tuple[Tool, ...]] = {}
+    for episode in played:
+        prompts |= {role: messages for role, messages in episode.prompts.items() if role not in prompts}
+        tools = {**episode.tools, **tools}
+    notes = []
+    if not findings.paragraphs:
+        notes = [
+            f"{role} never acted in {len(played)} episodes; a role that never acts is not trained."
+            for role in env_spec.roles
+            if role not in prompts
+        ]
+        if len({reward for episode in played for reward in episode.rewards}) == 1:
+            notes.append(
+                "every step paid the same, whatever was said (nonsense, so this may be right); a team learns only from "
+                "answers that are paid differently."
+            )
+    return Report(tuple(held), findings.paragraphs, tuple(notes), prompts, tools)
+
+
+def _checked_tasks(findings: Findings, env_spec: EnvSpec, split: Split) -> list[Task]:
+    """Return the first tasks of a split; none if something is wrong with them."""
+    where = f"{env_spec.env_class.__name__}.tasks({split!r})"
+
+    def first_tasks() -> list[Any]:
+        with findings.calling("tasks", where):
+            tasks = env_spec.tasks(split)
+            if not isinstance(tasks, Sequence) or isinstance(tasks, str):
+                raise Broken(
+                    "tasks",
+                    f"{where}: got {described(tasks)}; expected a sequence of Task with a length and items by "
+                    "index. Return a list, or GeneratedTasks(count, make, name).",
+                )
+            return [tasks[i] for i in range(min(SPLIT_SAMPLE, len(tasks)))]
+
+    with findings.noting():
+        tasks, again = (first_tasks() for _ in range(2))
+        if not tasks:
+            raise Broken("tasks", f"{where}: got no tasks; expected at least one. Make some, or change the settings.")
+        faults = [fault for i, task in enumerate(tasks) for fault in validation.task_faults(f"{where}: task {i}", task)]
+        findings.reject("tasks", faults[:1])
+        names = [task.id for task in tasks]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        findings.require(
+            not twice,
+            "tasks",
+            f"{where}: got the id {twice[:1]} more than once; expected every task to have its own. Number them.",
+        )
+        findings.require(
+            tasks == again,
+            "tasks",
+            f"{where}: differs between calls; expected the same tasks at every call. Seed what it draws, as in "
+            'random.Random(f"{split}-{index}").',
+        )
+        return tasks
+    return []
+
+
+# Findings.
+
+
+class Broken(ContractError):
+    """A fault that ends what was being tried, such as an episode; the check goes on with the next."""
+
+    def __init__(self, rule: str, paragraph: str) -> None:
+        super().__init__(paragraph)
+        self.rule = rule
+
+
+class Findings:
+    """The faults found so far. Owned by one check.
+
+    A paragraph has what, got, "; expected", and what to do; of faults that expect the same of the same thing the first
+    is kept.
+    """
+
+    def __init__(self) -> None:
+        self.rules: set[str] = set()
+        self._paragraphs: dict[tuple[str, str], str] = {}
+
+    @property
+    def paragraphs(self) -> tuple[str, ...]:
+        return tuple(self._paragraphs.values())
+
+    def add(self, rule: str, paragraph: str) -> None:
+        """Note a fault against a rule."""
+        self.rules.add(rule)
+        kind = (paragraph.partition(":")[0], paragraph.partition("; expected")[2])
+        self._paragraphs.setdefault(kind, paragraph)
+
+    def require(self, holds: bool, rule: str, paragraph: str) -> None:
+        """Note a fault unless the condition holds."""
+        if not holds:
+            self.add(rule, paragraph)
+
+    def reject(self, rule: str, paragraphs: Iterable[str]) -> None:
+        """Note all of these faults, and raise `Broken` if there are any."""
+        faults = list(paragraphs)
+        for paragraph in faults:
+            self.add(rule, paragraph)
+        if faults:
+            raise Broken(rule, faults[0])
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note a `Broken` that ends the block, and continue after it."""
+        try:
+            yield
+        except Broken as fault:
+            self.add(fault.rule, str(fault))
+
+    @contextmanager
+    def calling(self, rule: str, what: str, advice: str = "Fix that line.", when: str = "") -> Iterator[None]:
+        """Turn an exception of the user's code in the block into `Broken`, with `when` it was raised.
+
+        A call that does not end in time ends the check, as those that follow might take as long.
+        """
+        try:
+            with called(what, when, advice):
+                yield
+        except (Broken, DeadlineError):
+            raise
+        except ContractError as error:
+            raise Broken(rule, str(error)) from None
+
+
+# One episode.
+
+MAX_DECISIONS = 200
+THOROUGH_DECISIONS = 8
+QUOTED = 40
+ANY_TEXT = "A model may say anything: take every text, and pay less for what cannot be read."
+
+
+class Episode:
+    """One episode under check. `judged` is False if the class has no usable success; a call may take `seconds`."""
+
+    def __init__(
+        self, findings: Findings, env_spec: EnvSpec, task: Task, judged: bool, seconds: float = math.inf
+    ) -> None:
+        self.seconds = seconds
+        self.findings, self.env_spec, self.task, self.judged = findings, env_spec, task, judged
+        self.name = env_spec.env_class.__name__
+        self.history: list[tuple[dict[str, Observation], dict[str, Sample], Reward]] = []
+        self.prompts: dict[str, tuple[Message, ...]] = {}
+        self.tools: dict[str, tuple[Tool, ...]] = {}
+        self.texts: set[str] = set()
+        self.ended = self.shares = False
+
+    @property
+    def rewards(self) -> list[str]:
+        """Return the reward of each step, in a form that can be compared."""
+        return [repr(reward) for _, _, reward in self.history]
+
+    async def play(self, actions: Sequence[str], generator: random.Random, thorough: bool = False) -> None:
+        """Play one episode of random actions, then the same once more. Raises `Broken` if it cannot continue.
+
+        If `thorough`, every action is tried on a fork of the first decisions.
+        """
+        self._task_before = copy_of(self.task.data)
+        env = self._made()
+        self._class_before = class_state(type(env))
+        while observations := self._observed(env):
+            if len(self.history) >= MAX_DECISIONS:
+                raise Broken(
+                    "end",
+                    f"{self.name}: not over after {MAX_DECISIONS} decisions; expected an end. Count the turns, and "
+                    "return {} from observe when they are used up.",
+                )
+            self._check_pure(env, observations)
+            chosen = {role: _answer(role, seen, actions, generator) for role, seen in observations.items()}
+            await self._check_fork(env, chosen, observations)
+            if thorough and len(self.history) < THOROUGH_DECISIONS:
+                await self._try_all(env, actions)
+            reward = await self._stepped(env, chosen)
+            self.history.append((observations, chosen, reward))
+        if not self.history:
+            raise Broken(
+                "end",
+                f"{self.name}: over before anybody acted, on task {self.task.id}; expected someone to act. Return an "
+                "observation for the first role.",
+            )
+        success = self._success(env)
+        self._check_task()
+        self.ended = True
+        if not self.shares:  # which is why it would be played differently
+            await self._check_replay(success)
+
+    async def _try_all(self, env: Env, actions: Sequence[str]) -> None:
+        """Try every action, by all who act at once, each on a fork of its own."""
+        for action in actions:
+            with self.findings.noting(), self.findings.calling("fork", f"{self.name}.fork"):
+                fork = self._deadline("fork").blocking(env.fork)
+                await self._stepped(fork, {role: _said(role, action) for role in self._observed(env)})
+        for role, seen in self._observed(env).items():
+            for tool in seen.tools:
+                with self.findings.noting(), self.findings.calling("fork", f"{self.name}.fork"):
+                    fork = self._deadline("fork").blocking(env.fork)
+                    others = {other: _said(other, "") for other in self._observed(env)}
+                    await self._stepped(fork, {**others, role: _call(role, tool)})
+
+    def _deadline(self, method: str) -> Deadline:
+        return Deadline(f"{self.name}.{method}", self.seconds, "--step-seconds")
+
+    def _made(self) -> Env:
+        context = f", given {self.task.id} with the data {', '.join(self.task.data) or '(none)'}"
+        with self.findings.calling("end", f"{self.name}.__init__", when=context):
+            return self._deadline("__init__").blocking(self.env_spec.make, self.task)
+
+    def _observed(self, env: Env) -> dict[str, Observation]:
+        with self.findings.calling("observe", f"{self.name}.observe"):
+            observations = self._deadline("observe").blocking(env.observe)
+        faults = list(validation.observation_faults(self.name, observations, self.env_spec.roles))
+        if not _playable(observations):
+            self.findings.reject("observe", faults)
+        for fault in faults:
+            self.findings.add("observe", fault)
+        if not faults:
+            seen = {role: observation.messages for role, observation in observations.items()}
+            unseen = {role: messages for role, messages in seen.items() if role not in self.prompts}
+            self.tools |= {role: observations[role].tools for role in unseen}
+            self.prompts |= {role: self._without_long_nonsense(messages) for role, messages in unseen.items()}
+        return observations
+
+    def _without_long_nonsense(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Return the messages with the long texts among the actions cut short.
+
+        A prompt that quotes another role is as long as a model's answer, not as the texts that try the environment.
+        """
+        cuts = {text: f"{text[:QUOTED]}..." for text in self.texts if len(text) > QUOTED}
+        contents = [message.content for message in messages]
+        for text, cut in cuts.items():
+            contents = [content.replace(text, cut) for content in contents]
+        return tuple(replace(message, content=content) for message, content in zip(messages, contents, strict=True))
+
+    async def _stepped(self, env: Env, chosen: dict[str, Sample]) -> Reward:
+        """Take one step, by samples if the environment overrides `step_samples`.
+
+        A step that returns no awaitable is a fault of the declaration, and is played all the same.
+        """
+        self.texts |= {sample.text.strip() for sample in chosen.values()} - {""}
+        said = ", ".join(f"{_shown(sample)} by {role}" for role, sample in chosen.items())
+        method = "step" if type(env).step_samples is Env.step_samples else "step_samples"
+        with self.findings.calling("reward", f"{self.name}.{method}", ANY_TEXT, f", given {said}"):
+            deadline = self._deadline(method)
+            texts = {role: sample.text for role, sample in chosen.items()}
+            reward: Any = deadline.blocking(getattr(env, method), texts if method == "step" else dict(chosen))
+            reward = await deadline.awaiting(reward) if inspect.isawaitable(reward) else reward
+        roles = self.env_spec.roles
+        rewarded = dict.fromkeys(roles) if env.pays_absent else chosen
+        self.findings.reject("reward", validation.reward_faults(self.name, reward, rewarded, roles))
+        return reward
+
+    def _success(self, env: Env) -> bool:
+        if not self.judged:
+            return False
+        with self.findings.calling("success", f"{self.name}.success"):
+            success = self._deadline("success").blocking(lambda: env.success)
+        self.findings.require(
+            isinstance(success, bool),
+            "success",
+            f"{self.name}.success: got {described(success)}; expected True or False. Write bool(...) around it.",
+        )
+        return bool(success)
+
+    def _check_pure(self, env: Env, observations: dict[str, Observation]) -> None:
+        self.findings.require(
+            self._observed(env) == observations,
+            "observe",
+            f"{self.name}.observe changes what it observes; expected no side effect. Change the state in step alone.",
+        )
+        with self.findings.calling("observe", f"{self.name}.privileged"):
+            shown, again = (self._deadline("privileged").blocking(env.privileged) for _ in range(2))
+        self.findings.require(
+            isinstance(shown, str),
+            "observe",
+            f"{self.name}.privileged: got {described(shown)}; expected a text. Write it out with str().",
+        )
+        self.findings.require(
+            shown == again and self._observed(env) == observations,
+            "observe",
+            f"{self.name}.privileged changes what it tells of; expected no side effect. Change state in step alone.",
+        )
+
+    async def _check_fork(self, env: Env, chosen: dict[str, Sample], observations: dict[str, Observation]) -> None:
+        """Check that two forks given the same actions agree, and that the original does not change."""
+        with self.findings.noting():
+            advice = "Keep what cannot be copied (files, locks, generators) out of self, or write fork()."
+            with self.findings.calling("fork", f"{self.name}.fork", advice):
+                twins = [self._deadline("fork").blocking(env.fork) for _ in range(2)]
+            before = copy_of(vars(env))
+            first, second = await asyncio.gather(*(self._stepped(twin, chosen) for twin in twins))
+            self._check_task()
+            moved = difference(before, vars(env), "self") if before is not None else ""
+            moved = changed_class_state(self._class_before) or _attribute(moved)
+            if self._observed(env) != observations or (moved and first != second):
+                self.shares = True
+                self.findings.add(
+                    "fork",
+                    f"{self.name}.fork: stepping a fork moved the original{f' in {moved}' if moved else ''}; expected "
+                    f"copies that share nothing. {_copying(moved)}",
+                )
+                return
+            self.findings.require(
+                first == second,
+                "fork",
+                f"{self.name}.fork: two forks paid {first} and {second} for the same actions; expected equal rewards. "
+                f"{_advice('step')}",
+            )
+            self.findings.require(
+                self._observed(twins[0]) == self._observed(twins[1]),
+                "fork",
+                f"{self.name}.fork: two forks show different things after the same actions; expected the same. "
+                f"{_advice('step')}",
+            )
+
+    async def _check_replay(self, success: bool) -> None:
+        env = self._made()
+        for observations, chosen, reward in self.history:
+            if self._observed(env) != observations:
+                raise Broken("replay", self._differs("led to another observation"))
+            if await self._stepped(env, chosen) != reward:
+                raise Broken("replay", self._differs("paid differently"))
+        if self._success(env) != success:
+            raise Broken("replay", self._differs("ended in another success"))
+
+    def _check_task(self) -> None:
+        """Check that the task is unchanged: others play it, too."""
+        if self._task_before is not None and (path := difference(self._task_before, self.task.data, "data")):
+            self.findings.add(
+                "replay",
+                f"{self.name}: playing {self.task.id} changed the task itself, in {path}; expected a task that stays "
+                "as it was given, as others play it, too. Copy what changes in __init__: copy.deepcopy(task.data).",
+            )
+            raise Broken("replay", self.findings.paragraphs[-1])
+
+    def _differs(self, how: str) -> str:
+        if path := changed_class_state(self._class_before):
+            return (
+                f"{self.name}: the same actions on {self.task.id} {how}, as an episode changed {path}, which all "
+                f"episodes share; expected the same. {_copying(path)}"
+            )
+        return (
+            f"{self.name}: the same actions on {self.task.id} {how}; expected the same. {_advice('__init__ or step')}"
+        )
+
+
+def _said(role: str, text: str) -> Sample:
+    """Return a sample of a text, as from a model."""
+    message = Message("assistant", text)
+    return Sample(role, "check", text, (0,), (0,), (0.0,), "stop", 0, message)
+
+
+def _call(role: str, tool: Tool) -> Sample:
+    """Return a sample that calls a tool with arguments that its schema allows."""
+    arguments = json.dumps(example_of(tool.parameters) if tool.parameters else {})
+    text = json.dumps({"name": tool.name, "arguments": json.loads(arguments)})
+    message = Message("assistant", "", (ToolCall("call_0", tool.name, arguments),))
+    return replace(_said(role, text), message=message)
+
+
+def _answer(role: str, observation: Observation, actions: Sequence[str], generator: random.Random) -> Sample:
+    """Return a drawn text, or if tools are offered as often a call of one."""
+    if observation.tools and generator.random() < 0.5:
+        return _call(role, generator.choice(observation.tools))
+    return _said(role, generator.choice(actions))
+
+
+def _shown(sample: Sample) -> str:
+    calls = sample.message.tool_calls if sample.message else ()
+    return f"a call of {calls[0].name} with {calls[0].arguments[:40]}" if calls else repr(sample.text[:40])
+
+
+def example_of(schema: Mapping[str, Any]) -> Any:
+    """Return a value that a JSON schema allows, of the schemas that tools have."""
+    for name in ("const", "default"):
+        if name in schema:
+            return schema[name]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    for name in ("anyOf", "oneOf"):
+        if schema.get(name):
+            return example_of(schema[name][0])
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    kind = kind[0] if isinstance(kind, list) else kind
+    if kind == "object":
+        return {name: example_of(inner) for name, inner in schema.get("properties", {}).items()}
+    if kind == "array":
+        return [example_of(schema.get("items", {}))] * max(1, schema.get("minItems", 1))
+    minimum = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
+    plain = {"integer": minimum, "number": minimum, "boolean": True, "null": None}
+    return plain[kind] if kind in plain else "x" * max(1, schema.get("minLength", 1))
+
+
+def _attribute(path: str) -> str:
+    """Return `self['board'].cells[3]`, a path into the attributes, as one writes it."""
+    return re.sub(r"^self\['(\w+)'\]", r"self.\1", path)
+
+
+def _copying(path: str) -> str:
+    if path and not path.startswith("self"):
+        return f"Make {path.partition('[')[0]} an attribute of self in __init__, and keep no state in the class."
+    what = path.partition("[")[0] if path else "every list and dict"
+    return f"Copy {what} in fork(), or leave out fork(), as cadre.Env's copies all, and keep no state in the class."
+
+
+def _playable(observations: Any) -> bool:
+    """Return True if it is clear who acts, whatever else is wrong."""
+    return isinstance(observations, dict) and all(isinstance(seen, Observation) for seen in observations.values())
+
+
+def _advice(where: str) -> str:
+    return f"Draw nothing unseeded in {where}, and read no clock: seed random.Random from the task and the state."
+
+
+# Comparing states.
+
+DEPTH = 12
+MUTABLE = (dict, list, set, bytearray)
+
+
+def copy_of(value: Any) -> Any:
+    """Return a copy to compare with later; None if it cannot be copied."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # noqa: BLE001 - whatever cannot be copied is not compared
+        return None
+
+
+def class_state(kind: type) -> dict[str, Any]:
+    """Return copies of the lists, dicts and sets that a class of the user's, or one of its parents, holds itself."""
+    return {
+        f"{base.__name__}.{name}": (value, copy_of(value))
+        for base in kind.__mro__
+        if not base.__module__.startswith(("cadre.", "builtins"))
+        for name, value in vars(base).items()
+        if isinstance(value, MUTABLE) and not name.startswith("__")
+    }
+
+
+def changed_class_state(before: Mapping[str, Any]) -> str:
+    """Return the path of the first of these that is another than it was, or nothing."""
+    return next((path for name, (now, was) in before.items() if (path := difference(was, now, name))), "")
+
+
+def difference(old: Any, new: Any, path: str, depth: int = DEPTH) -> str:
+    """Return the path of the first part of a value that is another than before: `self.board.cells[3]`; or nothing."""
+    if old is new or depth == 0:
+        return ""
+    if type(old) is not type(new):
+        return path
+    if isinstance(old, Mapping):
+        for key in old:
+            if key not in new:
+                return f"{path}[{key!r}]"
+            if changed := difference(old[key], new[key], f"{path}[{key!r}]", depth - 1):
+                return changed
+        return next((f"{path}[{key!r}]" for key in new if key not in old), "")
+    if isinstance(old, list | tuple):
+        for index, (old_item, new_item) in enumerate(zip(old, new, strict=False)):
+            if changed := difference(old_item, new_item, f"{path}[{index}]", depth - 1):
+                return changed
+        return path if len(old) != len(new) else ""
+    if isinstance(old, random.Random):
+        return path if old.getstate() != new.getstate() else ""
+    if hasattr(old, "tolist"):  # an array
+        return difference(old.tolist(), new.tolist(), path, depth - 1)
+    kind: Any = type(old)
+    if kind.__eq__ is object.__eq__:
+        return attribute_difference(old, new, path, depth)
+    return path if old != new else ""
+
+
+def attribute_difference(old: Any, new: Any, path: str, depth: int = DEPTH) -> str:
+    """Return the same of the attributes of two objects."""
+    was, now = getattr(old, "__dict__", {}), getattr(new, "__dict__", {})
+    for name in was:
+        if name in now and (changed := difference(was[name], now[name], f"{path}.{name}", depth - 1)):
+            return changed
+    return ""

@@ -1,9 +1,9 @@
-"""Pictures of a state for people to look at: what `Env.render` returns, plain JSON that `cadre view` draws.
+"""Drawings of a state for people to look at: the return value of `Env.render`, plain JSON that `cadre view` draws.
 
     def render(self):
         return grid(self.rows, {"#": "wall", "S": "walker", "G": "goal"})
 
-Nothing in them reaches a model. What this leaves out: colours and sizes, which are the page's.
+Nothing in them reaches a model. Colours and sizes are the page's.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from typing import Any
 from cadre.errors import ContractError, nearest
 from cadre.types import Drawing
 
-# What a mark of a grid stands for, from which the page takes its colour and its figure.
+# The meanings of a grid's letters, from which the page takes colour and figure.
 THINGS = ("free", "wall", "walker", "goal", "box", "box on goal", "walker on goal", "given", "filled", "empty", "path")
 
 
 def grid(rows: Sequence[str], legend: Mapping[str, str], boxes: int = 0) -> Drawing:
-    """A board of one letter a cell. `legend` says which of THINGS a letter is; others are written as they are. `boxes`
-    is the width of the blocks that are set apart by a thicker line, as in a sudoku; 0 for none. Raises ContractError
-    for a thing that there is not."""
+    """Return a board of one letter a cell. Raises ContractError for an unknown thing.
+
+    `legend` maps letters to THINGS; others are written as they are. `boxes` is the width of the blocks that a thicker
+    line separates, as in a sudoku; 0 for none.
+    """
     for letter, thing in legend.items():
         if thing not in THINGS:
             raise ContractError(
@@ -32,20 +34,20 @@ def grid(rows: Sequence[str], legend: Mapping[str, str], boxes: int = 0) -> Draw
 
 
 def code(source: str, results: Sequence[Mapping[str, Any]] = (), language: str = "python") -> Drawing:
-    """A program, with the tests it was put to: `{"name": "1", "ok": False, "message": "got 3"}` each."""
+    """Return a program with its test results, `{"name": "1", "ok": False, "message": "got 3"}` each."""
     return {"kind": "code", "source": source, "language": language, "results": [dict(result) for result in results]}
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str | float]]) -> Drawing:
-    """Rows under a heading."""
+    """Return rows under a heading."""
     return {"kind": "table", "head": list(head), "rows": [list(row) for row in rows]}
 
 
 def text(words: str) -> Drawing:
-    """A text as it is, line breaks and all."""
+    """Return a text as it is, with its line breaks."""
     return {"kind": "text", "text": words}
 
 
 def several(*titled: tuple[str, Drawing]) -> Drawing:
-    """Drawings under each other, each with a title; those that are None are left out."""
+    """Return drawings under each other, each with a title; those that are None are left out."""
     return {"kind": "several", "parts": [{"title": title, "drawing": part} for title, part in titled if part]}

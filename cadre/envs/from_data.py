@@ -1,4 +1,4 @@
-"""What environments have in common whose problems come from data sets or from a file of your own."""
+"""The base of environments whose tasks come from data sets or from a file of your own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ HeldOut = Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
 class FromData(Env):
-    """State is replaced at every step and never changed in place. Settings, beside the subclass's own: see `tasks`."""
+    """An environment on a data set. Settings, beside the subclass's own: see `tasks`.
+
+    Subclasses replace their state at every step and never change it in place, so that a shallow copy is a fork.
+    """
 
     kind: ClassVar[Kind]
     sets: ClassVar[tuple[str, str]]  # the data sets for training and for testing, where none is named
@@ -35,7 +38,7 @@ class FromData(Env):
 
     @classmethod
     def require(cls) -> None:
-        """Raise where something is not installed without which no answer could be judged."""
+        """Raise if a package is missing without which no answer could be judged."""
 
     @classmethod
     def tasks(
@@ -50,7 +53,7 @@ class FromData(Env):
         leaks: Leaks = "drop",
         **settings: Any,
     ) -> Sequence[Task]:
-        """The problems of a split, as the settings choose them.
+        """Return the tasks of a split, as the settings choose them.
 
         data          a data set by name, or your own file that ends in .jsonl, for both splits
         train, test   one for each split, in place of `data`; `test` beside it is what is tested in its stead
@@ -66,14 +69,12 @@ class FromData(Env):
                 "each. Remove one of the two."
             )
         cls.require()
-        trained, tested = train or data or cls.sets[0], test or data or cls.sets[1]
-        named = tuple(sorted((fields or {}).items()))
         choice = Choice(
             kind=cls.kind,
-            train=trained,
-            test=tested,
+            train=train or data or cls.sets[0],
+            test=test or data or cls.sets[1],
             source=source,
-            fields=named,
+            fields=tuple(sorted((fields or {}).items())),
             held_out=held_out,
             leaks=leaks,
             usual=cls.held,
@@ -84,9 +85,9 @@ class FromData(Env):
 
 
 def with_example(env: type[Env], settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The settings with invented items in place of data that nobody has said where to find; None where tasks are there.
+    """Return the settings with invented items if no source of the data is known; None if there are tasks.
 
-    Made for dry runs, which need some task to play. Raises what asking for training tasks raises otherwise.
+    For dry runs, which need some task to play. Other errors of the training tasks are raised.
     """
     try:
         env.tasks("train", **settings)

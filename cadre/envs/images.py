@@ -1,9 +1,8 @@
-"""Pictures for messages: `image(source)` of a file, of bytes or of an array, checked and bounded before it is decoded.
+"""Images for messages: `image(source)` of a file, of bytes or of an array, validated before it is decoded.
 
     Message("user", "Where is the goal?", images=(cadre.image("map.png"),))
 
-A path is the user's own: nothing that a model says should become one. Needs Pillow (`pip install cadre-rl[vision]`).
-What this leaves out: how a model reads a picture, which is its engine's.
+A path is the user's own: no text of a model should become one. Needs Pillow (`pip install cadre-rl[vision]`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from cadre.envs.check_values import described
+from cadre.envs.validation import described
 from cadre.errors import ConfigError, DataError
 from cadre.file_limits import open_regular
 from cadre.types import Image
@@ -26,35 +25,31 @@ ADVICE = "Save it as one of these, or make it smaller."
 
 
 def image(source: str | Path | bytes | Any) -> Image:
-    """A picture of a path, of the bytes of a file, or of a numpy array uint8 [height, width, 3] or [height, width].
+    """Return the image of a path, of a file's bytes, or of a numpy array uint8 [height, width, 3] or [height, width].
 
-    Files are PNG, JPEG or WebP; what is transparent lies on white, and of several frames there may be one. Raises
-    DataError where there is no such picture, or it is too large; ConfigError where Pillow is not installed.
+    Files are PNG, JPEG or WebP of one frame; transparent pixels are put on white. Raises DataError if there is no such
+    image or it is too large, ConfigError if Pillow is not installed.
     """
     if isinstance(source, Image):
         return source
     if isinstance(source, str | Path):
-        return _of_bytes(_read(Path(source)), f"image {str(source)!r}")
+        path = Path(source)
+        if not path.is_file():
+            kind = "is no plain file" if path.exists() else "does not exist"
+            raise DataError(f"image {str(path)!r}: it {kind}; expected a PNG, JPEG or WebP file. Check the path.")
+        with open_regular(path) as file:
+            data = file.read(MOST_BYTES + 1)
+        return _of_bytes(data, f"image {str(source)!r}")
     if isinstance(source, bytes):
         return _of_bytes(source, f"image of {len(source):,} bytes")
     return _of_array(source)
 
 
 def pixels(picture: Image) -> Any:
-    """The pixels as a numpy array, uint8 [height, width, 3]."""
+    """Return the pixels as a numpy array, uint8 [height, width, 3]."""
     import numpy
 
     return numpy.asarray(_decoded(picture.png, f"image {picture.digest}"))
-
-
-def _read(path: Path) -> bytes:
-    """The bytes of a file that is a plain one and not too large."""
-    if not path.is_file():
-        kind = "is no plain file" if path.exists() else "does not exist"
-        raise DataError(f"image {str(path)!r}: it {kind}; expected a PNG, JPEG or WebP file. Check the path.")
-    with open_regular(path) as file:
-        data = file.read(MOST_BYTES + 1)
-    return data
 
 
 def _of_bytes(data: bytes, what: str) -> Image:
@@ -64,7 +59,7 @@ def _of_bytes(data: bytes, what: str) -> Image:
 
 
 def _decoded(data: bytes, what: str) -> Any:
-    """The picture as Pillow's, RGB. Its size is looked at before it is decoded, so that no bomb goes off."""
+    """Return Pillow's image, RGB. Its size is checked before it is decoded, against decompression bombs."""
     pillow = _pillow()
     try:
         with warnings.catch_warnings():
@@ -73,19 +68,14 @@ def _decoded(data: bytes, what: str) -> Any:
             _check_size(opened.width, opened.height, what)
             if getattr(opened, "n_frames", 1) > 1:
                 raise DataError(f"{what}: got {opened.n_frames} frames; expected one picture. Save one of them alone.")
-            return _on_white(opened)
+            if not opened.has_transparency_data:
+                return opened.convert("RGB")
+            layer = opened.convert("RGBA")
+            return pillow.alpha_composite(pillow.new("RGBA", layer.size, "white"), layer).convert("RGB")
     except (OSError, ValueError, SyntaxError, EOFError, pillow.DecompressionBombError, Warning) as error:
         raise DataError(
             f"{what}: it cannot be read as a picture ({error}); expected {', '.join(FORMATS)}. {ADVICE}"
         ) from None
-
-
-def _on_white(opened: Any) -> Any:
-    """RGB, with what is transparent on white."""
-    if not opened.has_transparency_data:
-        return opened.convert("RGB")
-    pillow, layer = _pillow(), opened.convert("RGBA")
-    return pillow.alpha_composite(pillow.new("RGBA", layer.size, "white"), layer).convert("RGB")
 
 
 def _of_array(source: Any) -> Image:

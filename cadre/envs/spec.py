@@ -1,4 +1,4 @@
-"""An environment class with its settings, checked: what a configuration names becomes something that makes episodes."""
+"""Environment classes by name, and `EnvSpec`: a class with its validated settings, which makes episodes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Any
 import pydantic
 
 from cadre.env import Env, Split
-from cadre.envs.joint_policy import centralised
-from cadre.envs.role_prompts import prompted, told
+from cadre.envs.wrappers import add_prompt, centralised, with_prompts
 from cadre.errors import ConfigError, nearest
 from cadre.plugins import environments
 from cadre.settings.section import NUMBER, quoting, truth_for_number
@@ -26,22 +25,22 @@ from cadre.types import Choice, Task
 
 
 def name_of(env: type[Env]) -> str:
-    """What a YAML calls a class: its bundled name, `file.py:Class`, or `package.module:Class` where it is in a package.
+    """Return a class's name in YAML: its bundled name, `file.py:Class`, or `package.module:Class` for one in a package.
 
     Only a class at the top of a file or module is found again by it.
     """
-    here = f"{env.__module__}:{env.__qualname__}"
+    path = f"{env.__module__}:{env.__qualname__}"
     bundled = {target: name for name, target in environments().items()}
     module = sys.modules.get(env.__module__)
     file = getattr(module, "__file__", None)
     in_package = getattr(module, "__package__", None) and not is_user_module(env.__module__)
-    if here in bundled or file is None or in_package:
-        return bundled.get(here, here)
+    if path in bundled or file is None or in_package:
+        return bundled.get(path, path)
     return f"{Path(file).resolve()}:{env.__qualname__}"
 
 
 def env_class(name: str) -> type[Env]:
-    """The class behind a bundled name or `file.py:Class`; the user's file is run, as it is the user's own code."""
+    """Return the class of a bundled name or `file.py:Class`; the user's file is run, as it is the user's own code."""
     target = environments().get(name, name)
     source, colon, attribute = target.rpartition(":")
     if not colon or not source:
@@ -54,10 +53,10 @@ def env_class(name: str) -> type[Env]:
     module = load_file("env", Path(source)) if source.endswith(".py") else _from_package(source, name)
     env = getattr(module, attribute, None)
     if not (isinstance(env, type) and issubclass(env, Env)):
-        known = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Env)]
+        classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Env)]
         raise ConfigError(
             f"env: {source} has no environment {attribute!r}; expected a subclass of cadre.env.Env, and it has "
-            f"{', '.join(known) or 'none'}.{nearest(attribute, known)}"
+            f"{', '.join(classes) or 'none'}.{nearest(attribute, classes)}"
         )
     return env
 
@@ -80,12 +79,17 @@ def _from_package(module: str, name: str) -> Any:
 
 
 class EnvSpec:
-    """An environment class with its settings, checked: makes episodes and knows the splits.
+    """An environment class with its validated settings: makes episodes and returns the tasks of a split.
 
-    `env` is the class, or what a YAML calls it. `central` plays it with the one role `team`, which writes the parts of
-    all roles; `prompts` are system messages by role. A setting is declared once, with its default, in `__init__`,
-    `tasks` or `roles_of`, whichever uses it; the others may name it. `missing` are the settings that have no default
-    and were not given; `declared` is the class itself, `all_settings` have the defaults.
+    env           the class, or its name in YAML
+    central       play it with the one role `team`, which writes the parts of all roles
+    prompts       system messages by role
+    declared      the class itself, without the wrappers
+    settings      those that were given; `all_settings` have the defaults
+    missing       settings that have no default and were not given
+
+    A setting is declared once, with its default, in `__init__`, `tasks` or `roles_of`, whichever uses it; the others
+    may name it.
     """
 
     def __init__(
@@ -97,14 +101,14 @@ class EnvSpec:
     ) -> None:
         self.declared = env_class(env) if isinstance(env, str) else env
         played = centralised(self.declared) if central else self.declared
-        self.env_class = prompted(played, prompts) if prompts else played
+        self.env_class = with_prompts(played, prompts) if prompts else played
         self.central, self.prompts = central, prompts
         declared = declared_settings(self.declared)
         self.settings = _checked(self.declared, declared, settings)
         defaults = {name: p.default for name, p in declared.items() if p.default is not p.empty}
         self.all_settings = defaults | self.settings
-        taken = _declared(self.declared, "__init__", 2)
-        self._of_episodes = {name: value for name, value in self.settings.items() if name in taken}
+        constructor = _declared(self.declared, "__init__", 2)
+        self._of_episodes = {name: value for name, value in self.settings.items() if name in constructor}
         self.missing = [name for name in declared if name not in self.all_settings]
 
     @property
@@ -113,48 +117,50 @@ class EnvSpec:
             return self.env_class.roles_of(**self._taken_by(self.env_class.roles_of))
 
     def make(self, task: Task) -> Env:
-        """A fresh episode of the task."""
+        """Return a new episode of the task."""
         return self.env_class(task, **self._of_episodes)
 
     def tasks(self, split: Split) -> Sequence[Task]:
-        """The problems of a split. Raises ContractError where the environment's own code fails."""
+        """Return the tasks of a split. Raises ContractError if the environment's own code fails."""
         with called(f"{self.declared.__name__}.tasks({split!r})"):
             return self.declared.tasks(split, **self._taken_by(self.declared.tasks))
 
     def close(self) -> None:
-        """Give back what all episodes share, where they share something."""
+        """Release what all episodes share, if they share something."""
 
     def choices(self) -> Sequence[Choice]:
-        """Every decision of a game that can list them, as the team sees it; none where one role writes what all say."""
+        """Return every decision of a game that can list them, as the team sees it; none with `central`."""
         if self.central:
             return ()
         with called(f"{self.declared.__name__}.choices"):
             listed = self.declared.choices(**self._taken_by(self.declared.choices))
-        return [replace(one, observation=told(one.observation, self.prompts)) for one in listed]
+        return [replace(choice, observation=add_prompt(choice.observation, self.prompts)) for choice in listed]
 
     def figures(self, probabilities: Sequence[Sequence[float]]) -> dict[str, float]:
-        """What policies with these probabilities of the answers of `choices` are worth, exactly."""
+        """Return the exact figures of policies with these probabilities of the answers of `choices`."""
         with called(f"{self.declared.__name__}.figures"):
             return self.declared.figures(probabilities, **self._taken_by(self.declared.figures))
 
     def _taken_by(self, method: Callable[..., Any]) -> dict[str, Any]:
-        """The settings that a method has parameters for, defaults included."""
+        """Return the settings that a method has parameters for, defaults included."""
         parameters = inspect.signature(method).parameters
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         return {name: value for name, value in self.all_settings.items() if takes_all or name in parameters}
 
 
 def declared_settings(env: type[Env]) -> dict[str, inspect.Parameter]:
-    """The settings of an environment by name: the parameters of `__init__` after the task, and those that `tasks` and
-    `roles_of` give a default beside them. Annotations are types, or `Any` where they name something that is not there
-    at run time."""
-    beside = {**_declared(env, "roles_of", 1), **_declared(env, "tasks", 2)}
-    with_default = {name: parameter for name, parameter in beside.items() if parameter.default is not parameter.empty}
+    """Return the settings of an environment by name.
+
+    They are the parameters of `__init__` after the task, and those of `tasks` and `roles_of` that have a default.
+    Annotations are types, or `Any` if they name something that does not exist at run time.
+    """
+    further = {**_declared(env, "roles_of", 1), **_declared(env, "tasks", 2)}
+    with_default = {name: parameter for name, parameter in further.items() if parameter.default is not parameter.empty}
     return with_default | _declared(env, "__init__", 2)
 
 
 def _declared(env: type[Env], method: str, skipped: int) -> dict[str, inspect.Parameter]:
-    """The parameters of a method behind the first ones; where it hands on **keywords, its parents' too."""
+    """Return the parameters of a method after the first `skipped`; if it passes on **keywords, its parents' too."""
     settings: dict[str, inspect.Parameter] = {}
     for kind in env.__mro__:
         if method not in vars(kind):
@@ -177,13 +183,13 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _checked(env: type[Env], declared: Mapping[str, inspect.Parameter], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as their declared types. Raises ConfigError for an unknown name or another type."""
+    """Return the settings as their declared types. Raises ConfigError for an unknown name or another type."""
     checked = {}
     for key, value in settings.items():
         if key not in declared:
-            known = ", ".join(declared) or "none"
+            names = ", ".join(declared) or "none"
             raise ConfigError(
-                f"settings.{key}: unknown to {env.__name__}; expected one of {known}.{nearest(key, declared)}"
+                f"settings.{key}: unknown to {env.__name__}; expected one of {names}.{nearest(key, declared)}"
             )
         if truth_for_number(declared[key].annotation, value):
             raise ConfigError(f"settings.{key}: got {value!r}; expected {NUMBER}. Write a number.")

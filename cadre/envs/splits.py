@@ -1,4 +1,4 @@
-"""Which split a generated task belongs to."""
+"""Divide generated tasks into disjoint splits by a hash of their content."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ SPLIT_SIZES: dict[Split, int] = {"train": 100_000, "test": 10_000}
 
 
 def in_split(split: Split, *content: str) -> bool:
-    """Whether what `content` describes belongs to the split: one in ten by its hash is for testing.
+    """Return True if a task of this content belongs to the split: one in ten by its hash is for testing.
 
-    A task belongs to the split that its content hashes to, so no test task can be a training task, whatever the seeds.
+    So no test task can be a training task, whatever the seeds.
     """
     return (random_keys.key("split", *content) % 10 == 0) == (split == "test")
 
 
 def drawn(split: Split, draw: Callable[[int], dict[str, Any] | None], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The first task that `draw` makes of an attempt 0, 1, ... and does not refuse as one of another split.
+    """Return the first task that `draw` makes of an attempt 0, 1, ...; it returns None for a task of another split.
 
     Raises ConfigError after `TRIES` attempts, as with these settings there may be none.
     """
-    made = next((task for task in map(draw, range(TRIES)) if task is not None), None)
-    if made is None:
-        told = ", ".join(f"{name} {value!r}" for name, value in settings.items())
+    data = next((task for task in map(draw, range(TRIES)) if task is not None), None)
+    if data is None:
+        values = ", ".join(f"{name} {value!r}" for name, value in settings.items())
         raise ConfigError(
-            f"settings: got {told}, with which none of {TRIES} draws was a task of the split {split!r}; expected some. "
-            "Take settings with more tasks, such as a greater size."
+            f"settings: got {values}, with which none of {TRIES} draws was a task of the split {split!r}; expected "
+            "some. Take settings with more tasks, such as a greater size."
         )
-    return made
+    return data
 
 
 def shared_tasks(training: Iterable[Task], held_out: Iterable[Task]) -> list[str]:
-    """The ids of held-out tasks whose data a training task has too."""
-    known = {repr(task.data) for task in training}
-    return [task.id for task in held_out if repr(task.data) in known]
+    """Return the ids of held-out tasks whose data a training task has too."""
+    training_data = {repr(task.data) for task in training}
+    return [task.id for task in held_out if repr(task.data) in training_data]

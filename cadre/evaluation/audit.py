@@ -23,9 +23,8 @@ from statistics import fmean
 from typing import Any
 
 from cadre import random_keys
-from cadre.advantages.group_relative import compare
-from cadre.advantages.returns import role_reward
-from cadre.advantages.samples import samples_of
+from cadre.advantages.groups import compare_samples
+from cadre.advantages.returns import role_reward, samples_of
 from cadre.concurrency import run_coroutine
 from cadre.config.experiment import Experiment
 from cadre.env import Env
@@ -33,12 +32,13 @@ from cadre.errors import ConfigError
 from cadre.evaluation.loaded_team import load_team
 from cadre.intervals import Interval, with_floor
 from cadre.rollout import walk
-from cadre.rollout.episodes import Failure, check_share, grow_many, tried
-from cadre.rollout.grow import Past, Rollout, grow
-from cadre.rollout.rounds import together
-from cadre.rollout.tree_shape import independent
-from cadre.rollout.walk import Path as TreePath
-from cadre.rollout.watched import Watched
+from cadre.rollout.batching import gather
+from cadre.rollout.episodes import Failure, check_failures, grow_many, run_with_retries
+from cadre.rollout.grow import Path as RolloutPath
+from cadre.rollout.grow import Rollout, grow
+from cadre.rollout.shapes import independent
+from cadre.rollout.timed_env import TimedEnv
+from cadre.rollout.walk import TreePath
 from cadre.rounding import EXACT, is_constant, is_rounding
 from cadre.team import Team
 from cadre.types import Branch, Node, Task, Tree
@@ -109,7 +109,7 @@ async def sample_decisions(experiment: Experiment, team: Team, wanted: AuditSett
     key = random_keys.key(wanted.seed, "audit")
     drawn = random_keys.generator(key, "tasks").sample(range(len(tasks)), min(wanted.tasks, len(tasks)))
     trees, _ = await grow_many([tasks[index] for index in drawn], experiment.rollout(team), key)
-    groups = compare(samples_of(trees), experiment.plan.credit)
+    groups = compare_samples(samples_of(trees), experiment.plan.credit)
     advantages = {scored.tree_sample.position: scored.advantages[0] for group in groups for scored in group.samples}
     found = list(find_decisions(trees))
     if not found:
@@ -138,7 +138,7 @@ def find_decisions(trees: Sequence[Tree]) -> Iterator[AuditedDecision]:
     """Every decision with siblings, for each role that has some there, but for those that one of them failed at: what
     follows it cannot be played."""
     places = {}
-    for decision in walk.decisions(trees):
+    for decision in walk.tree_samples(trees):
         failed = any(branch.failure is not None for branch in decision.node.branches)
         if len(decision.node.samples[decision.role]) > 1 and not failed:
             places[decision.tree, decision.path, decision.role] = decision
@@ -184,15 +184,15 @@ async def execute_decisions(
     async def one_spot(spot: AuditedDecision) -> DecisionEffects | Failure:
         key = random_keys.key(wanted.seed, "plays", spot.tree, *spot.path, spot.role)
         try:
-            return await tried(
+            return await run_with_retries(
                 spot.task, rollout, lambda last: execute_decision(spot, rollout, wanted.plays, key, found.advantages)
             )
         finally:
             progress()
 
-    outcomes = await together(*(one_spot(spot) for spot in found.spots))
+    outcomes = await gather(*(one_spot(spot) for spot in found.spots))
     dropped = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-    check_share(dropped, len(outcomes), rollout.limits.failed_share)
+    check_failures(dropped, len(outcomes), rollout.limits.failed_share)
     return [outcome for outcome in outcomes if isinstance(outcome, DecisionEffects)]
 
 
@@ -200,12 +200,12 @@ async def execute_decision(
     spot: AuditedDecision, rollout: Rollout, plays: int, key: int, advantages: Mapping[tuple, float]
 ) -> DecisionEffects:
     """One decision: the episode is brought there by what was said, and each branch goes on from there."""
-    with closing(Watched.made(rollout.make, spot.task, tuple(rollout.team.assignment), rollout.limits)) as env:
+    with closing(TimedEnv.made(rollout.make, spot.task, tuple(rollout.team.assignment), rollout.limits)) as env:
         await env.until_ready()
         for node, branch in spot.above:
             await env.step_samples({role: node.samples[role][index] for role, index in branch.choice.items()})
             await env.until_ready()
-        earned = await together(
+        earned = await gather(
             *(
                 _branch_returns(
                     spot, branch, env.fork(), rollout, [random_keys.key(key, number, play) for play in range(plays)]
@@ -234,25 +234,25 @@ async def _branch_returns(
     chosen = {role: spot.node.samples[role][index] for role, index in branch.choice.items()}
     reward = await env.step_samples(chosen)
     now = role_reward(replace(branch, reward=reward), spot.role, rollout.alpha)
-    later = await together(*(_play_return(spot, branch, env.fork(), rollout, key) for key in keys))
+    later = await gather(*(_play_return(spot, branch, env.fork(), rollout, key) for key in keys))
     return [now + pay for pay in later]
 
 
 async def _play_return(spot: AuditedDecision, branch: Branch, env: Env, rollout: Rollout, key: int) -> float:
-    root = await grow(env, rollout, key, past_along((*spot.above, (spot.node, branch))))
+    root = await grow(env, rollout, key, path_to((*spot.above, (spot.node, branch))))
     if root is None:
         return 0.0
     (path,) = walk.episodes(root)
     return sum(role_reward(after, spot.role, rollout.alpha) for _, after in path)
 
 
-def past_along(path: TreePath) -> Past:
-    """What lies above the decision that the path leads to, so that conversations go on where they stood."""
-    past = Past()
-    for node, branch in path:
+def path_to(above: TreePath) -> RolloutPath:
+    """Return the path to the decision after these branches, so that conversations continue where they stood."""
+    path = RolloutPath()
+    for node, branch in above:
         chosen = {role: node.samples[role][index] for role, index in branch.choice.items()}
-        past = past.below(node.observations, chosen, 0, 1.0)
-    return past
+        path = path.extended(node.observations, chosen, 0, 1.0)
+    return path
 
 
 RESAMPLES = 1000

@@ -17,11 +17,10 @@ from cadre import random_keys
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.intervals import Interval, rate_interval
-from cadre.rollout import grow, tree_shape, walk
-from cadre.rollout.episodes import grow_many
+from cadre.rollout import grow, shapes, walk
+from cadre.rollout.episodes import grow_many, grow_sampled
 from cadre.rollout.grow import Rollout
-from cadre.rollout.samples import grow_sampled
-from cadre.rollout.walk import Path
+from cadre.rollout.walk import TreePath
 from cadre.team import Team
 from cadre.types import Branch, Choice, Task, Tree
 
@@ -96,7 +95,7 @@ def summarize(trees: Sequence[Tree], tasks: int, failures: int) -> Report:
     )
 
 
-def mean_reward(paths: Sequence[Path]) -> float:
+def mean_reward(paths: Sequence[TreePath]) -> float:
     """The mean over episodes of all that an episode pays."""
     return fmean(sum(grow.score(branch.reward, 1.0) for _, branch in path) for path in paths)
 
@@ -143,7 +142,7 @@ async def evaluate(
 ) -> tuple[Report, list[Tree]]:
     """Play every task once, whatever the shape of the rollout, at temperature 0. An episode that fails counts as a task
     without success. Raises ContractError where more fail than may."""
-    alone = replace(rollout, team=rollout.team.greedy(), shape=tree_shape.independent(1), alpha=1.0)
+    alone = replace(rollout, team=rollout.team.greedy(), shape=shapes.independent(1), alpha=1.0)
     trees, failures = await grow_many(tasks, alone, random_keys.key(seed, "evaluate"), progress)
     return summarize(trees, len(tasks), len(failures)), trees
 

@@ -22,7 +22,7 @@ from cadre.programs.program import Program
 from cadre.programs.refusal import Refused
 from cadre.programs.server import Server
 from cadre.programs.sessions import Held, Session
-from cadre.rollout.rounds import together
+from cadre.rollout.batching import gather
 from cadre.team import Team
 from cadre.types import Message, Observation, PreviousTurn, Sample
 
@@ -53,7 +53,7 @@ class TeamEndpoint:
     async def _answer_all(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            await together(*(self._answer(held) for held in batch))
+            await gather(*(self._answer(held) for held in batch))
 
     async def _answer(self, held: Held) -> None:
         """Answer one call, or say what kept it from being answered: no call may be left waiting."""

@@ -1,4 +1,4 @@
-"""Other people's environments and programs as environments: a thin file each, on a package that is an extra."""
+"""Environments of other libraries as Cadre environments, and the reverse; each needs a package that is an extra."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cadre.errors import ConfigError
 
 
 def package(module: str, extra: str) -> Any:
-    """The module of an optional package. Raises ConfigError, with the extra that brings it, where it is missing."""
+    """Return the module of an optional package. Raises ConfigError, with the extra to install, if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,9 +1,8 @@
-"""Any environment of Cadre as one of PettingZoo's (arXiv 2009.14471): `Aec` asks one agent after the other, `Parallel`
-all at once. Importing this module needs the extra pettingzoo.
+"""Any environment of Cadre as one of PettingZoo's (arXiv 2009.14471): `Aec` with turns, `Parallel` with joint actions.
 
-An agent is a role and its action the text that it says. It sees the UTF-8 bytes of its messages' texts in an array that
-ends in zeros (what is longer is cut); the text itself is `infos[agent]["text"]`, empty for those who do not act now.
-Whoever does not act is not asked by `Aec`, and what it says is ignored by `Parallel`.
+Importing this module needs the extra pettingzoo. An agent is a role and its action a text. It observes the UTF-8 bytes
+of its messages' texts in an array padded with zeros (longer texts are cut); the text itself is `infos[agent]["text"]`,
+empty for agents that do not act now. `Aec` skips agents that do not act, `Parallel` ignores their actions.
 """
 
 from __future__ import annotations
@@ -25,8 +24,10 @@ spaces = package("gymnasium.spaces", "pettingzoo")
 
 
 class Played:
-    """What both have in common: an episode of a task that the seed chooses, for roles of a Cadre environment `env` with
-    its settings. An agent sees at most `longest` bytes and says at most so many letters."""
+    """The base of both: an episode of the Cadre environment `env` with its settings, on a task drawn by the seed.
+
+    Observations have at most `longest` bytes, actions at most so many letters.
+    """
 
     metadata = {"name": "cadre", "render_modes": [], "is_parallelizable": False}
 
@@ -44,22 +45,22 @@ class Played:
         return self.action_spaces[agent]
 
     def begin(self, seed: int | None) -> None:
-        """A fresh episode; the same task follows from the same seed."""
+        """Start a new episode; equal seeds give equal tasks."""
         self.luck = self.luck if seed is None else random_keys.generator("pettingzoo", seed)
         tasks = self.spec.tasks(self.split)
         self.env, self.agents = self.spec.make(tasks[self.luck.randrange(len(tasks))]), list(self.possible_agents)
         self.look()
 
     def look(self) -> None:
-        """Who acts now, and what everybody sees."""
+        """Update who acts now, and the observations."""
         self.loop.run(self.env.until_ready())
         self.acting = self.env.observe()
         texts = {name: "\n".join(message.content for message in now.messages) for name, now in self.acting.items()}
         self.infos = {agent: {"text": texts.get(agent, "")} for agent in self.agents}
 
-    def play(self, said: dict[str, str]) -> dict[str, float]:
-        """What everybody is paid for a step: the team's reward and its own."""
-        reward = self.loop.run(self.env.step(said))
+    def play(self, actions: dict[str, str]) -> dict[str, float]:
+        """Take a step and return each agent's reward: the team's and its own."""
+        reward = self.loop.run(self.env.step(actions))
         self.look()
         return {agent: reward.team + reward.local.get(agent, 0.0) for agent in self.agents}
 
@@ -73,7 +74,7 @@ class Played:
 
 
 class Aec(Played, AECEnv):
-    """One agent after the other; where several act at once, the step is made when all have answered."""
+    """One agent after the other; if several act at once, the step is taken when all have answered."""
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         self.begin(seed)
@@ -98,7 +99,7 @@ class Aec(Played, AECEnv):
 
 
 class Parallel(Played, ParallelEnv):
-    """All agents at once."""
+    """Every agent at once."""
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
         self.begin(seed)

@@ -25,16 +25,17 @@ GAMES = {
     "SecretMafia-v0": 6,
 }
 
-
-# Of an answer; some games fail on a number of thousands of digits.
+# The most letters of an answer; some games fail on a number of thousands of digits.
 MOST_LETTERS = 2000
 
 
 class TextArena(Env):
-    """A game of `GAMES` between `player_0` and the others, who act in turns; each is paid at the end what the game
-    pays it. Whatever the game draws follows from the task and from how often somebody acted."""
+    """A game of `GAMES` between players who act in turns; the game rewards each of them at its end.
 
-    pays_absent = True  # the end pays everybody
+    The game's random draws follow from the task and from the number of turns.
+    """
+
+    pays_absent = True  # the end rewards everybody
     roles: ClassVar[tuple[str, ...]] = ("player_0", "player_1")
 
     def __init__(self, task: Task, game: str = "TicTacToe-v0") -> None:
@@ -68,7 +69,7 @@ class TextArena(Env):
 
     @property
     def success(self) -> bool:
-        """Whether the first player gains."""
+        """Return True if the first player gained."""
         return self.over and self.paid["player_0"] > 0.0
 
     @classmethod
@@ -84,7 +85,7 @@ class TextArena(Env):
 
 
 class Luck:
-    """Within it Python's own random numbers, which games draw from, begin at a key; afterwards they are as before."""
+    """Seeds Python's random numbers, which games draw from, within a block; afterwards they are as before."""
 
     def __init__(self, key: int) -> None:
         self.key, self.before = key, random.getstate()
@@ -97,7 +98,7 @@ class Luck:
 
 
 def check(game: str) -> None:
-    """Raises ConfigError for a game that is not played here."""
+    """Raise ConfigError for a game that is not in `GAMES`."""
     if game not in GAMES:
         raise ConfigError(
             f"settings.game: got {game!r}; expected one of {', '.join(GAMES)}, which need no server, no download and "

@@ -1,7 +1,7 @@
-"""How an advantage becomes a gradient. Pure functions of tensors; what they leave out: models, devices, batching.
+"""The policy loss: from advantages to a scalar with a gradient, by pure functions of tensors.
 
-Shapes: B sequences of T tokens, float32 except for the boolean mask. A loss is the sum over the masked tokens, each
-weighed by its sequence's weight (`cadre.learn.aggregation`).
+The objectives, corrections and aggregates by name are in `cadre.learn.loss_functions`. Shapes: B sequences of T tokens,
+float32 except for the boolean mask. A loss is the sum over the masked tokens, each times its sequence's weight.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ import torch
 from torch import Tensor
 
 from cadre.errors import ContractError
-from cadre.learn.corrections import CORRECTIONS, LEVELS
-from cadre.learn.objectives import OBJECTIVES, Clip
+from cadre.learn.loss_functions import CORRECTIONS, LEVELS, OBJECTIVES, Clip
 from cadre.settings import LossConfig
 from cadre.settings.user_code import load_function
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """What the loss is told of B sequences of T tokens; all [B, T], float32 except for the boolean mask.
+    """The inputs of the loss for B sequences of T tokens; all [B, T], float32 except for the boolean mask.
 
-    `logprobs` are those of the policy being trained and carry the gradient; `old` those at the start of the update,
-    which the ratio is about; `rollout_logprobs` the sampler's own; `reference` those of the reference model; `entropy`
-    carries the gradient where there is a bonus for it. `mask` is True where the policy sampled the token: nothing
-    outside it is ever read.
+    logprobs          of the policy that is trained; they carry the gradient
+    old               at the start of the update; the ratio is relative to them
+    rollout_logprobs  of the sampler
+    mask              True where the policy sampled the token; nothing outside it is ever read
+    entropy           carries the gradient if there is an entropy bonus
+    reference         log-probabilities under the reference model
     """
 
     logprobs: Tensor
@@ -40,11 +41,11 @@ class Tokens:
 
     @property
     def log_ratio(self) -> Tensor:
-        """log(pi / pi_old)."""
+        """Return log(pi / pi_old)."""
         return self.logprobs - self.old
 
     def masked(self) -> Tokens:
-        """The same with zeros outside the mask, through which no gradient passes."""
+        """Return the same with zeros outside the mask, through which no gradient passes."""
         inside = {
             name: torch.where(self.mask, value, 0.0) for name, value in vars(self).items() if value is not self.mask
         }
@@ -52,28 +53,32 @@ class Tokens:
 
 
 def annealed(config: LossConfig, progress: float) -> LossConfig:
-    """The loss when `progress` of the run's updates, 0 to 1, are done."""
+    """Return the loss settings when the fraction `progress` of the run's updates is done."""
     if config.schedule == "constant":
         return config
-    left = max(0.0, 1.0 - progress)
-    return config.model_copy(update={"entropy": config.entropy * left, "kl": config.kl * left})
+    factor = max(0.0, 1.0 - progress)
+    return config.model_copy(update={"entropy": config.entropy * factor, "kl": config.kl * factor})
 
 
 def policy_loss(tokens: Tokens, weights: Tensor, config: LossConfig) -> tuple[Tensor, dict[str, Tensor]]:
-    """`-sum_i weights[i] * sum_t (c[i, t] * objective[i, t] + entropy * H[i, t] - kl * c[i, t] * r[i, t] * k2[i, t])`.
+    """Return the loss and the metrics of `token_metrics`.
 
-    `objective` is what `config.ratio` names, `c` what `config.correction` does, `weights` [B] what a token of each
-    sequence weighs. k2 = (log pi - log reference)^2 / 2, whose gradient is that of KL(pi || reference) on samples of
+        -sum_i weights[i] * sum_t (c[i, t] * objective[i, t] + entropy * H[i, t] - kl * c[i, t] * r[i, t] * k2[i, t])
+
+    `objective` is that of `config.ratio`, `c` that of `config.correction`, `weights` [B] the weight of a token of each
+    sequence. k2 = (log pi - log reference)^2 / 2, whose gradient is that of KL(pi || reference) on samples of
     pi (arXiv 2510.01555, section 4; k3 as a loss has another one). After the first of several optimiser steps the
-    samples are those of an earlier pi, so it is weighed by r = pi / pi_old without a gradient, which is 1 before.
-
-    Returns the scalar loss, and the metrics of `token_metrics`.
+    samples are those of an earlier pi, so it is weighted by r = pi / pi_old without a gradient, which is 1 before.
     """
     tokens = tokens.masked()
     clip = Clip(config.clip_low, config.clip_high, config.dual_clip)
-    objective, clipped = _checked_objective(
-        load_function("loss.ratio", config.ratio, OBJECTIVES)(tokens, clip), tokens, config
-    )
+    result = load_function("loss.ratio", config.ratio, OBJECTIVES)(tokens, clip)
+    if ":" in config.ratio:  # the user's own function
+        result = _as_pair("loss.ratio", config.ratio, result, "the objective [B, T] and which tokens it clipped")
+        inputs = (tokens.logprobs, tokens.old, tokens.rollout_logprobs, tokens.advantages)
+        _check_numbers("loss.ratio", config.ratio, result[0], tokens.mask, inputs)
+        _check_flags("loss.ratio", config.ratio, result[1], tokens.mask)
+    objective, clipped = result
     correction, corrected = importance(tokens.old - tokens.rollout_logprobs, tokens.mask, config)
     divergence = 0.5 * (tokens.logprobs - tokens.reference).square()
     on_policy = correction * tokens.log_ratio.detach().exp()
@@ -83,7 +88,7 @@ def policy_loss(tokens: Tokens, weights: Tensor, config: LossConfig) -> tuple[Te
 
 
 def importance(log_rho: Tensor, mask: Tensor, config: LossConfig) -> tuple[Tensor, Tensor]:
-    """Weights [B, T] against the mismatch of sampler and learner, and where they are not rho; no gradient passes.
+    """Return weights [B, T] against the difference of sampler and learner, and where they are not rho. No gradient.
 
     `log_rho` [B, T] is old - rollout_logprobs. Ones where the correction is none.
     """
@@ -96,50 +101,36 @@ def importance(log_rho: Tensor, mask: Tensor, config: LossConfig) -> tuple[Tenso
     weights = correct(levelled.exp(), config.correction_low, config.correction_high)
     if ":" not in config.correction:
         return weights
-    pair = _pair("loss.correction", config.correction, weights, "weights [B, T] and which of them it changed")
+    pair = _as_pair("loss.correction", config.correction, weights, "weights [B, T] and which of them it changed")
     _check_numbers("loss.correction", config.correction, pair[0], mask, (levelled.exp(),))
-    _check_truths("loss.correction", config.correction, pair[1], mask)
+    _check_flags("loss.correction", config.correction, pair[1], mask)
     return pair
 
 
-def _checked_objective(result: Any, tokens: Tokens, config: LossConfig) -> tuple[Tensor, Tensor]:
-    """What the function that `config.ratio` names returned. Raises ContractError where it is the user's and returned
-    something else than an objective and a boolean a token."""
-    if ":" not in config.ratio:
-        known: tuple[Tensor, Tensor] = result
-        return known
-    pair = _pair("loss.ratio", config.ratio, result, "the objective [B, T] and which tokens it clipped")
-    given = (tokens.logprobs, tokens.old, tokens.rollout_logprobs, tokens.advantages)
-    _check_numbers("loss.ratio", config.ratio, pair[0], tokens.mask, given)
-    _check_truths("loss.ratio", config.ratio, pair[1], tokens.mask)
-    return pair
-
-
-def _pair(setting: str, name: str, result: Any, what: str) -> tuple[Tensor, Tensor]:
-    if not isinstance(result, tuple) or len(result) != 2 or not all(isinstance(one, Tensor) for one in result):
+def _as_pair(setting: str, name: str, result: Any, expected: str) -> tuple[Tensor, Tensor]:
+    if not isinstance(result, tuple) or len(result) != 2 or not all(isinstance(part, Tensor) for part in result):
         raise ContractError(
-            f"{setting}: {name} returned {_described(result)}; expected two tensors, {what}. Return both."
+            f"{setting}: {name} returned {_described(result)}; expected two tensors, {expected}. Return both."
         )
     return result
 
 
 def _described(result: Any) -> str:
     if isinstance(result, tuple):
-        return f"a tuple of {', '.join(type(one).__name__ for one in result) or 'nothing'}"
+        return f"a tuple of {', '.join(type(part).__name__ for part in result) or 'nothing'}"
     return f"a tensor of {list(result.shape)}" if isinstance(result, Tensor) else f"{type(result).__name__}"
 
 
-def _check_numbers(setting: str, name: str, numbers: Any, mask: Tensor, given: Sequence[Tensor]) -> None:
-    """Raises ContractError where a function of the user's makes something else of finite numbers than finite numbers, a
-    token each; what was not finite before is not its fault."""
+def _check_numbers(setting: str, name: str, numbers: Any, mask: Tensor, inputs: Sequence[Tensor]) -> None:
+    """Raise ContractError unless a function of the user's returned a finite number a token for finite inputs."""
     if not isinstance(numbers, Tensor) or numbers.shape != mask.shape or not numbers.is_floating_point():
-        kind = f" of {numbers.dtype}" if isinstance(numbers, Tensor) else ""
+        dtype = f" of {numbers.dtype}" if isinstance(numbers, Tensor) else ""
         raise ContractError(
-            f"{setting}: {name} returned {_described(numbers)}{kind} for tokens of {list(mask.shape)}; expected a "
+            f"{setting}: {name} returned {_described(numbers)}{dtype} for tokens of {list(mask.shape)}; expected a "
             "number a token, a float tensor of that shape. Return that."
         )
     wrong = mask & ~numbers.isfinite()
-    for tensor in given:
+    for tensor in inputs:
         wrong = wrong & tensor.isfinite()
     if bool(wrong.any()):
         first = float(numbers.detach()[wrong][0])
@@ -150,17 +141,17 @@ def _check_numbers(setting: str, name: str, numbers: Any, mask: Tensor, given: S
         )
 
 
-def _check_truths(setting: str, name: str, truths: Tensor, mask: Tensor) -> None:
-    if truths.shape != mask.shape or truths.dtype != torch.bool:
+def _check_flags(setting: str, name: str, flags: Tensor, mask: Tensor) -> None:
+    if flags.shape != mask.shape or flags.dtype != torch.bool:
         raise ContractError(
-            f"{setting}: {name} returned {_described(truths)} of {truths.dtype} as its second; expected a boolean a "
+            f"{setting}: {name} returned {_described(flags)} of {flags.dtype} as its second; expected a boolean a "
             f"token, {list(mask.shape)}. Return that."
         )
 
 
 @torch.no_grad()
 def token_metrics(tokens: Tokens, clipped: Tensor, corrected: Tensor) -> dict[str, Tensor]:
-    """SUMS over the masked tokens; `gap_max` is a maximum.
+    """Return SUMS over the masked tokens; `gap_max` is a maximum.
 
     `clipped` tokens whose gradient the clip removed or changed, `corrected` ones whose weight the correction changed,
     `ratio` to the sampler, `kl1` and `kl3` (the estimators k1 and k3 of KL(sampler || policy) of

@@ -1,7 +1,7 @@
-"""AdamW with gradient clipping, a schedule, and steps that are refused when the numbers are not finite.
+"""AdamW with gradient clipping, a schedule, and no step if the loss or the gradients are not finite.
 
-The state is safetensors and JSON, and restoring it is exact to the bit. Nothing here knows what the parameters mean;
-where they are shards of a group of ranks, all ranks call all of this alike.
+The state is saved as safetensors and JSON, and restoring it is exact to the bit. If the parameters are shards of a
+group of ranks, all ranks make the same calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def learning_rate(config: LearnerConfig, update: int, total: int) -> float:
-    """The rate of update number `update` (from 0) of `total`.
+    """Return the learning rate of update number `update` (from 0) of `total`.
 
     Linear warm-up reaches the peak at update `warmup_steps - 1`; cosine then falls so as to be 0 when all `total`
     updates are done: `peak / 2 * (1 + cos(pi * progress))`.
@@ -40,7 +40,7 @@ def learning_rate(config: LearnerConfig, update: int, total: int) -> float:
 
 
 class Counters(BaseModel):
-    """`optimiser.json`: how many updates and steps were made, and the steps of each weight."""
+    """The counters in `optimiser.json`: updates and steps made, and the steps of each weight."""
 
     updates: NonNegativeInt
     applied: NonNegativeInt
@@ -49,8 +49,8 @@ class Counters(BaseModel):
     steps: dict[str, NonNegativeInt]
 
 
-def _counters(path: Path) -> dict[str, Any]:
-    """Raises EngineError where the file does not hold them."""
+def _read_counters(path: Path) -> dict[str, Any]:
+    """Return the counters of a file. Raises EngineError if it has none."""
     try:
         return Counters.model_validate(read_json(path), strict=True).model_dump()
     except (OSError, ValueError, RecursionError) as error:
@@ -61,9 +61,10 @@ def _counters(path: Path) -> dict[str, Any]:
 
 
 class Optimiser:
-    """AdamW on one policy's parameters. Lives as long as the policy; `updates` counts calls of the learner.
+    """AdamW on one policy's parameters. Lives as long as the policy.
 
-    `skips` counts optimiser steps refused in a row, `skipped` all of them.
+    `updates` counts calls of the learner, `applied` optimiser steps, `skips` steps skipped in a row, `skipped` all of
+    these.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], config: LearnerConfig, total: int) -> None:
@@ -84,12 +85,12 @@ class Optimiser:
 
     @property
     def rate(self) -> float:
-        """The learning rate of the update that comes next."""
+        """Return the learning rate of the next update."""
         return learning_rate(self.config, self.updates, self.total)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """What is moved."""
+        """Return the trained parameters."""
         return list(self._parameters.values())
 
     def step(self, loss: float) -> float:
@@ -99,7 +100,7 @@ class Optimiser:
         """
         norm = self.norm()
         if norm > self.config.max_grad_norm:
-            self._scale_gradients(self.config.max_grad_norm / norm)
+            torch._foreach_mul_(self._gradients(), self.config.max_grad_norm / norm)
         if math.isfinite(norm) and math.isfinite(loss):
             self._adam.param_groups[0]["lr"] = self.rate
             self._adam.step()
@@ -112,16 +113,16 @@ class Optimiser:
         return norm
 
     def norm(self) -> float:
-        """The global L2 norm of the gradients as they stand."""
+        """Return the global L2 norm of the present gradients."""
         norm = nn.utils.get_total_norm(self._gradients(), foreach=True)
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def clear(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         self._adam.zero_grad(set_to_none=True)
 
     def moments(self) -> dict[str, Tensor]:
-        """Adam's moments by name, `WEIGHT.exp_avg` and `WEIGHT.exp_avg_sq`, for weights that have moved."""
+        """Return Adam's moments by name, `WEIGHT.exp_avg` and `WEIGHT.exp_avg_sq`, of weights that have moved."""
         state = self._adam.state
         named = [(name, state[weight]) for name, weight in self._parameters.items() if weight in state]
         return {f"{name}.{kind}": entry[kind] for name, entry in named for kind in MOMENTS}
@@ -131,17 +132,20 @@ class Optimiser:
         folder.mkdir(parents=True, exist_ok=True)
         tensor_files.write(self.moments(), folder, "optimiser")
         if counters:
-            self._save_counters(folder)
-
-    def _save_counters(self, folder: Path) -> None:
-        steps = {name: int(self._adam.state[weight]["step"]) for name, weight in self._moved().items()}
-        counters = {"updates": self.updates, "applied": self.applied, "skips": self.skips, "skipped": self.skipped}
-        (folder / "optimiser.json").write_text(json.dumps({**counters, "steps": steps}, indent=1))
+            state = self._adam.state
+            steps = {name: int(state[weight]["step"]) for name, weight in self._parameters.items() if weight in state}
+            totals = {"updates": self.updates, "applied": self.applied, "skips": self.skips, "skipped": self.skipped}
+            (folder / "optimiser.json").write_text(json.dumps({**totals, "steps": steps}, indent=1))
 
     def load(self, folder: Path) -> None:
-        """Restore what `save` wrote. Raises EngineError where it belongs to other parameters."""
-        counters = _counters(folder / "optimiser.json")
-        self._check(set(counters["steps"]), folder)
+        """Restore the state that `save` wrote. Raises EngineError if it belongs to other parameters."""
+        counters = _read_counters(folder / "optimiser.json")
+        unknown = sorted(set(counters["steps"]) - set(self._parameters))
+        if unknown:
+            raise EngineError(
+                f"The optimiser state in {folder} has moments for {unknown[0]!r} and {len(unknown) - 1} more weights "
+                "that this policy does not train; expected the same weights. Load it into the policy that wrote it."
+            )
         self._adam.state.clear()
         for name, step in counters["steps"].items():
             weight = self._parameters[name]
@@ -153,17 +157,3 @@ class Optimiser:
 
     def _gradients(self) -> list[Tensor]:
         return [weight.grad for weight in self._parameters.values() if weight.grad is not None]
-
-    def _scale_gradients(self, factor: float) -> None:
-        torch._foreach_mul_(self._gradients(), factor)
-
-    def _moved(self) -> dict[str, nn.Parameter]:
-        return {name: weight for name, weight in self._parameters.items() if weight in self._adam.state}
-
-    def _check(self, saved: set[str], folder: Path) -> None:
-        unknown = sorted(saved - set(self._parameters))
-        if unknown:
-            raise EngineError(
-                f"The optimiser state in {folder} has moments for {unknown[0]!r} and {len(unknown) - 1} more weights "
-                "that this policy does not train; expected the same weights. Load it into the policy that wrote it."
-            )

@@ -1,10 +1,10 @@
 """The sequences of an update as a prefix tree: every distinct token is computed once, forward and backward.
 
-A node is a token after a certain prefix, read by a certain policy. Nodes are numbered by a depth-first walk over the
-sequences in sorted order, so a subtree is a run of numbers and "j is i or an ancestor of i" is `j <= i < ends[j]`. What
-a sequence says of its token t is gathered from nodes; a loss on the gathered values sends a node the sum of the
-gradients of all sequences through it. What this leaves out: models, and how attention is computed (`cover` says what
-has to be). Letters: N nodes, B sequences, R nodes that are read.
+A node is a token after a certain prefix, under a certain policy. Nodes are numbered by a depth-first walk over the
+sequences in sorted order, so a subtree is a run of numbers and "j is i or an ancestor of i" is `j <= i < ends[j]`. The
+log-probabilities of a sequence are gathered from its nodes; a loss on the gathered values sends a node the sum of the
+gradients of all sequences through it. `cadre.learn.tree_attention` computes the attention that `cover` lists. Letters:
+N nodes, B sequences, R nodes that are read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LONG = 256
 
 @dataclass(frozen=True)
 class Chain:
-    """The nodes `start` to `end` that one sequence adds to those before it, hung on node `parent` (-1: on none)."""
+    """The nodes `start` to `end` that one sequence adds to those before it, below node `parent` (-1: a root)."""
 
     start: int
     end: int
@@ -37,11 +37,13 @@ class Chain:
 
 @dataclass(frozen=True)
 class PrefixTree:
-    """What is run for some sequences. `token_ids`, `depths` and `ends` are int64 [N].
+    """The nodes that are run for some sequences.
 
-    `ends[j]` is one past the last node of j's subtree. `paths` has for every sequence the nodes of its tokens, as far
-    as they are computed, int64. `policies` are (policy, how many nodes), in order. `read` int64 [R], ascending, are the
-    nodes whose last states a loss or a value head reads.
+    token_ids, depths  int64 [N]
+    ends               int64 [N], one past the last node of each node's subtree
+    paths              for every sequence the nodes of its tokens, as far as they are computed, int64
+    policies           (policy, number of nodes), in order
+    read               int64 [R], ascending, the nodes whose last states a loss or a value head reads
     """
 
     token_ids: Tensor
@@ -53,26 +55,28 @@ class PrefixTree:
     read: Tensor
 
     @staticmethod
-    def of(data: Sequence[TrainingSequence]) -> PrefixTree:
-        """The tree of some sequences, whose order it keeps. A policy's should be sorted, or nodes may occur twice."""
+    def of(sequences: Sequence[TrainingSequence]) -> PrefixTree:
+        """Return the tree of the sequences, in their order. A policy's should be sorted, or nodes may occur twice."""
         ids: list[int] = []
         depths: list[Tensor] = []
         chains: list[Chain] = []
         sizes: dict[str, int] = {}
         paths: list[Tensor] = []
         read: list[Tensor] = []
-        for before, datum in zip([None, *data], data, strict=False):
-            length, start = computed_length(datum), len(ids)
-            shared = shared_length(before, datum) if before else 0
+        for previous, sequence in zip([None, *sequences], sequences, strict=False):
+            length, start = computed_length(sequence), len(ids)
+            shared = shared_length(previous, sequence) if previous else 0
             nodes = torch.arange(start - shared, start - shared + length)
             if shared:
                 nodes[:shared] = paths[-1][:shared]
-            ids.extend(datum.token_ids[shared:length])
+            ids.extend(sequence.token_ids[shared:length])
             depths.append(torch.arange(shared, length))
             _append(chains, Chain(start, len(ids), int(nodes[shared - 1]) if shared else -1))
-            sizes[datum.policy] = sizes.get(datum.policy, 0) + length - shared
+            sizes[sequence.policy] = sizes.get(sequence.policy, 0) + length - shared
             paths.append(nodes)
-            read.append(nodes[_read_positions(datum)])
+            # Read are the states before each trained token, and those that values are predicted from.
+            positions = [index - 1 for index, inside in enumerate(sequence.mask) if inside and index]
+            read.append(nodes[positions + list(sequence.targets.at if sequence.targets else ())])
         return PrefixTree(
             token_ids=torch.tensor(ids, dtype=torch.int64),
             depths=torch.cat(depths),
@@ -85,7 +89,7 @@ class PrefixTree:
 
     @property
     def readers(self) -> tuple[tuple[str, int], ...]:
-        """The policies of the nodes that are read, with how many of these each has, in order."""
+        """Return (policy, number of its nodes that are read), in order."""
         parts = self.read.new_tensor([size for _, size in self.policies]).cumsum(0)
         counts = torch.searchsorted(self.read, parts).diff(prepend=parts.new_zeros(1)).tolist()
         return tuple((name, count) for (name, _), count in zip(self.policies, counts, strict=True) if count)
@@ -93,7 +97,7 @@ class PrefixTree:
 
 @dataclass(frozen=True)
 class Block:
-    """The nodes `start` to `end`, a path: each attends to those before it and to all of the path `prefix`."""
+    """The nodes `start` to `end` of one path: each attends to those before it and to all of the path `prefix`."""
 
     prefix: tuple[int, ...]
     start: int
@@ -110,30 +114,32 @@ class Block:
 
 @dataclass(frozen=True)
 class PrefixAttention:
-    """The nodes `start` to `end` attend to all nodes of `block`."""
+    """The nodes `start` to `end`, which attend to all nodes of `block`."""
 
     block: Block
     start: int
     end: int
 
 
-def computed_length(datum: TrainingSequence) -> int:
-    """How many of its tokens the model runs: up to the last one whose state is read, by a loss or a value head."""
+def computed_length(sequence: TrainingSequence) -> int:
+    """Return how many tokens the model runs: up to the last one whose state is read, by a loss or a value head."""
     # From the end, where it is soon found.
-    last = next((index for index in range(len(datum.mask) - 1, 0, -1) if datum.mask[index]), 0)
-    return max(last, *(at + 1 for at in datum.targets.at)) if datum.targets and datum.targets.at else last
+    last = next((index for index in range(len(sequence.mask) - 1, 0, -1) if sequence.mask[index]), 0)
+    targets = sequence.targets
+    return max(last, *(at + 1 for at in targets.at)) if targets and targets.at else last
 
 
-def path(datum: TrainingSequence) -> tuple[str, tuple[int, ...]]:
-    """What names the last node of a sequence."""
-    return datum.policy, datum.token_ids[: computed_length(datum)]
+def path(sequence: TrainingSequence) -> tuple[str, tuple[int, ...]]:
+    """Return the identity of a sequence's last node: its policy and the tokens up to it."""
+    return sequence.policy, sequence.token_ids[: computed_length(sequence)]
 
 
 def shared_length(first: TrainingSequence, second: TrainingSequence) -> int:
-    """How many nodes two sequences share."""
+    """Return the number of nodes that two sequences share."""
     if first.policy != second.policy:
         return 0
     low, high = 0, min(computed_length(first), computed_length(second))
+    # Bisection, as sequences are long and slices compare fast.
     while low < high:  # They agree in the first `low`, and not in the first `high + 1`.
         middle = (low + high + 1) // 2
         agree = first.token_ids[low:middle] == second.token_ids[low:middle]
@@ -141,14 +147,8 @@ def shared_length(first: TrainingSequence, second: TrainingSequence) -> int:
     return low
 
 
-def _read_positions(datum: TrainingSequence) -> list[int]:
-    """The places of a sequence whose states are read: before each trained token, and where values are."""
-    before = [index - 1 for index, kept in enumerate(datum.mask) if kept and index]
-    return before + list(datum.targets.at if datum.targets else ())
-
-
 def _append(chains: list[Chain], chain: Chain) -> None:
-    """Add a chain; one that goes on where the last one stopped makes that one longer."""
+    """Add a chain; one that continues the last one makes that longer."""
     if chain.start == chain.end:
         return
     if chains and chain.parent == chain.start - 1:
@@ -158,31 +158,33 @@ def _append(chains: list[Chain], chain: Chain) -> None:
 
 
 def _ends(chains: Sequence[Chain], size: int) -> Tensor:
-    """One past the last node of every node's subtree."""
+    """Return one past the last node of every node's subtree."""
     ends = torch.full((size,), size, dtype=torch.int64)
     growing: list[tuple[int, int]] = []  # Runs of nodes, each below the one before, whose subtrees have not ended.
     for chain in chains:
+        # Nodes after the chain's parent on the open path have no further descendants: their subtrees end here.
         while growing and growing[-1][1] > chain.parent + 1:
             start, end = growing.pop()
-            kept = max(start, chain.parent + 1)
-            ends[kept:end] = chain.start
-            if start < kept:
-                growing.append((start, kept))
+            first = max(start, chain.parent + 1)
+            ends[first:end] = chain.start
+            if start < first:
+                growing.append((start, first))
         growing.append((chain.start, chain.end))
     return ends
 
 
 def attention_mask(query: Tensor, key: Tensor, depths: Tensor, ends: Tensor, window: int | None) -> Tensor:
-    """Which nodes `query` attends to, by number: itself and its ancestors, at most `window` tokens in all."""
+    """Return True where `query` attends to `key`: to itself and its ancestors, at most `window` tokens in all."""
     under = (key <= query) & (query < ends[key])
     return under if window is None else under & (depths[query] - depths[key] < window)
 
 
 def cover(tree: PrefixTree) -> tuple[list[Block], list[PrefixAttention]]:
-    """All that attends: every node with every ancestor once, in the block that has the node or in one prefix attention.
+    """Return all pairs of a node and an ancestor once: in the node's own block, or in one prefix attention.
 
-    A block closes at a branch once it has `SHORT` nodes, and where it would be much longer than `LONG`; then all that
-    hangs on its last node attends to it whole. What branches off earlier begins with its nodes up to there as `prefix`.
+    A block closes at a branch once it has `SHORT` nodes, and where it would be much longer than `LONG`; all nodes below
+    its last one then attend to it whole. A chain that branches off earlier starts with the nodes up to there as
+    `prefix`.
     """
     branches = sorted({chain.parent + 1 for chain in tree.chains if chain.parent >= 0})
     blocks: list[Block] = []
@@ -192,6 +194,7 @@ def cover(tree: PrefixTree) -> tuple[list[Block], list[PrefixAttention]]:
         inner = branches[bisect_right(branches, chain.start) : bisect_left(branches, chain.end)]
         start = chain.start
         for stop in (*inner, chain.end):
+            # A short run before a branch stays open: repeating its keys costs less than another call of the kernel.
             if stop < chain.end and len(prefix) + stop - start < SHORT:
                 continue
             for first, last in _cuts(start, stop, len(prefix)):
@@ -204,7 +207,7 @@ def cover(tree: PrefixTree) -> tuple[list[Block], list[PrefixAttention]]:
 
 
 def _open_prefix(blocks: Sequence[Block], parent: int) -> tuple[int, ...]:
-    """The nodes before a chain on `parent` that it does not attend to as a whole block."""
+    """Return the nodes before a chain on `parent` that it does not attend to as a whole block."""
     if parent < 0:
         return ()
     block = blocks[bisect_right(blocks, parent, key=lambda block: block.start) - 1]
@@ -212,7 +215,7 @@ def _open_prefix(blocks: Sequence[Block], parent: int) -> tuple[int, ...]:
 
 
 def _cuts(start: int, stop: int, prefix: int) -> Iterator[tuple[int, int]]:
-    """The run in parts of about `LONG` nodes, where the first has `prefix` more."""
+    """Yield the run in parts of about `LONG` nodes, where the first has `prefix` more."""
     count = max(1, round((prefix + stop - start) / LONG))
-    places = [start - prefix + (prefix + stop - start) * part // count for part in range(count + 1)]
-    return pairwise([start, *places[1:]])
+    bounds = [start - prefix + (prefix + stop - start) * part // count for part in range(count + 1)]
+    return pairwise([start, *bounds[1:]])

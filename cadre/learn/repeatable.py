@@ -1,7 +1,7 @@
-"""Gathering and adding by index such that the same numbers give the same sums to the last bit.
+"""Gather and add by index with sums that are equal to the last bit at every run.
 
-Where an index occurs more than once, its values are added up. torch's way for `tensor[index]` does that on a GPU in a
-fixed order and on a CPU in whatever order threads come; for `index_add` it is the other way round.
+Where an index occurs more than once, its values are added up. For `tensor[index]` torch does that on a GPU in a fixed
+order and on a CPU in the order of its threads; for `index_add` it is the other way round.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def take(source: Tensor, index: Tensor) -> Tensor:
-    """`source[index]`, [M, ...] of [N, ...] by int64 [M]; the gradient of equal indices is added up in their order."""
+    """Return `source[index]`, [M, ...] of [N, ...] by int64 [M]; gradients of equal indices are added in order."""
     return source.index_select(0, index) if source.device.type == "cpu" else source[index]
 
 
@@ -24,7 +24,7 @@ def add_at(target: Tensor, index: Tensor, values: Tensor) -> None:
 
 
 def sum_at(index: Tensor, values: Tensor, size: int) -> Tensor:
-    """[size] with the sum of the `values` [M] of each index int64 [M], 0 where there are none."""
+    """Return [size] with the sum of the `values` [M] of each index int64 [M], 0 where there are none."""
     total = torch.zeros(size, dtype=values.dtype, device=values.device)
     add_at(total, index, values)
     return total

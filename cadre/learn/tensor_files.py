@@ -1,8 +1,8 @@
-"""Tensors by name in a folder of safetensors: whole ones in one file, those that ranks share as a file a rank.
+"""Save and load tensors by name as safetensors: whole ones in one file, shards as a file a rank.
 
-Shards are written and read by torch.distributed.checkpoint in its safetensors form: where a shard belongs is JSON in
-the header of its file, and nothing on the disk is pickled. What some number of ranks wrote, any other number can read,
-and so can a process without a group.
+Shards are written and read by torch.distributed.checkpoint in its safetensors form: a shard's
+position is JSON in the header of its file, and nothing on the disk is pickled. Any number of ranks can read what
+another number wrote, and so can a process without a group.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cadre.errors import EngineError, first_line
 
 
 def is_sharded(folder: Path) -> bool:
-    """Whether the folder holds what ranks wrote together."""
+    """Return True if the folder has shards that ranks wrote together."""
     return any(folder.glob("shard-*.safetensors"))
 
 
@@ -35,13 +35,13 @@ def write(tensors: Mapping[str, Tensor], folder: Path, name: str) -> None:
         writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
         save({key: tensor.detach() for key, tensor in tensors.items()}, storage_writer=writer)
     else:
-        whole = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-        save_file(whole, folder / f"{name}.safetensors")
+        tensors_on_cpu = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        save_file(tensors_on_cpu, folder / f"{name}.safetensors")
 
 
 @torch.no_grad()
 def read(tensors: Mapping[str, Tensor], folder: Path, name: str) -> None:
-    """Fill the tensors with those of `folder/name.safetensors`, or where either side is shards with all in the folder.
+    """Fill the tensors with those of `folder/name.safetensors`, or if either side is sharded with all in the folder.
 
     Shards are read by all ranks together. Raises EngineError where names or shapes differ.
     """
@@ -55,7 +55,7 @@ def read(tensors: Mapping[str, Tensor], folder: Path, name: str) -> None:
 
 
 def read_whole(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a folder of shards, whole and by name; read by one process alone."""
+    """Return the tensors of a folder of shards, whole and by name; read by one process alone."""
     entries = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata.items()
     tensors = {
         key: torch.empty(entry.size, dtype=entry.properties.dtype)
@@ -67,7 +67,7 @@ def read_whole(folder: Path) -> dict[str, Tensor]:
 
 
 def read_file(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, by name. Raises EngineError where it is no such file."""
+    """Return the tensors of a file, by name. Raises EngineError if it is no such file."""
     try:
         return load_file(path)
     except (SafetensorError, OSError, KeyError) as error:

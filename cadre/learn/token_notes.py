@@ -1,4 +1,4 @@
-"""What an update finds out about single tokens, kept for people to look at; nothing here reaches a loss."""
+"""Statistics of single tokens in an update, kept for people to look at; nothing here reaches a loss."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from cadre.types import SamplePosition, TrainingSequence
 
 @dataclass(frozen=True)
 class TokenNote:
-    """One sample of T tokens as the learner saw it before the first optimiser step of an update that changed it.
+    """The learner's statistics of one sample of T tokens, before the first optimiser step of an update that changed it.
 
-    `logprobs` and `entropy`, both [T], are under the distribution that the sample was drawn from; the first less the
-    sampler's own are the mismatch of learner and sampler.
+    `logprobs` and `entropy`, both [T], are under the distribution that the sample was drawn from; the difference of the
+    first from the sampler's own is logprob_diff.
     """
 
     position: SamplePosition
@@ -33,24 +33,24 @@ class TokenNotes:
         self._notes: dict[SamplePosition, TokenNote] = {}
 
     def __reduce__(self) -> tuple[type[TokenNotes], tuple[int]]:
-        """In another process nobody empties it, so there it takes nothing."""
+        """Pickle as notes on no tree: in another process nobody would empty them."""
         return TokenNotes, (0,)
 
-    def wants(self, datum: TrainingSequence) -> bool:
-        """Whether a note on the sequence would be kept."""
-        place = datum.position
-        return place is not None and place[0] < self._trees and any(datum.mask) and place not in self._notes
+    def wants(self, sequence: TrainingSequence) -> bool:
+        """Return True if a note on the sequence would be kept."""
+        position = sequence.position
+        return position is not None and position[0] < self._trees and any(sequence.mask) and position not in self._notes
 
-    def add(self, datum: TrainingSequence, logprobs: Sequence[float], entropy: Sequence[float]) -> None:
-        """Note what the learner says of a sequence, both [T] as in the datum's own, from which the mask takes."""
-        assert datum.position is not None
-        kept = [index for index, inside in enumerate(datum.mask) if inside]
-        note = TokenNote(datum.position, tuple(logprobs[i] for i in kept), tuple(entropy[i] for i in kept))
+    def add(self, sequence: TrainingSequence, logprobs: Sequence[float], entropy: Sequence[float]) -> None:
+        """Note the learner's statistics of a sequence, both [T] like its own; the mask selects from them."""
+        assert sequence.position is not None
+        indices = [index for index, inside in enumerate(sequence.mask) if inside]
+        note = TokenNote(sequence.position, tuple(logprobs[i] for i in indices), tuple(entropy[i] for i in indices))
         with self._lock:
-            self._notes.setdefault(datum.position, note)
+            self._notes.setdefault(sequence.position, note)
 
     def drain(self) -> list[TokenNote]:
-        """The notes since the last call, by place."""
+        """Return the notes since the last call, by position."""
         with self._lock:
             notes, self._notes = self._notes, {}
-        return [notes[place] for place in sorted(notes)]
+        return [notes[position] for position in sorted(notes)]

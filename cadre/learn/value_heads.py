@@ -1,4 +1,4 @@
-"""Value heads and their loss, in plain torch. What they judge, and against what target: `cadre.advantages.gae`."""
+"""Value heads and their loss, in plain torch. Their inputs and targets come from `cadre.advantages.critic`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class ValueHeads:
-    """Linear heads on the trunk's last hidden state, by policy and name; live as long as the trunk.
+    """Linear heads on the trunk's last hidden state, by policy and name. Live as long as the trunk.
 
     A head starts at zero: before any training every value is 0. Its output is float32 whatever the trunk's precision.
     """
@@ -18,16 +18,16 @@ class ValueHeads:
         self.heads = {policy: {name: _zero(size, device) for name in heads} for policy, heads in names.items()}
 
     def parameters(self, policy: str) -> dict[str, nn.Parameter]:
-        """The weights of one policy's heads, `NAME.weight` [1, H] and `NAME.bias` [1]."""
+        """Return the weights of one policy's heads, `NAME.weight` [1, H] and `NAME.bias` [1]."""
         heads = self.heads.get(policy, {}).items()
         return {f"{name}.{key}": weight for name, head in heads for key, weight in head.named_parameters()}
 
     def __call__(self, hidden: Tensor, names: Sequence[tuple[str, str]]) -> Tensor:
-        """Values [N] of hidden states [N, H]; `names[n]` says whose head reads the n-th: (policy, head)."""
+        """Return the values [N] of hidden states [N, H]; `names[n]` is the (policy, head) that reads the n-th."""
         values = hidden.new_zeros(len(names), dtype=torch.float32)
         for policy, head in dict.fromkeys(names):
-            read = torch.tensor([name == (policy, head) for name in names], device=hidden.device)
-            values = values.masked_scatter(read, self.heads[policy][head](hidden[read].float()).squeeze(1))
+            mask = torch.tensor([name == (policy, head) for name in names], device=hidden.device)
+            values = values.masked_scatter(mask, self.heads[policy][head](hidden[mask].float()).squeeze(1))
         return values
 
 
@@ -39,7 +39,7 @@ def _zero(size: int, device: torch.device) -> nn.Linear:
 
 
 def value_loss(values: Tensor, old: Tensor, returns: Tensor, weights: Tensor, clip: float | None) -> Tensor:
-    """`sum_n weights[n] * max((v - R)^2, (old + clip(v - old, -c, c) - R)^2) / 2` over N values; all [N].
+    """Return `sum_n weights[n] * max((v - R)^2, (old + clip(v - old, -c, c) - R)^2) / 2` over N values; all [N].
 
     PPO's clipped value loss as in its public code (arXiv 2005.12729, section 3); without a clip the squared error.
     """

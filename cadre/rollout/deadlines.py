@@ -1,13 +1,12 @@
-"""Deadlines for code that is not ours: a call of an environment ends in time, whether it waits or blocks.
+"""Deadlines for the user's code: a call of an environment ends in time, whether it waits or blocks.
 
-What waits (async code) is cancelled. What blocks the event loop (`time.sleep`, `while True`) has an alarm set around
-each stretch between two awaits, which raises in the middle of it. Signals are heard by the main thread alone: in a loop
-that runs elsewhere only what waits is ended. Nothing here ends C code that never returns to Python, code that catches
-every exception and goes on, or code that uses SIGALRM itself.
+Async code that waits is cancelled. Code that blocks the event loop (`time.sleep`, `while True`) runs under an alarm
+between two awaits, which raises an exception in the middle of it. Signals reach the main thread alone: in an event loop
+elsewhere only waiting code is ended. Nothing here ends C code that never returns to Python, code that catches every
+exception and continues, or code that uses SIGALRM itself.
 
-The time that others hold the loop up is nobody's fault but theirs, and does not count; nor does the time that a call
-spends in a line for something that is shared, which says so with `in_line`. Clocks are monotonic: a change of the
-system's time changes nothing.
+The time during which other calls block the loop does not count, nor the time that a call queues for a shared resource
+within `in_line`. Clocks are monotonic: a change of the system's time has no effect.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from cadre.errors import ContractError, DeadlineError
 
 T = TypeVar("T")
 
-# What a call that was cancelled may take to clean up before it is left behind, and a stretch of it once asked to hurry.
+# Seconds for a cancelled call to clean up before it is closed, and for a blocking stretch after `hurry`.
 GRACE_S = 2.0
-# How often the alarm sounds again, should the code have caught it and gone on.
+# Seconds until the alarm is repeated, should the code have caught it and continued.
 AGAIN_S = 1.0
 MOST_CLOSES = 10
-# After so many seconds of a call the log tells of it, and again after as many more.
+# A call is logged after so many seconds, and again after as many more.
 NOTE_S = 60.0
 
 log = logging.getLogger("cadre.rollout")
@@ -46,8 +45,8 @@ class Overrun(BaseException):
 class _Alarm:
     """Over a stretch of blocking code in the main thread: SIGALRM raises Overrun in it after so many seconds.
 
-    Whoever has a timer running gets it back with what is left of it; one that is due sooner is left to itself. `off`
-    may be called more than once, and is: the alarm may sound in the middle of it.
+    A timer that was running before is restored with its remaining time; one that is due sooner is left alone. `off` may
+    be called more than once, and is: the alarm may sound in the middle of it.
     """
 
     active = False
@@ -71,10 +70,10 @@ class _Alarm:
         if not self._armed:
             return
         _Alarm.active = False
-        left = max(1e-6, self._due - (time.monotonic() - self._began)) if self._due else 0.0
+        remaining = max(1e-6, self._due - (time.monotonic() - self._began)) if self._due else 0.0
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, self._handler or signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, left, self._interval)
+        signal.setitimer(signal.ITIMER_REAL, remaining, self._interval)
         self._armed = False
 
     def _sound(self, *_: object) -> None:
@@ -84,21 +83,23 @@ class _Alarm:
 
 
 def hurry() -> None:
-    """What blocks the loop just now has `GRACE_S` left. For signal handlers."""
+    """Give the code that blocks the loop now `GRACE_S` more seconds. For signal handlers."""
     if _Alarm.active:
         signal.setitimer(signal.ITIMER_REAL, GRACE_S, AGAIN_S)
 
 
 class _Held:
-    """How long stretches of blocking code have held the loop up so far, all of them together, and whose does now."""
+    """The total seconds for which calls have blocked the loop so far, and the call that blocks it now."""
 
     seconds = 0.0
     by: Deadline | None = None
 
 
 class _Notes:
-    """Tells in the log of calls that take long, before their time is over. A thread does so, as a call may hold up the
-    loop; it is made with the first call, and anew in a forked process."""
+    """Logs calls that take long, before their time is over.
+
+    A thread does so, as a call may block the loop; it is started with the first call, and anew in a forked process.
+    """
 
     calls: set[Deadline] = set()
     process = 0
@@ -106,7 +107,7 @@ class _Notes:
     @classmethod
     @contextmanager
     def of(cls, deadline: Deadline) -> Iterator[None]:
-        """Within it the call is under way."""
+        """Register the call as running within the block."""
         if cls.process != os.getpid():
             cls.process, cls.calls = os.getpid(), set()
             threading.Thread(target=cls._run, name="cadre-notes", daemon=True).start()
@@ -120,7 +121,7 @@ class _Notes:
     def _run(cls) -> None:
         while True:
             time.sleep(NOTE_S / 12)
-            # While one call holds the loop up, the others are not slow but wait for it.
+            # While one call blocks the loop, the others are not slow but wait for it.
             blocking = _Held.by
             for deadline in [blocking] if blocking is not None else list(cls.calls):
                 if deadline.spent >= deadline.noted + NOTE_S:
@@ -136,9 +137,9 @@ class _Notes:
 
 
 class Deadline:
-    """The time that one call may take, from when this is made. `what` is called; `setting` says how long it may take.
+    """The time limit of one call, from when this is made. `setting` is the name of the setting that it comes from.
 
-    Infinitely many `seconds` are no limit. While it is `cleaning_up`, a stretch may take `GRACE_S`.
+    Infinite `seconds` are no limit. While it is `cleaning_up`, a stretch may take `GRACE_S`.
     """
 
     def __init__(self, what: str, seconds: float, setting: str) -> None:
@@ -149,7 +150,7 @@ class Deadline:
 
     @property
     def spent(self) -> float:
-        """Seconds so far, without what does not count."""
+        """Return the seconds so far that count."""
         now = time.monotonic()
         waited = self._waited + (now - self._waits_since if self._lines else 0.0)
         return max(0.0, now - self._began - waited - (_Held.seconds + self._others))
@@ -159,7 +160,7 @@ class Deadline:
         return self.seconds - self.spent
 
     def blocking(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What the function returns. Raises DeadlineError where it has not by then."""
+        """Call the function and return its result. Raises DeadlineError if it takes too long."""
         if self in _Notes.calls:  # a stretch of a call that is awaited
             return self._blocking(function, *arguments)
         with _Notes.of(self):
@@ -184,21 +185,21 @@ class Deadline:
             took = time.monotonic() - began
             _Held.seconds += took
             self._others -= took
-        if alarm.sounded:  # caught, so that whatever came back is not what the call is worth
+        if alarm.sounded:  # the code caught it, so its result cannot be trusted
             raise self.passed()
         return result
 
     async def awaiting(self, work: Awaitable[T]) -> T:
-        """What the work returns. Raises DeadlineError where it has not by then, and cancels it."""
-        mine = _current.set(self)
+        """Return the result of the work. If it takes too long, cancels it and raises DeadlineError."""
+        token = _current.set(self)
         try:
             with _Notes.of(self):
                 return await _Driven(work, self)
         finally:
-            _current.reset(mine)
+            _current.reset(token)
 
     def passed(self, where: BaseException | None = None) -> DeadlineError:
-        """The error of a call that took too long, with the line that it was at."""
+        """Return the error of a call that took too long, with the line that it was at."""
         from cadre.settings.user_errors import place_of  # late: the sandbox runs on the standard library alone
 
         return DeadlineError(
@@ -207,7 +208,7 @@ class Deadline:
         )
 
     def stand_in_line(self, change: int) -> None:
-        """Enter (1) or leave (-1) a line; the clock stands while the call is in any."""
+        """Enter (1) or leave (-1) a queue; the clock stops while the call is in any."""
         if self._lines == 0:
             self._waits_since = time.monotonic()
         self._lines += change
@@ -220,7 +221,7 @@ _current: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 
 @contextmanager
 def in_line() -> Iterator[None]:
-    """Within it the caller waits its turn for something that is shared, and its deadline with it."""
+    """Stop the clock of the caller's deadline while it queues for a shared resource."""
     deadline = _current.get()
     if deadline is None:
         yield
@@ -233,10 +234,10 @@ def in_line() -> Iterator[None]:
 
 
 class _Driven(Awaitable[T]):
-    """Awaits some work on behalf of the task that awaits this: stretch by stretch, each under the alarm.
+    """Awaits some work on behalf of the task that awaits this, each stretch between two awaits under the alarm.
 
-    When the deadline passes the task is cancelled, which the work sees and may clean up after; when it then does not
-    end it is closed. `cancels` counts our own, which are taken back before the task goes on.
+    When the deadline passes the task is cancelled, and the work may clean up; if it does not end then, it is closed.
+    `cancels` counts our own cancellations, which are undone before the task continues.
     """
 
     def __init__(self, work: Awaitable[T], deadline: Deadline) -> None:
@@ -298,13 +299,13 @@ class _Driven(Awaitable[T]):
             self._rearm(task)
 
     def _late(self, task: asyncio.Task[Any]) -> bool:
-        """Whether the deadline has passed, and nobody else cancels the task."""
+        """Return True if the deadline has passed and nobody else cancels the task."""
         for _ in range(self.cancels):
             task.uncancel()
         return self.cancels > 0 and not task.cancelling()
 
     def _close(self) -> None:
-        """End what has not ended, though it was cancelled."""
+        """Close the work if it has not ended after it was cancelled."""
         self._deadline.cleaning_up = True
         for _ in range(MOST_CLOSES):  # each await in a `finally` takes one more
             with suppress(RuntimeError, DeadlineError):

@@ -1,41 +1,45 @@
-"""The boundary of an episode: the one place where a failure becomes data.
+"""The boundary of an episode: retries, failed episodes, and the trees of a step or of an evaluation.
 
-A failed episode is tried again on a fresh environment with the same noise; what its roles said before is said again,
-not drawn again, so that an episode that failed by bad luck ends as if it had not. Where it fails each time its branch
-of the tree fails (`cadre.rollout.failed_branches`), and a tree all of whose branches fail is dropped. Both are counted,
-and past a share of failures the whole call stops with the reason. Only what an episode can be blamed for is taken so:
-an engine that cannot sample, or a sandbox that is not as strict as asked, ends the call at once.
+A failed episode is tried again on a fresh environment with the same noise and the same samples, so that an episode
+that failed by bad luck ends as if it had not. If it fails every time its branch of the tree fails
+(`cadre.rollout.failures`), and a tree all of whose branches fail is dropped. Both are counted, and above a fraction of
+failures the whole call stops with the reason. Errors that are not an episode's (an engine that cannot sample, a sandbox
+that is not as strict as required) end the call at once.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TypeVar
 
 from cadre import random_keys
 from cadre.errors import ContractError, PromptError
-from cadre.rollout import failed_branches
-from cadre.rollout.failed_branches import REASONS, ends, pay_failures, without_unrewarded
+from cadre.rollout import failures as branch_failures
+from cadre.rollout.batching import gather
+from cadre.rollout.failures import REASONS, final_branches, set_failure_rewards, without_unrewarded
 from cadre.rollout.grow import Rollout, grow
-from cadre.rollout.rounds import together
-from cadre.rollout.watched import Watched
+from cadre.rollout.growers import one_sample
+from cadre.rollout.shapes import independent
+from cadre.rollout.timed_env import TimedEnv
 from cadre.team import Sampler, Team, Weights
 from cadre.types import BranchFailure, Request, Sample, Task, Tree
 
 T = TypeVar("T")
-# A second try meets the same.
-REPEATS = PromptError
+# Errors that a second try would meet again.
+PERMANENT = PromptError
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An episode that failed: its task, why, the error in a line and with its traceback; `dropped` where its tree is.
+    """A failed episode: its task, the reason, the error in one line and with its traceback.
 
-    `branches` is how many failed so in a tree that is kept. `lost` is the fraction of the task's tree that was lost
-    with it: 1 where it is dropped, 0 where it is tried again.
+    `dropped` is True if its tree is dropped. `branches` is the number of branches that failed so in a tree that is
+    kept. `lost` is the fraction of the task's tree that was lost: 1 if it is dropped, 0 if it is tried again.
     """
 
     task: Task
@@ -48,17 +52,17 @@ class Failure:
 
 
 @dataclass
-class Recalled:
-    """A sampler that says again what it has said to the same request. Lives as long as one task's episodes."""
+class CachingSampler:
+    """Return the stored samples of a repeated request. Used while the episodes of one task are retried."""
 
     sampler: Sampler
-    said: dict[int, tuple[Request, list[Sample]]] = field(default_factory=dict)
+    answers: dict[int, tuple[Request, list[Sample]]] = field(default_factory=dict)
 
     async def sample(self, request: Request) -> list[Sample]:
-        asked, samples = self.said.get(request.key, (None, []))
-        if asked != request:
+        stored_request, samples = self.answers.get(request.key, (None, []))
+        if stored_request != request:
             samples = await self.sampler.sample(request)
-            self.said[request.key] = request, samples
+            self.answers[request.key] = request, samples
         return samples
 
     async def load(self, weights: Weights) -> None:
@@ -68,18 +72,28 @@ class Recalled:
         self.sampler.close()
 
 
+def with_caches(team: Team) -> Team:
+    """Return the team with a cache around each sampler."""
+    return replace(team, samplers={policy: CachingSampler(sampler) for policy, sampler in team.samplers.items()})
+
+
+# The trees of several tasks.
+
+
 async def grow_many(
     tasks: Sequence[Task], rollout: Rollout, key: int, progress: Callable[[], None] = lambda: None
 ) -> tuple[list[Tree], list[Failure]]:
-    """One tree a task, all at once, and what was dropped. Raises ContractError as soon as more than
-    `rollout.limits.failed_share` of them have failed, or once all have."""
+    """Return one tree a task, all grown at once, and the failures that dropped one.
+
+    Raises ContractError as soon as more than `rollout.limits.failed_share` of them have failed, or once all have.
+    """
     lost: list[Failure] = []
 
     def count(failure: Failure) -> None:
         rollout.failed(failure)
         if failure.lost:
             lost.append(failure)
-            check_share(lost, len(tasks), rollout.limits.failed_share)
+            check_failures(lost, len(tasks), rollout.limits.failed_share)
 
     return await grow_any(tasks, replace(rollout, failed=count), key, progress)
 
@@ -91,108 +105,252 @@ async def grow_any(
     progress: Callable[[], None] = lambda: None,
     first: int = 0,
 ) -> tuple[list[Tree], list[Failure]]:
-    """`grow_many`, however many fail.
+    """Like `grow_many`, without the limit on failures.
 
     Noise is keyed by a task's position in the step, counted from `first`: a task that is drawn twice is played twice.
     """
 
     async def play(position: int, task: Task) -> Tree | Failure:
         try:
-            mine = replace(rollout, drawn=rollout.drawn - position)
-            return await played(task, mine, random_keys.key(key, position))
+            return await grow_tree(
+                task, replace(rollout, drawn=rollout.drawn - position), random_keys.key(key, position)
+            )
         finally:
             progress()
 
-    grown = await together(*(play(position, task) for position, task in enumerate(tasks, first)))
-    failures = [outcome for outcome in grown if isinstance(outcome, Failure)]
-    return [outcome for outcome in grown if isinstance(outcome, Tree)], failures
+    outcomes = await gather(*(play(position, task) for position, task in enumerate(tasks, first)))
+    failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    return [outcome for outcome in outcomes if isinstance(outcome, Tree)], failures
 
 
-async def played(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
-    """The tree of a task, or how the last try failed."""
-    trying = replace(rollout, team=recalling(rollout.team))
-    outcome = await tried(task, rollout, lambda last: _tree(task, trying, key, last))
+def check_failures(failures: Sequence[Failure], tasks: int, limit: float) -> None:
+    """Raise ContractError, with the first failure, if more than the fraction `limit` of the tasks have failed, or all.
+
+    A tree of which only some branches failed counts by their fraction.
+    """
+    lost = sum(failure.lost for failure in failures)
+    if not lost or (lost <= limit * tasks and lost < tasks):
+        return
+    by_reason = {reason: sum(failure.lost for failure in failures if failure.reason == reason) for reason in REASONS}
+    reasons = ", ".join(f"{count:.3g} {reason}" for reason, count in by_reason.items() if count)
+    many = "Every episode failed" if lost == tasks else f"{lost:.3g} of {tasks} episodes failed"
+    raise ContractError(
+        f"{many} ({reasons}); expected at most {limit:.0%} (episodes.failed_share). The first, of task "
+        f"{failures[0].task.id}: {failures[0].error}"
+    )
+
+
+# The tree of one task.
+
+
+async def grow_tree(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
+    """Return the tree of a task, or how the last try failed."""
+    # The cache lives as long as the retries: a retried episode gets the samples of the first try again.
+    caching = replace(rollout, team=with_caches(rollout.team))
+    outcome = await run_with_retries(task, rollout, lambda is_last: _try_tree(task, caching, key, is_last))
     if isinstance(outcome, Failure):
         return outcome
-    tree, branches = outcome
-    for failure in branches:
+    tree, failed_branches = outcome
+    for failure in failed_branches:
         rollout.failed(failure)
     return tree
 
 
-async def tried(task: Task, rollout: Rollout, work: Callable[[bool], Awaitable[T]]) -> T | Failure:
-    """What comes of the work, tried as often as `rollout` allows, or how the last try failed; each failure is told. The
-    work is told whether the try is the last."""
+async def run_with_retries(task: Task, rollout: Rollout, work: Callable[[bool], Awaitable[T]]) -> T | Failure:
+    """Return the result of the work, tried as often as `rollout` allows, or how the last try failed.
+
+    The work is called with True if the try is the last. Every failure is reported to `rollout.failed`.
+    """
     retries = rollout.limits.retries
     for retry in range(retries + 1):
-        last = retry == retries
+        is_last = retry == retries
         try:
-            return await work(last)
+            return await work(is_last)
         except Exception as error:  # noqa: BLE001 - the one boundary that turns a failed episode into data
-            last |= isinstance(error, REPEATS)
-            failure = failure_of(task, error, dropped=last)
+            is_last |= isinstance(error, PERMANENT)
+            reason = branch_failures.failure_of(error)  # raises the error itself if it is not an episode's
+            trace = "".join(traceback.format_exception(error))
+            failure = Failure(task, reason.reason, reason.error, trace, is_last, lost=float(is_last))
         rollout.failed(failure)
-        if last:
+        if is_last:
             break
     return failure
 
 
-async def _tree(task: Task, rollout: Rollout, key: int, last: bool) -> tuple[Tree, list[Failure]]:
-    """The tree of a task and its failed branches, which it may have where this is the `last` try, or where another
-    would meet the same. Raises what failed first where every branch fails."""
+async def _try_tree(task: Task, rollout: Rollout, key: int, is_last: bool) -> tuple[Tree, list[Failure]]:
+    """Return the tree of a task and its failed branches.
+
+    Branches may fail in the last try, and where another one would meet the same error; otherwise the error is raised.
+    Raises what failed first if every branch fails.
+    """
     errors: list[tuple[Exception, BranchFailure]] = []
 
     def contain(error: Exception) -> BranchFailure:
-        failure = failed_branches.failure_of(error)
-        if not (last or isinstance(error, REPEATS)):
+        failure = branch_failures.failure_of(error)
+        if not (is_last or isinstance(error, PERMANENT)):
             raise error
         errors.append((error, failure))
         return failure
 
     if rollout.keeps_failures:
         rollout = replace(rollout, contain=contain)
-    with closing(Watched.made(rollout.make, task, tuple(rollout.team.assignment), rollout.limits)) as env:
-        root = await (rollout.shape.grower or grow)(env, rollout, key)
+    with closing(TimedEnv.made(rollout.make, task, tuple(rollout.team.assignment), rollout.limits)) as env:
+        root = await grow(env, rollout, key)
     if root is None:
         raise ContractError(f"{task.id}: over before anybody acted; tasks must start with someone to act.")
-    endings = list(ends(root))
-    failed = [branch.failure for branch in endings if branch.failure is not None]
+    branches = list(final_branches(root))
+    failed = [branch.failure for branch in branches if branch.failure is not None]
     if not failed:
         return Tree(task, root), []
-    kept = without_unrewarded(root)
-    if len(failed) == len(endings) or kept is None:
+
+    # Some branches failed: leave out those that the machine is to blame for, and give the others their reward.
+    complete = without_unrewarded(root)
+    if len(failed) == len(branches) or complete is None:
         raise errors[0][0] if errors else PromptError(failed[0].error)
-    failures = []
+    reports = []
     for failure in dict.fromkeys(failed):
-        error = next((error for error, known in errors if known == failure), None)
+        error = next((error for error, reason in errors if reason == failure), None)
         trace = failure.error if error is None else "".join(traceback.format_exception(error))
-        number = failed.count(failure)
-        lost = number / len(endings)
-        failures.append(Failure(task, failure.reason, failure.error, trace, dropped=False, branches=number, lost=lost))
-    return Tree(task, pay_failures(kept, rollout.limits.failure_reward, rollout.alpha)), failures
+        count = failed.count(failure)
+        lost = count / len(branches)
+        reports.append(Failure(task, failure.reason, failure.error, trace, dropped=False, branches=count, lost=lost))
+    return Tree(task, set_failure_rewards(complete, rollout.limits.failure_reward, rollout.alpha)), reports
 
 
-def recalling(team: Team) -> Team:
-    """The team with samplers that remember."""
-    return replace(team, samplers={policy: Recalled(sampler) for policy, sampler in team.samplers.items()})
+# Evaluations: several episodes of a task, of which one that fails takes no other with it.
 
 
-def failure_of(task: Task, error: Exception, dropped: bool) -> Failure:
-    """The record of an error. Raises the error itself where it is not an episode's."""
-    failure, trace = failed_branches.failure_of(error), "".join(traceback.format_exception(error))
-    return Failure(task, failure.reason, failure.error, trace, dropped, lost=float(dropped))
+async def grow_sampled(
+    tasks: Sequence[Task], rollout: Rollout, key: int, samples: int, progress: Callable[[], None] = lambda: None
+) -> tuple[list[Tree], list[Failure]]:
+    """Return a tree a task with the episodes that did not fail, up to `samples`, and every failure that dropped one.
+
+    Raises ContractError as soon as more than `rollout.limits.failed_share` of the episodes have failed, or once all
+    have.
+    """
+    dropped: list[Failure] = []
+
+    def count(failure: Failure) -> None:
+        rollout.failed(failure)
+        if failure.dropped:
+            dropped.append(failure)
+            check_failures(dropped, len(tasks) * samples, rollout.limits.failed_share)
+
+    # Failed episodes are counted apart here and are not branches of a tree.
+    shared = replace(rollout, shape=independent(samples), failed=count, keeps_failures=False)
+
+    async def play(position: int, task: Task) -> Tree | None:
+        try:
+            settings = replace(shared, drawn=rollout.drawn - position)
+            return await _grow_samples(task, settings, random_keys.key(key, position), samples)
+        finally:
+            progress()
+
+    trees = await gather(*(play(position, task) for position, task in enumerate(tasks)))
+    return [tree for tree in trees if tree is not None], dropped
 
 
-def check_share(failures: Sequence[Failure], tasks: int, share: float) -> None:
-    """Raises ContractError, with the first failure, where more of the tasks have failed than may, or all of them. A
-    tree of which only some branches failed counts by their fraction."""
-    lost = sum(failure.lost for failure in failures)
-    if not lost or (lost <= share * tasks and lost < tasks):
-        return
-    parts = {reason: sum(failure.lost for failure in failures if failure.reason == reason) for reason in REASONS}
-    why = ", ".join(f"{part:.3g} {reason}" for reason, part in parts.items() if part)
-    many = "Every episode failed" if lost == tasks else f"{lost:.3g} of {tasks} episodes failed"
-    raise ContractError(
-        f"{many} ({why}); expected at most {share:.0%} (episodes.failed_share). The first, of task "
-        f"{failures[0].task.id}: {failures[0].error}"
+async def _grow_samples(task: Task, rollout: Rollout, key: int, samples: int) -> Tree | None:
+    """Return the tree of a task, or None if every episode fails.
+
+    The episodes are one tree while nothing fails. Otherwise each is played on its own, as it would have been beside the
+    others: from the completions of the same request, with the same noise.
+    """
+    first_try = replace(rollout, failed=lambda failure: rollout.failed(replace(failure, dropped=False)))
+    tree = await grow_tree(task, first_try, key)
+    if isinstance(tree, Tree):
+        return tree
+    caching = replace(rollout, team=with_caches(rollout.team))  # all episodes share the samples of the first request
+
+    async def play(number: int) -> Tree | Failure:
+        return await grow_tree(task, replace(caching, shape=one_sample(rollout.shape, samples, number)), key)
+
+    outcomes = [await play(0), *await gather(*(play(number) for number in range(1, samples)))]
+    roots = [outcome.root for outcome in outcomes if isinstance(outcome, Tree)]
+    branches = tuple(branch for root in roots for branch in root.branches)
+    return Tree(task, replace(roots[0], branches=branches)) if roots else None
+
+
+# The trees of a training step, with dynamic sampling (arXiv 2503.14476).
+
+
+@dataclass(frozen=True)
+class SampledTrees:
+    """All that a step sampled, trees without an advantage included.
+
+    replaced         how many of the tasks, the last ones, were replacements
+    retried          how many episodes failed and were tried again
+    diverged         how many of those, dropped or tried again, had a program that acted differently when restarted
+    failed_branches  how many branches of the trees failed, kept with a reward or left out, by reason
+    """
+
+    trees: list[Tree]
+    failures: list[Failure]
+    replaced: int = 0
+    retried: int = 0
+    diverged: int = 0
+    failed_branches: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Replacements:
+    """The source of a step's replacement tasks, and the rule by which they are taken.
+
+    tasks    in the order in which they are taken; `replacement_tasks` makes them
+    rounds   how often, at most, as many are taken as trees are missing
+    useful   returns False for a tree without an advantage: it counts as missing, as a failed one does
+    """
+
+    tasks: Iterator[Task]
+    rounds: int
+    useful: Callable[[Tree], bool]
+
+
+async def sample_step(
+    tasks: Sequence[Task],
+    replacements: Replacements,
+    rollout: Rollout,
+    key: int,
+    progress: Callable[[int], Callable[[], None]],
+) -> SampledTrees:
+    """Return a tree from every task, then from replacement tasks. `progress` is called with each round's task count."""
+    reported: list[Failure] = []
+
+    def report(failure: Failure) -> None:
+        reported.append(failure)
+        rollout.failed(failure)
+
+    reporting = replace(rollout, failed=report)
+    trees, failures = await grow_many(tasks, reporting, key, progress(len(tasks)))
+    missing, replaced, new_trees = len(tasks), 0, trees
+    for _ in range(replacements.rounds):
+        missing -= sum(replacements.useful(tree) for tree in new_trees)
+        more = list(islice(replacements.tasks, missing))
+        if not more:
+            break
+        new_trees, failed = await grow_any(more, reporting, key, progress(len(more)), first=len(tasks) + replaced)
+        trees, failures, replaced = trees + new_trees, failures + failed, replaced + len(more)
+        lost = [failure for failure in reported if failure.lost]
+        check_failures(lost, len(tasks) + replaced, rollout.limits.failed_share)
+
+    branches: Counter[str] = Counter()
+    for failure in reported:
+        branches[failure.reason] += failure.branches
+    return SampledTrees(
+        trees,
+        failures,
+        replaced,
+        retried=sum(not (failure.dropped or failure.branches) for failure in reported),
+        diverged=sum(failure.reason == "diverged" for failure in reported),
+        failed_branches={reason: count for reason, count in branches.items() if count},
     )
+
+
+def replacement_tasks(tasks: Sequence[Task], excluded: Sequence[Task], step: int, seed: int) -> Iterator[Task]:
+    """Yield the tasks of the split that are not among the step's own, in an order drawn from the seed and the step.
+
+    No task replaces two. The tasks that the next steps begin with do not change.
+    """
+    excluded_ids = {task.id for task in excluded}
+    order = random_keys.generator(seed, "replacements", step).sample(range(len(tasks)), len(tasks))
+    yield from (task for index in order if (task := tasks[index]).id not in excluded_ids)

@@ -1,30 +1,86 @@
-"""Growing trees. `grow` is the sampling algorithm, a screen of plain recursion; what becomes of failures, and how many
-trees grow at once, `cadre.rollout.episodes` says."""
+"""Grow the tree of one episode: sample at a decision, try the samples, select branches, recurse.
+
+`grow` below is the sampling algorithm. Shapes that do more (look ahead, branch from whole episodes) bring a grower of
+their own from `cadre.rollout.growers`, made of the same steps. Retries, failed episodes and how many trees grow at
+once are in `cadre.rollout.episodes`.
+"""
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from cadre import random_keys
 from cadre.env import Env
-from cadre.errors import ContractError
-from cadre.rollout.conversations import Previous, last_turn, with_turns, words
-from cadre.rollout.failed_branches import Contain, contained
-from cadre.rollout.rounds import together
-from cadre.rollout.steps import draw, step_each
-from cadre.rollout.tree_shape import Shape
+from cadre.errors import ConfigError, ContractError
+from cadre.rollout.batching import gather
+from cadre.rollout.failures import Contain, contained
 from cadre.settings.run import EpisodesConfig
 from cadre.team import Team
-from cadre.types import Branch, BranchFailure, Drawing, Node, Observation, Reward, Sample, Task
+from cadre.types import Branch, BranchFailure, Drawing, Node, Observation, PreviousTurn, Reward, Sample, Task
 
 MAX_DEPTH = 200
-# Nothing is tried again, everything may take as long as it likes, and fail.
+# No retry, no deadline, and any number of failures.
 NO_LIMITS = EpisodesConfig(retries=0, step_seconds=0.0, seconds=0.0, failed_share=1.0)
+
+Joint = Literal["aligned", "cross"]
+# Returns the indices of the branches to continue, given one score a branch.
+Select = Callable[[Sequence[float], random.Random], Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a tree grows. `cadre.rollout.shapes.SHAPES` has the bundled ones; users may make their own.
+
+    count      (role, turn, depth): completions of a role that acted `turn` times before, at a decision of that depth
+    select     (scores, random): indices of the branches to continue, given one score a branch
+    joint      "aligned" tries the g-th completions of all roles together, "cross" all combinations
+    lookahead  how many decisions in a row that reward nobody fan out, to select by what follows them
+    grower     samples the whole tree in place of `grow`, given the environment, the rollout and the tree's key
+    """
+
+    name: str
+    count: Callable[[str, int, int], int]
+    select: Select
+    joint: Joint = "aligned"
+    lookahead: int = 0
+    grower: Callable[..., Awaitable[Node | None]] | None = None
+
+    @property
+    def selects_all(self) -> bool:
+        """Return True if every branch continues, so that what follows it is known."""
+        return len(self.select(range(64), random.Random(0))) == 64
+
+    @property
+    def revisits_decisions(self) -> bool:
+        """Return True if a grower may come back to an earlier decision; looking ahead does not."""
+        return self.grower is not None and not self.lookahead
+
+    def has_later_branches(self, roles: Sequence[str], depths: int) -> bool:
+        """Return True if more than one completion may be sampled after the first of `depths` decisions, so that a state
+        has to be reached a second time."""
+        later = [(turn, depth) for depth in range(1, depths) for turn in range(depth + 1)]
+        return self.revisits_decisions or any(self.count(role, *position) > 1 for role in roles for position in later)
+
+    def joint_actions(self, counts: Mapping[str, int]) -> list[dict[str, int]]:
+        """Return the joint actions to try, given the number of completions of each acting role.
+
+        There are K of them if aligned, the product of the numbers if crossed. Raises ConfigError if unequal numbers
+        would have to be aligned.
+        """
+        if self.joint == "cross":
+            ranges = itertools.product(*(range(count) for count in counts.values()))
+            return [dict(zip(counts, indices, strict=True)) for indices in ranges]
+        if len(set(counts.values())) > 1:
+            numbers = " and ".join(f"{count} of {role}" for role, count in counts.items())
+            raise ConfigError(
+                f"algorithm.k: {numbers} act at once under {self.name}, which tries the g-th siblings of all together; "
+                "expected equally many. Give them the same k, or use algorithm.joint=cross where there is one."
+            )
+        return [dict.fromkeys(counts, index) for index in range(min(counts.values()))]
 
 
 def raise_error(error: Exception) -> BranchFailure:
@@ -34,11 +90,11 @@ def raise_error(error: Exception) -> BranchFailure:
 
 @dataclass(frozen=True)
 class Rollout:
-    """What the trees of a step have in common: who makes an episode of a task, who plays it, how its tree grows.
+    """The settings that all trees of a step share: how an episode is made, who acts, how a tree grows.
 
-    A branch is chosen by `alpha * team + the sum of the local rewards`. `limits` say how long episodes may take and how
-    often they may fail; `failed` is told of every failure. The first `drawn` trees keep drawings of their states. Where
-    `keeps_failures`, a branch that fails is kept in its tree; `contain` is set for each tree then.
+    Branches are selected by `alpha * team + the sum of the local rewards`. `limits` bound the time and the failures of
+    episodes; `failed` is called with every failure. The first `drawn` trees keep drawings of their states. With
+    `keeps_failures` a branch that fails stays in its tree; `contain` is set for each tree then.
     """
 
     make: Callable[[Task], Env]
@@ -53,295 +109,281 @@ class Rollout:
 
 
 @dataclass(frozen=True)
-class Past:
-    """What lies above a decision.
+class Path:
+    """The way from the root to a decision.
 
-    path        the branch taken at each decision
-    previous    what each role saw and said last in each of its conversations
-    turns       how often each role acted
-    round       the number of the turn that is being played, and in `acted` who has acted in it
-    share       what the decision counts beside those that are played side by side
-    unpaid      the roles that acted and have not been paid since, while the shape looks ahead for them
-    looked      how many decisions in a row fanned out to look ahead
-    resumed     the share of a decision that the episode goes on with once it has looked ahead
+    branches  index of the branch taken at each decision; it also keys the random numbers drawn below
+    turns     how often each role has acted so far, e.g. {"planner": 2, "tool": 1}
+    history   the last prompt and completion by (role, conversation), so that a later prompt extends their token ids
+    round     number of the current round; a new one begins when a role acts that is among `acted`
+    acted     roles that have acted in the current round
+    weight    1/n for a decision that is one of n side by side
     """
 
-    path: tuple[int, ...] = ()
-    previous: Previous = field(default_factory=dict)
+    branches: tuple[int, ...] = ()
     turns: Mapping[str, int] = field(default_factory=dict)
+    history: Mapping[tuple[str, str], PreviousTurn] = field(default_factory=dict)
     round: int = 0
     acted: frozenset[str] = frozenset()
-    share: float = 1.0
-    unpaid: frozenset[str] = frozenset()
-    looked: int = 0
-    resumed: float = 1.0
+    weight: float = 1.0
 
-    def turn_with(self, roles: Iterable[str]) -> tuple[int, frozenset[str]]:
-        """The number of the turn in which these roles act next, and who has acted in it then: a new one where one of
-        them has acted in this one."""
+    def key(self, tree_key: int) -> int:
+        """Return the key of the random numbers drawn at this decision."""
+        return random_keys.key(tree_key, *self.branches)
+
+    def previous_turn(self, observation: Observation) -> PreviousTurn | None:
+        """Return the role's last prompt and completion in the conversation that the observation continues."""
+        return self.history.get((observation.role, observation.conversation))
+
+    def next_round(self, roles: Iterable[str]) -> tuple[int, frozenset[str]]:
+        """Return the round in which these roles act next, and the roles that have acted in it by then."""
         acting = frozenset(roles)
         return (self.round + 1, acting) if acting & self.acted else (self.round, acting | self.acted)
 
-    def below(
-        self, observations: Mapping[str, Observation], chosen: Mapping[str, Sample], index: int, share: float
-    ) -> Past:
-        """The past of the decision that branch `index` leads to, by which those who acted said what is `chosen`, when
-        the shape does not look ahead."""
-        number, acted = self.turn_with(chosen)
-        return Past(
-            path=(*self.path, index),
-            previous=with_turns(self.previous, observations, chosen),
-            turns={**self.turns, **{role: self.turns.get(role, 0) + 1 for role in chosen}},
-            round=number,
+    def extended(
+        self, observations: Mapping[str, Observation], action: Mapping[str, Sample], branch: int, weight: float
+    ) -> Path:
+        """Return the path to the decision after a joint action."""
+        round_number, acted = self.next_round(action)
+        turns = {
+            (role, observations[role].conversation): PreviousTurn(
+                observations[role].messages, sample, observations[role].tools
+            )
+            for role, sample in action.items()
+        }
+        return Path(
+            branches=(*self.branches, branch),
+            turns={**self.turns, **{role: self.turns.get(role, 0) + 1 for role in action}},
+            history={**self.history, **turns},
+            round=round_number,
             acted=acted,
-            share=share,
-            resumed=share,
+            weight=weight,
         )
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A decision whose joint actions have been tried: what each led to and paid, and which the shape goes on with.
+class Expansion:
+    """The outcome of trying every joint action at one decision.
 
-    `ahead` has what followed a branch where the shape looked at that before it chose; `value` is what the branches that
-    it goes on with paid, with what was found ahead. `failures` has the branches that failed, by their number.
+    `forks` and `rewards` are the states that the actions lead to and what the steps paid, `failures` the actions that
+    failed, `selected` the indices of the branches to continue. `drawings` show the decision's state, then the forks.
     """
 
     env: Env
-    past: Past
+    path: Path
     observations: Mapping[str, Observation]
     samples: Mapping[str, tuple[Sample, ...]]
-    choices: Sequence[Mapping[str, int]]
+    joint_actions: Sequence[Mapping[str, int]]
     forks: Sequence[Env]
     rewards: Sequence[Reward]
-    picked: Sequence[int] = ()
-    ahead: Mapping[int, Tried] = field(default_factory=dict)
-    value: float = 0.0
-    drawings: tuple[Drawing, ...] = ()
     failures: Mapping[int, BranchFailure] = field(default_factory=dict)
+    selected: Sequence[int] = ()
+    drawings: tuple[Drawing, ...] = ()
 
     def action(self, index: int) -> dict[str, Sample]:
-        """The joint action of branch `index`."""
-        return {role: self.samples[role][sibling] for role, sibling in self.choices[index].items()}
+        """Return the joint action of branch `index`."""
+        return {role: self.samples[role][number] for role, number in self.joint_actions[index].items()}
 
-    def below(self, index: int, share: float) -> Past:
-        """The past of the decision that branch `index` leads to, when the shape does not look ahead."""
-        return self.past.below(self.observations, self.action(index), index, share)
-
-
-def score(reward: Reward, alpha: float) -> float:
-    """What a branch is chosen by: `alpha * team + the sum of the local rewards`."""
-    return alpha * reward.team + sum(reward.local.values())
+    def path_below(self, index: int, weight: float) -> Path:
+        """Return the path to the decision that branch `index` leads to."""
+        return self.path.extended(self.observations, self.action(index), index, weight)
 
 
-def pays(reward: Reward, role: str, alpha: float) -> bool:
-    """Whether a step pays the role, be it 0 that it is judged with."""
-    return role in reward.local or alpha * reward.team != 0.0
+async def grow(env: Env, rollout: Rollout, key: int, path: Path | None = None) -> Node | None:
+    """Return the tree below the present state of `env`, or None if the episode is over.
 
-
-async def grow(env: Env, rollout: Rollout, key: int, past: Past | None = None) -> Node | None:
-    """The tree below the state of `env`, or None where the episode is over.
-
-    AT-GRPO (arXiv 2510.11062, algorithm 1) is this with `shape.greedy`, MAGRPO (2508.04652) with `shape.full`.
+    With `shapes.greedy` this is AT-GRPO (arXiv 2510.11062, algorithm 1), with `shapes.full` MAGRPO (2508.04652).
+    Raises ContractError if the episode is not over after MAX_DEPTH decisions.
     """
-    tried = await attempt(env, rollout, key, past or Past())
-    return None if tried is None else await go_on(tried, rollout, key)
+    if path is None and rollout.shape.grower is not None:
+        return await rollout.shape.grower(env, rollout, key)
+
+    # Sample and step: try all joint actions, each on its own copy of the state.
+    expansion = await expand(env, rollout, key, path or Path())
+    if expansion is None:
+        return None
+
+    # Select the branches to continue by their reward.
+    scores = [score(reward, rollout.alpha) for reward in expansion.rewards]
+    generator = random_keys.generator(expansion.path.key(key), "carry")
+    expansion = replace(expansion, selected=select_branches(expansion, scores, rollout.shape, generator))
+    close_unselected(expansion)
+
+    # Recurse, all selected branches side by side.
+    expansion, children = await grow_children(
+        expansion, rollout, key, expansion.path.weight, lambda index, fork, below: grow(fork, rollout, key, below)
+    )
+    return make_node(expansion, children, rollout)
 
 
-async def attempt(env: Env, rollout: Rollout, key: int, past: Past) -> Tried | None:
-    """Sample at the state of `env` and try what was sampled; None where the episode is over."""
+async def expand(env: Env, rollout: Rollout, key: int, path: Path) -> Expansion | None:
+    """Sample at the state of `env` and try all joint actions; None if the episode is over."""
     await env.until_ready()
     observations = env.observe()
     if not observations:
         return None
-    depth, shape = len(past.path), rollout.shape
+    depth, shape = len(path.branches), rollout.shape
     if depth >= MAX_DEPTH:
         raise ContractError(f"{type(env).__name__}: not over after {MAX_DEPTH} decisions; observe() must return {{}}.")
-    here = random_keys.key(key, *past.path)
 
-    # Sample: every acting role draws its siblings from one prompt.
-    counts = {role: shape.count(role, past.turns.get(role, 0), depth) for role in observations}
-    choices = shape.choices(counts)
-    drawn = await together(
+    # Sample. Each acting role draws its completions from one prompt, so they form a comparison group.
+    counts = {role: shape.count(role, path.turns.get(role, 0), depth) for role in observations}
+    joint_actions = shape.joint_actions(counts)
+    decision_key = path.key(key)
+    completions = await gather(
         *(
             rollout.team.sample(
-                observation, counts[role], random_keys.key(here, role), last_turn(past.previous, observation)
+                observation, counts[role], random_keys.key(decision_key, role), path.previous_turn(observation)
             )
             for role, observation in observations.items()
         )
     )
-    samples = {role: tuple(siblings) for role, siblings in zip(observations, drawn, strict=True)}
+    samples = {role: tuple(siblings) for role, siblings in zip(observations, completions, strict=True)}
 
-    # Try: each joint action on its own copy of the one state.
-    actions = [{role: samples[role][index] for role, index in choice.items()} for choice in choices]
-    forks, outcomes = await step_each(env, actions, rollout.contain)
+    # Step. Each joint action is tried on its own copy of the state.
+    actions = [{role: samples[role][index] for role, index in choice.items()} for choice in joint_actions]
+    forks, outcomes = await step_copies(env, actions, rollout.contain)
     failures = {index: outcome for index, outcome in enumerate(outcomes) if isinstance(outcome, BranchFailure)}
     rewards = [Reward() if isinstance(outcome, BranchFailure) else outcome for outcome in outcomes]
-
-    # Choose the branches to go on with, where a step paid nobody by what follows it.
-    shown = [None if index in failures else fork for index, fork in enumerate(forks)]
-    drawings = draw((env, *shown), rollout.drawn > 0)
-    tried = Tried(env, past, observations, samples, choices, forks, rewards, drawings=drawings, failures=failures)
-    return leave_behind(await choose(tried, rollout, key))
+    drawings = draw_states((env, *(None if i in failures else fork for i, fork in enumerate(forks))), rollout.drawn > 0)
+    return Expansion(env, path, observations, samples, joint_actions, forks, rewards, failures, drawings=drawings)
 
 
-def leave_behind(tried: Tried) -> Tried:
-    """Close what the shape does not go on with."""
-    kept = {id(tried.forks[index]) for index in tried.picked if index not in tried.failures}
-    for fork in (fork for fork in tried.forks if id(fork) not in kept):
-        fork.close()
-    return tried
+async def step_copies(
+    env: Env, actions: Sequence[dict[str, Sample]], contain: Contain
+) -> tuple[list[Env], list[Reward | BranchFailure]]:
+    """Return the states that the actions lead to from the state of `env`, which stays as it is, and the rewards.
 
-
-async def go_on(tried: Tried, rollout: Rollout, key: int) -> Node:
-    """The decision with the trees below the branches that were picked, grown to their end.
-
-    Where none of them could be gone on with (the next prompt outgrows the context, say), others are picked.
+    Equal actions are stepped once and share a state, which is only forked from then on. A step that fails has its
+    failure in place of a reward, and so has an action with a failed sample.
     """
-    forks = list(tried.forks)
+    numbers: dict[Any, int] = {}
+    keys = [action_key(action) if env.repeatable else number for number, action in enumerate(actions)]
+    order = [numbers.setdefault(name, len(numbers)) for name in keys]
+    distinct = [actions[order.index(number)] for number in numbers.values()]
+    forks = [env.fork() for _ in distinct]
 
-    async def child(index: int, share: float) -> Node | BranchFailure | None:
-        if index in tried.failures:
-            return tried.failures[index]
-        if index in tried.ahead:
-            return await contained(go_on(tried.ahead[index], rollout, key), rollout.contain)
-        return await contained(grow(forks[index], rollout, key, tried.below(index, share)), rollout.contain)
+    async def step(fork: Env, action: dict[str, Sample]) -> Reward | BranchFailure:
+        failed = [sample.failure for sample in action.values() if sample.failure is not None]
+        return failed[0] if failed else await contained(fork.step_samples(action), contain)
 
-    while True:
-        share = tried.past.resumed / max(1, len(tried.picked))
-        children = await together(*(child(index, share) for index in tried.picked))
-        grown = dict(zip(tried.picked, children, strict=True))
-        failures = {index: below for index, below in grown.items() if isinstance(below, BranchFailure)}
-        tried = replace(tried, failures={**tried.failures, **failures})
-        if len(failures) < len(grown) or not (others := pick_others(tried, rollout, key)):
-            break
-        for index in others:
-            forks[index] = tried.env.fork()  # the state itself was closed when the branch was left behind
-            again = await contained(forks[index].step_samples(tried.action(index)), rollout.contain)
-            if isinstance(again, BranchFailure):
-                tried = replace(tried, failures={**tried.failures, index: again})
-        tried = replace(tried, picked=others, forks=forks)
-    return as_node(tried, {at: below for at, below in grown.items() if not isinstance(below, BranchFailure)}, rollout)
+    rewards = await gather(*(step(fork, action) for fork, action in zip(forks, distinct, strict=True)))
+    return [forks[number] for number in order], [rewards[number] for number in order]
 
 
-def pick_others(tried: Tried, rollout: Rollout, key: int) -> list[int]:
-    """The branches to go on with now that those that the shape had picked have failed; none where all have."""
-    scores = [score(reward, rollout.alpha) for reward in tried.rewards]
-    carry = random_keys.generator(random_keys.key(key, *tried.past.path), "carry", len(tried.failures))
-    return [index for index in select(tried, scores, rollout.shape, carry) if index not in tried.failures]
+def action_key(action: Mapping[str, Sample]) -> tuple[Any, ...]:
+    """Return the part of a joint action that decides which state it leads to."""
+    return tuple((role, sample.text, sample.message, sample.failure) for role, sample in action.items())
 
 
-def as_node(tried: Tried, grown: Mapping[int, Node | None], rollout: Rollout) -> Node:
-    """The record of a decision, given the trees below the branches that were grown to their end.
+def draw_states(envs: Sequence[Env | None], enabled: bool) -> tuple[Drawing, ...]:
+    """Return the drawing of each environment, the same one drawn once; all None if not `enabled`."""
+    drawings = {id(env): env.render() if enabled and env is not None else None for env in envs}
+    return tuple(drawings[id(env)] for env in envs)
 
-    Where the shape goes on from none, it leaves no branch for another: those that are over were played to their end.
+
+def score(reward: Reward, alpha: float) -> float:
+    """Return the score that branches are selected by: `alpha * team + the sum of the local rewards`."""
+    return alpha * reward.team + sum(reward.local.values())
+
+
+def is_rewarded(reward: Reward, role: str, alpha: float) -> bool:
+    """Return True if the step gives the role a reward, a local one of zero included."""
+    return role in reward.local or alpha * reward.team != 0.0
+
+
+def select_branches(expansion: Expansion, scores: Sequence[float], shape: Shape, generator: random.Random) -> list[int]:
+    """Return the branches that the shape continues, of those that have not failed.
+
+    If it continues all, the failed ones are among them: they were played as far as they could be.
     """
-    children = {**{index: as_node(below, {}, rollout) for index, below in tried.ahead.items()}, **grown}
-
-    def branch(index: int) -> Branch:
-        over, success, failure = _ending(tried, index, rollout)
-        selected = index in tried.picked or (over and not tried.picked)
-        child = None if failure else children.get(index)
-        drawing = tried.drawings[index + 1]
-        return Branch(tried.choices[index], tried.rewards[index], over, success, selected, child, drawing, failure)
-
-    branches = tuple(map(branch, range(len(tried.choices))))
-    turn, share = max(tried.past.turns.get(role, 0) for role in tried.observations), tried.past.share
-    privileged, drawing = tried.env.privileged(), tried.drawings[0]
-    number, _ = tried.past.turn_with(tried.observations)
-    return Node(turn, tried.observations, tried.samples, branches, privileged, share, drawing, number)
-
-
-def _ending(tried: Tried, index: int, rollout: Rollout) -> tuple[bool, bool, BranchFailure | None]:
-    """Whether the episode is over after a branch, whether it is a success, and how it failed if it did."""
-    if index in tried.failures:
-        return True, False, tried.failures[index]
-    fork = tried.forks[index]
-    try:
-        return not fork.observe(), fork.success, None
-    except Exception as error:  # noqa: BLE001 - `contain` raises what is no failure of a branch
-        return True, False, rollout.contain(error)
-
-
-async def choose(tried: Tried, rollout: Rollout, key: int) -> Tried:
-    """The decision with the branches that the shape goes on with.
-
-    A step that pays nobody says nothing about its siblings. Up to `shape.lookahead` such decisions in a row fan out:
-    what follows each sibling is played by the same rule, until the roles that wait for it have been paid or the episode
-    is over, and the sibling is chosen by what that paid.
-    """
-    past, shape = tried.past, rollout.shape
-    carry = random_keys.generator(random_keys.key(key, *past.path), "carry")
-    scores = [score(reward, rollout.alpha) for reward in tried.rewards]
-    waiting = waiting_roles(tried, rollout.alpha) if shape.lookahead else frozenset()
-    complete = [index for index in range(len(scores)) if index not in tried.failures]
-    if not waiting or not complete:
-        return settled(tried, select(tried, scores, shape, carry), scores, {})
-
-    fans = waiting.issuperset(tried.observations) and past.looked < shape.lookahead
-    picked = complete if fans else [i for i in select(tried, scores, shape, carry) if i not in tried.failures]
-    first = first_of_equals(tried)
-    found = await look(tried, [first[index] for index in picked], waiting, rollout, key)
-    ahead = {index: below for index, below in found.items() if isinstance(below, Tried)}
-    failed = {i: below for i in complete if isinstance(below := found.get(first[i]), BranchFailure)}
-    tried = replace(tried, failures={**tried.failures, **failed})
-    scores = [paid + (ahead[first[i]].value if first[i] in ahead else 0.0) for i, paid in enumerate(scores)]
-    if fans or not any(index not in tried.failures for index in picked):
-        picked = select(tried, scores, shape, carry)
-    return settled(tried, list(dict.fromkeys(first[index] for index in picked)), scores, ahead)
-
-
-def select(tried: Tried, scores: Sequence[float], shape: Shape, carry: random.Random) -> list[int]:
-    """The branches that the shape goes on with, of those that have not failed.
-
-    Where it goes on with all, those that failed are among them: they were played as far as they could be.
-    """
-    complete = [index for index in range(len(scores)) if index not in tried.failures]
+    complete = [index for index in range(len(scores)) if index not in expansion.failures]
     if not complete:
         return []
-    picked = [complete[place] for place in shape.expand([scores[index] for index in complete], carry)]
-    everything = bool(tried.failures) and len(shape.expand([0.0] * len(scores), random.Random(0))) == len(scores)
-    return sorted({*picked, *tried.failures}) if everything and len(picked) == len(complete) else picked
+    selected = [complete[number] for number in shape.select([scores[index] for index in complete], generator)]
+    # Scores of zero tell a shape that continues everything from one that did so by its scores.
+    everything = bool(expansion.failures) and len(shape.select([0.0] * len(scores), random.Random(0))) == len(scores)
+    return sorted({*selected, *expansion.failures}) if everything and len(selected) == len(complete) else selected
 
 
-async def look(
-    tried: Tried, picked: Sequence[int], waiting: frozenset[str], rollout: Rollout, key: int
-) -> dict[int, Tried | BranchFailure]:
-    """What follows the picked branches, each played once, until the waiting roles have been paid."""
-    past, counts = tried.past, Counter(picked)
-    looked = past.looked + (len(picked) > 1)
-    pasts = {
-        index: replace(
-            tried.below(index, past.share * count / len(picked)), unpaid=waiting, looked=looked, resumed=past.resumed
-        )
-        for index, count in counts.items()
-    }
-    attempts = (attempt(tried.forks[index], rollout, key, past) for index, past in pasts.items())
-    found = await together(*(contained(work, rollout.contain) for work in attempts))
-    return {index: below for index, below in zip(pasts, found, strict=True) if below is not None}
+def close_unselected(expansion: Expansion) -> None:
+    """Close the environment copies of branches that were not selected, or failed."""
+    open_forks = {id(expansion.forks[index]) for index in expansion.selected if index not in expansion.failures}
+    for fork in expansion.forks:
+        if id(fork) not in open_forks:
+            fork.close()
 
 
-def waiting_roles(tried: Tried, alpha: float) -> frozenset[str]:
-    """The roles for which the shape looks ahead from here: those that it did so far and those that act, if nobody of
-    them is paid, without the ones that are paid now."""
-    paid = {
-        role
-        for role in {*tried.past.unpaid, *tried.observations}
-        if any(pays(reward, role, alpha) for reward in tried.rewards)
-    }
-    acting = set() if paid & tried.observations.keys() else tried.observations.keys()
-    return frozenset((tried.past.unpaid | acting) - paid)
+async def grow_children(
+    expansion: Expansion,
+    rollout: Rollout,
+    key: int,
+    weight: float,
+    grow_child: Callable[[int, Env, Path], Awaitable[Node | None]],
+) -> tuple[Expansion, dict[int, Node | None]]:
+    """Return the expansion with the failures met on the way, and the trees below its selected branches.
+
+    The branches share `weight`. If all of them fail (the next prompt outgrows the context, say), others are selected.
+    """
+    forks = list(expansion.forks)
+
+    async def grow_branch(index: int, branch_weight: float) -> Node | BranchFailure | None:
+        if index in expansion.failures:
+            return expansion.failures[index]
+        below = expansion.path_below(index, branch_weight)
+        return await contained(grow_child(index, forks[index], below), rollout.contain)
+
+    while True:
+        weight_each = weight / max(1, len(expansion.selected))
+        results = await gather(*(grow_branch(index, weight_each) for index in expansion.selected))
+        grown = dict(zip(expansion.selected, results, strict=True))
+        failures = {index: result for index, result in grown.items() if isinstance(result, BranchFailure)}
+        expansion = replace(expansion, failures={**expansion.failures, **failures})
+        if len(failures) < len(grown):
+            break
+
+        # All have failed: select among the others, and step copies for them, as their states were closed.
+        scores = [score(reward, rollout.alpha) for reward in expansion.rewards]
+        generator = random_keys.generator(expansion.path.key(key), "carry", len(expansion.failures))
+        alternatives = select_branches(expansion, scores, rollout.shape, generator)
+        alternatives = [index for index in alternatives if index not in expansion.failures]
+        if not alternatives:
+            break
+        for index in alternatives:
+            forks[index] = expansion.env.fork()
+            outcome = await contained(forks[index].step_samples(expansion.action(index)), rollout.contain)
+            if isinstance(outcome, BranchFailure):
+                expansion = replace(expansion, failures={**expansion.failures, index: outcome})
+        expansion = replace(expansion, selected=alternatives, forks=forks)
+    return expansion, {index: node for index, node in grown.items() if not isinstance(node, BranchFailure)}
 
 
-def first_of_equals(tried: Tried) -> list[int]:
-    """For each joint action the first that is equal to it: they lead to one state, so what follows is played once."""
-    places: dict[Any, int] = {}
-    actions = [index if index in tried.failures else words(tried.action(index)) for index in range(len(tried.choices))]
-    return [places.setdefault(action, index) for index, action in enumerate(actions)]
+def make_node(expansion: Expansion, children: Mapping[int, Node | None], rollout: Rollout) -> Node:
+    """Return the record of a decision, given the trees below its branches.
 
-
-def settled(tried: Tried, picked: Sequence[int], scores: Sequence[float], ahead: Mapping[int, Tried]) -> Tried:
-    """The decision with the branches that are picked, whose mean score is its value."""
-    complete = [scores[index] for index in picked if index not in tried.failures]
-    value = fmean(complete) if complete else 0.0
-    return replace(tried, picked=picked, ahead=ahead, value=value)
+    If the shape continues none, no branch was passed over: those whose episode is over count as selected.
+    """
+    branches = []
+    for index, choice in enumerate(expansion.joint_actions):
+        over, success, failure = True, False, expansion.failures.get(index)
+        if failure is None:
+            fork = expansion.forks[index]
+            try:
+                over, success = not fork.observe(), fork.success
+            except Exception as error:  # noqa: BLE001 - `contain` raises what is no failure of a branch
+                failure = rollout.contain(error)
+        selected = index in expansion.selected or (over and not expansion.selected)
+        child = None if failure else children.get(index)
+        drawing = expansion.drawings[index + 1]
+        branches.append(Branch(choice, expansion.rewards[index], over, success, selected, child, drawing, failure))
+    path, observations = expansion.path, expansion.observations
+    return Node(
+        turn=max(path.turns.get(role, 0) for role in observations),
+        observations=observations,
+        samples=expansion.samples,
+        branches=tuple(branches),
+        privileged=expansion.env.privileged(),
+        weight=path.weight,
+        drawing=expansion.drawings[0],
+        round=path.next_round(observations)[0],
+    )

@@ -17,13 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cadre.advantages.batch import TrainingBatch
-from cadre.advantages.filters import cut_off
-from cadre.advantages.group_relative import AdvantageGroup
-from cadre.advantages.samples import ScoredSample
+from cadre.advantages.batch import TrainingBatch, is_cut_off
+from cadre.advantages.groups import AdvantageGroup
+from cadre.advantages.returns import ScoredSample
 from cadre.files import require_no_link
 from cadre.learn.token_notes import TokenNote
-from cadre.rollout.dynamic_sampling import Sampled
+from cadre.rollout.episodes import SampledTrees
 from cadre.runs import jsonl
 from cadre.runs.records import StepLine
 from cadre.settings import CreditConfig
@@ -52,7 +51,9 @@ def annotate_trees(
             streams[producer][tree].append({"node": places[tree][path], "role": role, "index": index} | fields)
 
     learned = {scored.tree_sample.position: scored for scored in batch.learned}
-    silent = {scored.tree_sample.position for group in batch.groups if not group.differs for scored in group.samples}
+    silent = {
+        scored.tree_sample.position for group in batch.groups if not group.has_variance for scored in group.samples
+    }
     for scored in batch.judged:
         place = scored.tree_sample.position
         reason = _left_out_reason(scored, place in learned, place in silent, chosen)
@@ -78,7 +79,7 @@ def _credit_fields(scored: ScoredSample, reason: str | None) -> Fields:
 
 def _left_out_reason(scored: ScoredSample, learned: bool, silent: bool, chosen: CreditConfig) -> str | None:
     """Why an update does not learn from a sample, None where it does."""
-    if cut_off(scored, chosen):
+    if is_cut_off(scored, chosen):
         return "cut off"
     if not (learned and scored.trains):
         return "no spread" if silent else "not positive"
@@ -124,7 +125,7 @@ LEFT_OUT = "left_out.jsonl"
 Line = dict[str, Any]
 
 
-def left_out_lines(sampled: Sampled, batch: TrainingBatch, chosen: CreditConfig) -> Iterator[Line]:
+def left_out_lines(sampled: SampledTrees, batch: TrainingBatch, chosen: CreditConfig) -> Iterator[Line]:
     """All that a step left out of its update, and its replacements, without the number of the step."""
     for failure in sampled.failures:
         yield {
@@ -141,7 +142,7 @@ def left_out_lines(sampled: Sampled, batch: TrainingBatch, chosen: CreditConfig)
 def _zero_variance_lines(trees: Sequence[Tree], batch: TrainingBatch) -> Iterator[Line]:
     silent: dict[int, list[Line]] = defaultdict(list)
     for group in batch.groups:
-        if not group.differs and _is_within_tree(group):
+        if not group.has_variance and _is_within_tree(group):
             silent[group.samples[0].tree_sample.tree].append(_group_record(group))
     compared = Counter(group.samples[0].tree_sample.tree for group in batch.groups if _is_within_tree(group))
     for tree, groups in sorted(silent.items()):
@@ -168,14 +169,14 @@ def _group_record(group: AdvantageGroup) -> Line:
         "role": first.sample.role,
         "decision": len(first.tree_sample.path),
         "samples": len(group.samples),
-        "return": first.paid,
+        "return": first.return_after_costs,
     }
 
 
 def _cut_off_lines(trees: Sequence[Tree], batch: TrainingBatch, chosen: CreditConfig) -> Iterator[Line]:
     counts: dict[int, Counter[str]] = defaultdict(Counter)
     for scored in batch.judged:
-        if cut_off(scored, chosen):
+        if is_cut_off(scored, chosen):
             counts[scored.tree_sample.tree][scored.sample.role] += 1
     for tree, by_role in sorted(counts.items()):
         yield {
@@ -187,7 +188,7 @@ def _cut_off_lines(trees: Sequence[Tree], batch: TrainingBatch, chosen: CreditCo
         }
 
 
-def _replacement_lines(sampled: Sampled) -> Iterator[Line]:
+def _replacement_lines(sampled: SampledTrees) -> Iterator[Line]:
     """The last trees of a step are those of the replacement tasks that did not fail."""
     failed = sum(1 for _ in sampled.failures)
     first = max(0, len(sampled.trees) + failed - sampled.replaced)

@@ -33,7 +33,7 @@ from cadre.files import (
 )
 from cadre.learn.token_notes import TokenNote
 from cadre.rollout import walk
-from cadre.rollout.dynamic_sampling import Sampled
+from cadre.rollout.episodes import SampledTrees
 from cadre.runs import jsonl
 from cadre.runs.annotations import (
     ANNOTATIONS,
@@ -477,7 +477,7 @@ COPIED_FILES = (TREES, INDEX, LEFT_OUT, VOCABULARY)
 class StepRecord:
     """All that a step sampled and made of it, before it is known what of it is kept."""
 
-    sampled: Sampled
+    sampled: SampledTrees
     batch: TrainingBatch
     notes: Sequence[TokenNote] = ()
 

@@ -8,9 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from cadre.errors import ConfigError
-from cadre.learn.aggregation import AGGREGATES
-from cadre.learn.corrections import CORRECTIONS, LEVELS
-from cadre.learn.objectives import OBJECTIVES
+from cadre.learn.loss_functions import AGGREGATES, CORRECTIONS, LEVELS, OBJECTIVES
 from cadre.settings.section import Section, merged
 from cadre.settings.user_code import load_function, one_of
 

@@ -14,7 +14,7 @@ from cadre.settings.user_imports import OWN, is_user_module, plain_name
 
 HOME = Path(cadre.__file__).parents[1].resolve()
 OURS = tuple(HOME / name for name in OWN)
-CALLERS = {"check.py", "check_episode.py", "findings.py", "spec.py"}
+CALLERS = {"check.py", "spec.py"}
 LIBRARIES = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib"))
 # Lines of the user's own that are named with an error.
 SHOWN_LINES = 4

@@ -28,7 +28,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from cadre.files import damaged_file_error
-from cadre.rollout.dynamic_sampling import Sampled
+from cadre.rollout.episodes import SampledTrees
 from cadre.runs import jsonl
 from cadre.runs.kept_trees import IMAGES, load_images, save_images, tree_images
 from cadre.team import Team, Weights
@@ -44,7 +44,7 @@ class SampledStep:
     """All that was sampled for update number `step`, and how many seconds that took."""
 
     step: int
-    sampled: Sampled
+    sampled: SampledTrees
     seconds: float
 
 
@@ -130,7 +130,7 @@ class StepQueue:
 
     def __init__(
         self,
-        sample: Callable[[int], Awaitable[Sampled]],
+        sample: Callable[[int], Awaitable[SampledTrees]],
         team: Team,
         span: StalenessLimit,
         ready: Sequence[SampledStep] = (),

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from rich.console import Console
 
 from cadre import random_keys
-from cadre.advantages.batch import build_batch, useful
+from cadre.advantages.batch import build_batch, is_useful
 from cadre.concurrency import run_coroutine
 from cadre.config.engines import Diagnostics, build_team, host_environments, measured_sampling_memory
 from cadre.config.experiment import Experiment, load
@@ -21,8 +21,8 @@ from cadre.errors import RunError
 from cadre.evaluation.evaluate import evaluate, exact_field
 from cadre.learn.token_notes import TokenNotes
 from cadre.plugins import configure_sandbox, program_sandbox
-from cadre.rollout import dynamic_sampling
-from cadre.rollout.dynamic_sampling import Replacements, Sampled, replacement_tasks
+from cadre.rollout import episodes
+from cadre.rollout.episodes import Replacements, SampledTrees, replacement_tasks
 from cadre.runs.folder import FailureLog, Run, RunLock
 from cadre.runs.kept_trees import StepRecord, Vocabulary
 from cadre.runs.progress import Progress, StatusWriter
@@ -155,7 +155,7 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
     return keeper.state.step
 
 
-async def sample_step(training: Training, step: int) -> Sampled:
+async def sample_step(training: Training, step: int) -> SampledTrees:
     """A tree from every task of the step; where the experiment asks for it, others in place of those that teach
     nothing."""
     experiment, team = training.experiment, team_of_step(training, step)
@@ -163,9 +163,9 @@ async def sample_step(training: Training, step: int) -> Sampled:
     training.failed.begin(step)
     tasks = pick_tasks(training.tasks, goal.tasks_per_step, step, goal.seed)
     fresh = replacement_tasks(training.tasks, tasks, step, goal.seed)
-    return await dynamic_sampling.sample(
+    return await episodes.sample_step(
         tasks,
-        Replacements(fresh, goal.replacements, useful(plan, team)),
+        Replacements(fresh, goal.replacements, is_useful(plan, team)),
         replace(experiment.rollout(team, training.failed), drawn=goal.trees_kept),
         random_keys.key(goal.seed, "train", step),
         partial(training.progress.sampling, step),
@@ -184,7 +184,7 @@ async def learn_step(
     """Learn from what a step sampled, hand the weights over, and log it; the step's metrics."""
     plan, began, sampled = training.experiment.plan, time.monotonic(), step_sample.sampled
     batch = build_batch(sampled.trees, plan, training.team, state.baselines)
-    updates = await training.team.update(batch.data)
+    updates = await training.team.update(batch.sequences)
     staleness = metrics.staleness_metrics(sampled.trees, ahead.versions)
     await ahead.hand_over()
     seconds = waited | {"time/sample_s": step_sample.seconds, "time/learn_s": time.monotonic() - began}

@@ -7,31 +7,31 @@ from collections.abc import Container, Mapping, Sequence
 from statistics import fmean
 
 from cadre.advantages.batch import TrainingBatch
-from cadre.advantages.group_relative import AdvantageGroup, of_roles, without_std_by_decision
+from cadre.advantages.groups import AdvantageGroup, groups_of_roles, no_signal_fractions
 from cadre.advantages.returns import role_reward
 from cadre.evaluation.evaluate import mean_parts
 from cadre.rollout import walk
-from cadre.rollout.dynamic_sampling import Sampled
-from cadre.rollout.failed_branches import REASONS
+from cadre.rollout.episodes import SampledTrees
+from cadre.rollout.failures import REASONS
 from cadre.team import Metrics
 from cadre.types import Sample, Tree
 
 
 def compute_step_metrics(
-    sampled: Sampled, batch: TrainingBatch, updates: Mapping[str, Metrics], alpha: float, trained: Container[str]
+    sampled: SampledTrees, batch: TrainingBatch, updates: Mapping[str, Metrics], alpha: float, trained: Container[str]
 ) -> Metrics:
     """All that a step is logged with but how long it took; `trained` are the roles whose policies learn."""
     return (
         tree_metrics(sampled.trees, alpha)
         | failure_metrics(sampled)
         | {"rollout/replaced": sampled.replaced}
-        | group_metrics(of_roles(batch.groups, trained))
+        | group_metrics(groups_of_roles(batch.groups, trained))
         | batch.metrics
         | update_metrics(updates)
     )
 
 
-def failure_metrics(sampled: Sampled) -> Metrics:
+def failure_metrics(sampled: SampledTrees) -> Metrics:
     """How many of the step's tasks were dropped, what share for which reason, how many branches failed in the trees
     that were kept, and how often programs diverged."""
     tasks = len(sampled.trees) + len(sampled.failures)
@@ -102,8 +102,8 @@ def group_metrics(groups: Sequence[AdvantageGroup]) -> Metrics:
     flat: dict[str, list[bool]] = defaultdict(list)
     for group in groups:
         for name in {"rollout", *(scored.sample.role for scored in group.samples)}:
-            flat[name].append(group.silent)
-    by_decision = without_std_by_decision(groups).items()
+            flat[name].append(not group.has_signal)
+    by_decision = no_signal_fractions(groups).items()
     return {
         **{f"{name}/groups_without_std": fmean(shares) for name, shares in sorted(flat.items())},
         **{f"{role}/groups_without_std/{number}": share for (role, number), share in by_decision},

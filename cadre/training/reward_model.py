@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cadre import random_keys
-from cadre.advantages.preferences import joint_pairs_of, pairs_of
+from cadre.advantages.preferences import make_joint_pairs, make_pairs
 from cadre.concurrency import run_coroutine
 from cadre.config.engines import build_team
 from cadre.config.experiment import Experiment
@@ -41,7 +41,7 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
     Raises ConfigError where `joint` is asked for and branches are left behind.
     """
     config, plan, env_spec = experiment.config, experiment.plan, experiment.env_spec
-    if joint and not plan.shape.plays_all:
+    if joint and not plan.shape.selects_all:
         raise ConfigError(
             f"preference-pairs --joint: got {config.algorithm.name}, which leaves branches behind, and what follows "
             "those is not known; expected an algorithm that plays every branch out. Add algorithm=magrpo, or leave out "
@@ -55,7 +55,7 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
         for node in walk.nodes(tree.root):
             for seen in node.observations.values():
                 refuse_more_than_text(seen, "preference-pairs")
-    pairs = remove_ambiguous_pairs((joint_pairs_of if joint else pairs_of)(trees, plan.credit))
+    pairs = remove_ambiguous_pairs((make_joint_pairs if joint else make_pairs)(trees, plan.credit))
     if not pairs:
         raise RunError(
             f"preference-pairs: in none of {len(trees)} tasks did siblings earn differently; expected some that did. "

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cadre import random_keys
-from cadre.advantages.plan import Plan
+from cadre.advantages.batch import Plan
 from cadre.concurrency import run_coroutine
 from cadre.config.engines import Diagnostics, build_team
 from cadre.config.experiment import Config, Experiment, dump
@@ -29,7 +29,7 @@ from cadre.data.prompts import prompt_of, refuse_more_than_text
 from cadre.errors import DataError, RunError, nearest
 from cadre.files import path_exists, read_record, require_no_link
 from cadre.plugins import configure_sandbox
-from cadre.rollout import tree_shape, walk
+from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_many
 from cadre.runs import jsonl
 from cadre.runs.folder import Run, RunLock, build_run_folder, resume_command
@@ -293,7 +293,7 @@ def sample_successes(experiment: Experiment, tasks: int, attempts: int = 8) -> t
     configure_sandbox(config.sandbox.level, config.sandbox.cgroup)
     team = build_team(experiment)
     key = random_keys.key(config.train.seed, "own successes")
-    rollout = replace(experiment.rollout(team), shape=tree_shape.independent(attempts))
+    rollout = replace(experiment.rollout(team), shape=shapes.independent(attempts))
     trees, _ = run_coroutine(grow_many(experiment.env_spec.tasks("train")[:tasks], rollout, key))
     team.close()
     roles = set(experiment.trained_roles)

@@ -7,12 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import TypeAdapter
 
-from cadre.advantages.by_critic import judged_by_critic
-from cadre.advantages.credit import Credit
-from cadre.advantages.critic_inputs import Critic, Reads
-from cadre.advantages.plan import Plan
-from cadre.advantages.samples import samples_of
-from cadre.advantages.sequences import sequences
+from cadre.advantages.batch import Plan, make_sequences
+from cadre.advantages.critic import Critic, Reads, judge_samples
+from cadre.advantages.returns import Credit, samples_of
 from cadre.algorithms import Algorithm, plan_of
 from cadre.rollout import walk
 from cadre.settings import CriticConfig
@@ -73,8 +70,8 @@ def rule(reads: Reads = "own", gae_lambda: float = 0.5, **options) -> Critic:
 
 def judged(root: Node, credit: Credit, critic: Critic, team: Team) -> tuple[list[TrainingSequence], Metrics]:
     """The sequences of an update by a critic, and its metrics."""
-    samples, critic_data, metrics = judged_by_critic(samples_of([Tree(Task("t", {}), root)]), credit, critic, team)
-    return [*sequences(samples, team.sampling), *critic_data], metrics
+    samples, critic_data, metrics = judge_samples(samples_of([Tree(Task("t", {}), root)]), credit, critic, team)
+    return [*make_sequences(samples, team.sampling), *critic_data], metrics
 
 
 def taught(

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from cadre.advantages.batch import build_batch, useful
-from cadre.advantages.group_relative import compare
-from cadre.advantages.samples import samples_of
+from cadre.advantages.batch import build_batch, is_useful
+from cadre.advantages.groups import compare_samples
+from cadre.advantages.returns import samples_of
 from cadre.errors import ConfigError
 from cadre.settings import CreditConfig, LossConfig
 from cadre.types import Message, Task, Tree
@@ -27,10 +27,10 @@ def test_the_penalty_is_taken_from_the_return_before_the_comparison() -> None:
     surer = iter([(0.0, 0.0, 0.0, -0.75, -0.5), (0.0, 0.0, 0.0, -0.5, -0.25)])
     learner = Learner(reference=lambda datum: next(surer))
     batch = build_batch([Tree(Task("t", {}), root)], named("magrpo", kl=0.1), team_of(learner))
-    assert [datum.advantages[-1] for datum in batch.data] == pytest.approx([-0.025, 0.025])
+    assert [datum.advantages[-1] for datum in batch.sequences] == pytest.approx([-0.025, 0.025])
     assert batch.metrics["a/kl_penalty"] == pytest.approx(0.5 / 4)
     plain = build_batch([Tree(Task("t", {}), root)], named("magrpo"), team_of(learner))
-    assert [datum.advantages[-1] for datum in plain.data] == [0.0, 0.0]
+    assert [datum.advantages[-1] for datum in plain.sequences] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1.0])
@@ -45,7 +45,7 @@ def test_a_penalty_is_not_divided_by_a_deviation_that_it_made_itself(scale: floa
         learner = Learner(reference=lambda datum: (0.0, 0.0, 0.0, *next(said)))
         plan = replace(named("grpo", kl=0.1), selection=CreditConfig(**selection))
         batch = build_batch([Tree(Task("t", {}), root)], plan, team_of(learner))
-        return [datum.advantages[-1] for datum in batch.data]
+        return [datum.advantages[-1] for datum in batch.sequences]
 
     # 0.05 and 0, 0.025 on either side of their mean; rewards 0 and 1 are -1 and 1 by their deviation
     assert trained(1.0, 1.0) == pytest.approx([-0.025 * scale, 0.025 * scale], rel=1e-6)
@@ -60,7 +60,7 @@ def test_a_frozen_role_in_the_group_does_not_make_penalties_a_loss_for_all() -> 
         replace(scored, penalties=(0.1, 0.1) if scored.sample.role == "a" else ())
         for scored in samples_of([Tree(Task("t", {}), root)])
     ]
-    (group,) = compare(samples, named("grpo").credit)
+    (group,) = compare_samples(samples, named("grpo").credit)
     assert [(one.sample.role, one.advantages[0]) for one in group.samples] == [
         ("a", -1.0),
         ("a", 1.0),
@@ -71,9 +71,9 @@ def test_a_frozen_role_in_the_group_does_not_make_penalties_a_loss_for_all() -> 
 
 def test_the_loss_gets_its_reference_only_where_it_asks() -> None:
     plan = named("grpo")
-    assert build_batch([one_answer(1.0)], plan, team_of(Learner())).data[0].reference == ()
+    assert build_batch([one_answer(1.0)], plan, team_of(Learner())).sequences[0].reference == ()
     asks = replace(plan, loss=LossConfig(kl=0.1))
-    (datum,) = build_batch([one_answer(1.0)], asks, team_of(Learner())).data
+    (datum,) = build_batch([one_answer(1.0)], asks, team_of(Learner())).sequences
     assert datum.reference == (0.0, 0.0, 0.0, -0.5, -0.25, -1.0)
 
 
@@ -90,7 +90,7 @@ def test_a_reward_model_pays_in_place_of_the_environment() -> None:
     judge = ByLength()
     plan = named("rlhf", kl=0.0, gae_lambda=1.0, whiten=False, reward_model="scorer")
     batch = build_batch([one_answer(100.0)], plan, replace(team_of(Learner()), reward_model=judge))
-    assert batch.data[0].advantages[3:] == pytest.approx((5.0,) * 3)  # "p a 0"
+    assert batch.sequences[0].advantages[3:] == pytest.approx((5.0,) * 3)  # "p a 0"
     assert batch.metrics["reward_model/score"] == 5.0
     assert judge.seen == [((Message("user", "p a"),), "p a 0")]
     with pytest.raises(ConfigError, match="without one"):
@@ -107,10 +107,10 @@ def test_what_is_selected_holds_for_critics_too() -> None:
     masked = replace(plan, selection=CreditConfig(truncated="mask"))
     batch = build_batch([tree], masked, team_of(Learner()))
     assert batch.metrics["rollout/dropped"] == 1
-    assert [any(datum.mask) for datum in batch.data] == [False]
-    assert batch.data[0].targets is not None
+    assert [any(datum.mask) for datum in batch.sequences] == [False]
+    assert batch.sequences[0].targets is not None
     late = replace(plan, selection=CreditConfig(overlong_buffer=1, overlong_factor=0.25, role_weights={"a": 2.0}))
-    (datum,) = build_batch([tree], late, team_of(Learner())).data
+    (datum,) = build_batch([tree], late, team_of(Learner())).sequences
     assert datum.advantages[3:] == pytest.approx((2.0 * 0.75,) * 3)
 
 
@@ -119,7 +119,7 @@ def test_the_distance_to_the_reference_saves_no_tree_of_equal_rewards() -> None:
     asked = Learner()
     for first, teaches in ((1.0, False), (0.0, True)):
         tree = Tree(Task("t", {}), node(0, {"a": 2}, [leaf({"a": i}, pay) for i, pay in enumerate((first, 1.0))], "p"))
-        assert useful(named("magrpo", kl=0.1), team_of(asked))(tree) is teaches
+        assert is_useful(named("magrpo", kl=0.1), team_of(asked))(tree) is teaches
     assert asked.referred == []
 
 
@@ -136,21 +136,21 @@ def test_a_tree_teaches_where_the_reward_model_tells_its_siblings_apart() -> Non
     plan = named("magrpo", reward_model="scorer")
     for paid, scores, teaches in (((1.0, 1.0), (1.0, 2.0), True), ((0.0, 1.0), (3.0, 3.0), False)):
         tree = Tree(Task("t", {}), node(0, {"a": 2}, [leaf({"a": i}, paid[i]) for i in range(2)], "p"))
-        assert useful(plan, replace(team_of(Learner()), reward_model=Judge(*scores)))(tree) is teaches
+        assert is_useful(plan, replace(team_of(Learner()), reward_model=Judge(*scores)))(tree) is teaches
 
 
 def test_a_tree_teaches_where_length_alone_tells_its_siblings_apart() -> None:
     root = node(0, {"a": 2}, [leaf({"a": i}, 1.0) for i in range(2)], "p")
     siblings = (root.samples["a"][0], replace(root.samples["a"][1], finish="length"))
     tree = Tree(Task("t", {}), replace(root, samples={"a": siblings}))
-    assert not useful(named("grpo"), team_of(Learner()))(tree)
-    assert useful(replace(named("grpo"), selection=CreditConfig(overlong_buffer=1)), team_of(Learner()))(tree)
+    assert not is_useful(named("grpo"), team_of(Learner()))(tree)
+    assert is_useful(replace(named("grpo"), selection=CreditConfig(overlong_buffer=1)), team_of(Learner()))(tree)
 
 
 def test_the_reference_is_asked_once_where_both_the_reward_and_the_loss_want_it() -> None:
     learner = Learner()
     plan = replace(named("grpo", kl=0.1), loss=LossConfig(kl=0.1))
-    (datum,) = build_batch([one_answer(1.0)], plan, team_of(learner)).data
+    (datum,) = build_batch([one_answer(1.0)], plan, team_of(learner)).sequences
     assert datum.reference == (0.0, 0.0, 0.0, -0.5, -0.25, -1.0)
     assert len(learner.referred) == 1
 

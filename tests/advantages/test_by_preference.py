@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from cadre.advantages.batch import build_batch
-from cadre.advantages.by_preference import preferred_samples, value
-from cadre.advantages.credit import Credit
-from cadre.advantages.samples import samples_of
+from cadre.advantages.preferences import preference_advantages, team_return
+from cadre.advantages.returns import Credit, samples_of
 from cadre.types import Task, Tree
 from tests.advantages.critics import Learner, named, team_of
 from tests.advantages.trees import inner, leaf, node, two_turns
@@ -24,7 +23,7 @@ def test_two_joint_actions_by_hand() -> None:
     samples = samples_of([Tree(Task("t", {}), root)])
     sums = {("a", 1): 1.0, ("b", 1): -0.5}
     referred = [with_gap(scored, sums.get((scored.sample.role, scored.tree_sample.index), 0.0)) for scored in samples]
-    judged, metrics = preferred_samples(referred, CREDIT, beta=2.0)
+    judged, metrics = preference_advantages(referred, CREDIT, beta=2.0)
     push = 2.0 / (1.0 + math.exp(2.0 * 0.5))
     got = {(scored.sample.role, scored.tree_sample.index): scored.advantages[0] for scored in judged}
     assert got == pytest.approx({("a", 0): -push, ("a", 1): push, ("b", 0): -push, ("b", 1): push})
@@ -65,7 +64,7 @@ def test_parity_with_the_loss_differentiated_agent_by_agent(joint: str) -> None:
         with_gap(one, float((now[one.sample.role] - reference[one.sample.role]).detach()[one.tree_sample.index]))
         for one in samples_of([Tree(Task("t", {}), root)])
     ]
-    judged, _ = preferred_samples(samples, CREDIT, beta=0.3)
+    judged, _ = preference_advantages(samples, CREDIT, beta=0.3)
     for one in judged:
         # the policy gradient raises advantage * log pi; the loss falls
         gradient = now[one.sample.role].grad
@@ -76,7 +75,7 @@ def test_parity_with_the_loss_differentiated_agent_by_agent(joint: str) -> None:
 def test_what_follows_decides_and_equal_joint_actions_say_nothing() -> None:
     late = node(1, {"a": 2}, [leaf({"a": 0}, 4.0), leaf({"a": 1}, 4.0)], tag="late-")
     root = node(0, {"a": 2}, [inner({"a": 0}, late), leaf({"a": 1}, 1.0)])
-    judged, metrics = preferred_samples(samples_of([Tree(Task("t", {}), root)]), CREDIT, beta=1.0)
+    judged, metrics = preference_advantages(samples_of([Tree(Task("t", {}), root)]), CREDIT, beta=1.0)
     assert [one.advantages[0] for one in judged] == [0.5, -0.5, 0.0, 0.0]
     assert metrics["preference/pairs"] == 1
 
@@ -86,12 +85,12 @@ def test_the_batch_asks_the_reference_and_gives_the_loss_none() -> None:
     learner = Learner()
     batch = build_batch([Tree(Task("t", {}), root)], named("ma_dpo", beta=0.2), team_of(learner))
     assert len(learner.referred) == 2
-    assert [datum.advantages[-1] for datum in batch.data] == pytest.approx([-0.1, 0.1])
-    assert {datum.reference for datum in batch.data} == {()}
+    assert [datum.advantages[-1] for datum in batch.sequences] == pytest.approx([-0.1, 0.1])
+    assert {datum.reference for datum in batch.sequences} == {()}
 
 
 def test_a_lenient_team_prefers_by_the_best_that_follows() -> None:
     """1 + 0.5 * (2 + 4) / 2 against 1 + 0.5 * 4."""
     root = two_turns()
-    assert value(root.branches[0], 0, replace(CREDIT, gamma=0.5)) == pytest.approx(2.5)
-    assert value(root.branches[0], 0, replace(CREDIT, gamma=0.5, returns="best_to_go")) == pytest.approx(3.0)
+    assert team_return(root.branches[0], 0, replace(CREDIT, gamma=0.5)) == pytest.approx(2.5)
+    assert team_return(root.branches[0], 0, replace(CREDIT, gamma=0.5, returns="best_to_go")) == pytest.approx(3.0)

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from cadre.advantages.critic_inputs import Reads, heads
-from cadre.rollout import tree_shape
+from cadre.advantages.critic import Reads, required_heads
+from cadre.rollout import shapes
 from cadre.rollout.grow import Rollout, grow
 from cadre.settings import PolicyConfig
 from cadre.team import Team
@@ -98,7 +98,7 @@ def test_what_only_critics_may_know_never_reaches_a_policy(reads: Reads) -> None
     sampler, learner = Scripted(lambda request, index: f"{index}"), Learner()
     roles = dict.fromkeys(Told.roles, "shared")
     team = Team(roles, {"shared": sampler}, dict.fromkeys(roles, Sampling()), (learner,))
-    root = asyncio.run(grow(Told(Task("t", {}), 2), Rollout(Told, team, tree_shape.independent(2), 1.0), 0))
+    root = asyncio.run(grow(Told(Task("t", {}), 2), Rollout(Told, team, shapes.independent(2), 1.0), 0))
     assert root is not None
     data, shown = asked(root, rule(reads, privileged=True), team)
     assert all(text.endswith(("\n\nsecret 0", "\n\nsecret 1")) for text in shown)
@@ -114,10 +114,10 @@ def test_what_only_critics_may_know_never_reaches_a_policy(reads: Reads) -> None
 def test_heads_go_where_the_critics_sit() -> None:
     roles = {"a": "one", "b": "one", "c": "two"}
     own = PolicyConfig(model="seed")
-    assert heads(rule("own"), roles) == {"one": ("a", "b"), "two": ("c",)}
-    assert heads(rule("own", policy=own), roles) == {f"critic of {role}": (role,) for role in roles}
-    assert heads(rule("joint", policy=own), roles) == {"critic": ("joint",)}
-    assert heads(rule("joint"), {"a": "one", "b": "one"}) == {"one": ("joint",)}
+    assert required_heads(rule("own"), roles) == {"one": ("a", "b"), "two": ("c",)}
+    assert required_heads(rule("own", policy=own), roles) == {f"critic of {role}": (role,) for role in roles}
+    assert required_heads(rule("joint", policy=own), roles) == {"critic": ("joint",)}
+    assert required_heads(rule("joint"), {"a": "one", "b": "one"}) == {"one": ("joint",)}
 
 
 def test_values_come_from_the_engine_that_owns_the_policy() -> None:

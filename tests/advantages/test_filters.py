@@ -5,12 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from cadre.advantages import filters, penalties
-from cadre.advantages.credit import Credit
-from cadre.advantages.group_relative import AdvantageGroup, compare
-from cadre.advantages.samples import samples_of
-from cadre.advantages.sequences import sequences
-from cadre.learn.aggregation import Denominators, sequence_sum
+from cadre.advantages import batch
+from cadre.advantages.batch import make_sequences
+from cadre.advantages.groups import AdvantageGroup, compare_samples
+from cadre.advantages.returns import Credit, samples_of
+from cadre.learn.loss_functions import Denominators, sequence_sum
 from cadre.settings import CreditConfig, LossConfig, TreeWeight
 from cadre.types import Node, Sample, Sampling, Task, TrainingSequence, Tree
 from tests.advantages.trees import assign, inner, leaf, node, two_turns
@@ -36,13 +35,13 @@ def graded(role: str, *pays: float) -> Node:
 
 
 def data_of(groups: Sequence[AdvantageGroup], chosen: CreditConfig) -> list[TrainingSequence]:
-    return sequences(filters.weighed_by_role(filters.selected(groups, chosen), chosen), SAMPLING)
+    return make_sequences(batch.weight_by_role(batch.select_samples(groups, chosen), chosen), SAMPLING)
 
 
 def learned(root: Node, **settings: object) -> dict[int, float]:
     """Advantages by position of the sibling, of those that give a training sequence; lengths are distinct."""
     chosen, tree = CreditConfig(**settings), Tree(Task("t", {}), root)
-    groups = compare(penalties.charged_for_length(samples_of([tree]), chosen, SAMPLING), GRADED)
+    groups = compare_samples(batch.charge_length(samples_of([tree]), chosen, SAMPLING), GRADED)
     return {sum(datum.mask): datum.advantages[-1] for datum in data_of(groups, chosen)}
 
 
@@ -50,8 +49,8 @@ def learned(root: Node, **settings: object) -> dict[int, float]:
 def test_the_overlong_penalty_by_hand(length: int, penalty: float) -> None:
     """Equation 13 of DAPO with 10 tokens at most and a buffer of 4: nothing up to 6, then a quarter a token."""
     sample = Sample("a", "p", "", (), (1,) * length, (0.0,) * length, "stop", 0)
-    assert penalties.overlong(sample, 10, 4) == penalty
-    assert penalties.overlong(dataclasses.replace(sample, finish="length"), 10, 4) == -1.0
+    assert batch.overlong_penalty(sample, 10, 4) == penalty
+    assert batch.overlong_penalty(dataclasses.replace(sample, finish="length"), 10, 4) == -1.0
 
 
 def test_a_penalty_is_part_of_the_return_that_is_compared() -> None:
@@ -104,7 +103,7 @@ def test_groups_without_std_leave_the_denominators_when_they_are_dropped() -> No
         drawn = data_of(groups, chosen)
         assert len(drawn) == count
         assert sequence_sum(1, Denominators.of(drawn)) == 1 / count
-    assert sum(not group.differs for group in groups) / len(groups) == 0.5
+    assert sum(not group.has_variance for group in groups) / len(groups) == 0.5
 
 
 def test_a_role_weighs_in_the_loss_what_it_is_given() -> None:
@@ -136,7 +135,7 @@ def weights(trees: Sequence[Node], rule: TreeWeight, aggregate: str = "sequence_
     """By role, the weights of its samples."""
     samples = samples_of([Tree(Task(str(number), {}), root) for number, root in enumerate(trees)])
     found: dict[str, list[float]] = {}
-    for scored in filters.weighed_by_tree(samples, rule, LossConfig(aggregate=aggregate)):
+    for scored in batch.weight_by_tree(samples, rule, LossConfig(aggregate=aggregate)):
         found.setdefault(scored.sample.role, []).append(scored.weight)
     return found
 
@@ -196,5 +195,5 @@ def test_a_tree_of_which_nothing_is_learned_takes_no_weight_of_the_others() -> N
         dataclasses.replace(scored, trains=scored.tree_sample.tree == 1, advantages=(1.0,))
         for scored in samples_of(trees)
     ]
-    weighed = filters.weighed_by_tree(samples, "alike", LossConfig())
+    weighed = batch.weight_by_tree(samples, "alike", LossConfig())
     assert [scored.weight for scored in weighed if scored.trains] == [1.0, 1.0]

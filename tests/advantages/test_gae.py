@@ -5,11 +5,8 @@ from dataclasses import replace
 import pytest
 
 from cadre.advantages.batch import build_batch
-from cadre.advantages.credit import Credit
-from cadre.advantages.critic_inputs import Reads
-from cadre.advantages.gae import explained_variance
-from cadre.advantages.returns import reward_to_go
-from cadre.advantages.samples import samples_of
+from cadre.advantages.critic import Reads, explained_variance
+from cadre.advantages.returns import Credit, reward_to_go, samples_of
 from cadre.errors import ConfigError
 from cadre.rollout import walk
 from cadre.types import Node, Task, TrainingSequence, Tree
@@ -182,7 +179,7 @@ def test_gae_over_tokens_with_a_penalty_on_each() -> None:
     learner = Learner(says=lambda datum, place: said[place], reference=lambda datum: (0.0, 0.0, 0.0, -1.0, -0.25, -0.5))
     plan = named("rlhf", kl=0.1, gae_lambda=0.5, whiten=False)
     batch = build_batch([one_answer(2.0)], plan, team_of(learner))
-    (datum,) = batch.data
+    (datum,) = batch.sequences
     # last: 2 + 0.05 - 2; middle: 0 + 2 - 1.5 + 0.5 * 0.05; first: -0.05 + 1.5 - 1 + 0.5 * 0.525
     assert datum.advantages == pytest.approx((0.0, 0.0, 0.0, 0.7125, 0.525, 0.05))
     assert datum.targets.at == (2, 3, 4)
@@ -198,13 +195,13 @@ def test_gae_over_tokens_with_a_penalty_on_each() -> None:
 def test_the_discount_of_a_token_is_its_own() -> None:
     learner = Learner()
     plan = named("rlhf", kl=0.0, gae_lambda=1.0, token_gamma=0.5, whiten=False)
-    (datum,) = build_batch([one_answer(2.0)], plan, team_of(learner)).data
+    (datum,) = build_batch([one_answer(2.0)], plan, team_of(learner)).sequences
     assert datum.advantages[3:] == pytest.approx((0.5, 1.0, 2.0))
     assert learner.referred == []
     learner.says = lambda datum, place: {2: 1.0, 3: 2.0, 4: 3.0}[place]
     (datum,) = build_batch(
         [one_answer(2.0)], replace(plan, critic=replace(plan.critic, gae_lambda=0.0)), team_of(learner)
-    ).data
+    ).sequences
     assert datum.advantages[3:] == pytest.approx((0.5 * 2.0 - 1.0, 0.5 * 3.0 - 2.0, 2.0 - 3.0))
 
 
@@ -223,7 +220,7 @@ def test_token_values_bridge_decisions_by_the_discount_of_a_turn() -> None:
 def test_a_penalty_on_a_decision_is_the_sum_over_its_tokens() -> None:
     learner = Learner(reference=lambda datum: (0.0, 0.0, 0.0, -1.0, -0.25, -0.25))
     plan = named("ippo", kl=0.1, whiten=False)
-    (datum,) = build_batch([one_answer(2.0)], plan, team_of(learner)).data
+    (datum,) = build_batch([one_answer(2.0)], plan, team_of(learner)).sequences
     assert datum.advantages[3:] == pytest.approx((2.025,) * 3)  # gaps 0.5 + 0 - 0.75, so it gains
 
 
@@ -264,7 +261,7 @@ def test_actor_critics_whiten_unless_told_otherwise(name: str) -> None:
     root = node(0, {"a": 2}, [leaf({"a": i}, 4.0 * i) for i in range(2)], "x")
     for whiten, wanted in ((None, [-1.0, 1.0]), (True, [-1.0, 1.0]), (False, [0.0, 4.0])):
         plan = named(name) if whiten is None else named(name, whiten=whiten)
-        data = build_batch([Tree(Task("t", {}), root)], plan, team_of(Learner())).data
+        data = build_batch([Tree(Task("t", {}), root)], plan, team_of(Learner())).sequences
         assert [datum.advantages[-1] for datum in data if any(datum.mask)] == pytest.approx(wanted)
 
 

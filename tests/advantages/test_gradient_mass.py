@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cadre.advantages.gradient_mass import by_role
+from cadre.advantages.batch import gradient_mass
 from cadre.settings import LossConfig
 from cadre.types import TrainingSequence
 
@@ -25,12 +25,12 @@ DATA = [datum("a", 1.0, 3), datum("a", -1.0, 1), datum("b", 0.5, 2), datum("b", 
 
 
 def test_a_share_by_tokens_and_by_sequences() -> None:
-    by_token = by_role(DATA, LossConfig())
+    by_token = gradient_mass(DATA, LossConfig())
     # masses 3, 1 and 1, 0 of ten tokens
     assert (by_token["a/gradient_share"], by_token["b/gradient_share"]) == (pytest.approx(0.8), pytest.approx(0.2))
     assert by_token["a/effective_samples"] == pytest.approx(16 / 10)
     assert by_token["b/effective_samples"] == pytest.approx(1.0)
-    by_sequence = by_role(DATA, LossConfig(aggregate="sequence_mean"))
+    by_sequence = gradient_mass(DATA, LossConfig(aggregate="sequence_mean"))
     assert by_sequence["a/gradient_share"] == pytest.approx(2.0 / 2.5)
     assert by_sequence["a/effective_samples"] == pytest.approx(2.0)
 
@@ -38,11 +38,11 @@ def test_a_share_by_tokens_and_by_sequences() -> None:
 def test_each_policy_is_a_whole_and_nothing_that_is_not_trained_counts() -> None:
     apart = [replace(one, policy=one.role) for one in DATA]
     untrained = replace(DATA[0], mask=(False,) * 5)
-    figures = by_role([*apart, untrained], LossConfig())
+    figures = gradient_mass([*apart, untrained], LossConfig())
     assert (figures["a/gradient_share"], figures["b/gradient_share"]) == (1.0, 1.0)
     assert figures["a/effective_samples"] == pytest.approx(1.6)
 
 
 def test_nothing_to_learn_has_no_mass() -> None:
-    assert by_role([datum("a", 0.0, 2)], LossConfig()) == {"a/gradient_share": 0.0, "a/effective_samples": 0.0}
-    assert by_role([], LossConfig()) == {}
+    assert gradient_mass([datum("a", 0.0, 2)], LossConfig()) == {"a/gradient_share": 0.0, "a/effective_samples": 0.0}
+    assert gradient_mass([], LossConfig()) == {}

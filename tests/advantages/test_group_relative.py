@@ -6,9 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from cadre.advantages.baselines import BASELINES, of_the_group
-from cadre.advantages.credit import Credit
-from cadre.advantages.group_relative import moved, of_roles, without_std_by_decision
+from cadre.advantages.groups import (
+    BASELINES,
+    groups_of_roles,
+    is_group_baseline,
+    no_signal_fractions,
+    update_running_means,
+)
+from cadre.advantages.returns import Credit
 from cadre.types import Branch, Message, Observation, Reward, Sample, Task, ToolCall, Tree
 from tests.advantages.trees import advantages, assign, chain, inner, leaf, node, sequential, two_turns
 
@@ -136,11 +141,11 @@ def test_the_running_baseline_judges_by_the_past_and_moves_once_an_episode() -> 
     tree = Tree(Task("t", {}), root)
     (first,) = assign([tree], credit)
     assert [scored.advantages[0] for scored in first.samples] == [4.0, 4.0]  # against 0
-    state = moved({}, [first], credit)
+    state = update_running_means({}, [first], credit)
     assert state == pytest.approx({"a": 2.0})  # 0.5 * 0 + 0.5 * 4, in two halves
     (second,) = assign([tree], credit, state)
     assert [scored.advantages[0] for scored in second.samples] == pytest.approx([2.0, 2.0])
-    assert moved(state, [second], credit) == pytest.approx({"a": 3.0})
+    assert update_running_means(state, [second], credit) == pytest.approx({"a": 3.0})
 
 
 @pytest.mark.parametrize("group", ["node", "task", "task_role", "role_turn_task", "role"])
@@ -154,7 +159,9 @@ def test_a_running_baseline_belongs_to_a_role_and_never_to_a_place_in_the_batch(
         got = {scored.returns: scored.advantages[0] for one in groups for scored in one.samples}
         assert got == {4.0: 2.0, 8.0: 6.0}  # both against the mean from before the batch
         first, second = (branch.reward.team for tree in batch for branch in tree.root.branches)
-        assert moved({name: 2.0}, groups, credit) == {name: 0.5 * (0.5 * 2.0 + 0.5 * first) + 0.5 * second}
+        assert update_running_means({name: 2.0}, groups, credit) == {
+            name: 0.5 * (0.5 * 2.0 + 0.5 * first) + 0.5 * second
+        }
 
 
 def test_where_samples_are_compared_by_turn_so_are_the_running_means() -> None:
@@ -163,11 +170,11 @@ def test_where_samples_are_compared_by_turn_so_are_the_running_means() -> None:
     credit = Credit("step", "role_turn_task", "running", "none", decay=0.5)
     groups = assign([Tree(Task("t", {}), root)], credit, {"a/0": 1.0, "a/1": 3.0})
     assert [scored.advantages[0] for one in groups for scored in one.samples] == [3.0, 5.0]
-    assert moved({"a/0": 1.0, "a/1": 3.0}, groups, credit) == {"a/0": 2.5, "a/1": 5.5}
+    assert update_running_means({"a/0": 1.0, "a/1": 3.0}, groups, credit) == {"a/0": 2.5, "a/1": 5.5}
 
 
 def test_which_baselines_are_made_of_the_group() -> None:
-    found = {name: of_the_group(baseline) for name, baseline in BASELINES.items()}
+    found = {name: is_group_baseline(baseline) for name, baseline in BASELINES.items()}
     assert found == {"mean": True, "leave_one_out": True, "max": True, "none": False, "running": False}
 
 
@@ -177,9 +184,9 @@ def test_the_groups_that_say_nothing_by_role_and_decision() -> None:
     other = node(0, {"a": 2}, [leaf({"a": i}, 2.0) for i in range(2)])
     trees = [Tree(Task(str(i), {}), root) for i, root in enumerate((root, other))]
     groups = assign(trees, Credit("step", "node", "mean", "std"))
-    assert without_std_by_decision(groups) == {("a", 0): 0.5, ("b", 1): 1.0}
-    assert sum(not group.differs for group in groups) / len(groups) == pytest.approx(2 / 3)
-    assert without_std_by_decision([]) == {}
+    assert no_signal_fractions(groups) == {("a", 0): 0.5, ("b", 1): 1.0}
+    assert sum(not group.has_variance for group in groups) / len(groups) == pytest.approx(2 / 3)
+    assert no_signal_fractions([]) == {}
 
 
 def test_scored_samples_survive_pickling_and_replacing() -> None:
@@ -188,7 +195,7 @@ def test_scored_samples_survive_pickling_and_replacing() -> None:
     assert again == groups
     assert [scored.sample.text for one in again for scored in one.samples] == ["a0", "a1", "late-a0", "late-a1"]
     scored = replace(again[0].samples[0], penalties=(1.0, 2.0), reference=(-0.5, -0.5))
-    assert scored.paid == scored.returns - 3.0
+    assert scored.return_after_costs == scored.returns - 3.0
     assert scored.tree_sample.position == groups[0].samples[0].tree_sample.position
 
 
@@ -246,10 +253,10 @@ def test_a_group_is_silent_only_where_nothing_comes_of_it() -> None:
     root = node(0, {"a": 2}, [leaf({"a": 0}, 1.0), leaf({"a": 1}, 1.0)])
     for baseline, silent in (("mean", True), ("none", False), ("running", False)):
         (group,) = assign([Tree(Task("t", {}), root)], Credit("step", "node", baseline, "none"))
-        assert (group.differs, group.silent) == (False, silent)
+        assert (group.has_variance, not group.has_signal) == (False, silent)
     (still,) = assign([Tree(Task("t", {}), root)], Credit("step", "node", "running", "none"), {"a/0": 1.0})
-    assert still.silent
+    assert not still.has_signal
     (group,) = assign([Tree(Task("t", {}), root)], Credit("step", "node", "none", "none"))
-    (kept,) = of_roles([group, replace(group, samples=())], {"a"})
+    (kept,) = groups_of_roles([group, replace(group, samples=())], {"a"})
     assert kept == group
-    assert of_roles([group], {"b"}) == []
+    assert groups_of_roles([group], {"b"}) == []

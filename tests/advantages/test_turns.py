@@ -2,11 +2,10 @@
 
 import pytest
 
-from cadre.advantages.credit import Credit
-from cadre.advantages.gae import span
-from cadre.advantages.returns import RETURNS
+from cadre.advantages.critic import span
+from cadre.advantages.returns import RETURNS, Credit
 from cadre.rollout import walk
-from cadre.rollout.grow import Past
+from cadre.rollout.grow import Path
 from cadre.types import Branch, Node, Observation, Reward, Sample, Task, Tree
 
 CREDIT = Credit("reward_to_go", "node", "none", "none", gamma=0.5)
@@ -14,13 +13,13 @@ CREDIT = Credit("reward_to_go", "node", "none", "none", gamma=0.5)
 
 def grown(acting: list[str]) -> Node:
     """An episode in which these act, letter by letter, one sibling each; 1 is paid at its end."""
-    past, made = Past(), []
+    past, made = Path(), []
     for letters in acting:
         samples = {role: (Sample(role, "p", role, (1,), (2,), (-1.0,), "stop", 0),) for role in letters}
         seen = {role: Observation(role, ()) for role in letters}
-        turn, _ = past.turn_with(letters)
+        turn, _ = past.next_round(letters)
         made.append((turn, seen, samples))
-        past = past.below(seen, {role: one for role, (one,) in samples.items()}, 0, 1.0)
+        past = past.extended(seen, {role: one for role, (one,) in samples.items()}, 0, 1.0)
     below: Node | None = None
     for turn, seen, samples in reversed(made):
         paid = Reward(1.0 if below is None else 0.0)
@@ -32,7 +31,7 @@ def grown(acting: list[str]) -> Node:
 
 def returns(acting: list[str]) -> list[float]:
     tree = Tree(Task("t", {}), grown(acting))
-    return [RETURNS["reward_to_go"](decision, CREDIT) for decision in walk.decisions([tree])]
+    return [RETURNS["reward_to_go"](decision, CREDIT) for decision in walk.tree_samples([tree])]
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from cadre.advantages.credit import Credit
-from cadre.advantages.group_relative import AdvantageGroup, compare
-from cadre.advantages.samples import samples_of
+from cadre.advantages.groups import AdvantageGroup, compare_samples
+from cadre.advantages.returns import Credit, samples_of
 from cadre.types import Branch, Node, Observation, Reward, Sample, Task, Tree
 
 
@@ -27,7 +26,7 @@ def inner(choice: dict[str, int], child: Node, team: float = 0.0, **local: float
 
 def assign(trees: list[Tree], credit: Credit, state: dict[str, float] | None = None) -> list[AdvantageGroup]:
     """The groups of all samples of the trees."""
-    return compare(samples_of(trees), credit, state)
+    return compare_samples(samples_of(trees), credit, state)
 
 
 def advantages(root: Node, *axes: str, **numbers) -> dict[str, float]:

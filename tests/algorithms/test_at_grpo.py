@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cadre.advantages.group_relative import compare
-from cadre.advantages.samples import samples_of
+from cadre.advantages.groups import compare_samples
+from cadre.advantages.returns import samples_of
 from cadre.algorithms.at_grpo import AtGrpo
 from cadre.algorithms.custom import Custom
 from cadre.rollout import walk
@@ -97,7 +97,7 @@ def test_a_leader_and_its_workers_are_told_apart_by_what_follows(monkeypatch: py
     rollout = Rollout(Lead, team, plan.shape, plan.credit.alpha)
     root = asyncio.run(grow(Lead(Task("t", {"question": "What is 6 * 7?"}), workers=1), rollout, 0))
     assert root is not None
-    groups = compare(samples_of([Tree(Task("t", {}), root)]), plan.credit)
+    groups = compare_samples(samples_of([Tree(Task("t", {}), root)]), plan.credit)
     by_place = {group.key[1:]: [scored.advantages[0] for scored in group.samples] for group in groups}
     # the second of three stands out: (1 - 1/3) / sqrt(2/9) and (0 - 1/3) / sqrt(2/9)
     best, rest = 2 / math.sqrt(2), -1 / math.sqrt(2)

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from cadre.advantages.batch import build_batch
-from cadre.advantages.filters import weighed_by_tree
-from cadre.advantages.samples import samples_of
+from cadre.advantages.batch import build_batch, weight_by_tree
+from cadre.advantages.returns import samples_of
 from cadre.algorithms.custom import Custom
 from cadre.errors import ConfigError
 from cadre.settings import LossConfig
@@ -138,18 +137,18 @@ def test_gigpo_adds_a_comparison_among_equal_observations() -> None:
 def test_a_group_says_something_where_either_comparison_does() -> None:
     equal = node(0, {"a": 2}, [leaf({"a": i}, 1.0) for i in range(2)])
     (group,) = assign([Tree(Task("t", {}), equal)], named("gigpo").credit)
-    assert not group.differs
+    assert not group.has_variance
     groups = assign([Tree(Task("t", {}), branched(2.0, 2.0, 4.0))], named("tree_grpo").credit)
-    assert [group.differs for group in groups] == [True, True]  # alike within each tree, but not within the task
+    assert [group.has_variance for group in groups] == [True, True]  # alike within each tree, but not within the task
 
 
 def test_sirius_trains_on_what_passed_and_on_nothing_else() -> None:
     root = node(0, {"a": 3}, [leaf({"a": i}, pay) for i, pay in enumerate((0.0, 1.0, 2.0))])
     batch = build_batch([Tree(Task("t", {}), root)], named("sirius"), team_of(Learner()))
-    assert [datum.advantages[-1] for datum in batch.data] == [1.0, 1.0]
+    assert [datum.advantages[-1] for datum in batch.sequences] == [1.0, 1.0]
     assert batch.metrics["rollout/dropped"] == 1
     higher = build_batch([Tree(Task("t", {}), root)], named("sirius", threshold=2.0), team_of(Learner()))
-    assert [datum.advantages[-1] for datum in higher.data] == [1.0]
+    assert [datum.advantages[-1] for datum in higher.sequences] == [1.0]
 
 
 @pytest.mark.parametrize("name", ["m_grpo", "flow_grpo"])
@@ -157,7 +156,7 @@ def test_an_episode_weighs_the_same_however_often_a_role_acts_in_it(name: str) -
     short, long = chain(0.0, 1.0, tag="s"), chain(0.0, 0.0, 0.0, 0.0, tag="l")
     root = node(0, {"a": 2}, [inner({"a": 0}, short, 3.0), inner({"a": 1}, long, 0.0)])
     plan = named(name)
-    samples = weighed_by_tree(samples_of([Tree(Task("t", {}), root)]), plan.tree_weight, LossConfig())
+    samples = weight_by_tree(samples_of([Tree(Task("t", {}), root)]), plan.tree_weight, LossConfig())
     weights = {scored.sample.text: scored.weight for scored in samples}
     # six samples of equal length, three for each episode: 3 / 2 and 3 / 4 a sample
     assert weights == pytest.approx({"a0": 1.5, "s1-a0": 1.5, "a1": 0.75, "l1-a0": 0.75, "l2-a0": 0.75, "l3-a0": 0.75})

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from cadre.advantages.batch import build_batch
 from cadre.algorithms import ALGORITHMS, Algorithm, plan_of
 from cadre.rollout import walk
-from cadre.rollout.tree_shape import full
+from cadre.rollout.shapes import full
 from cadre.settings import CreditConfig
 from cadre.types import Node, Task, Tree
 from tests.advantages.critics import Learner, team_of
@@ -88,7 +88,7 @@ def judged(name: str, root: Node) -> dict[str, float]:
     """Advantages under a critic whose values grow with what it has read."""
     learner = Learner(says=lambda datum, place: (place + 1) / 10)
     lesson = build_batch([Tree(Task("t", {}), root)], named(name), team_of(learner))
-    actors = [datum for datum in lesson.data if any(datum.mask)]
+    actors = [datum for datum in lesson.sequences if any(datum.mask)]
     return {sample.text: datum.advantages[-1] for sample, datum in zip(walk.samples(root), actors, strict=True)}
 
 
@@ -165,21 +165,21 @@ def test_a_tree_weighs_the_same_however_far_it_fans_out() -> None:
     out = node(0, {"a": 3}, [inner({"a": i}, child, float(i)) for i, child in enumerate(late)])
     solved = node(0, {"a": 3}, [leaf({"a": i}, float(i)) for i in range(3)])
     trees = [Tree(Task(str(number), {}), root) for number, root in enumerate((out, solved))]
-    data = build_batch(trees, named("magrpo"), team_of(Learner())).data
+    data = build_batch(trees, named("magrpo"), team_of(Learner())).sequences
     # 15 sequences, so 7.5 a tree: two depths of the first share 3.75 among 3 and among 9, the second 7.5 among 3
     # the root's returns are 1, 2, 3 and all others 0, 1, 2, so that the advantages are -1, 0 and 1 everywhere
     weights = [abs(datum.advantages[-1]) for datum in data if datum.advantages[-1]]
     assert weights == pytest.approx([3.75 / 3] * 2 + [3.75 / 9] * 6 + [7.5 / 3] * 2)
     by_decision = replace(named("magrpo"), selection=CreditConfig(tree_weight="by_decision"))
-    weights = [abs(datum.advantages[-1]) for datum in build_batch(trees, by_decision, team_of(Learner())).data]
+    weights = [abs(datum.advantages[-1]) for datum in build_batch(trees, by_decision, team_of(Learner())).sequences]
     assert sorted({round(weight, 6) for weight in weights}) == pytest.approx([0.0, 5 / 9, 5 / 3], abs=1e-6)
 
 
 def test_growth_stops_where_the_mean_passes_the_threshold() -> None:
     shape = full(2, stop_at=0.5)
-    assert list(shape.expand([0.0, 1.0], None)) == [0, 1]  # type: ignore[arg-type]
-    assert list(shape.expand([0.5, 1.0], None)) == []  # type: ignore[arg-type]
-    assert list(full(2).expand([9.0, 9.0], None)) == [0, 1]  # type: ignore[arg-type]
+    assert list(shape.select([0.0, 1.0], None)) == [0, 1]  # type: ignore[arg-type]
+    assert list(shape.select([0.5, 1.0], None)) == []  # type: ignore[arg-type]
+    assert list(full(2).select([9.0, 9.0], None)) == [0, 1]  # type: ignore[arg-type]
 
 
 def test_losses_of_the_presets() -> None:

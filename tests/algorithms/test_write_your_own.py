@@ -10,11 +10,11 @@ import pytest
 import yaml
 from rich.console import Console
 
-from cadre.advantages import filters, sequences
-from cadre.advantages.samples import samples_of
+from cadre.advantages import batch
+from cadre.advantages.returns import samples_of
 from cadre.algorithms.custom import Custom
 from cadre.errors import ConfigError
-from cadre.learn.aggregation import AGGREGATES, Denominators
+from cadre.learn.loss_functions import AGGREGATES, Denominators
 from cadre.rollout.grow import Rollout, grow
 from cadre.settings import LossConfig
 from cadre.settings.user_code import load_function
@@ -63,20 +63,20 @@ def test_the_beam_carries_two(settings: dict) -> None:
     assert [branch.selected for branch in root.branches] == [False, True, True]
     assert [branch.child is not None for branch in root.branches] == [False, True, True]
     assert len(sampler.asked) == 2 * (1 + 2)
-    assert not plan.shape.plays_all
+    assert not plan.shape.selects_all
     assert plan.tree_weight == "alike"
     assert {branch.child.weight for branch in root.branches if branch.child} == {0.5}
 
 
 def test_the_aggregate_lies_between_a_sum_and_a_mean(sections: dict) -> None:
     loss = LossConfig(**sections["loss"])
-    data = [sequences.datum(sample, 1.0, 1.0) for sample in (long_sample(4), long_sample(16))]
+    data = [batch.sequence_of(sample, 1.0, 1.0) for sample in (long_sample(4), long_sample(16))]
     whole = Denominators.of(data)
     aggregate = load_function("loss.aggregate", loss.aggregate, AGGREGATES)
     assert [aggregate(length, whole) for length in (4, 16)] == [1 / (2 * 2), 1 / (2 * 4)]
     # with trees alike each of two has half of the update, whatever the loss makes of its length
     trees = [Tree(Task(str(n), {}), one_answer(sample)) for n, sample in enumerate((long_sample(4), long_sample(16)))]
-    weighed = filters.weighed_by_tree(samples_of(trees), "alike", loss)
+    weighed = batch.weight_by_tree(samples_of(trees), "alike", loss)
     parts = [scored.weight * length * aggregate(length, whole) for scored, length in zip(weighed, (4, 16), strict=True)]
     assert parts[0] == pytest.approx(parts[1])
 

@@ -11,7 +11,7 @@ from tests.cli.calling import call
 
 ROOT = Path(__file__).parents[2]
 ROLES = {"scout": "one", "runner": "two"}
-# What these runs do not write: it takes a reward model, or a branch that fails (tests/rollout/test_failed_branches.py).
+# What these runs do not write: it takes a reward model, or a branch that fails (tests/rollout/test_failures.py).
 ELSEWHERE = {"reward_model/score", "rollout/failed_branches/REASON"}
 EXPERIMENTS = {
     "groups": {"algorithm": {"name": "grpo", "k": 4, "kl": 0.1}, "credit": {"overlong_buffer": 2}},

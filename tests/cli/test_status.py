@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from cadre.cli.app import app
 from cadre.cli.status import lines
-from cadre.rollout.dynamic_sampling import Sampled
+from cadre.rollout.episodes import SampledTrees
 from cadre.runs import progress
 from cadre.runs.progress import read_status
 from cadre.training import loop
@@ -23,7 +23,7 @@ def test_a_run_says_what_it_does(
     seen, real = [], sample_step
     folder = tmp_path / "run"
 
-    async def looking(training: Training, step: int) -> Sampled:
+    async def looking(training: Training, step: int) -> SampledTrees:
         sampled = await real(training, step)
         if step == 3:
             import asyncio

@@ -19,7 +19,7 @@ from cadre.config import engine_validation, engines
 from cadre.config.experiment import Config
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError, EngineError
-from cadre.rollout.dynamic_sampling import Sampled
+from cadre.rollout.episodes import SampledTrees
 from cadre.runs.folder import Run
 from cadre.training import loop
 from cadre.training.loop import Training, sample_step
@@ -63,7 +63,7 @@ def test_every_kind_of_actor_may_die(
     with updates since the last copy of its state."""
     real, killed = sample_step, []
 
-    async def dying(training: Training, step: int) -> Sampled:
+    async def dying(training: Training, step: int) -> SampledTrees:
         pool, spec = training.team.samplers["shared"], training.experiment.env_spec
         (learner,) = training.team.learners
         assert isinstance(pool, SamplerPool)
@@ -116,7 +116,7 @@ def test_a_pool_of_vllm_samplers_is_handed_every_adapter(
     _, single = play(configured(model, "Handshake", **sections), tmp_path / "single", quiet)
     real, members = sample_step, list[Member]()
 
-    async def dying(training: Training, step: int) -> Sampled:
+    async def dying(training: Training, step: int) -> SampledTrees:
         pool = training.team.samplers["a"]
         assert pool is training.team.samplers["b"]
         assert isinstance(pool, SamplerPool)

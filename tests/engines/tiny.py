@@ -28,9 +28,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from cadre.advantages import sequences
+from cadre.advantages import batch
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
-from cadre.rollout.rounds import together
+from cadre.rollout.batching import gather
 from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
 from cadre.team import Metrics
 from cadre.types import Message, Request, Sample, Sampling, TrainingSequence
@@ -164,7 +164,7 @@ def request(text: str, count: int = 1, key: int = 1, policy: str = "p", **sampli
 def sample(side: TorchEngine | TorchLearner, *requests: Request) -> list[list[Sample]]:
     """All requests at once, in an event loop of their own."""
     engine = side.engine if isinstance(side, TorchLearner) else side
-    return asyncio.run(together(*(engine.sample(request) for request in requests)))
+    return asyncio.run(gather(*(engine.sample(request) for request in requests)))
 
 
 def update(learner: TorchLearner, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
@@ -174,4 +174,4 @@ def update(learner: TorchLearner, data: Sequence[TrainingSequence]) -> dict[str,
 
 def datum(sample: Sample, advantage: float, temperature: float = 1.0) -> TrainingSequence:
     """The training sequence of a sample."""
-    return sequences.datum(sample, advantage, temperature)
+    return batch.sequence_of(sample, advantage, temperature)

@@ -11,9 +11,9 @@ from cadre.config.experiment import parse
 from cadre.config.resolve import resolve
 from cadre.env import Env
 from cadre.envs.check import check_env
-from cadre.envs.joint_policy import centralised, joint_prompt, joint_text, parts
+from cadre.envs.wrappers import centralised, joint_prompt, joint_text, split_joint_text
 from cadre.errors import ConfigError
-from cadre.rollout import tree_shape
+from cadre.rollout import shapes
 from cadre.rollout.grow import Rollout, grow
 from cadre.types import Message, Observation, Reward, Task
 from tests.games import Pair, Relay, scripted_team
@@ -84,7 +84,10 @@ def test_what_several_roles_see_is_one_prompt_that_says_how_to_answer() -> None:
     assert message.role == "user"
     assert "=== left ===\n[user]\na\n[assistant]\nb\n[user]\nc\n\n=== right ===\nd" in message.content
     assert message.content.endswith("=== left ===\n(what left says)\n=== right ===\n(what right says)")
-    assert parts(message.content, ["left", "right"]) == {"left": "(what left says)", "right": "(what right says)"}
+    assert split_joint_text(message.content, ["left", "right"]) == {
+        "left": "(what left says)",
+        "right": "(what right says)",
+    }
 
 
 def test_where_one_role_acts_its_conversation_and_the_answer_pass_through() -> None:
@@ -112,7 +115,7 @@ CUTS = {
 @pytest.mark.parametrize("case", CUTS)
 def test_an_answer_is_cut_at_its_marks(case: str) -> None:
     text, left, right = CUTS[case]
-    assert parts(text, ["left", "right"]) == {"left": left, "right": right}
+    assert split_joint_text(text, ["left", "right"]) == {"left": left, "right": right}
 
 
 LINES = st.lists(st.sampled_from(["=== left ===", "=== right ===", "===", "=== left", " ", "\x0b", "\u2028x", "é\x00"]))
@@ -123,7 +126,7 @@ LINES = st.lists(st.sampled_from(["=== left ===", "=== right ===", "===", "=== l
 @given(LINES, st.text())
 def test_any_text_gives_each_role_a_part_of_it(lines: list[str], rest: str) -> None:
     text = "\n".join([*lines, rest])
-    got = parts(text, ["left", "right"])
+    got = split_joint_text(text, ["left", "right"])
     assert list(got) == ["left", "right"]
     assert all(part in text for part in got.values())
 
@@ -131,7 +134,7 @@ def test_any_text_gives_each_role_a_part_of_it(lines: list[str], rest: str) -> N
 def test_a_hostile_text_takes_no_longer_than_its_length() -> None:
     text = ("=" * 50_000 + " " * 50_000 + "\n=== left ===\n") * 50
     before = time.process_time()
-    assert parts(text, ["left", "right"])["right"] == ""
+    assert split_joint_text(text, ["left", "right"])["right"] == ""
     assert time.process_time() - before < 1.0
 
 
@@ -139,7 +142,7 @@ def test_a_tree_of_the_team_has_the_returns_of_joint_actions() -> None:
     said = (answer(left="1", right="2"), answer(left="1", right="1"))
     central = centralised(Two)
     team, sampler = scripted_team(central, lambda request, index: said[index])
-    root = asyncio.run(grow(central(Task("t", {})), Rollout(central, team, tree_shape.full(2), 1.0), 7))
+    root = asyncio.run(grow(central(Task("t", {})), Rollout(central, team, shapes.full(2), 1.0), 7))
     assert root is not None
     assert [branch.reward.team for branch in root.branches] == [1.0, 0.25]
     assert [request.role for request in sampler.asked] == ["team"]
@@ -160,5 +163,5 @@ def test_the_only_role_is_the_team() -> None:
 
 def test_what_is_said_together_is_taken_apart_again() -> None:
     said = {"a": "one\ntwo", "b": "three"}
-    assert parts(joint_text(said), ["a", "b"]) == said
+    assert split_joint_text(joint_text(said), ["a", "b"]) == said
     assert joint_text({"a": "alone"}) == "alone"

@@ -2,8 +2,8 @@
 
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
-from cadre.envs.role_prompts import prompted
 from cadre.envs.spec import EnvSpec
+from cadre.envs.wrappers import with_prompts
 from cadre.types import Message, Observation
 from cadre_tasks.games.plan_path import PlanPath
 from tests.envs.playing import play
@@ -26,7 +26,7 @@ def test_a_system_message_of_the_environment_stays_behind_it() -> None:
         def observe(self) -> dict[str, Observation]:
             return {"tool": Observation("tool", (Message("system", "Thank you."), Message("user", "Go.")))}
 
-    env = prompted(Polite, {"tool": "Be brief."})(PlanPath.tasks("test")[0])
+    env = with_prompts(Polite, {"tool": "Be brief."})(PlanPath.tasks("test")[0])
     assert [message.content for message in env.observe()["tool"].messages] == ["Be brief.\n\nThank you.", "Go."]
 
 

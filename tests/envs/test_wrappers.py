@@ -6,8 +6,8 @@ import pytest
 
 from cadre.cluster.environments import HostedEnv
 from cadre.env import Env
-from cadre.envs.joint_policy import Central
-from cadre.rollout.watched import Watched
+from cadre.envs.wrappers import Central
+from cadre.rollout.timed_env import TimedEnv
 
 # By default `step_samples` goes by way of `step`, which they pass on.
 SAID = {
@@ -21,6 +21,6 @@ def test_there_is_something_to_pass_on() -> None:
     assert {"observe", "step", "until_ready", "fork", "close", "success", "privileged", "render"} <= SAID
 
 
-@pytest.mark.parametrize("wrapper", [Central, HostedEnv, Watched])
+@pytest.mark.parametrize("wrapper", [Central, HostedEnv, TimedEnv])
 def test_a_wrapper_passes_on_everything(wrapper: type[Env]) -> None:
     assert set(vars(wrapper)) >= SAID

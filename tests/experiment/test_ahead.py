@@ -12,8 +12,7 @@ from cadre.config.engines import build_team
 from cadre.config.experiment import Config
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
-from cadre.rollout.dynamic_sampling import Sampled
-from cadre.rollout.episodes import Failure
+from cadre.rollout.episodes import Failure, SampledTrees
 from cadre.runs.folder import Run
 from cadre.runs.progress import Progress
 from cadre.runs.resume import fork_run
@@ -53,7 +52,7 @@ def by_hand(chosen: Config, most: int) -> list[dict[str, bytes]]:
             for step in range(steps):
                 if max(0, step - most) == version:
                     waiting.append(await sample_step(training, step))
-            await team.update(build_batch(waiting.pop(0).trees, experiment.plan, team, {}).data)
+            await team.update(build_batch(waiting.pop(0).trees, experiment.plan, team, {}).sequences)
             made.append(
                 {
                     name: value.detach().numpy().tobytes()
@@ -117,7 +116,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_unbroken(
     real, interrupts = sample_step, []
     monkeypatch.setattr(loop, "Interrupt", lambda: interrupts.append(Interrupt()) or interrupts[-1])
 
-    async def stopping(training: Training, step: int) -> Sampled:
+    async def stopping(training: Training, step: int) -> SampledTrees:
         if step == at + 2:
             interrupts[-1]()
         return await real(training, step)
@@ -152,7 +151,7 @@ def test_trees_come_back_from_a_checkpoint_as_they_were(speaker: Path, tmp_path:
     training = Training(experiment, Run(tmp_path, chosen), team, Progress(quiet, 4))
     drawn = asyncio.run(sample_step(training, 0))
     failed = Failure(Task("t", {"grid": "S.G"}), "raised", "ValueError", "Traceback", True)
-    steps = (SampledStep(3, drawn, 1.5), SampledStep(4, Sampled([], [failed], 2), 0.25))
+    steps = (SampledStep(3, drawn, 1.5), SampledStep(4, SampledTrees([], [failed], 2), 0.25))
     write_sampled_steps(tmp_path, steps)
     assert read_sampled_steps(tmp_path) == steps
     team.close()
@@ -165,10 +164,10 @@ class Gate:
         self.open: dict[int, asyncio.Event] = {}
         self.begun: list[int] = []
 
-    async def __call__(self, step: int) -> Sampled:
+    async def __call__(self, step: int) -> SampledTrees:
         self.begun.append(step)
         await self.open.setdefault(step, asyncio.Event()).wait()
-        return Sampled([], [])
+        return SampledTrees([], [])
 
 
 class Silent:

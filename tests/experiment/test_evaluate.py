@@ -10,7 +10,7 @@ import pytest
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.evaluation.evaluate import Repeats, evaluate_sampled, interval_over_tasks, pass_at_k
-from cadre.rollout import tree_shape
+from cadre.rollout import shapes
 from cadre.rollout.grow import Rollout
 from cadre.settings import EpisodesConfig
 from cadre.types import Request, Reward
@@ -101,7 +101,7 @@ def sampled(**options: object) -> tuple:
     team, sampler = scripted_team(Digit, digits)
     game = EnvSpec("tests/games.py:Digit", {})
     tasks = game.tasks("test")[:4]
-    rollout = Rollout(game.make, team, tree_shape.independent(1), 1.0)
+    rollout = Rollout(game.make, team, shapes.independent(1), 1.0)
     report, trees = asyncio.run(evaluate_sampled(rollout, tasks, Repeats(**options)))  # type: ignore[arg-type]
     return report, trees, sampler
 
@@ -143,7 +143,7 @@ def test_an_episode_that_fails_is_one_that_is_not_solved() -> None:
 
     team, _ = scripted_team(Touchy, lambda request, index: [request.messages[-1].content, "fail", "9", "9"][index])
     limits = EpisodesConfig(retries=0, failed_share=0.25)
-    rollout = Rollout(Touchy, team, tree_shape.independent(1), 1.0, limits)
+    rollout = Rollout(Touchy, team, shapes.independent(1), 1.0, limits)
     report, trees = asyncio.run(evaluate_sampled(rollout, list(Touchy.tasks("test"))[:4], Repeats(4, temperature=0.6)))
     assert (report.tasks, report.failures, len(trees)) == (4, 4, 4)
     assert report.average[0] == pytest.approx(1 / 4)

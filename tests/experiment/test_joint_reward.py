@@ -8,7 +8,7 @@ from rich.console import Console
 
 from cadre.data.preferences import Pair
 from cadre.engines.torch.reward_model import RewardSettings
-from cadre.envs.joint_policy import joint_prompt, joint_text
+from cadre.envs.wrappers import joint_prompt, joint_text
 from cadre.training.reward_model import train_reward_model
 from cadre.types import Message, Observation
 from tests.engines import tiny

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from cadre.advantages.credit import Credit
-from cadre.rollout.dynamic_sampling import Sampled
-from cadre.rollout.episodes import Failure
+from cadre.advantages.returns import Credit
+from cadre.rollout.episodes import Failure, SampledTrees
 from cadre.training import metrics
 from cadre.types import History, Node, Task, Tree
 from tests.advantages.trees import assign, inner, leaf, node
@@ -55,7 +54,7 @@ def test_divergence_is_a_share_of_the_trees_begun() -> None:
     """Two tasks; one of them diverged, was tried again, diverged again and was dropped: two of three trees."""
     tree = Tree(Task("a", {}), node(0, {"r": 1}, [leaf({"r": 0}, 0.0)]))
     dropped = Failure(Task("b", {}), "diverged", "asks for something else", "", dropped=True)
-    counted = metrics.failure_metrics(Sampled([tree], [dropped], retried=1, diverged=2))
+    counted = metrics.failure_metrics(SampledTrees([tree], [dropped], retried=1, diverged=2))
     assert counted["rollout/divergence_rate"] == pytest.approx(2 / 3)
     assert counted["rollout/failed/diverged"] == 0.5
 

@@ -16,8 +16,7 @@ import pytest
 from cadre.config.paths import find_roots
 from cadre.engines.torch.trainer import save_diverged
 from cadre.errors import RunError
-from cadre.rollout.dynamic_sampling import Sampled
-from cadre.rollout.episodes import Failure
+from cadre.rollout.episodes import Failure, SampledTrees
 from cadre.runs import jsonl
 from cadre.runs.folder import Run
 from cadre.training.asynchronous import PENDING_STEPS, SampledStep, read_sampled_steps, write_sampled_steps
@@ -138,7 +137,7 @@ def test_trackers_are_told_an_evaluation_before_the_step_of_its_number(
 def test_steps_in_flight_are_json_and_come_back_number_for_number(tmp_path: Path) -> None:
     data = {"a": math.inf, "b": [-math.inf, 1.5, {"c": math.nan}], "number that is not finite": "nan", "d": 2}
     failed = Failure(Task("t", data), "raised", "ValueError", "Traceback", True)
-    write_sampled_steps(tmp_path, (SampledStep(3, Sampled([], [failed], 2), 0.25),))
+    write_sampled_steps(tmp_path, (SampledStep(3, SampledTrees([], [failed], 2), 0.25),))
     strict((tmp_path / PENDING_STEPS).read_text())
     ((back,),) = [step.sampled.failures for step in read_sampled_steps(tmp_path)]
     assert repr(back.task.data) == repr(data)

@@ -13,7 +13,7 @@ from rich.console import Console
 from cadre.config.experiment import Config, dump, parse
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError, EngineError
-from cadre.rollout.dynamic_sampling import Sampled
+from cadre.rollout.episodes import SampledTrees
 from cadre.runs.kept_trees import IMAGES, read_image
 from cadre.training import loop
 from cadre.training.checkpoint import latest_checkpoint, read_state
@@ -60,7 +60,7 @@ def test_a_run_goes_on_as_if_unbroken_with_its_pictures(
     real, interrupts = sample_step, []
     monkeypatch.setattr(loop, "Interrupt", lambda: interrupts.append(Interrupt()) or interrupts[-1])
 
-    async def stopping(training: Training, step: int) -> Sampled:
+    async def stopping(training: Training, step: int) -> SampledTrees:
         if step == 2:
             interrupts[-1]()
         return await real(training, step)

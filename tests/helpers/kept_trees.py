@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cadre.advantages.batch import TrainingBatch
-from cadre.advantages.credit import Credit
-from cadre.advantages.filters import selected
+from cadre.advantages.batch import TrainingBatch, select_samples
+from cadre.advantages.returns import Credit
 from cadre.learn.token_notes import TokenNote
-from cadre.rollout.dynamic_sampling import Sampled
-from cadre.rollout.episodes import Failure
+from cadre.rollout.episodes import Failure, SampledTrees
 from cadre.runs.kept_trees import (
     ImageStore,
     StepRecord,
@@ -37,10 +35,10 @@ def tree(name: str, *pays: float) -> Tree:
 def record(*trees: Tree, chosen: CreditConfig | None = None, replaced: int = 0) -> StepRecord:
     groups = assign(list(trees), Credit("step", "node", "mean", "std"))
     judged = [scored for group in groups for scored in group.samples]
-    batch = TrainingBatch([], groups, judged, selected(groups, chosen or CreditConfig()))
+    batch = TrainingBatch([], groups, judged, select_samples(groups, chosen or CreditConfig()))
     failed = Failure(Task("broken", {}), "raised", "ValueError: no goal", "Traceback", True)
     notes = [TokenNote((0, (1,), "planner", 1), (-0.5, -0.25), (0.1, 0.2))]
-    return StepRecord(Sampled(list(trees), [failed], replaced), batch, notes)
+    return StepRecord(SampledTrees(list(trees), [failed], replaced), batch, notes)
 
 
 def keeping(folder: Path, **goal: float) -> StepRecorder:

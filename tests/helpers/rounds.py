@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
-from cadre.rollout import rounds
+from cadre.rollout import batching
 from cadre.team import Team
 from cadre.types import Observation, Request, Reward, Sample, Sampling
 from tests.games import Digit
@@ -42,7 +42,7 @@ class Batching:
 
     async def ask(self, name: str) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with rounds.turn(self.run, (name, future)):
+        with batching.wait_for_batch(self.run, (name, future)):
             await future
 
     async def run(self, batch: Sequence[tuple[str, asyncio.Future[None]]]) -> None:

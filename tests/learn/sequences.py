@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import strategies as st
 
-from cadre.learn import prefix_tree, prefix_tree_attention
+from cadre.learn import prefix_tree, tree_attention
 from cadre.types import TrainingSequence
 
 
@@ -45,5 +45,5 @@ def closing_at(short, long):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefix_tree, "SHORT", short)
         patch.setattr(prefix_tree, "LONG", long)
-        patch.setattr(prefix_tree_attention, "ALONE", min(short, prefix_tree_attention.ALONE))
+        patch.setattr(tree_attention, "ALONE", min(short, tree_attention.ALONE))
         yield

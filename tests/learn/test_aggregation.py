@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre.learn.aggregation import AGGREGATES, Denominators, trained_tokens
+from cadre.learn.loss_functions import AGGREGATES, Denominators, count_trained_tokens
 from cadre.settings.user_code import load_function
 from cadre.types import Targets
 from tests.learn.sequences import sequence
@@ -31,7 +31,7 @@ def test_weights_of_one_and_three_trained_tokens(name, divisor, weights):
 
 
 def test_counts():
-    assert trained_tokens([SHORT, LONG, JUDGED]) == 4
+    assert count_trained_tokens([SHORT, LONG, JUDGED]) == 4
     assert Denominators.of([SHORT, LONG, JUDGED], 7.0) == Denominators(2, 4, 2, 7.0)
     assert Denominators.of([JUDGED]) == Denominators(1, 1, 2)
     assert Denominators.of([]) == Denominators(1, 1, 1)
@@ -42,7 +42,7 @@ def test_parts_of_a_minibatch_add_up_to_the_whole(name):
     """With the denominators of the whole, whoever has which sequence: no part knows of the others."""
     data = [SHORT, LONG, LONG, SHORT, LONG]
     whole = Denominators.of(data, 3.0)
-    total = sum(AGGREGATES[name](trained_tokens([one]), whole) * trained_tokens([one]) for one in data)
+    total = sum(AGGREGATES[name](count_trained_tokens([one]), whole) * count_trained_tokens([one]) for one in data)
     by_hand = {"token_mean": 1.0, "sequence_mean": 1.0, "sequence_sum": 11 / (5 * 3.0)}
     assert total == pytest.approx(by_hand[name])
 

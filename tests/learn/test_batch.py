@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadre.learn.batch import collate, has_gradient, minibatches
+from cadre.learn.batching import collate, has_gradient, minibatches
 from cadre.settings import LossConfig
 from cadre.types import Targets, TrainingSequence
 

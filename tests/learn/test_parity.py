@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from cadre.learn.aggregation import AGGREGATES, Denominators
 from cadre.learn.loss import Tokens, policy_loss
+from cadre.learn.loss_functions import AGGREGATES, Denominators
 from cadre.settings import LossConfig
 from cadre.types import TrainingSequence
 

@@ -8,8 +8,8 @@ import torch
 
 from cadre.engines.torch.trainer import load_aggregate
 from cadre.errors import ContractError
-from cadre.learn.aggregation import Denominators
 from cadre.learn.loss import Tokens, policy_loss
+from cadre.learn.loss_functions import Denominators
 from cadre.settings import LossConfig
 
 RATIO = "def f(tokens, clip):\n    ratio = tokens.log_ratio.exp()\n    return {}\n"

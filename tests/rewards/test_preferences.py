@@ -8,8 +8,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cadre.advantages.credit import Credit
-from cadre.advantages.preferences import joint_pairs_of, jointly_scored_by, pairs_of, scored_by
+from cadre.advantages.preferences import make_joint_pairs, make_pairs, score_answers, score_jointly
+from cadre.advantages.returns import Credit
 from cadre.algorithms import plan_of
 from cadre.cli.app import app
 from cadre.config.experiment import dump, load
@@ -105,11 +105,11 @@ def test_siblings_that_earned_differently_are_pairs() -> None:
     late = node(1, {"b": 2}, [leaf({"b": 0}, 1.0), leaf({"b": 1}, 0.0)])
     root = node(0, {"a": 3}, [leaf({"a": 0}, 2.0), inner({"a": 1}, late, 5.0), leaf({"a": 2}, 2.0)])
     tree = Tree(Task("t", {}), root)
-    found = [(pair.chosen, pair.rejected) for pair in pairs_of([tree], STEP)]
+    found = [(pair.chosen, pair.rejected) for pair in make_pairs([tree], STEP)]
     assert found == [("a1", "a0"), ("a1", "a2"), ("b0", "b1")]  # a0 and a2 are a tie
     # by the return to go a1 is worth 5 + 1/2; by episodes b's siblings are worth 6 and 5
     for returns in ("reward_to_go", "episode"):
-        again = pairs_of([tree], Credit(returns, "node", "mean", "none"))
+        again = make_pairs([tree], Credit(returns, "node", "mean", "none"))
         assert [(pair.chosen, pair.rejected) for pair in again] == found
 
 
@@ -118,9 +118,9 @@ def test_equal_texts_are_no_pair_and_a_pair_is_written_once() -> None:
     same = tuple(root.samples["a"][1] for _ in range(2))
     twice = node(0, {"a": 3}, list(root.branches))
     twice.samples["a"] = (root.samples["a"][0], *same)  # type: ignore[index]
-    assert [(pair.chosen, pair.rejected) for pair in pairs_of([Tree(Task("t", {}), twice)], STEP)] == [("a1", "a0")]
+    assert [(pair.chosen, pair.rejected) for pair in make_pairs([Tree(Task("t", {}), twice)], STEP)] == [("a1", "a0")]
     twice.samples["a"] = (same[0], same[0], same[0])  # type: ignore[index]
-    assert pairs_of([Tree(Task("t", {}), twice)], STEP) == []
+    assert make_pairs([Tree(Task("t", {}), twice)], STEP) == []
 
 
 class Longest:
@@ -135,7 +135,7 @@ def test_a_judged_tree_pays_every_role_its_score_and_keeps_its_success() -> None
     late = node(1, {"b": 2}, [leaf({"b": 0}, 9.0), leaf({"b": 1}, 0.0, b=7.0)])
     root = node(0, {"a": 2, "b": 2}, [leaf({"a": 0, "b": 1}, 3.0), inner({"a": 1, "b": 0}, late, 5.0, a=2.0)])
     tree = Tree(Task("t", {}), root)
-    (paid,) = scored_by([tree], Longest())
+    (paid,) = score_answers([tree], Longest())
     rewards = [branch.reward for one in walk.nodes(paid.root) for branch in one.branches]
     assert [reward.team for reward in rewards] == [0.0] * 4
     assert [reward.local for reward in rewards] == [{"a": 0.0, "b": 1.0}, {"a": 1.0, "b": 0.0}, {"b": 0.0}, {"b": 1.0}]
@@ -165,7 +165,7 @@ def test_joint_actions_that_earned_differently_are_pairs_by_hand() -> None:
     branches = [leaf({"a": 0, "b": 0}, 2.0), inner({"a": 1, "b": 1}, late, 5.0), leaf({"a": 2, "b": 0}, 2.0)]
     root = node(0, {"a": 3, "b": 2}, branches)
     both = "=== a ===\na{}\n=== b ===\nb{}"
-    found = joint_pairs_of([Tree(Task("t", {}), root)], STEP)
+    found = make_joint_pairs([Tree(Task("t", {}), root)], STEP)
     assert [(pair.chosen, pair.rejected) for pair in found] == [
         (both.format(1, 1), both.format(0, 0)),
         (both.format(1, 1), both.format(2, 0)),
@@ -177,7 +177,7 @@ def test_joint_actions_that_earned_differently_are_pairs_by_hand() -> None:
 def test_a_jointly_judged_tree_pays_the_team_alone() -> None:
     late = node(1, {"b": 2}, [leaf({"b": 0}, 9.0), leaf({"b": 1}, 0.0, b=7.0)])
     root = node(0, {"a": 2, "b": 2}, [leaf({"a": 0, "b": 1}, 3.0), inner({"a": 1, "b": 0}, late, 5.0, a=2.0)])
-    (paid,) = jointly_scored_by([Tree(Task("t", {}), root)], Longest())
+    (paid,) = score_jointly([Tree(Task("t", {}), root)], Longest())
     rewards = [branch.reward for one in walk.nodes(paid.root) for branch in one.branches]
     assert [(reward.team, dict(reward.local)) for reward in rewards] == [(1.0, {}), (0.0, {}), (0.0, {}), (1.0, {})]
 

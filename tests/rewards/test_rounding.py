@@ -7,16 +7,15 @@ import random
 import numpy as np
 import pytest
 
-from cadre.advantages.baselines import BASELINES, GroupReturns
-from cadre.advantages.batch import build_batch, useful
-from cadre.advantages.credit import Credit
-from cadre.advantages.gae import explained_variance
-from cadre.advantages.group_relative import without_std_by_decision
-from cadre.advantages.preferences import joint_pairs_of, pairs_of
+from cadre.advantages.batch import build_batch, is_useful
+from cadre.advantages.critic import explained_variance
+from cadre.advantages.groups import BASELINES, GroupReturns, no_signal_fractions
+from cadre.advantages.preferences import make_joint_pairs, make_pairs
+from cadre.advantages.returns import Credit
 from cadre.algorithms.custom import Custom
 from cadre.errors import ConfigError
 from cadre.evaluation.audit import DecisionEffects, agreement_report, is_significant
-from cadre.rollout.tree_shape import CARRIES, full
+from cadre.rollout.shapes import CARRIES, full
 from cadre.rounding import is_constant, is_rounding
 from cadre.settings import CreditConfig
 from cadre.types import Node, Task, Tree
@@ -56,8 +55,8 @@ def test_equal_rewards_that_were_computed_in_different_orders_have_no_advantage(
         got = advantages(paid(values), "step", "node", baseline, division)
         assert set(got.values()) == {0.0}, (baseline, division)
     (group,) = assign([Tree(Task("t", {}), paid(values))], Credit("step", "node", "mean", "std"))
-    assert (group.std, group.differs, group.silent) == (0.0, False, True)
-    assert without_std_by_decision([group]) == {("a", 0): 1.0}
+    assert (group.std, group.has_variance, not group.has_signal) == (0.0, False, True)
+    assert no_signal_fractions([group]) == {("a", 0): 1.0}
 
 
 @pytest.mark.parametrize("scale", [*SCALES, 1e-200, 1e200])
@@ -116,14 +115,14 @@ def test_filters_and_dynamic_sampling_ask_the_same(scale: float) -> None:
     team = team_of(Learner())
     for values, teaches in ((equal(scale, np.float32, 4), False), ([0.0, scale, scale, 0.0], True)):
         trees = [Tree(Task("t", {}), paid(values))]
-        assert useful(plan, team)(trees[0]) is teaches
+        assert is_useful(plan, team)(trees[0]) is teaches
         chosen = type(plan)(**{**vars(plan), **dropping})
         batch = build_batch(trees, chosen, team)
-        assert len(batch.data) == (4 if teaches else 0)
-        assert [group.differs for group in batch.groups] == [teaches]
+        assert len(batch.sequences) == (4 if teaches else 0)
+        assert [group.has_variance for group in batch.groups] == [teaches]
         credit = Credit("step", "node", "mean", "std")
-        assert bool(pairs_of(trees, credit)) is teaches
-        assert bool(joint_pairs_of(trees, credit)) is teaches
+        assert bool(make_pairs(trees, credit)) is teaches
+        assert bool(make_joint_pairs(trees, credit)) is teaches
         preferred = build_batch(trees, named("ma_dpo"), team)
         assert preferred.metrics.get("preference/pairs", 0) == (4 if teaches else 0)
 
@@ -132,7 +131,9 @@ def test_filters_and_dynamic_sampling_ask_the_same(scale: float) -> None:
 def test_whitening_and_explained_variance_see_no_rounding(scale: float) -> None:
     for values, wanted in ((equal(scale, np.float32, 4), 0.0), ([0.0, scale, scale, 0.0], 1.0)):
         batch = build_batch([Tree(Task("t", {}), paid(values))], named("ippo"), team_of(Learner()))
-        assert [abs(datum.advantages[-1]) for datum in batch.data] == pytest.approx([wanted] * 4, abs=1e-4 * wanted)
+        assert [abs(datum.advantages[-1]) for datum in batch.sequences] == pytest.approx(
+            [wanted] * 4, abs=1e-4 * wanted
+        )
         assert explained_variance(values, values) == pytest.approx(wanted)
 
 
@@ -142,7 +143,7 @@ def test_a_critic_that_is_nearly_right_leaves_no_step_for_an_optimiser_that_scal
     learner = Learner(says=lambda datum, place: next(said))
     plan = named("ippo", whiten=whiten)
     batch = build_batch([Tree(Task("t", {}), paid([0.7, 0.7, 0.7, 0.7]))], plan, team_of(learner))
-    assert {datum.advantages[-1] for datum in batch.data} == {0.0}
+    assert {datum.advantages[-1] for datum in batch.sequences} == {0.0}
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -150,17 +151,19 @@ def test_baselines_that_are_not_made_of_the_group_see_no_rounding_either(scale: 
     """Mistake: Adam makes a whole step of an advantage of 1e-7, as it divides by the gradient's own size."""
     values = equal(scale, np.float32, 4)
     trees = [Tree(Task("t", {}), paid(values))]
-    assert {datum.advantages[-1] for datum in build_batch(trees, named("tree_rl"), team_of(Learner())).data} == {0.0}
+    assert {datum.advantages[-1] for datum in build_batch(trees, named("tree_rl"), team_of(Learner())).sequences} == {
+        0.0
+    }
     state = {"a": values[0]}
     batch = build_batch(trees, named("spiral"), team_of(Learner()), state)
-    assert {datum.advantages[-1] for datum in batch.data} == {0.0}
-    assert [group.silent for group in batch.groups] == [True]
+    assert {datum.advantages[-1] for datum in batch.sequences} == {0.0}
+    assert [not group.has_signal for group in batch.groups] == [True]
     for offset in (0.0, 1e6):
         trees = [Tree(Task("t", {}), paid([scale * (offset + value) for value in (0.0, 1.0)]))]
         batch = build_batch(trees, named("spiral"), team_of(Learner()), {"a": scale * (offset + 0.5)})
-        assert [d.advantages[-1] for d in batch.data] == pytest.approx([-0.5 * scale, 0.5 * scale], rel=1e-4)
+        assert [d.advantages[-1] for d in batch.sequences] == pytest.approx([-0.5 * scale, 0.5 * scale], rel=1e-4)
         batch = build_batch(trees, named("tree_rl"), team_of(Learner()))
-        assert [d.advantages[-1] for d in batch.data] == pytest.approx([-scale, scale], rel=1e-4)
+        assert [d.advantages[-1] for d in batch.sequences] == pytest.approx([-scale, scale], rel=1e-4)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -175,9 +178,9 @@ def test_ties_are_drawn_among_equals_however_they_were_added_up(scale: float) ->
 
 
 def test_a_mean_that_only_reaches_the_threshold_does_not_pass_it() -> None:
-    expand = full(3, stop_at=0.3).expand
-    assert list(expand([0.1 + 0.2] * 3, random.Random(0))) == [0, 1, 2]
-    assert list(expand([0.31] * 3, random.Random(0))) == []
+    select = full(3, stop_at=0.3).select
+    assert list(select([0.1 + 0.2] * 3, random.Random(0))) == [0, 1, 2]
+    assert list(select([0.31] * 3, random.Random(0))) == []
 
 
 @pytest.mark.parametrize("scale", SCALES)

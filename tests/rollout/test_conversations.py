@@ -1,6 +1,6 @@
-"""Turns by role and conversation."""
+"""The last turn of each role and conversation, and which joint actions are equal."""
 
-from cadre.rollout.conversations import last_turn, with_turns, words
+from cadre.rollout.grow import Path, action_key
 from cadre.types import Message, Observation, Sample
 
 
@@ -13,16 +13,16 @@ def said(text: str, message: Message | None = None) -> Sample:
 
 
 def test_a_role_goes_on_in_each_of_its_conversations():
-    previous = with_turns({}, {"r": seen("a", "1")}, {"r": said("one")})
-    previous = with_turns(previous, {"r": seen("b", "2")}, {"r": said("two")})
-    first, second = last_turn(previous, seen("a")), last_turn(previous, seen("b"))
+    path = Path().extended({"r": seen("a", "1")}, {"r": said("one")}, 0, 1.0)
+    path = path.extended({"r": seen("b", "2")}, {"r": said("two")}, 0, 1.0)
+    first, second = path.previous_turn(seen("a")), path.previous_turn(seen("b"))
     assert first is not None
     assert second is not None
     assert (first.messages[0].content, first.sample.text) == ("1", "one")
     assert second.sample.text == "two"
-    assert last_turn(previous, seen("c")) is None
+    assert path.previous_turn(seen("c")) is None
 
 
 def test_equal_words_are_equal_whatever_else_differs():
-    assert words({"r": said("a")}) == words({"r": Sample("r", "q", "a", (1,), (2,), (0.0,), "length", 3)})
-    assert words({"r": said("a")}) != words({"r": said("a", Message("assistant", "a"))})
+    assert action_key({"r": said("a")}) == action_key({"r": Sample("r", "q", "a", (1,), (2,), (0.0,), "length", 3)})
+    assert action_key({"r": said("a")}) != action_key({"r": said("a", Message("assistant", "a"))})

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cadre.errors import ContractError, DeadlineError
-from cadre.rollout import deadlines, tree_shape
+from cadre.rollout import deadlines, shapes
 from cadre.rollout.deadlines import Deadline, in_line
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
@@ -242,7 +242,7 @@ def test_an_episode_that_hangs_is_dropped_and_the_others_go_on(method: str, hang
 
     limits = EpisodesConfig(retries=1, step_seconds=SHORT)
     team, _ = scripted_team(Hanging, lambda request, index: "1")
-    rollout = Rollout(Hanging, team, tree_shape.greedy(2), 1.0, limits)
+    rollout = Rollout(Hanging, team, shapes.greedy(2), 1.0, limits)
     began = time.monotonic()
     trees, dropped = asyncio.run(grow_many(list(Hanging.tasks("train"))[:4], rollout, 0))
     assert len(trees) == 3
@@ -267,7 +267,7 @@ def test_the_calls_of_an_episode_have_a_deadline_together_and_models_take_none_o
     def played(nap: float) -> Any:
         team, _ = scripted_team(Slow, answer)
         limits = EpisodesConfig(retries=0, step_seconds=0, seconds=0.3)
-        rollout = Rollout(lambda task: Slow(task, nap), team, tree_shape.greedy(1), 1.0, limits)
+        rollout = Rollout(lambda task: Slow(task, nap), team, shapes.greedy(1), 1.0, limits)
         return asyncio.run(grow_many(list(Slow.tasks("train"))[:1], rollout, 0))
 
     trees, _ = played(0.0)  # four answers of 0.1 s are more than the episode may take

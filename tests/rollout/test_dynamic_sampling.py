@@ -9,13 +9,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cadre.advantages.batch import useful
-from cadre.advantages.credit import Credit
-from cadre.advantages.plan import Plan
+from cadre.advantages.batch import Plan, is_useful
+from cadre.advantages.returns import Credit
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
-from cadre.rollout import dynamic_sampling, tree_shape
-from cadre.rollout.dynamic_sampling import Replacements, replacement_tasks
+from cadre.rollout import episodes, shapes
+from cadre.rollout.episodes import Replacements, replacement_tasks
 from cadre.rollout.grow import Rollout
 from cadre.settings import CreditConfig
 from cadre.team import Team
@@ -25,7 +24,7 @@ from tests.helpers.environments import game_of
 from tests.helpers.training import configured, play, weights
 
 TASKS = list(Digit.tasks("train"))  # eight tasks, of the digits 0 1 2 3 0 1 2 3
-PLAN = Plan(tree_shape.greedy(2), Credit("step", "node", "mean", "std"), selection=CreditConfig(without_std="drop"))
+PLAN = Plan(shapes.greedy(2), Credit("step", "node", "mean", "std"), selection=CreditConfig(without_std="drop"))
 
 
 class Shared:
@@ -45,13 +44,13 @@ def sampled(
     env: type[Env] = Digit,
     answer: Callable[[Request, int], str] = only_ones_differ,
     changes: Callable[[Team], Team] = lambda team: replace(team, learners=[Shared()]),  # type: ignore[list-item]
-) -> dynamic_sampling.Sampled:
+) -> episodes.SampledTrees:
     game: EnvSpec = game_of(env)
     team, _ = scripted_team(env, answer)
     playing = changes(team)
-    replacements = Replacements(replacement_tasks(TASKS, tasks, step=3, seed=0), rounds, useful(PLAN, playing))
+    replacements = Replacements(replacement_tasks(TASKS, tasks, step=3, seed=0), rounds, is_useful(PLAN, playing))
     rollout = Rollout(game.make, playing, PLAN.shape, PLAN.credit.alpha)
-    return asyncio.run(dynamic_sampling.sample(tasks, replacements, rollout, 7, lambda count: lambda: None))
+    return asyncio.run(episodes.sample_step(tasks, replacements, rollout, 7, lambda count: lambda: None))
 
 
 def names(tasks: Sequence[Task]) -> list[str]:
@@ -143,6 +142,6 @@ def test_every_task_of_a_step_has_noise_of_its_own_replacements_too() -> None:
     team, sampler = scripted_team(Digit, only_ones_differ)
     replacements = Replacements(replacement_tasks(TASKS, TASKS[:2], step=3, seed=0), 4, lambda tree: False)
     rollout = Rollout(Digit, team, PLAN.shape, PLAN.credit.alpha)
-    drawn = asyncio.run(dynamic_sampling.sample(TASKS[:2], replacements, rollout, 7, lambda count: lambda: None))
+    drawn = asyncio.run(episodes.sample_step(TASKS[:2], replacements, rollout, 7, lambda count: lambda: None))
     assert drawn.replaced == 6
     assert len({request.key for request in sampler.asked}) == 8

@@ -11,7 +11,7 @@ import pytest
 
 from cadre.env import Env
 from cadre.errors import ContractError, EngineError, PromptError, SandboxError, SandboxUnavailable
-from cadre.rollout import tree_shape
+from cadre.rollout import shapes
 from cadre.rollout.episodes import Failure, grow_many
 from cadre.rollout.grow import NO_LIMITS, Rollout
 from cadre.settings import EpisodesConfig
@@ -24,12 +24,12 @@ ONCE_MORE = EpisodesConfig(retries=1, failed_share=1.0)
 
 
 def played(
-    env: type[Env], limits: EpisodesConfig = ONCE_MORE, sampler: Any = None, shape: tree_shape.Shape | None = None
+    env: type[Env], limits: EpisodesConfig = ONCE_MORE, sampler: Any = None, shape: shapes.Shape | None = None
 ) -> tuple[list[Tree], list[Failure], list[Failure]]:
     """The trees of four tasks, what was dropped, and every failure."""
     told: list[Failure] = []
     team = team_of(env, sampler) if sampler else scripted_team(env, lambda request, index: str(index))[0]
-    rollout = Rollout(env, team, shape or tree_shape.greedy(2), 1.0, limits, told.append)
+    rollout = Rollout(env, team, shape or shapes.greedy(2), 1.0, limits, told.append)
     trees, dropped = finished(grow_many(list(env.tasks("train"))[:4], rollout, 0))
     return trees, dropped, told
 

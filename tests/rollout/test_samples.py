@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from cadre.errors import ContractError
-from cadre.rollout import tree_shape
-from cadre.rollout.episodes import Failure, grow_many
+from cadre.rollout import shapes
+from cadre.rollout.episodes import Failure, grow_many, grow_sampled
 from cadre.rollout.grow import Rollout
-from cadre.rollout.samples import grow_sampled
 from cadre.settings import EpisodesConfig
 from cadre.types import Request, Reward, Tree
 from tests.games import Relay, scripted_team
@@ -38,14 +37,14 @@ def grown(answer, env: type[Relay] = Tripping, **limits) -> tuple[list[Tree], li
     told: list[Failure] = []
     team, sampler = scripted_team(env, answer)
     some = EpisodesConfig(**{"retries": 1, "failed_share": 1.0} | limits)
-    rollout = Rollout(env, team, tree_shape.greedy(2), 1.0, some, told.append)
+    rollout = Rollout(env, team, shapes.greedy(2), 1.0, some, told.append)
     trees, dropped = finished(grow_sampled(list(env.tasks("train"))[:3], rollout, 5, SAMPLES))
     return trees, dropped, told, len(sampler.asked)
 
 
 def of_many(answer) -> list[Tree]:
     team, _ = scripted_team(Relay, answer)
-    rollout = Rollout(Relay, team, tree_shape.independent(SAMPLES), 1.0)
+    rollout = Rollout(Relay, team, shapes.independent(SAMPLES), 1.0)
     return finished(grow_many(list(Relay.tasks("train"))[:3], rollout, 5))[0]
 
 

@@ -4,9 +4,7 @@ import pytest
 
 from cadre.config.experiment import load
 from cadre.errors import ConfigError
-from cadre.learn.aggregation import AGGREGATES
-from cadre.learn.corrections import CORRECTIONS, LEVELS
-from cadre.learn.objectives import OBJECTIVES
+from cadre.learn.loss_functions import AGGREGATES, CORRECTIONS, LEVELS, OBJECTIVES
 from cadre.settings import LossConfig
 from cadre.settings.loss import chosen_loss
 

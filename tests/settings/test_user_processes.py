@@ -9,7 +9,7 @@ import pytest
 from cadre.cli import app
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ContractError
-from cadre.rollout.watched import Watched
+from cadre.rollout.timed_env import TimedEnv
 from cadre.settings.run import EpisodesConfig
 from cadre.settings.user_code import load_file
 from cadre.types import Task
@@ -96,14 +96,14 @@ def test_an_exit_in_any_method_names_its_line(tmp_path: Path) -> None:
     spec, task, limits = EnvSpec(f"{tmp_path}/toy.py:Toy", {}), Task("t", {}), EpisodesConfig()
     with pytest.raises(ContractError, match=r"Toy\.roles_of: raised SystemExit: 0 at line 11 of toy\.py, in roles_of"):
         _ = spec.roles
-    env = Watched.made(spec.make, task, ("a",), limits)
+    env = TimedEnv.made(spec.make, task, ("a",), limits)
     with pytest.raises(ContractError, match=r"Toy\.observe: raised SystemExit.* at line 13 of toy\.py, in observe"):
         env.observe()
     with pytest.raises(ContractError, match=r"Toy\.success: raised SystemExit: done at line 14 of toy\.py"):
         _ = env.success
     exiting = EnvSpec(f"{tmp_path}/toy.py:Toy", {"exits": True})
     with pytest.raises(ContractError, match=r"a new episode of t: raised SystemExit: 0 at line 7 of toy\.py"):
-        Watched.made(exiting.make, task, ("a",), limits)
+        TimedEnv.made(exiting.make, task, ("a",), limits)
 
 
 def test_a_command_that_the_file_ends_fails(

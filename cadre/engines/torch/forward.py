@@ -26,9 +26,7 @@ from cadre.engines.torch.prefix_tree import checkpoint_layers, choose_packing, c
 from cadre.engines.torch.ranks import Ranks
 from cadre.engines.torch.trials import choose_learning_form
 from cadre.errors import DivergedError, EngineError
-from cadre.learn.batch import Batch, collate
-from cadre.learn.deal import deal
-from cadre.learn.microbatches import MicroBatch, idle, microbatches
+from cadre.learn.batching import Batch, MicroBatch, collate, idle_microbatch, make_microbatches, partition_by_cost
 from cadre.learn.repeatable import take
 from cadre.learn.value_heads import ValueHeads
 from cadre.settings import LearnerConfig
@@ -146,12 +144,12 @@ class MicroBatchRunner:
             )
         width = self.model.config.get_text_config().hidden_size
         if self.ranks.size == 1:
-            return microbatches(sequences, self._tokens, self._packing, width)
-        indices = deal(sequences, self.ranks.size, self._packing, width)[self.ranks.rank]
-        parts = microbatches([sequences[index] for index in indices], self._tokens, self._packing, width)
+            return make_microbatches(sequences, self._tokens, self._packing, width)
+        indices = partition_by_cost(sequences, self.ranks.size, self._packing, width)[self.ranks.rank]
+        parts = make_microbatches([sequences[index] for index in indices], self._tokens, self._packing, width)
         parts = [replace(part, indices=tuple(indices[index] for index in part.indices)) for part in parts]
         (count,) = self.ranks.max([len(parts)])
-        return parts + [idle(sequences[0].policy)] * (int(count) - len(parts))
+        return parts + [idle_microbatch(sequences[0].policy)] * (int(count) - len(parts))
 
     def collate(self, micro: MicroBatch) -> Batch:
         """Return the sequences of one forward as padded tensors, with their images."""

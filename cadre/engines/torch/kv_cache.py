@@ -24,7 +24,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from cadre.engines.torch.model import FULL, SLIDING, LayerAttention, check_attention_keywords, use_attention
 from cadre.engines.torch.prefix_cache import KeyValueBlock
-from cadre.learn.attention_scoring import Scoring
+from cadre.learn.tree_attention import Scoring
 
 GROWTH = 64  # slots that are added at once, at least, when a cache is full
 STATIC_GROWTH = 256  # the same for the static cache, whose tensors move with it

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cadre.engines.torch.shared_prefix_cache import SharedPrefixCache
-from cadre.learn.attention_scoring import Scoring
+from cadre.learn.tree_attention import Scoring
 
 # The layers of these models do what `LlamaStep` does; tests run them all.
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")

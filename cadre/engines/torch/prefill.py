@@ -25,8 +25,7 @@ from cadre.engines.torch.lora import segments
 from cadre.engines.torch.model import LoadedModel, project_only, use_attention
 from cadre.engines.torch.prefix_cache import BlockSlice, CachedPrefix, KeyValueBlock, PrefixCache
 from cadre.engines.torch.shared_prefix_cache import flash_attention
-from cadre.learn.attention_scoring import Scoring
-from cadre.learn.prefix_tree_attention import merge
+from cadre.learn.tree_attention import Scoring, merge_attention
 from cadre.types import Image
 
 # Padded tokens of a group, which bound what a forward takes; and the same with the cached prefixes.
@@ -272,7 +271,7 @@ class ContinuedPromptCache:
             self._mask = hide(is_hidden, query.dtype)[:, None, None]
         grouped = query.reshape(count, groups, -1, size)
         part, part_norm = flash_attention(grouped, keys, values, 0.0, False, attn_mask=self._mask, scale=scale)
-        merge(attended, norm, part.reshape(query.shape).float(), part_norm.reshape(count, heads, rest))
+        merge_attention(attended, norm, part.reshape(query.shape).float(), part_norm.reshape(count, heads, rest))
 
         for row, (start, end) in enumerate(zip(self._starts, self._lengths, strict=True)):
             cached_keys[row, :, start:end] = key[row, :, : end - start]

@@ -1,7 +1,7 @@
 """A cache of the keys and values of earlier turns, so that a later turn of a conversation runs only its new tokens.
 
 The entries follow from the work alone: the prompts and completions of one scope (all requests within one outermost
-`cadre.rollout.rounds.together`: a step, an evaluation), the least recently used evicted first. Everything is dropped
+`cadre.rollout.batching.gather`: a step, an evaluation), the least recently used evicted first. Everything is dropped
 when another scope begins or weights change, so that a step that is sampled again, in this process or after resuming
 from a checkpoint, has the same cache hits.
 

@@ -21,10 +21,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from cadre.engines.torch.logprobs import compute_last_states
 from cadre.engines.torch.model import check_attention_keywords, use_attention
 from cadre.errors import EngineError
-from cadre.learn.attention_scoring import Scoring
-from cadre.learn.batch import Batch
+from cadre.learn.batching import Batch
 from cadre.learn.prefix_tree import PrefixTree
-from cadre.learn.prefix_tree_attention import Layout, attention
+from cadre.learn.tree_attention import Layout, Scoring, attention
 from cadre.settings import LearnerConfig, Packing
 
 NAME = "cadre_prefix_tree"

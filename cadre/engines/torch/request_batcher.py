@@ -21,7 +21,7 @@ import torch
 
 from cadre.engines.model_text import Completion
 from cadre.errors import EngineError
-from cadre.rollout import rounds
+from cadre.rollout import batching
 from cadre.types import Image, Sampling
 
 P = ParamSpec("P")
@@ -58,7 +58,7 @@ class Listener(Protocol):
         ...
 
 
-# Decodes a batch of a scope (see `cadre.rollout.rounds.scope`) and calls the listener.
+# Decodes a batch of a scope (see `cadre.rollout.batching.current_barrier`) and calls the listener.
 Decode = Callable[[Sequence[GenerationRequest], Listener, object], None]
 
 
@@ -122,8 +122,8 @@ class RequestBatcher:
             raise EngineError(
                 "The engine was closed, and is asked for completions; expected an open one. Load it again."
             )
-        pending = PendingRequest(request, asyncio.get_running_loop().create_future(), rounds.scope())
-        with rounds.turn(self._decode_batch, pending):
+        pending = PendingRequest(request, asyncio.get_running_loop().create_future(), batching.current_barrier())
+        with batching.wait_for_batch(self._decode_batch, pending):
             return await pending.future
 
     def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

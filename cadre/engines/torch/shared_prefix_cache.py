@@ -23,8 +23,7 @@ from torch import Tensor
 from cadre.engines.torch.kv_cache import GROWTH, NAME, KeyValueCache, hide, is_plain, with_capacity
 from cadre.engines.torch.model import use_attention
 from cadre.engines.torch.prefix_cache import KeyValueBlock
-from cadre.learn.attention_scoring import Scoring
-from cadre.learn.prefix_tree_attention import merge
+from cadre.learn.tree_attention import Scoring, merge_attention
 
 flash_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
@@ -191,10 +190,10 @@ class SharedPrefixCache:
             part, part_norm = readers.scatter(part, repeats).float(), readers.scatter(part_norm, repeats)
             rows = readers.sequences
             if len(rows) == count:
-                merge(attended, norm, part, part_norm)
+                merge_attention(attended, norm, part, part_norm)
             else:
                 merged, merged_norm = attended[rows], norm[rows]
-                merge(merged, merged_norm, part, part_norm)
+                merge_attention(merged, merged_norm, part, part_norm)
                 attended[rows], norm[rows] = merged, merged_norm
         return attended.to(query.dtype).reshape(count, heads, 1, size)
 

@@ -28,9 +28,9 @@ from cadre.engines.torch.model import LoadedModel
 from cadre.engines.torch.ranks import Ranks
 from cadre.errors import ContractError, DivergedError
 from cadre.files import to_json
-from cadre.learn.aggregation import AGGREGATES, Aggregate, Denominators, trained_tokens
-from cadre.learn.batch import Batch, has_gradient, minibatches
+from cadre.learn.batching import Batch, has_gradient, minibatches
 from cadre.learn.loss import Tokens, annealed, policy_loss
+from cadre.learn.loss_functions import AGGREGATES, Aggregate, Denominators, count_trained_tokens
 from cadre.learn.optimiser import Optimiser
 from cadre.learn.token_notes import TokenNotes
 from cadre.learn.value_heads import ValueHeads, value_loss
@@ -262,7 +262,7 @@ class Trainer:
             means = metrics[name].over_ranks(self._runner.ranks, roles).means()
             if not any(sequence.reference for sequence in part):
                 means.pop("kl_to_reference", None)
-            tokens, updates = trained_tokens(part), weights[name].applied - steps_before[name][0]
+            tokens, updates = count_trained_tokens(part), weights[name].applied - steps_before[name][0]
             reports[name] = means | {
                 "learning_rate": weights[name].rate,
                 "updates": updates,

@@ -37,7 +37,7 @@ from cadre.engines.torch.prefix_cache import PrefixCache
 from cadre.engines.torch.prefix_tree import compute_states
 from cadre.engines.torch.request_batcher import GenerationRequest
 from cadre.errors import EngineError, first_line
-from cadre.learn.batch import collate
+from cadre.learn.batching import collate
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.settings import Packing
 from cadre.types import Sampling, TrainingSequence

@@ -22,7 +22,7 @@ from cadre.engines.vllm.event_loop import LoopThread
 from cadre.engines.vllm.handover import Handover
 from cadre.engines.vllm.published import AdapterFiles, tensors_of
 from cadre.errors import EngineError
-from cadre.rollout import rounds
+from cadre.rollout import batching
 from cadre.settings import PolicyConfig
 from cadre.team import Weights
 from cadre.types import Request, Sample
@@ -71,7 +71,7 @@ class VllmSampler:
         self._check(request.policy, f"Role {request.role!r} asks for")
         prompt = self._text.prompt(request)
         asked = Asked(request, prompt, self._text.limit(request, len(prompt.ids)))
-        with rounds.turn(self._run_batch, asked):
+        with batching.wait_for_batch(self._run_batch, asked):
             return await asyncio.wrap_future(asked.reply)
 
     async def load(self, weights: Weights) -> None:
@@ -136,7 +136,7 @@ class VllmSampler:
             try:
                 pending = await self._handover.enter(calls)
                 each = zip(batch, calls, pending, strict=True)
-                await rounds.together(*(self._answer(asked, call, drawing) for asked, call, drawing in each))
+                await batching.gather(*(self._answer(asked, call, drawing) for asked, call, drawing in each))
             finally:
                 self._handover.left(len(calls))
 

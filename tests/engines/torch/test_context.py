@@ -11,7 +11,7 @@ from cadre.engines.context import context_of, steady
 from cadre.engines.prompt_preview import Previewer
 from cadre.engines.torch import TorchLearner, TrainingSettings, shared_prefix_cache
 from cadre.errors import EngineError
-from cadre.rollout.rounds import together
+from cadre.rollout.batching import gather
 from cadre.settings import LearnerConfig
 from cadre.types import Message, PreviousTurn, TrainingSequence
 from tests.engines import tiny
@@ -45,11 +45,11 @@ async def drawn(engine):
     """A sequence that ends at the context, with many that go on beside it; then a short turn more of a long
     conversation beside a long one of a short."""
     asked = [request("x" * 70, 1, 1, max_tokens=99), *(request("x", 12, key, max_tokens=80) for key in (2, 3))]
-    first = [one for siblings in await together(*map(engine.sample, asked)) for one in siblings]
+    first = [one for siblings in await gather(*map(engine.sample, asked)) for one in siblings]
     begun = [request("x" * 60, 1, 4, max_tokens=4), request("x", 1, 5, max_tokens=4)]
-    answers = [one for (one,) in await together(*map(engine.sample, begun))]
+    answers = [one for (one,) in await gather(*map(engine.sample, begun))]
     going_on = [after(*turn) for turn in zip(begun, answers, ("?", "y" * 50), strict=True)]
-    return first + answers + [one for (one,) in await together(*map(engine.sample, going_on))]
+    return first + answers + [one for (one,) in await gather(*map(engine.sample, going_on))]
 
 
 def after(asked, sample, text):
@@ -66,7 +66,7 @@ def test_what_is_sampled_depends_on_no_longer_sequence(folder, engine, form, mon
     mine = engine(folder)
     mine.graphs = form == "fixed"
     mine.loaded = replace(mine.loaded, stops=())
-    (samples,) = asyncio.run(together(drawn(mine)))
+    (samples,) = asyncio.run(gather(drawn(mine)))
     assert [one.history for one in samples[-2:]] == ["clean", "clean"]
     reference = AutoModelForCausalLM.from_pretrained(folder)
     assert max(len(one.prompt_ids) + len(one.token_ids) for one in samples) == CONTEXT

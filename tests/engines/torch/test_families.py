@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.torch.trials import WINDOW, copy_with_small_windows
 from cadre.errors import EngineError
-from cadre.rollout.rounds import together
+from cadre.rollout.batching import gather
 from cadre.settings import LearnerConfig
 from cadre.types import Message, PreviousTurn
 from tests.engines import tiny
@@ -59,7 +59,7 @@ def built(folder, kind, **settings):
 async def two_turns(engine):
     """Prompts of unequal length in one batch, which pass the window, and another turn of one of them."""
     asked = [request("go", 2, 1, max_tokens=40), request("a prompt that is longer than the window is", 2, 2)]
-    first = [one for siblings in await together(*map(engine.sample, asked)) for one in siblings]
+    first = [one for siblings in await gather(*map(engine.sample, asked)) for one in siblings]
     said = (Message("assistant", first[0].text), Message("user", "and then?"))
     previous = PreviousTurn(asked[0].messages, first[0])
     second = replace(asked[0], messages=asked[0].messages + said, key=3, previous=previous)
@@ -81,9 +81,9 @@ def test_sampler_and_learner_are_the_plain_forward(family):
     folder, engine, form = family
     found = "shared" if engine._form.share else "no cache" if engine._form.recompute else "copied"
     assert form in (None, found)
-    (drawn,) = asyncio.run(together(two_turns(engine)))
+    (drawn,) = asyncio.run(gather(two_turns(engine)))
     engine.graphs = True
-    (again,) = asyncio.run(together(two_turns(engine)))
+    (again,) = asyncio.run(gather(two_turns(engine)))
     attention = engine.loaded.model.config._attn_implementation
     reference = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=attention)
     plain = [plain_logprobs(reference, one, 1.0) for one in drawn]
@@ -135,7 +135,7 @@ def test_a_window_by_another_name_in_code_of_its_own(tmp_path):
     (folder / "config.json").write_text(json.dumps(config | own))
     with pytest.warns(UserWarning, match="'near', is sampled without a cache"):
         engine = TorchEngine(folder, {"p": tiny.policy(folder, trust_remote_code=True)}, 0)
-    (drawn,) = asyncio.run(together(two_turns(engine)))
+    (drawn,) = asyncio.run(gather(two_turns(engine)))
     learner = TorchLearner(engine, TrainingSettings({"p": LearnerConfig()}))
     with learner._runner.checkpointing():
         scored = learner._runner.compute_logprobs([datum(one, 1.0) for one in drawn])

@@ -8,7 +8,7 @@ import torch
 
 from cadre.engines.torch import TorchEngine
 from cadre.engines.torch.prefix_cache import BlockSlice, KeyValueBlock, PrefixCache
-from cadre.rollout.rounds import together
+from cadre.rollout.batching import gather
 from cadre.settings import LoraConfig
 from cadre.types import Message, PreviousTurn
 from tests.engines import tiny
@@ -47,7 +47,7 @@ def talk(engine, policies=("p",)):
         for policy in policies
         for key, text in enumerate(("go", "a much longer beginning of it all"))
     ]
-    every = asyncio.run(together(*(conversation(engine, each) for each in asked)))
+    every = asyncio.run(gather(*(conversation(engine, each) for each in asked)))
     return [sample for drawn in every for sample in drawn]
 
 
@@ -90,7 +90,7 @@ def test_what_is_known_belongs_to_an_adapter(folders):
 def test_a_later_turn_runs_what_is_new(engine, folders, monkeypatch):
     mine = engine("gemma")  # its steps are the model's own forward too
     runs = positions_run(mine, monkeypatch)
-    (drawn,) = asyncio.run(together(conversation(mine, request("x" * 60, 1, 3, max_tokens=4))))
+    (drawn,) = asyncio.run(gather(conversation(mine, request("x" * 60, 1, 3, max_tokens=4))))
     prefills = [count for count in runs if count > 2]
     first, later = drawn[0], drawn[1:]
     assert prefills[0] == len(first.prompt_ids)
@@ -109,7 +109,7 @@ def test_nothing_is_known_of_another_scope_or_of_other_weights(engine, monkeypat
     asked = request("x" * 60, 1, 3, max_tokens=4)
     runs = positions_run(mine, monkeypatch)
     for _ in range(2):
-        asyncio.run(together(mine.sample(asked)))
+        asyncio.run(gather(mine.sample(asked)))
     assert runs.count(max(runs)) == 2
 
     async def changed_between():
@@ -120,7 +120,7 @@ def test_nothing_is_known_of_another_scope_or_of_other_weights(engine, monkeypat
         mine.prefix_cache.clear()
         await mine.sample(asked)
 
-    asyncio.run(together(changed_between()))
+    asyncio.run(gather(changed_between()))
     assert runs.count(max(runs)) == 4
 
 

@@ -13,9 +13,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings, logprobs
 from cadre.engines.torch.forward import Precision, Scorer
 from cadre.errors import EngineError
-from cadre.learn import flex_attention
-from cadre.learn.batch import collate
-from cadre.learn.microbatches import microbatches
+from cadre.learn import tree_attention
+from cadre.learn.batching import collate, make_microbatches
 from cadre.settings import LearnerConfig, LossConfig
 from cadre.types import Targets
 from tests.engines import tiny
@@ -140,7 +139,7 @@ def test_chunks_of_the_vocabulary_change_nothing(learner, architecture, spread, 
     mine = learner(architecture, pack="prefix_tree")
     data = [sequence((*range(10), *range(20 * k, 20 * k + 9)), (False,) * 10 + (True,) * 9) for k in range(3)]
     data += [sequence(data[0].token_ids, data[0].mask, temperature=0.5)]
-    (group,) = microbatches(data, 4096, "prefix_tree", 32)
+    (group,) = make_microbatches(data, 4096, "prefix_tree", 32)
     batch = collate(group.data, torch.device("cpu"), group.tree)
     model = mine.engine.loaded.model
 
@@ -222,8 +221,8 @@ def test_flex_attention(learner, architecture, monkeypatch):
     # Its plain form, whose backward pass PyTorch refuses on a processor although it is there.
     monkeypatch.setattr(torch_flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
     monkeypatch.setattr(torch_flex_attention, "_validate_device", lambda *_: None)
-    windows, mask = [], flex_attention.Fused._mask
-    monkeypatch.setattr(flex_attention.Fused, "_mask", lambda self, one: windows.append(one) or mask(self, one))
+    windows, mask = [], tree_attention.FlexMasks._mask
+    monkeypatch.setattr(tree_attention.FlexMasks, "_mask", lambda self, one: windows.append(one) or mask(self, one))
     shared = learner(architecture, pack="prefix_tree")
     shared._runner._precision = dataclasses.replace(shared._runner._precision, flex=True)
     check_equal(shared, learner(architecture, pack="padded"), examples=6)

@@ -11,7 +11,7 @@ import torch
 
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.env import Env
-from cadre.rollout import tree_shape, walk
+from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
 from cadre.settings import LearnerConfig
@@ -56,7 +56,7 @@ async def train(team: Team) -> list[list[Tree]]:
     drawn = []
     tasks = [Task(f"t{number}", {"turns": 1 + number % 4}) for number in range(6)]
     for step in range(STEPS):
-        trees, _ = await grow_many(tasks, Rollout(Dawdle, team, tree_shape.greedy(4), 1.0), step)
+        trees, _ = await grow_many(tasks, Rollout(Dawdle, team, shapes.greedy(4), 1.0), step)
         samples = [sample for tree in trees for sample in walk.samples(tree.root)]
         await team.update([tiny.datum(sample, (-1.0) ** index) for index, sample in enumerate(samples)])
         drawn.append(trees)

@@ -11,7 +11,7 @@ from cadre.engines.model_text import Completion
 from cadre.engines.torch import decode as decoding
 from cadre.engines.torch.request_batcher import GenerationRequest, RequestBatcher
 from cadre.errors import EngineError
-from cadre.rollout.rounds import together
+from cadre.rollout.batching import gather
 from cadre.types import Sampling
 from tests.engines import tiny
 from tests.engines.tiny import sample
@@ -60,7 +60,7 @@ def test_everything_asked_for_is_one_batch(batcher):
         await submit(mine, 10 + key)
         return len(first)
 
-    assert asyncio.run(together(*(episode(key) for key in range(4)))) == [2, 2, 2, 2]
+    assert asyncio.run(gather(*(episode(key) for key in range(4)))) == [2, 2, 2, 2]
     assert decode.batches == [[0, 1, 2, 3], [10, 11, 12, 13]]
 
 
@@ -89,7 +89,7 @@ def test_a_request_resolves_before_its_batch_ends(batcher):
         early.extend(await submit(mine, 0))
         going_on.set()
 
-    asyncio.run(together(first(), submit(mine, 1)))
+    asyncio.run(gather(first(), submit(mine, 1)))
     assert early[0].token_ids == (0,)
 
 
@@ -106,7 +106,7 @@ def test_errors_reach_every_request_that_waits(batcher):
         except MemoryError as error:
             return str(error)
 
-    first, *others = asyncio.run(together(*(caught(key) for key in range(3))))
+    first, *others = asyncio.run(gather(*(caught(key) for key in range(3))))
     assert first[0].token_ids == (0,)
     assert others == ["too much"] * 2
 

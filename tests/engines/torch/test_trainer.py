@@ -13,8 +13,8 @@ from cadre.engines.torch import TorchLearner, TrainingSettings
 from cadre.engines.torch.forward import Precision, Scorer
 from cadre.engines.torch.trainer import UpdateMetrics
 from cadre.errors import DivergedError
-from cadre.learn.aggregation import Denominators
-from cadre.learn.batch import collate
+from cadre.learn.batching import collate
+from cadre.learn.loss_functions import Denominators
 from cadre.settings import LearnerConfig, LossConfig
 from cadre.types import Sampling, TrainingSequence
 from tests.engines import tiny

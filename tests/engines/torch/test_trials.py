@@ -11,7 +11,7 @@ from cadre.engines.torch import TorchEngine, shared_prefix_cache, trials
 from cadre.engines.torch.model import check_attention_keywords
 from cadre.engines.torch.trials import SamplingForm
 from cadre.errors import EngineError
-from cadre.rollout.rounds import together
+from cadre.rollout.batching import gather
 from cadre.types import Message, PreviousTurn
 from tests.engines import tiny
 from tests.engines.tiny import request, sample
@@ -60,7 +60,7 @@ def others(tmp_path_factory):
 async def two_turns(engine):
     """Prompts of different length at once, and another turn of one of them."""
     asked = [request("go", 2, 1, max_tokens=20), request("a prompt that is longer than a window", 1, 2)]
-    first = [one for siblings in await together(*map(engine.sample, asked)) for one in siblings]
+    first = [one for siblings in await gather(*map(engine.sample, asked)) for one in siblings]
     said = (Message("assistant", first[0].text), Message("user", "and then?"))
     previous = PreviousTurn(asked[0].messages, first[0])
     return first + await engine.sample(
@@ -70,7 +70,7 @@ async def two_turns(engine):
 
 def gap(folder, engine):
     """How far the log-probabilities of two turns are from those of plain forwards."""
-    (drawn,) = asyncio.run(together(two_turns(engine)))
+    (drawn,) = asyncio.run(gather(two_turns(engine)))
     reference = AutoModelForCausalLM.from_pretrained(
         folder, attn_implementation=engine.loaded.model.config._attn_implementation
     )
@@ -121,7 +121,7 @@ def test_a_second_turn_that_is_wrong_is_run_from_its_beginning(engine, monkeypat
     )
     mine = engine()
     assert mine._form == SamplingForm(share=False, reuse_turns=False)
-    (drawn,) = asyncio.run(together(two_turns(mine)))
+    (drawn,) = asyncio.run(gather(two_turns(mine)))
     assert len(drawn) == 5
     assert mine.prefix_cache.bytes == 0
 

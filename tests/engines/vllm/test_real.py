@@ -13,7 +13,7 @@ import torch
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.vllm import VllmSampler
 from cadre.engines.vllm.arguments import Options
-from cadre.rollout.rounds import together
+from cadre.rollout.batching import gather
 from cadre.settings import LearnerConfig, LoraConfig, VllmConfig
 from cadre.team import Weights
 from tests.engines import tiny
@@ -40,7 +40,7 @@ class Pair:
         self.version = dict.fromkeys(policies, 0)
 
     def draw(self, *requests):
-        return asyncio.run(together(*(self.vllm.sample(each) for each in requests)))
+        return asyncio.run(gather(*(self.vllm.sample(each) for each in requests)))
 
     def change(self, policy, seed):
         """New weights, in place, for the torch engine; as published."""

@@ -10,7 +10,7 @@ from cadre.engines.torch import TorchEngine
 from cadre.engines.vllm import VllmSampler
 from cadre.engines.vllm.arguments import Options
 from cadre.errors import EngineError
-from cadre.rollout.rounds import together
+from cadre.rollout.batching import gather
 from cadre.settings import LoraConfig
 from cadre.team import Weights
 from tests.engines import tiny
@@ -38,7 +38,7 @@ def sampler(folders):
 
 
 def drawn(sampler, *requests):
-    return asyncio.run(together(*(sampler.sample(each) for each in requests)))
+    return asyncio.run(gather(*(sampler.sample(each) for each in requests)))
 
 
 def adapter(folders, version, policy="planner"):
@@ -191,7 +191,7 @@ def test_one_that_fails_leaves_nobody_waiting(sampler):
         made._thread.loop.call_soon_threadsafe(backend.gates[4].set)
         return sample
 
-    first, second, third = asyncio.run(asyncio.wait_for(together(*(asked(key) for key in (3, 4, 5))), 20))
+    first, second, third = asyncio.run(asyncio.wait_for(gather(*(asked(key) for key in (3, 4, 5))), 20))
     assert first.token_ids[0] == 3
     assert all(isinstance(failed, EngineError) and "has died" in str(failed) for failed in (second, third))
     assert backend.aborted == ["r-2"]

@@ -7,11 +7,10 @@ import pytest
 from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
-from cadre.integrations import openspiel_exact
-from cadre.integrations.openspiel import OpenSpiel, acting, answers, load_game
+from cadre.integrations.openspiel import OpenSpiel, acting, answers, list_decisions, load_game
 from cadre.rollout import walk
 from cadre.rollout.grow import Rollout, grow
-from cadre.rollout.tree_shape import independent
+from cadre.rollout.shapes import independent
 from cadre.types import Reward, Task
 from tests.games import scripted_team
 
@@ -135,6 +134,6 @@ def test_what_cannot_be_played_is_one_paragraph() -> None:
 
 
 def test_games_that_are_too_large_have_no_figures() -> None:
-    assert openspiel_exact.decisions(load_game("tic_tac_toe")) == []
+    assert list_decisions(load_game("tic_tac_toe")) == []
     state = load_game("tic_tac_toe").new_initial_state()
     assert len(answers(state, acting(state)[0])) == 9

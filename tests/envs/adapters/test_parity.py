@@ -63,7 +63,7 @@ def learned(folder, make):
         for step in range(2):
             trees, failures = await grow_many(TASKS, Rollout(make, team, plan.shape, 1.0), step)
             assert failures == []
-            await team.update(build_batch(trees, plan, team).data)
+            await team.update(build_batch(trees, plan, team).sequences)
             drawn.append(trees)
         return drawn
 

@@ -16,7 +16,7 @@ from cadre.programs.host import shared_host
 from cadre.programs.nurseries import Start
 from cadre.programs.program import Program
 from cadre.programs.settings import Limits
-from cadre.rollout import tree_shape, walk
+from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
 from cadre.types import Message, Reward, Sample, Task, ToolCall
@@ -160,7 +160,7 @@ def test_what_is_asked_at_once_is_seen_at_once(name):
 
     trees = []
     for _ in range(3):
-        (grown_trees, failures), _ = grown(lambda task: program(name, task), answer, tree_shape.greedy(2))
+        (grown_trees, failures), _ = grown(lambda task: program(name, task), answer, shapes.greedy(2))
         assert failures == []
         trees.append(grown_trees)
     assert trees[0] == trees[1] == trees[2]
@@ -170,7 +170,7 @@ def test_what_is_asked_at_once_is_seen_at_once(name):
 
 def test_trees_fork_at_every_decision():
     (trees, failures), sampler = grown(
-        lambda task: program("relay", task), lambda request, index: "a" * (index + 1), tree_shape.full(2)
+        lambda task: program("relay", task), lambda request, index: "a" * (index + 1), shapes.full(2)
     )
     assert failures == []
     assert len(list(walk.episodes(trees[0].root))) == 2**4
@@ -212,7 +212,7 @@ def test_divergence_costs_the_branch_and_no_other():
         roles = ROLES
 
     team, _ = scripted_team(Named, lambda request, index: str(index))
-    shape = tree_shape.greedy(2)
+    shape = shapes.greedy(2)
     rollout = Rollout(lambda task: program(task.data["main"], task), team, shape, 1.0, failed=told.append)
     trees, failures = asyncio.run(grow_many(tasks, rollout, 7))
     assert failures == []
@@ -228,7 +228,7 @@ def test_a_program_that_cannot_be_replayed_plays_side_by_side():
     (trees, failures), _ = grown(
         lambda task: program("odd_first", task, replayable=False),
         lambda request, index: "yes",
-        tree_shape.independent(3),
+        shapes.independent(3),
     )
     assert failures == []
     assert [path[-1][1].success for path in walk.episodes(trees[0].root)] == [True] * 3
@@ -365,7 +365,7 @@ def test_a_function_of_the_users_pays():
 def test_a_turns_own_reward_needs_no_other_run():
     env = program("twice", turn_reward=f"{AGENTS}:score_turn")
     (trees, failures), _ = grown(
-        lambda task: env, lambda request, index: "a" * (index + 1), tree_shape.greedy(4), roles=["planner"]
+        lambda task: env, lambda request, index: "a" * (index + 1), shapes.greedy(4), roles=["planner"]
     )
     assert failures == []
     node = trees[0].root

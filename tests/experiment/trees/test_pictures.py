@@ -10,7 +10,7 @@ import pytest
 
 from cadre import image
 from cadre.errors import RunError
-from cadre.rollout.dynamic_sampling import Sampled
+from cadre.rollout.episodes import SampledTrees
 from cadre.runs.kept_trees import IMAGES, ImageStore, read_image, save_images, tree_images, tree_to_json
 from cadre.training.asynchronous import PENDING_STEPS, SampledStep, read_sampled_steps, write_sampled_steps
 from cadre.types import Branch, Image, Message, Node, Observation, Reward, Sample, Task, Tree
@@ -62,7 +62,7 @@ def test_another_name_is_refused(tmp_path: Path, digest: str) -> None:
 
 
 def test_steps_in_flight_come_back_with_their_pictures(tmp_path: Path) -> None:
-    step = SampledStep(3, Sampled([tree_of(shade(1)), tree_of(shade(1), shade(2))], []), 1.5)
+    step = SampledStep(3, SampledTrees([tree_of(shade(1)), tree_of(shade(1), shade(2))], []), 1.5)
     write_sampled_steps(tmp_path, [step])
     (again,) = read_sampled_steps(tmp_path)
     assert again == step

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from cadre.rollout import walk
-from cadre.rollout.branching import WHERE, branch, entropy
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
+from cadre.rollout.growers import WHERE, entropy
+from cadre.rollout.shapes import branch
 from cadre.types import Node, Request, Sample, Task, Tree
 from tests.advantages.trees import sample
 from tests.games import Pair, Relay, scripted_team
@@ -30,7 +31,7 @@ def test_two_episodes_and_a_branch_of_each() -> None:
     counts = [len(node.branches) for node in walk.nodes(root)]
     assert (counts[0], sorted(counts)[-3:]) == (2, [2, 2, 2])  # the first decision and one in each episode
     # the first decision, five more in each episode, and what the branches played to their end
-    places = sorted(len(decision.path) for decision in walk.decisions([wrapped(root)]) if decision.index == 1)
+    places = sorted(len(decision.path) for decision in walk.tree_samples([wrapped(root)]) if decision.index == 1)
     assert len(asked) == 1 + 2 * 5 + sum(6 - depth for depth in places if depth)
 
 

@@ -1,4 +1,4 @@
-"""Attention in a prefix tree: every node attends to itself and its ancestors, and little else is computed.
+"""Attention in a prefix tree: every node attends to itself and its ancestors, with little wasted computation.
 
 On a CPU by torch's own flash kernel, called for the blocks and prefix attentions of `cover`. Each call returns the
 logarithm of its softmax's denominator, by which partial results are merged; given the merged result instead of its own,
@@ -10,21 +10,24 @@ nodes, H heads, D head size.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.functional import pad
 
-from cadre.learn.attention_scoring import Scoring
-from cadre.learn.flex_attention import Fused
 from cadre.learn.prefix_tree import Block, PrefixAttention, PrefixTree, attention_mask, cover
 
 # Blocks are computed together while the shortest has at least this share of the longest's nodes; from this many nodes
 # on they are computed alone, where they lie, which costs less than copying them together.
 ALIKE = 0.8
 ALONE = 64
+# The block size of FlexAttention's masks.
+FLEX_BLOCK = 128
 # The logarithm of a denominator beside which any score is nothing.
 ENDLESS = 1e30
 
@@ -33,19 +36,35 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 @dataclass(frozen=True)
+class Scoring:
+    """The attention scores of a layer: the product of query and key times `scale`.
+
+    A `softcap` c makes a score s into c tanh(s / c). A token attends to at most `window` tokens, itself included.
+    """
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+
+
+@dataclass(frozen=True)
 class Blocks:
-    """Blocks of at most L nodes: `nodes` int64 [blocks, L], padded on the right with a block's own first node, so that
-    a gradient that is not finite stays in its tree. What is computed is the attention of the nodes `queries` int64,
-    which stand at `places` int64 in `nodes`, flattened."""
+    """Blocks of at most L nodes, computed together.
+
+    nodes    int64 [blocks, L], padded on the right with a block's own first node, so that a gradient that is not finite
+             stays in its tree
+    queries  int64, the nodes whose attention is computed
+    indices  int64, their positions in `nodes`, flattened
+    """
 
     nodes: Tensor
-    places: Tensor
+    indices: Tensor
     queries: Tensor
 
 
 @dataclass(frozen=True)
 class Span:
-    """The nodes `start` to `end` attend to all of `keys`, nodes as a slice or as int64; or `causal`ly to themselves."""
+    """The nodes `start` to `end`, which attend to all of `keys` (a slice or int64), or `causal`ly to themselves."""
 
     keys: slice | Tensor
     start: int
@@ -55,11 +74,13 @@ class Span:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the attention of a prefix tree is computed, the same in every layer. `roots` are the runs of nodes with one
-    root.
+    """The way in which the attention of a prefix tree is computed, the same in every layer.
 
-    `deepest` is the largest of `depths`, which are int64 [N] as `ends`. Blocks and spans are for CPUs only; `fused`,
-    where it is there, computes all of it.
+    blocks, alone, spans  the kernel calls on a CPU: batched blocks, blocks of their own, and prefixes of others
+    roots                 the runs of nodes with one root
+    depths, ends          int64 [N] of the tree
+    deepest               the largest depth
+    flex                  computes all of it by FlexAttention, if that is used
     """
 
     blocks: tuple[Blocks, ...]
@@ -69,11 +90,11 @@ class Layout:
     depths: Tensor
     ends: Tensor
     deepest: int
-    fused: Fused | None
+    flex: FlexMasks | None
 
     @staticmethod
     def of(tree: PrefixTree, device: torch.device, flex: bool = False) -> Layout:
-        """The layout of a tree for tensors on `device`; `flex` for FlexAttention."""
+        """Return the layout of a tree for tensors on `device`; `flex` for FlexAttention."""
         blocks, prefixes = cover(tree) if device.type == "cpu" and not flex else ([], [])
         depths, ends = tree.depths.to(device), tree.ends.to(device)
         large = [block for block in blocks if block.size >= ALONE and not block.prefix]
@@ -86,41 +107,41 @@ class Layout:
             depths=depths,
             ends=ends,
             deepest=int(tree.depths.max()),
-            fused=Fused(depths, ends) if flex else None,
+            flex=FlexMasks(depths, ends) if flex else None,
         )
 
     def only_for(self, nodes: Tensor) -> Layout:
-        """The same without most of what other nodes attend to; `nodes` int64, ascending, on the CPU.
+        """Return the layout without most of what other nodes attend to; `nodes` int64, ascending, on the CPU.
 
-        The results of the others are then anything, and must not be used.
+        The results of the other nodes are undefined and must not be used.
         """
-        alone = tuple(span for span in self.alone if _first(nodes, span) < span.end)
+        own_blocks = tuple(span for span in self.alone if _first(nodes, span) < span.end)
         spans = [dataclasses.replace(span, start=_first(nodes, span)) for span in self.spans]
-        return dataclasses.replace(self, alone=alone, spans=tuple(span for span in spans if span.start < span.end))
+        return dataclasses.replace(self, alone=own_blocks, spans=tuple(span for span in spans if span.start < span.end))
 
 
 def _first(nodes: Tensor, span: Span) -> int:
-    """The first of the ascending `nodes` from the start of a span on; the span's end where it has none."""
-    place = int(torch.searchsorted(nodes, span.start))
-    return min(int(nodes[place]), span.end) if place < len(nodes) else span.end
+    """Return the first of the ascending `nodes` from the start of a span on; the span's end if there is none."""
+    index = int(torch.searchsorted(nodes, span.start))
+    return min(int(nodes[index]), span.end) if index < len(nodes) else span.end
 
 
 def _batched(blocks: Sequence[Block]) -> tuple[Blocks, ...]:
+    """Return the blocks as tensors, those of similar size together."""
     batches: list[list[Block]] = []
     for block in sorted(blocks, key=lambda block: -block.size):
         if batches and block.size >= ALIKE * batches[-1][0].size:
             batches[-1].append(block)
         else:
             batches.append([block])
-    return tuple(_padded(batch) for batch in batches)
-
-
-def _padded(blocks: Sequence[Block]) -> Blocks:
-    """Blocks of which the first is the longest, as tensors."""
-    longest = blocks[0].size
-    nodes = torch.tensor([block.nodes + block.nodes[:1] * (longest - block.size) for block in blocks])
-    places = [torch.arange(len(block.prefix), block.size) + row * longest for row, block in enumerate(blocks)]
-    return Blocks(nodes, torch.cat(places), torch.cat([torch.arange(block.start, block.end) for block in blocks]))
+    tensors = []
+    for batch in batches:
+        longest = batch[0].size
+        nodes = torch.tensor([block.nodes + block.nodes[:1] * (longest - block.size) for block in batch])
+        indices = [torch.arange(len(block.prefix), block.size) + row * longest for row, block in enumerate(batch)]
+        queries = [torch.arange(block.start, block.end) for block in batch]
+        tensors.append(Blocks(nodes, torch.cat(indices), torch.cat(queries)))
+    return tuple(tensors)
 
 
 def _span(prefix: PrefixAttention) -> Span:
@@ -130,13 +151,13 @@ def _span(prefix: PrefixAttention) -> Span:
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring: Scoring) -> Tensor:
-    """The attended values [N, H, D] of `query` [N, H, D], `key` and `value` [N, G, D], where H is a multiple of G."""
+    """Return the attended values [N, H, D] of `query` [N, H, D], `key` and `value` [N, G, D]; H is a multiple of G."""
     # Under autocast, rotated queries and keys come in float32; the projections have the precision that is meant.
     query, key = query.to(value.dtype), key.to(value.dtype)
     if scoring.window is not None and scoring.window > layout.deepest:
         scoring = dataclasses.replace(scoring, window=None)
-    if layout.fused is not None:
-        return layout.fused.attention(query, key, value, scoring)
+    if layout.flex is not None:
+        return layout.flex.attention(query, key, value, scoring)
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
@@ -147,29 +168,25 @@ def attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring
 
 
 def dense(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring: Scoring) -> Tensor:
-    """The same with a mask [n, n] for each tree of n nodes, most of which is computed for nothing."""
+    """Return the same by a mask [n, n] for each tree of n nodes, most of which is wasted computation."""
     parts = []
     for start, end in layout.roots:
         nodes = torch.arange(start, end, device=query.device)
         mask = attention_mask(nodes[:, None], nodes, layout.depths, layout.ends, scoring.window)
-        tree = [_heads(part[start:end]) for part in (query, key, value)]
-        parts.append(_masked(tree, mask, scoring)[0].transpose(0, 1))
+        q, k, v = (_heads(part[start:end]) for part in (query, key, value))
+        scale, softcap = scoring.scale, scoring.softcap
+        if softcap is None:
+            attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        else:
+            scores = softcap * torch.tanh(q @ k.transpose(2, 3) * scale / softcap)
+            weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1, dtype=torch.float32)
+            attended = weights.to(v.dtype) @ v
+        parts.append(attended[0].transpose(0, 1))
     return torch.cat(parts)
 
 
-def _masked(parts: Sequence[Tensor], mask: Tensor, scoring: Scoring) -> Tensor:
-    """Attention [1, H, n, D] of query, key and value, where `mask` [n, n] says which keys a query has."""
-    query, key, value = parts
-    scale, softcap = scoring.scale, scoring.softcap
-    if softcap is None:
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
-    scores = softcap * torch.tanh(query @ key.transpose(2, 3) * scale / softcap)
-    weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1, dtype=torch.float32)
-    return weights.to(value.dtype) @ value
-
-
 class _Attention(torch.autograd.Function):
-    """Blocks first, so that every node has a result; then each span is merged into the results of its nodes."""
+    """Computes blocks first, so that every node has a result, and merges each span into the results of its nodes."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring: Scoring) -> Tensor:
@@ -181,8 +198,8 @@ class _Attention(torch.autograd.Function):
             parts = [_gathered(part, blocks) for part in (query, key, value)]
             mask = _block_mask(blocks, window, query.dtype)
             result, log_sum = _forward(*parts, 0.0, mask is None, attn_mask=mask, scale=scale)
-            merged[blocks.queries] = result.transpose(1, 2).flatten(0, 1)[blocks.places].float()
-            norm[blocks.queries] = log_sum.transpose(1, 2).flatten(0, 1)[blocks.places]
+            merged[blocks.queries] = result.transpose(1, 2).flatten(0, 1)[blocks.indices].float()
+            norm[blocks.queries] = log_sum.transpose(1, 2).flatten(0, 1)[blocks.indices]
         for span in (*layout.alone, *layout.spans):
             mask = _span_mask(span, layout, window, query.dtype)
             queries = slice(span.start, span.end)
@@ -191,7 +208,9 @@ class _Attention(torch.autograd.Function):
             if span.causal:
                 merged[queries], norm[queries] = result[0].transpose(0, 1), log_sum[0].transpose(0, 1)
             else:
-                merge(merged[queries], norm[queries], result[0].transpose(0, 1).float(), log_sum[0].transpose(0, 1))
+                merge_attention(
+                    merged[queries], norm[queries], result[0].transpose(0, 1).float(), log_sum[0].transpose(0, 1)
+                )
         merged = merged.to(query.dtype)
         ctx.save_for_backward(query, key, value, merged, norm)
         ctx.layout, ctx.scoring = layout, scoring
@@ -226,32 +245,32 @@ class _Attention(torch.autograd.Function):
 
 
 def _heads(part: Tensor) -> Tensor:
-    """[n, H, D] as the kernel takes it, [1, H, n, D]."""
+    """Return [n, H, D] as the kernel takes it, [1, H, n, D]."""
     return part.transpose(0, 1).unsqueeze(0)
 
 
 def _gathered(part: Tensor, blocks: Blocks) -> Tensor:
-    """[N, H, D] at the blocks' nodes, [blocks, H, L, D]."""
+    """Return [N, H, D] at the blocks' nodes, [blocks, H, L, D]."""
     gathered = part.index_select(0, blocks.nodes.flatten())
     return gathered.view(*blocks.nodes.shape, *part.shape[1:]).transpose(1, 2)
 
 
 def _scattered(part: Tensor, blocks: Blocks, fill: float = 0.0) -> Tensor:
-    """[N, H, ...] at the blocks' queries and `fill` elsewhere, [blocks, H, L, ...]."""
+    """Return [N, H, ...] at the blocks' queries and `fill` elsewhere, [blocks, H, L, ...]."""
     scattered = part.new_full((blocks.nodes.numel(), *part.shape[1:]), fill)
-    scattered[blocks.places] = part[blocks.queries]
+    scattered[blocks.indices] = part[blocks.queries]
     return scattered.view(*blocks.nodes.shape, *part.shape[1:]).transpose(1, 2)
 
 
-def merge(merged: Tensor, norm: Tensor, result: Tensor, log_sum: Tensor) -> None:
-    """Take another part's result [n, H, D] and log-denominators [n, H] into those so far, in place."""
+def merge_attention(merged: Tensor, norm: Tensor, result: Tensor, log_sum: Tensor) -> None:
+    """Add another part's result [n, H, D] and log-denominators [n, H] to those so far, in place."""
     both = torch.logaddexp(norm, log_sum)
     merged.mul_((norm - both).exp_().unsqueeze(-1)).addcmul_(result, (log_sum - both).exp_().unsqueeze(-1))
     norm.copy_(both)
 
 
 def _block_mask(blocks: Blocks, window: int | None, dtype: torch.dtype) -> Tensor | None:
-    """What a node sees of its own block, additive [1, 1, L, L]; None for all before it."""
+    """Return the mask of a block's nodes among themselves, additive [1, 1, L, L]; None for a plain causal one."""
     length = blocks.nodes.shape[1]
     if window is None or window >= length:
         return None
@@ -260,7 +279,7 @@ def _block_mask(blocks: Blocks, window: int | None, dtype: torch.dtype) -> Tenso
 
 
 def _span_mask(span: Span, layout: Layout, window: int | None, dtype: torch.dtype) -> Tensor | None:
-    """What the nodes see of the keys, additive [1, 1, nodes, keys]; None for all."""
+    """Return the mask of the nodes on the keys, additive [1, 1, nodes, keys]; None if they see all."""
     if window is None:
         return None
     distance = layout.depths[span.start : span.end, None] - layout.depths[span.keys]
@@ -270,3 +289,58 @@ def _span_mask(span: Span, layout: Layout, window: int | None, dtype: torch.dtyp
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     # Not minus infinity: a node that sees nothing of a span must still have a number to be merged.
     return torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)[None, None]
+
+
+# FlexAttention (arXiv 2412.05496), for GPUs: a fused kernel that skips the blocks of scores in which no node sees
+# another, all trees at once, without a mask of every pair in memory. It is compiled by the first update.
+
+
+class FlexMasks:
+    """The masks of one tree by window, made on first use; `ends` and `depths` are int64 [N]."""
+
+    def __init__(self, depths: Tensor, ends: Tensor) -> None:
+        # Whole blocks only: nodes that see nothing but themselves fill the last one.
+        self._rest = -len(ends) % FLEX_BLOCK
+        self._depths = pad(depths, (0, self._rest))
+        filled = torch.arange(len(ends), len(ends) + self._rest, device=ends.device) + 1
+        self._ends = torch.cat([ends, filled])
+        self._masks: dict[int | None, BlockMask] = {}
+
+    def attention(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
+        """Return the attended values [N, H, D] of `query` [N, H, D], `key` and `value` [N, G, D]."""
+        window, softcap = scoring.window, scoring.softcap
+        if window not in self._masks:
+            self._masks[window] = self._mask(window)
+        parts = [pad(part, (0, 0, 0, 0, 0, self._rest)).transpose(0, 1).unsqueeze(0) for part in (query, key, value)]
+        attended = _kernel(query.device.type)(
+            *parts,
+            score_mod=None if softcap is None else _capped(softcap),
+            block_mask=self._masks[window],
+            scale=scoring.scale,
+            enable_gqa=True,
+        )
+        return attended[0].transpose(0, 1)[: len(query)]
+
+    def _mask(self, window: int | None) -> BlockMask:
+        depths, ends = self._depths, self._ends
+
+        def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return attention_mask(query, key, depths, ends, window)
+
+        return create_block_mask(seen, None, None, len(ends), len(ends), device=ends.device, BLOCK_SIZE=FLEX_BLOCK)
+
+
+def _capped(softcap: float) -> Callable[..., Tensor]:
+    def cap(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return softcap * torch.tanh(score / softcap)
+
+    return cap
+
+
+@cache
+def _kernel(device: str) -> Callable[..., Tensor]:
+    # On a CPU there is no backward pass, and the plain form is for comparing results only.
+    if device == "cpu":
+        return flex_attention  # type: ignore[return-value]
+    # A second length makes one kernel for all lengths; asked for at once (`dynamic=True`), soft caps do not compile.
+    return torch.compile(flex_attention)

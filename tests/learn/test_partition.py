@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadre.learn.deal import deal
+from cadre.learn.batching import partition_by_cost
 from cadre.learn.prefix_tree import computed_length, path
 from tests.learn.sequences import sequence, sequences
 
@@ -36,7 +36,7 @@ def cheapest(data, ranks, shares):
 @settings(max_examples=60, deadline=None)
 @given(sequences(("p", "q"), longest=6), st.integers(1, 4), st.sampled_from(["auto", "prefix_tree", "padded"]))
 def test_every_sequence_is_dealt_once_and_no_other_cut_is_cheaper(data, ranks, packing):
-    shares = deal(data, ranks, packing, WIDTH)
+    shares = partition_by_cost(data, ranks, packing, WIDTH)
     assert len(shares) == ranks
     assert sorted(index for share in shares for index in share) == list(range(len(data)))
     dearest = max(cost([data[index] for index in share], packing != "padded") for share in shares)
@@ -45,16 +45,16 @@ def test_every_sequence_is_dealt_once_and_no_other_cut_is_cheaper(data, ranks, p
 
 def test_cost_counts_and_not_number():
     long, short = (sequence(range(100 * k, 100 * k + length), (True,) * length) for k, length in ((0, 90), (1, 9)))
-    shares = deal([long, *[short] * 8], 2, "padded", WIDTH)
+    shares = partition_by_cost([long, *[short] * 8], 2, "padded", WIDTH)
     assert sorted(shares) == [[0], list(range(1, 9))]
 
 
 def test_siblings_stay_together():
     data = [sequence((task, *range(40), k), (False,) * 41 + (True,)) for k in range(4) for task in (7, 8)]
-    shares = deal(data, 2, "prefix_tree", WIDTH)
+    shares = partition_by_cost(data, 2, "prefix_tree", WIDTH)
     assert [{data[index].token_ids[0] for index in share} for share in shares] == [{7}, {8}]
 
 
 def test_ranks_without_data():
-    assert deal([sequence((1, 2), (False, True))], 3, "auto", WIDTH) == [[0], [], []]
-    assert deal([], 2, "auto", WIDTH) == [[], []]
+    assert partition_by_cost([sequence((1, 2), (False, True))], 3, "auto", WIDTH) == [[0], [], []]
+    assert partition_by_cost([], 2, "auto", WIDTH) == [[], []]

@@ -1,6 +1,6 @@
-"""An environment as `grow` plays it: what it hands over is checked, it ends in time, and all that it raises are errors.
+"""A wrapper around the user's environment: its return values are validated and its calls have deadlines.
 
-What this leaves out: what becomes of a failure, which `cadre.rollout.episodes` says.
+What happens after a failure is in `cadre.rollout.episodes`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from cadre.env import Env
-from cadre.envs.check_values import described, observation_faults, reward_faults, task_faults, whole_text
+from cadre.envs.validation import described, is_valid_unicode, observation_faults, reward_faults, task_faults
 from cadre.errors import ContractError
 from cadre.rollout.deadlines import Deadline
 from cadre.settings.run import EpisodesConfig
@@ -24,11 +24,11 @@ from cadre.types import Drawing, Observation, Reward, Sample, Task
 T = TypeVar("T")
 
 
-class Watched(Env):
-    """Stands for an environment, state for state; a fork of it stands for a fork.
+class TimedEnv(Env):
+    """One state of an environment; its forks wrap forks of the environment.
 
     `roles` are those that may act, `spent` the seconds that the calls on the way to this state took. Every method
-    raises ContractError for what breaks the contract, and DeadlineError.
+    raises ContractError if the environment breaks the contract, and DeadlineError.
     """
 
     def __init__(self, env: Env, roles: tuple[str, ...], limits: EpisodesConfig, spent: float = 0.0) -> None:
@@ -38,8 +38,8 @@ class Watched(Env):
 
     @classmethod
     def made(cls, make: Callable[[Task], Env], task: Task, roles: tuple[str, ...], limits: EpisodesConfig) -> Self:
-        """A fresh episode of the task."""
-        refuse(task_faults("tasks: the task", task))
+        """Return a new episode of the task."""
+        raise_first(task_faults("tasks: the task", task))
         deadline = _deadline(f"a new episode of {task.id}", limits, 0.0)
         with _only_errors(deadline.what):
             env = deadline.blocking(make, task)
@@ -47,14 +47,14 @@ class Watched(Env):
 
     def observe(self) -> dict[str, Observation]:
         observations = self._called("observe", self._env.observe)
-        refuse(observation_faults(self._name, observations, self._roles))
+        raise_first(observation_faults(self._name, observations, self._roles))
         return observations
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        return self._paid(await self._awaited("step", lambda: self._env.step(actions)), actions)
+        return self._checked(await self._awaited("step", lambda: self._env.step(actions)), actions)
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
-        return self._paid(await self._awaited("step", lambda: self._env.step_samples(samples)), samples)
+        return self._checked(await self._awaited("step", lambda: self._env.step_samples(samples)), samples)
 
     async def until_ready(self) -> None:
         await self._awaited("until_ready", self._env.until_ready)
@@ -75,12 +75,12 @@ class Watched(Env):
         return bool(success)
 
     def privileged(self) -> str:
-        shown = self._called("privileged", self._env.privileged)
-        if not isinstance(shown, str) or not whole_text(shown):
+        text = self._called("privileged", self._env.privileged)
+        if not isinstance(text, str) or not is_valid_unicode(text):
             raise ContractError(
-                f"{self._name}.privileged: got {described(shown)}; expected a text of valid Unicode. Use str()."
+                f"{self._name}.privileged: got {described(text)}; expected a text of valid Unicode. Use str()."
             )
-        return shown
+        return text
 
     def render(self) -> Drawing:
         drawing = self._called("render", self._env.render)
@@ -91,7 +91,7 @@ class Watched(Env):
         return drawing
 
     def _called(self, method: str, function: Callable[[], T]) -> T:
-        """What a method that is not async returns."""
+        """Return what a plain method returns."""
         deadline = self._deadline(method)
         try:
             with _only_errors(deadline.what):
@@ -100,7 +100,7 @@ class Watched(Env):
             self._spent += deadline.spent
 
     async def _awaited(self, method: str, function: Callable[[], Any]) -> Any:
-        """What an async method returns."""
+        """Return what an async method returns."""
         deadline = self._deadline(method)
         try:
             with _only_errors(deadline.what):
@@ -111,9 +111,9 @@ class Watched(Env):
         finally:
             self._spent += deadline.spent
 
-    def _paid(self, reward: Any, acting: Mapping[str, Any]) -> Reward:
-        paid = dict.fromkeys(self._roles) if self._env.pays_absent else acting
-        refuse(reward_faults(self._name, reward, paid, self._roles))
+    def _checked(self, reward: Any, acting: Mapping[str, Any]) -> Reward:
+        rewarded = dict.fromkeys(self._roles) if self._env.pays_absent else acting
+        raise_first(reward_faults(self._name, reward, rewarded, self._roles))
         return in_floats(reward)
 
     def _deadline(self, method: str) -> Deadline:
@@ -121,7 +121,7 @@ class Watched(Env):
 
 
 def _deadline(what: str, limits: EpisodesConfig, spent: float) -> Deadline:
-    """The sooner of the deadlines of the call and of the episode; 0 is none."""
+    """Return the sooner of the deadlines of the call and of the episode; 0 is none."""
     step, episode = (seconds or math.inf for seconds in (limits.step_seconds, limits.seconds))
     if step <= episode - spent:
         return Deadline(what, step, "episodes.step_seconds")
@@ -130,7 +130,7 @@ def _deadline(what: str, limits: EpisodesConfig, spent: float) -> Deadline:
 
 @contextmanager
 def _only_errors(what: str) -> Iterator[None]:
-    """What would end the process (`exit()`, say) becomes an error; Ctrl-C and cancellation stay what they are."""
+    """Turn what would end the process (`exit()`, say) into an error; Ctrl-C and cancellation stay what they are."""
     try:
         yield
     except (Exception, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
@@ -142,18 +142,16 @@ def _only_errors(what: str) -> Iterator[None]:
         ) from error
 
 
-def refuse(faults: Iterable[str]) -> None:
-    """Raises ContractError for the first fault."""
+def raise_first(faults: Iterable[str]) -> None:
+    """Raise ContractError for the first fault."""
     for fault in faults:
         raise ContractError(fault)
 
 
 def in_floats(reward: Reward) -> Reward:
-    """The reward in plain floats: scalars of numpy or torch, and True for 1, are taken as what they are."""
+    """Return the reward in plain floats: scalars of numpy or torch, and True for 1, are accepted as numbers."""
     if type(reward.team) is float and not reward.local and not reward.parts:
         return reward
-    return replace(reward, team=float(reward.team), local=_floats(reward.local), parts=_floats(reward.parts))
-
-
-def _floats(numbers: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(number) for name, number in numbers.items()}
+    local = {role: float(number) for role, number in reward.local.items()}
+    parts = {name: float(number) for name, number in reward.parts.items()}
+    return replace(reward, team=float(reward.team), local=local, parts=parts)

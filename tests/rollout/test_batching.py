@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadre.errors import ContractError, EngineError
-from cadre.rollout import rounds, tree_shape
+from cadre.rollout import batching, shapes
+from cadre.rollout.batching import gather
 from cadre.rollout.episodes import Failure, grow_many
-from cadre.rollout.failed_branches import ends
+from cadre.rollout.failures import final_branches
 from cadre.rollout.grow import Rollout
-from cadre.rollout.rounds import together
 from cadre.types import Message, Observation, Request, Reward, Sample, Task, Tree
 from tests.games import Digit, Pair
 from tests.helpers.rounds import Batching, Slow, finished, nap, team_of
@@ -26,8 +26,8 @@ def test_results_come_in_order_and_nothing_gives_nothing() -> None:
         await asyncio.sleep(0.01 - value / 1000)
         return value
 
-    assert finished(together(*(late(value) for value in range(4)))) == [0, 1, 2, 3]
-    assert finished(together()) == []
+    assert finished(gather(*(late(value) for value in range(4)))) == [0, 1, 2, 3]
+    assert finished(gather()) == []
 
 
 def test_a_round_waits_for_whoever_may_still_ask_and_is_ordered_by_place() -> None:
@@ -38,7 +38,7 @@ def test_a_round_waits_for_whoever_may_still_ask_and_is_ordered_by_place() -> No
             await nap()
             await sampler.ask(f"{number}.{turn}")
 
-    finished(together(*(episode(number) for number in range(4))))
+    finished(gather(*(episode(number) for number in range(4))))
     assert sampler.batches == [[f"{number}.{turn}" for number in range(4)] for turn in range(3)]
 
 
@@ -52,11 +52,11 @@ def test_children_ask_in_their_parent_s_place_and_the_ended_are_not_waited_for()
 
     async def parent() -> None:
         await sampler.ask("p")
-        await together(leaf("a", 1), leaf("b", 2))
+        await gather(leaf("a", 1), leaf("b", 2))
         await nap()
         await sampler.ask("q")
 
-    finished(together(leaf("x", 1), parent(), leaf("y", 4)))
+    finished(gather(leaf("x", 1), parent(), leaf("y", 4)))
     assert sampler.batches == [["x0", "p", "y0"], ["a0", "b0", "y1"], ["b1", "y2"], ["q", "y3"]]
 
 
@@ -76,7 +76,7 @@ def test_no_round_begins_while_another_sampler_s_batch_is_under_way() -> None:
             await super().run(batch)
 
     samplers[:] = [Watched(), Watched()]
-    finished(together(*(episode(number) for number in range(3))))
+    finished(gather(*(episode(number) for number in range(3))))
     assert samplers[0].batches == [["0.0", "2.0"], ["1.1"], ["0.2", "2.2"], ["1.3"]]
     assert samplers[1].batches == [["1.0"], ["0.1", "2.1"], ["1.2"], ["0.3", "2.3"]]
 
@@ -89,7 +89,7 @@ def test_a_sampler_that_takes_no_turns_keeps_its_place_busy() -> None:
         assert not sampler.batches
         await sampler.ask("after")
 
-    finished(together(sampler.ask("local"), remote()))
+    finished(gather(sampler.ask("local"), remote()))
     assert sampler.batches == [["local", "after"]]
 
 
@@ -120,11 +120,11 @@ def test_the_first_to_fail_ends_the_others_before_its_error_is_raised() -> None:
 
     async def branch() -> None:
         with pytest.raises(ValueError, match="broken"):
-            await together(waits(), fails(), waits())
+            await gather(waits(), fails(), waits())
         assert gone == [[], []]
         await sampler.ask("after")
 
-    finished(together(sampler.ask("first"), branch()))
+    finished(gather(sampler.ask("first"), branch()))
     assert sampler.batches == [["first", "after"]]
 
 
@@ -152,11 +152,11 @@ def test_cancelled_while_it_waits_and_while_its_batch_is_under_way() -> None:
 
     async def run() -> None:
         turns = iter((False, True))
-        await cancelled(together(sampler.ask("a"), busy()), lambda: next(turns))
+        await cancelled(gather(sampler.ask("a"), busy()), lambda: next(turns))
         assert not sampler.batches
-        await cancelled(together(stuck.ask("a"), stuck.ask("b")), lambda: bool(stuck.batches))
+        await cancelled(gather(stuck.ask("a"), stuck.ask("b")), lambda: bool(stuck.batches))
         release.set()
-        await together(sampler.ask("c"))
+        await gather(sampler.ask("c"))
 
     finished(run())
     assert (sampler.batches, stuck.batches) == ([["c"]], [["a", "b"]])
@@ -187,12 +187,12 @@ def test_equal_work_makes_equal_batches(plan: Any, failing: set[int]) -> None:
             for repeat in "ab":
                 works = [play(below, f"{name}{repeat}{index}") for index, below in enumerate(part)]
                 try:
-                    await together(*works)
+                    await gather(*works)
                 except ValueError:
                     await sampler.ask(f"{name}:caught")
 
         async def all_of_it() -> None:
-            await together(play([plan], "x"), play([plan, 2], "y"))
+            await gather(play([plan], "x"), play([plan, 2], "y"))
 
         finished(all_of_it())
         return sampler.batches
@@ -200,7 +200,7 @@ def test_equal_work_makes_equal_batches(plan: Any, failing: set[int]) -> None:
     assert batches() == batches()
 
 
-def played(env: type[Any], sampler: Batching, shape: tree_shape.Shape) -> tuple[list[Tree], list[Failure]]:
+def played(env: type[Any], sampler: Batching, shape: shapes.Shape) -> tuple[list[Tree], list[Failure]]:
     tasks = list(env.tasks("train"))[:4]
     return finished(grow_many(tasks, Rollout(env, team_of(env, sampler), shape, 1.0), 0))
 
@@ -212,7 +212,7 @@ def test_an_environment_that_raises_holds_nobody_up(breaks: str) -> None:
 
     Broken.breaks, Broken.broken = breaks, (1, 2)
     sampler = Batching()
-    trees, failures = played(Broken, sampler, tree_shape.greedy(2))
+    trees, failures = played(Broken, sampler, shapes.greedy(2))
     assert [tree.task.data["digit"] for tree in trees] == [0, 3]
     assert [failure.task.data["digit"] for failure in failures] == [1, 2]
     assert sampler.batches == [["0", "1", "2", "3"]]
@@ -225,7 +225,7 @@ def test_when_all_raise_the_error_is_told(breaks: str) -> None:
 
     Broken.breaks, Broken.broken = breaks, (0, 1, 2, 3)
     with pytest.raises(ContractError, match="Every episode failed"):
-        played(Broken, Batching(), tree_shape.greedy(2))
+        played(Broken, Batching(), shapes.greedy(2))
 
 
 def test_a_step_that_is_not_async_fails_its_episode() -> None:
@@ -234,7 +234,7 @@ def test_a_step_that_is_not_async_fails_its_episode() -> None:
             return Reward()
 
     with pytest.raises(ContractError, match="await"):
-        played(Plain, Batching(), tree_shape.greedy(2))
+        played(Plain, Batching(), shapes.greedy(2))
 
 
 def test_one_branch_that_raises_ends_there_and_equal_work_makes_equal_batches() -> None:
@@ -254,10 +254,10 @@ def test_one_branch_that_raises_ends_there_and_equal_work_makes_equal_batches() 
     made = []
     for _ in range(2):
         sampler = Batching()
-        trees, failures = played(Cracked, sampler, tree_shape.full(2))
+        trees, failures = played(Cracked, sampler, shapes.full(2))
         assert [tree.task.data["index"] for tree in trees] == [0, 1, 2, 3]
         assert failures == []
-        reasons = {branch.failure.reason for branch in ends(trees[1].root) if branch.failure}
+        reasons = {branch.failure.reason for branch in final_branches(trees[1].root) if branch.failure}
         assert reasons == {"raised"}
         made.append(sampler.batches)
     assert made[0] == made[1]
@@ -271,7 +271,7 @@ def test_a_sampler_s_error_ends_the_call() -> None:
             return await super().sample(request)
 
     with pytest.raises(EngineError, match="no twos"):
-        played(Slow, Refusing(), tree_shape.greedy(2))
+        played(Slow, Refusing(), shapes.greedy(2))
 
 
 def test_ctrl_c_while_episodes_wait_and_a_new_call_after_it() -> None:
@@ -285,7 +285,7 @@ def test_ctrl_c_while_episodes_wait_and_a_new_call_after_it() -> None:
 
     async def run() -> list[Tree]:
         tasks = list(Hanging.tasks("train"))[:4]
-        rollout = Rollout(Hanging, team_of(Hanging, sampler), tree_shape.greedy(2), 1.0)
+        rollout = Rollout(Hanging, team_of(Hanging, sampler), shapes.greedy(2), 1.0)
         call = asyncio.ensure_future(grow_many(tasks, rollout, 0))
         while not sampler.batches or sampler.under_way:
             await asyncio.sleep(0.001)
@@ -300,21 +300,21 @@ def test_ctrl_c_while_episodes_wait_and_a_new_call_after_it() -> None:
 
 
 def test_tasks_keep_their_order() -> None:
-    trees, _ = played(Slow, Batching(), tree_shape.greedy(2))
+    trees, _ = played(Slow, Batching(), shapes.greedy(2))
     assert [tree.task for tree in trees] == [Task(f"train-{i}", {"digit": i, "split": "train"}) for i in range(4)]
 
 
 def test_calls_one_after_the_other_may_belong_to_one_scope() -> None:
     async def here() -> object:
-        return rounds.scope()
+        return batching.current_barrier()
 
     async def run() -> None:
-        one, other = rounds.Continued(), rounds.Continued()
-        first, second = await one.together(here(), here())
-        (third,) = await one.together(here())
-        (fourth,) = await other.together(here())
+        one, other = batching.SharedBarrier(), batching.SharedBarrier()
+        first, second = await one.gather(here(), here())
+        (third,) = await one.gather(here())
+        (fourth,) = await other.gather(here())
         assert first is second is third
         assert fourth is not first
-        assert (await together(here()))[0] not in (first, fourth)
+        assert (await gather(here()))[0] not in (first, fourth)
 
     asyncio.run(run())

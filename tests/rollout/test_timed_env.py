@@ -16,7 +16,7 @@ import torch
 
 from cadre.errors import ContractError
 from cadre.rollout.grow import NO_LIMITS
-from cadre.rollout.watched import Watched
+from cadre.rollout.timed_env import TimedEnv
 from cadre.types import Message, Observation, Reward, Task
 from tests.games import Digit
 
@@ -26,7 +26,7 @@ def stepped(reward: Any) -> Reward:
         async def step(self, actions: dict[str, str]) -> Reward:
             return reward
 
-    env = Watched.made(Paying, Task("t", {"digit": 1}), ("speaker",), NO_LIMITS)
+    env = TimedEnv.made(Paying, Task("t", {"digit": 1}), ("speaker",), NO_LIMITS)
     return asyncio.run(env.step({"speaker": "1"}))
 
 
@@ -80,7 +80,7 @@ def test_an_observation_is_a_conversation(observations: Any) -> None:
             return observations
 
     with pytest.raises(ContractError, match="expected"):
-        Watched.made(Showing, Task("t", {"digit": 1}), ("speaker",), NO_LIMITS).observe()
+        TimedEnv.made(Showing, Task("t", {"digit": 1}), ("speaker",), NO_LIMITS).observe()
 
 
 @pytest.mark.parametrize(("success", "taken"), [(True, True), (np.bool_(False), False), (torch.tensor(True), True)])
@@ -90,7 +90,7 @@ def test_success_is_a_bool(success: Any, taken: bool) -> None:
         def success(self) -> Any:
             return success
 
-    assert Watched.made(Judged, Task("t", {"digit": 1}), ("speaker",), NO_LIMITS).success is taken
+    assert TimedEnv.made(Judged, Task("t", {"digit": 1}), ("speaker",), NO_LIMITS).success is taken
 
 
 @pytest.mark.parametrize("success", [None, "yes", 1.0, np.ones(2)])
@@ -101,9 +101,9 @@ def test_other_successes_are_refused(success: Any) -> None:
             return success
 
     with pytest.raises(ContractError, match="expected True or False"):
-        _ = Watched.made(Judged, Task("t", {"digit": 1}), ("speaker",), NO_LIMITS).success
+        _ = TimedEnv.made(Judged, Task("t", {"digit": 1}), ("speaker",), NO_LIMITS).success
 
 
 def test_a_task_that_no_file_can_hold_is_refused() -> None:
     with pytest.raises(ContractError, match="plain values"):
-        Watched.made(Digit, Task("t", {"digit": np.int64(1)}), ("speaker",), NO_LIMITS)
+        TimedEnv.made(Digit, Task("t", {"digit": np.int64(1)}), ("speaker",), NO_LIMITS)

@@ -7,15 +7,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from cadre.advantages.credit import Credit
-from cadre.advantages.returns import RETURNS
+from cadre.advantages.returns import RETURNS, Credit
 from cadre.env import Env, Split
 from cadre.errors import ContractError, EngineError, PromptError, SandboxUnavailable
-from cadre.rollout import tree_shape, walk
-from cadre.rollout.branching import branch
+from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import Failure, grow_many
-from cadre.rollout.failed_branches import ends, pay_failures, without_unrewarded
+from cadre.rollout.failures import final_branches, set_failure_rewards, without_unrewarded
 from cadre.rollout.grow import Rollout
+from cadre.rollout.shapes import branch
 from cadre.settings import EpisodesConfig
 from cadre.team import Team
 from cadre.types import Branch, BranchFailure, Message, Node, Observation, Request, Reward, Sample, Sampling, Task, Tree
@@ -78,7 +77,7 @@ class Numbers:
 
 
 def grown(
-    shape: tree_shape.Shape,
+    shape: shapes.Shape,
     sampler: Numbers | None = None,
     fails_at: dict[tuple[int, ...], Exception] | None = None,
     **limits: Any,
@@ -97,17 +96,17 @@ def grown(
 
 
 SHAPES = [
-    pytest.param(tree_shape.independent(4), id="independent"),
-    pytest.param(tree_shape.greedy(4), id="greedy"),
-    pytest.param(tree_shape.greedy(4, lookahead=2), id="lookahead"),
-    pytest.param(tree_shape.full(4), id="full"),
+    pytest.param(shapes.independent(4), id="independent"),
+    pytest.param(shapes.greedy(4), id="greedy"),
+    pytest.param(shapes.greedy(4, lookahead=2), id="lookahead"),
+    pytest.param(shapes.full(4), id="full"),
     pytest.param(branch(4, siblings=2), id="branch"),
 ]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("how", ["prompt", "step"])
-def test_one_failing_sibling_is_a_branch_with_a_reward_in_every_shape(shape: tree_shape.Shape, how: str) -> None:
+def test_one_failing_sibling_is_a_branch_with_a_reward_in_every_shape(shape: shapes.Shape, how: str) -> None:
     """The first decision's best sibling says 4; after it the prompt is too long, or its step raises."""
     if how == "prompt":
         trees, dropped, reported = grown(shape, Numbers(["4"]))
@@ -128,17 +127,17 @@ def test_one_failing_sibling_is_a_branch_with_a_reward_in_every_shape(shape: tre
 
 
 def test_greedy_goes_on_with_the_next_best_where_the_best_has_failed() -> None:
-    trees, _, _ = grown(tree_shape.greedy(4), Numbers(["4", "3"]))
+    trees, _, _ = grown(shapes.greedy(4), Numbers(["4", "3"]))
     assert [branch.selected for branch in trees[0].root.branches] == [False, True, False, False]
     assert [branch.failure is not None for branch in trees[0].root.branches] == [False, False, True, True]
-    trees, _, _ = grown(tree_shape.greedy(4), fails_at={(4,): ValueError()})
+    trees, _, _ = grown(shapes.greedy(4), fails_at={(4,): ValueError()})
     assert [branch.selected for branch in trees[0].root.branches] == [False, False, True, False]
 
 
 def test_a_tree_whose_later_decision_fails_altogether_keeps_what_came_before() -> None:
     """Greedy: all four siblings of the second decision fail, and the first still compares its own."""
     fails: dict[tuple[int, ...], Exception] = {(2, 1): ValueError(), (2, 2): ValueError()}
-    trees, dropped, _ = grown(tree_shape.greedy(2), fails_at=fails, failed_share=1.0)
+    trees, dropped, _ = grown(shapes.greedy(2), fails_at=fails, failed_share=1.0)
     assert dropped == []
     root = trees[0].root
     assert [branch.failure for branch in root.branches] == [None, None]
@@ -148,12 +147,12 @@ def test_a_tree_whose_later_decision_fails_altogether_keeps_what_came_before() -
 def test_a_tree_all_of_whose_branches_fail_is_a_failed_episode() -> None:
     sampler = Numbers(["1", "2"])
     with pytest.raises(ContractError, match=r"Every episode failed \(4 prompt\).* the prompt has 9 tokens"):
-        grown(tree_shape.independent(2), sampler, failed_share=1.0)
+        grown(shapes.independent(2), sampler, failed_share=1.0)
     assert sampler.prompts.count("") == 4  # a prompt that is too long is not tried again
 
 
 def test_a_step_is_tried_again_before_its_branch_fails() -> None:
-    _, _, reported = grown(tree_shape.independent(2), fails_at={(1,): ValueError("x")}, retries=1)
+    _, _, reported = grown(shapes.independent(2), fails_at={(1,): ValueError("x")}, retries=1)
     assert [(failure.dropped, failure.branches, failure.lost) for failure in reported] == [
         *[(False, 0, 0.0)] * 4,
         *[(False, 1, 0.5)] * 4,
@@ -162,30 +161,30 @@ def test_a_step_is_tried_again_before_its_branch_fails() -> None:
 
 def test_what_is_no_branch_s_still_ends_the_call() -> None:
     with pytest.raises(EngineError, match="endpoint is down"):
-        grown(tree_shape.independent(2), Numbers(["1"], error=EngineError("the endpoint is down")))
+        grown(shapes.independent(2), Numbers(["1"], error=EngineError("the endpoint is down")))
 
 
 @pytest.mark.parametrize("error", [SandboxUnavailable("no sandbox"), ConnectionError("refused"), MemoryError()])
 def test_what_the_machine_fails_at_is_left_out_and_pays_nobody(error: Exception) -> None:
-    trees, dropped, reported = grown(tree_shape.independent(3), fails_at={(2, 1): error})
+    trees, dropped, reported = grown(shapes.independent(3), fails_at={(2, 1): error})
     assert dropped == []
     root = trees[0].root
     assert [sample.text for sample in root.samples["a"]] == ["1", "3"]
     assert [branch.choice for branch in root.branches] == [{"a": 0}, {"a": 1}]
-    assert all(branch.failure is None for branch in ends(root))
+    assert all(branch.failure is None for branch in final_branches(root))
     assert [failure.lost for failure in reported if failure.branches] == [pytest.approx(1 / 3)] * 4
 
 
 def test_a_sibling_that_has_no_answer_fails_alone() -> None:
-    trees, _, _ = grown(tree_shape.independent(3), Numbers(silent=[1]))
+    trees, _, _ = grown(shapes.independent(3), Numbers(silent=[1]))
     assert [branch.failure is None for branch in trees[0].root.branches] == [True, False, True]
 
 
 def test_branches_count_by_their_fraction_in_the_share_that_may_fail() -> None:
     failing: dict[tuple[int, ...], Exception] = {(1,): ValueError("x"), (2,): ValueError("x")}
-    grown(tree_shape.independent(4), fails_at=failing, failed_share=0.5)
+    grown(shapes.independent(4), fails_at=failing, failed_share=0.5)
     with pytest.raises(ContractError, match=r"2 of 4 episodes failed \(2 raised\); expected at most 40%"):
-        grown(tree_shape.independent(4), fails_at=failing, failed_share=0.4)
+        grown(shapes.independent(4), fails_at=failing, failed_share=0.4)
 
 
 def sample(text: str = "x") -> Sample:
@@ -205,7 +204,7 @@ CREDIT = Credit("episode", "node", "mean", "none")
 
 
 def returns(tree: Node, name: str = "episode") -> list[float]:
-    decisions = walk.decisions([Tree(Task("t", {}), tree)])
+    decisions = walk.tree_samples([Tree(Task("t", {}), tree)])
     return [RETURNS[name](decision, CREDIT) for decision in decisions if not decision.above]
 
 
@@ -214,33 +213,33 @@ def test_a_failed_episode_is_worth_the_lowest_of_its_siblings() -> None:
     tree = node(
         after(0, 1, node(after(0, 2))), after(1, 0, node(after(0, 5))), after(2, 4, node(after(0, 0, failure=OVERLONG)))
     )
-    paid = pay_failures(tree, "lowest", 1.0)
+    paid = set_failure_rewards(tree, "lowest", 1.0)
     assert returns(paid) == [3.0, 5.0, 3.0]
     assert returns(paid, "reward_to_go") == [3.0, 5.0, 3.0]
 
 
 def test_one_that_had_earned_less_than_all_others_is_paid_nothing_for_failing() -> None:
     tree = node(after(0, 3), after(1, 5), after(2, 1, failure=OVERLONG))
-    assert returns(pay_failures(tree, "lowest", 1.0)) == [3.0, 5.0, 1.0]
+    assert returns(set_failure_rewards(tree, "lowest", 1.0)) == [3.0, 5.0, 1.0]
 
 
 def test_steps_are_compared_too_where_the_sibling_itself_goes_on() -> None:
     """A step of 0.5 that fails is no better than one of 0.1 that leads to 0.9."""
     tree = node(after(0, 0.1, node(after(0, 0.9))), after(1, 0.5, failure=OVERLONG))
-    paid = pay_failures(tree, "lowest", 1.0)
+    paid = set_failure_rewards(tree, "lowest", 1.0)
     assert returns(paid, "step") == pytest.approx([0.1, 0.1])
 
 
 def test_local_rewards_fall_by_role() -> None:
     tree = node(after(0, 1.0, a=0.2, b=-1.0), after(1, 2.0, a=0.5, failure=OVERLONG))
-    (_, failed) = pay_failures(tree, "lowest", 1.0).branches
+    (_, failed) = set_failure_rewards(tree, "lowest", 1.0).branches
     assert (failed.reward.team, failed.reward.local) == (1.0, {"a": pytest.approx(0.2), "b": -1.0})
 
 
 def test_a_number_is_paid_once_beside_what_was_earned() -> None:
     tree = node(after(0, 1, node(after(0, 2))), after(1, 4, node(after(0, 0, failure=OVERLONG))))
-    assert returns(pay_failures(tree, -1.5, 1.0)) == [3.0, 2.5]
-    (_, failed) = pay_failures(tree, -1.5, 0.0).branches
+    assert returns(set_failure_rewards(tree, -1.5, 1.0)) == [3.0, 2.5]
+    (_, failed) = set_failure_rewards(tree, -1.5, 0.0).branches
     assert failed.child.branches[0].reward == Reward(0, {"a": -1.5})
 
 
@@ -258,4 +257,4 @@ def test_a_failed_branch_beside_unpaid_ones_is_not_taken_for_a_step_that_pays() 
     """Under look-ahead a decision that pays nobody is worth what follows; a failure beside it changes nothing there."""
     low, high = node(after(0, -1)), node(after(0, 2))
     tree = node(after(0, 0, low), after(1, 0, high), after(2, 0, failure=OVERLONG))
-    assert returns(pay_failures(tree, "lowest", 1.0), "first_paid") == [-1.0, 2.0, -1.0]
+    assert returns(set_failure_rewards(tree, "lowest", 1.0), "first_paid") == [-1.0, 2.0, -1.0]

@@ -1,0 +1,462 @@
+"""Advantages by comparison: samples in groups, a baseline for each group, a scale.
+
+    advantage = (return - baseline) / scale
+
+`GROUPINGS`, `BASELINES` and `SCALES` are the tables of names; a function of the user's may stand in place of each.
+Groups follow from the position of samples in the tree, never from ids or index arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean
+
+from cadre.advantages.returns import (
+    RETURNS,
+    Credit,
+    ScoredSample,
+    episode_rewards,
+    episodes_through,
+    part_of_episodes,
+    size_of_returns,
+)
+from cadre.errors import ConfigError
+from cadre.rollout.walk import TreeSample
+from cadre.rounding import EXACT, is_constant, is_rounding
+from cadre.settings.user_code import load_function
+from cadre.types import Message
+
+Key = tuple[str | int, ...]
+# Exponential means of returns by role, or by role and turn; kept in the checkpoint.
+BaselineState = dict[str, float]
+
+
+# What a group is.
+
+
+@dataclass(frozen=True)
+class EpisodeReturn:
+    """One episode through a sample: its path, its return, and its weight in the statistics of the group."""
+
+    episode: tuple[int, ...]
+    value: float
+    weight: float
+
+
+@dataclass(frozen=True)
+class GroupReturns:
+    """The returns of a group of N samples, all [N].
+
+    values    the samples' returns
+    weights   their weights in the group's statistics
+    running   the exponential means that they belong to, from before the batch
+    episodes  if whole episodes are compared, those through each sample, which may be several; mean and deviation are
+              then those of the episodes: the leaves of a tree
+    size      the largest sum of absolute rewards that a value was made of; 0 stands for the values themselves
+    """
+
+    values: tuple[float, ...]
+    weights: tuple[float, ...]
+    running: tuple[float, ...]
+    episodes: tuple[tuple[EpisodeReturn, ...], ...] = ()
+    size: float = 0.0
+
+    @cached_property
+    def weighted(self) -> list[tuple[float, float]]:
+        """Return (value, weight) of all that the statistics are made of: samples, or the episodes through them."""
+        if self.episodes:
+            return [(episode.value, episode.weight) for through in self.episodes for episode in through]
+        return list(zip(self.values, self.weights, strict=True))
+
+    @cached_property
+    def zero_variance(self) -> bool:
+        """Return True if the returns differ by rounding alone."""
+        return is_constant(self.values, self.size)
+
+    @property
+    def mean(self) -> float:
+        return sum(weight * value for value, weight in self.weighted) / sum(weight for _, weight in self.weighted)
+
+    @property
+    def std(self) -> float:
+        """Return the standard deviation of the population; 0.0 if the returns differ by rounding alone."""
+        if self.zero_variance:
+            return 0.0
+        mean = self.mean
+        largest = max(abs(value - mean) for value, _ in self.weighted)  # squares of 1e-200 would be 0
+        squares = sum(weight * ((value - mean) / largest) ** 2 for value, weight in self.weighted)
+        return largest * math.sqrt(squares / sum(weight for _, weight in self.weighted))
+
+
+@dataclass(frozen=True)
+class AdvantageGroup:
+    """Samples that were compared with each other, with their advantages.
+
+    `std` is 0.0 if their returns differ by rounding alone.
+    """
+
+    key: Key
+    samples: tuple[ScoredSample, ...]
+    std: float
+
+    @property
+    def has_variance(self) -> bool:
+        """Return True if its returns have a standard deviation."""
+        return self.std > 0.0
+
+    @property
+    def has_signal(self) -> bool:
+        """Return True if its returns differ, or if they give an advantage all the same.
+
+        They do under a baseline that is not made of the group. The cost of the distance from the reference is ignored.
+        """
+        return self.has_variance or any(scored.advantages[0] for scored in self.samples if not scored.penalties)
+
+
+# The groups: which samples are compared.
+
+
+def _answer_at_root(sample: TreeSample) -> int:
+    """Return the role's own answer at the root, or the branch taken there if the role did not act."""
+    if not sample.above:
+        return sample.index
+    _, branch = sample.above[0]
+    return branch.choice.get(sample.role, sample.path[0])
+
+
+def _observation_key(sample: TreeSample) -> Key:
+    """Return what the role was shown: samples that answer the same are compared (GiGPO, arXiv 2505.10978).
+
+    Calls count by their position, not by the names that they happen to have.
+    """
+    messages = sample.node.observations[sample.role].messages
+    calls = {call.id: number for number, call in enumerate(call for message in messages for call in message.tool_calls)}
+
+    def parts(message: Message) -> Key:
+        functions = (part for call in message.tool_calls for part in (call.name, call.arguments))
+        answered = calls.get(message.tool_call_id, -1)
+        return (message.role, message.content, *functions, answered, *(image.digest for image in message.images))
+
+    return tuple(part for message in messages for part in parts(message))
+
+
+GROUPINGS: dict[str, Callable[[TreeSample], Key]] = {
+    "node": lambda sample: (sample.tree, sample.role, *sample.path),
+    "task": lambda sample: (sample.tree,),
+    "task_role": lambda sample: (sample.tree, sample.role),
+    "role_turn_task": lambda sample: (sample.tree, sample.role, sample.node.turn),
+    "role": lambda sample: (sample.role,),
+    "subtree": lambda sample: (sample.tree, sample.role, _answer_at_root(sample)),
+    "observation": lambda sample: (sample.tree, sample.role, *_observation_key(sample)),
+}
+
+
+# The baselines: what is subtracted, one number a sample.
+
+Baseline = Callable[[GroupReturns], Sequence[float]]
+
+
+def _mean(group: GroupReturns) -> list[float]:
+    return [group.mean] * len(group.values)
+
+
+def _leave_one_out(group: GroupReturns) -> list[float]:
+    """Return the mean of the other samples (RLOO, arXiv 2402.14740, eq. 7), or of the episodes without the sample.
+
+    If there is no other one, the baseline is the sample's own return.
+    """
+    if group.episodes:
+        through = [{episode.episode for episode in episodes} for episodes in group.episodes]
+        parts = [(part.episode, part.value, part.weight) for episodes in group.episodes for part in episodes]
+    else:
+        through = [{(index,)} for index in range(len(group.values))]
+        parts = [((index,), *part) for index, part in enumerate(zip(group.values, group.weights, strict=True))]
+    weight = sum(weight for _, _, weight in parts)
+    total = sum(weight * value for _, value, weight in parts)
+    # Totals by episode, so that a group of N samples takes N steps where each has one episode.
+    by_episode: dict[tuple[int, ...], tuple[float, float]] = {}
+    for episode, value, part_weight in parts:
+        totals = by_episode.get(episode, (0.0, 0.0))
+        by_episode[episode] = (totals[0] + part_weight, totals[1] + part_weight * value)
+    means = []
+    for episodes, value in zip(through, group.values, strict=True):
+        if episodes.issuperset(by_episode):
+            means.append(value)
+            continue
+        rest = weight - sum(by_episode[episode][0] for episode in episodes)
+        means.append((total - sum(by_episode[episode][1] for episode in episodes)) / rest)
+    return means
+
+
+def _best(group: GroupReturns) -> list[float]:
+    return [max(group.values)] * len(group.values)
+
+
+def _none(group: GroupReturns) -> list[float]:
+    return [0.0] * len(group.values)
+
+
+def _running(group: GroupReturns) -> Sequence[float]:
+    """Return the exponential mean of the role's past returns (SPIRAL, arXiv 2506.24119)."""
+    return group.running
+
+
+BASELINES: dict[str, Baseline] = {
+    "mean": _mean,
+    "leave_one_out": _leave_one_out,
+    "max": _best,
+    "none": _none,
+    "running": _running,
+}
+
+
+def is_group_baseline(baseline: Baseline) -> bool:
+    """Return True if a baseline is made of the group alone, so that equal returns give no advantage."""
+    return all(
+        list(baseline(GroupReturns((value,) * 2, (1.0,) * 2, (0.0,) * 2))) == [value] * 2 for value in (1.0, 2.0)
+    )
+
+
+# The scales: what the difference is divided by.
+
+SCALES: dict[str, Callable[[GroupReturns], float]] = {
+    "std": lambda group: group.std,
+    # Of the absolute values. For returns of 0 and 1 without a baseline this is MaxRL (arXiv 2602.02710, theorem 1):
+    # each success divided by the fraction of successes, on average the gradient of the logarithm of that fraction.
+    "mean": lambda group: sum(w * abs(value) for value, w in group.weighted) / sum(w for _, w in group.weighted),
+    "none": lambda group: 1.0,
+}
+
+
+# The comparison.
+
+
+def compute_returns(samples: Sequence[ScoredSample], credit: Credit) -> list[ScoredSample]:
+    """Return the samples with their returns, and their weights in the statistics of their group.
+
+    Raises ConfigError if a return is not a finite number.
+    """
+    returns_of = load_function("algorithm.returns", credit.returns, RETURNS)
+    return [
+        replace(
+            scored,
+            returns=_finite("algorithm.returns", credit.returns, returns_of(scored.tree_sample, credit)),
+            size=size_of_returns(scored.tree_sample, credit),
+            count=part_of_episodes(scored.tree_sample) if credit.count == "episodes" else 1.0,
+        )
+        for scored in samples
+    ]
+
+
+def _finite(setting: str, name: str, number: float) -> float:
+    """Return the number, unless it is NaN or infinite."""
+    if not math.isfinite(number):
+        raise ConfigError(
+            f"{setting}: {name} returned {number}; expected a finite number. Bound what it computes, or the rewards "
+            "that it is computed from."
+        )
+    return number
+
+
+def compare_samples(
+    samples: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float] | None = None
+) -> list[AdvantageGroup]:
+    """Return the groups, every sample in exactly one, with the advantages of their samples.
+
+    With a second comparison its advantage is added, and the groups are those of the first; the cost of the distance
+    from the reference is in the first alone. All groups use the running means in `state`, which stay as they are;
+    `update_running_means` returns the next ones.
+    """
+    groups = _compare_once(samples, credit, state)
+    if credit.second is None:
+        return groups
+    second_groups = _compare_once([replace(scored, penalties=()) for scored in samples], credit.second)
+    second = {
+        scored.tree_sample.position: (scored.advantages[0], group.std)
+        for group in second_groups
+        for scored in group.samples
+    }
+    summed = []
+    for group in groups:
+        members = tuple(
+            replace(
+                scored,
+                advantages=(scored.advantages[0] + credit.second_weight * second[scored.tree_sample.position][0],),
+            )
+            for scored in group.samples
+        )
+        second_stds = (second[scored.tree_sample.position][1] for scored in group.samples)
+        std = max(group.std, max(second_stds) if credit.second_weight else 0.0)  # it has one if either comparison has
+        summed.append(AdvantageGroup(group.key, members, std))
+    return summed
+
+
+def _compare_once(
+    samples: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float] | None = None
+) -> list[AdvantageGroup]:
+    grouping = load_function("algorithm.group", credit.group, GROUPINGS)
+    groups: dict[Key, list[ScoredSample]] = defaultdict(list)
+    for scored in compute_returns(samples, credit):
+        groups[grouping(scored.tree_sample)].append(scored)
+    return [_compare_group(key, members, credit, state or {}) for key, members in groups.items()]
+
+
+def _compare_group(
+    key: Key, members: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float]
+) -> AdvantageGroup:
+    """Return one group with its advantages. Without a standard deviation they are 0 under a baseline made of the group.
+
+    The cost of the distance from the reference is no part of the standard deviation: there it would be divided by
+    itself where rewards are equal, whatever its weight. Under a baseline made of the group it is centred by itself.
+    """
+    returns = group_returns(members, credit, state)
+    baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
+    scale = _finite("algorithm.scale", credit.scale, load_function("algorithm.scale", credit.scale, SCALES)(returns))
+    divisor = 1.0 if scale <= 0.0 or is_rounding(scale, returns.size, EXACT) else scale
+    if is_group_baseline(baseline):
+        gains = _subtract_baseline(returns, baseline, divisor)
+        charges = _penalty_advantages(members, baseline, credit)
+        advantages = [gain + charge for gain, charge in zip(gains, charges, strict=True)]
+    else:
+        after_costs = replace(returns, values=tuple(scored.return_after_costs for scored in members))
+        advantages = _subtract_baseline(after_costs, baseline, divisor)
+    judged = (
+        replace(scored, advantages=(_finite("algorithm.baseline", credit.baseline, value),))
+        for scored, value in zip(members, advantages, strict=True)
+    )
+    return AdvantageGroup(key, tuple(judged), returns.std)
+
+
+def group_returns(
+    members: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float] | None = None
+) -> GroupReturns:
+    """Return the returns of a group's members."""
+    values = [scored.return_after_length for scored in members]
+    return GroupReturns(
+        tuple(values),
+        tuple(scored.count for scored in members),
+        tuple((state or {}).get(running_mean_name(scored.tree_sample, credit.group), 0.0) for scored in members),
+        _episodes(members, values, credit) if credit.count == "episodes" else (),
+        max(scored.size + abs(scored.overlong) for scored in members),
+    )
+
+
+def _episodes(
+    members: Sequence[ScoredSample], values: Sequence[float], credit: Credit
+) -> tuple[tuple[EpisodeReturn, ...], ...]:
+    """Return the episodes through each sample.
+
+    Every episode counts once for each role of the group, divided among the role's samples on it, each of which adds the
+    cost of its own length. A return that is no sum over the episode is the sample's value in each of its episodes.
+    """
+    paths = [[path for path, _ in episodes_through(scored.tree_sample)] for scored in members]
+    counts = Counter(
+        (scored.sample.role, path) for scored, through in zip(members, paths, strict=True) for path in through
+    )
+    episodes = []
+    for scored, value, through in zip(members, values, paths, strict=True):
+        returns = dict.fromkeys(through, value)
+        if credit.returns == "episode":
+            rewards = episode_rewards(scored.tree_sample, credit)
+            returns = {path: reward + value - scored.returns for path, reward in rewards.items()}
+        weights = {path: 1.0 / counts[scored.sample.role, path] for path in through}
+        episodes.append(tuple(EpisodeReturn(path, returns[path], weights[path]) for path in through))
+    return tuple(episodes)
+
+
+def _subtract_baseline(returns: GroupReturns, baseline: Baseline, divisor: float) -> list[float]:
+    """Return `(value - baseline) / divisor` of each value.
+
+    They are 0.0 if all values and baselines differ by rounding alone. An optimiser that scales gradients would make a
+    step of any residue.
+    """
+    bases, name = list(baseline(returns)), getattr(baseline, "__name__", "the function").removeprefix("_")
+    if len(bases) != len(returns.values):
+        raise ConfigError(
+            f"algorithm.baseline: {name} returned {len(bases)} numbers for a group of {len(returns.values)}; expected "
+            "one a sample. Return as many."
+        )
+    for base in bases:
+        _finite("algorithm.baseline", name, base)
+    if is_constant([*returns.values, *bases], returns.size):
+        return [0.0] * len(bases)
+    advantages = []
+    for value, base in zip(returns.values, bases, strict=True):
+        is_zero = is_rounding(value - base, max(abs(value), abs(base), returns.size), EXACT)
+        advantages.append(0.0 if is_zero else (value - base) / divisor)
+    return advantages
+
+
+def _penalty_advantages(members: Sequence[ScoredSample], baseline: Baseline, credit: Credit) -> list[float]:
+    """Return the advantage of each sample's distance from the reference, a cost, among its role's in the group.
+
+    It is 0 where the distance costs nothing, as for a frozen role.
+    """
+    advantages = [0.0] * len(members)
+    by_role: dict[str, list[int]] = defaultdict(list)
+    for index, scored in enumerate(members):
+        if scored.penalties:
+            by_role[scored.sample.role].append(index)
+    own_costs = replace(credit, returns="step")  # costs are the sample's own, whatever its episodes earned
+    for indices in by_role.values():
+        of_role = [members[index] for index in indices]
+        values = [-sum(scored.penalties) for scored in of_role]
+        costs = GroupReturns(
+            tuple(values),
+            tuple(scored.count for scored in of_role),
+            (0.0,) * len(indices),
+            _episodes(of_role, values, own_costs) if credit.count == "episodes" else (),
+        )
+        for index, value in zip(indices, _subtract_baseline(costs, baseline, 1.0), strict=True):
+            advantages[index] = value
+    return advantages
+
+
+# The running means.
+
+
+def running_mean_name(sample: TreeSample, grouping: str) -> str:
+    """Return the name of the running mean that a sample belongs to: its role's, by turn if turns are compared."""
+    by_turn = grouping in ("node", "role_turn_task")
+    return f"{sample.role}/{sample.node.turn}" if by_turn else sample.role
+
+
+def update_running_means(state: Mapping[str, float], groups: Sequence[AdvantageGroup], credit: Credit) -> BaselineState:
+    """Return the running means after a batch.
+
+    A sample that counts w moves its mean by w updates, so an episode moves it once where episodes are counted.
+    """
+    means = dict(state)
+    for group in groups:
+        for scored in group.samples:
+            name, decay = running_mean_name(scored.tree_sample, credit.group), credit.decay**scored.count
+            means[name] = decay * means.get(name, 0.0) + (1.0 - decay) * scored.return_after_costs
+    return means
+
+
+# What the comparisons tell, for metrics and warnings.
+
+
+def groups_of_roles(groups: Sequence[AdvantageGroup], roles: Container[str]) -> list[AdvantageGroup]:
+    """Return the groups with their samples of these roles alone, without those that have none."""
+    filtered = (
+        replace(group, samples=tuple(scored for scored in group.samples if scored.sample.role in roles))
+        for group in groups
+    )
+    return [group for group in filtered if group.samples]
+
+
+def no_signal_fractions(groups: Sequence[AdvantageGroup]) -> dict[tuple[str, int], float]:
+    """Return the fraction of groups without a signal, by role and number of the decision in its episode.
+
+    1.0 means that nothing was learned from that decision; step after step, that nothing ever will be.
+    """
+    flags: dict[tuple[str, int], list[bool]] = defaultdict(list)
+    for group in groups:
+        for decision in dict.fromkeys((scored.sample.role, len(scored.tree_sample.path)) for scored in group.samples):
+            flags[decision].append(not group.has_signal)
+    return {decision: fmean(values) for decision, values in sorted(flags.items())}

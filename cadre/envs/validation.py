@@ -1,0 +1,313 @@
+"""Validate what an environment declares and returns: its class, tasks, observations and rewards.
+
+Every function yields one paragraph a fault: what, got, expected, what to do. Numbers may be any real scalar, numpy's
+too; everything else is the plain kind that the records name. `declaration_faults` looks at the class alone and plays
+nothing, so that it can come before anything else.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, SupportsFloat, get_args, get_type_hints
+
+from cadre.env import Env
+from cadre.envs.spec import EnvSpec, declared_settings
+from cadre.errors import nearest
+from cadre.types import Image, Message, Observation, Reward, Task
+
+SPEAKERS = get_args(get_type_hints(Message)["role"])
+PLAIN = (str, int, float, bool, type(None))
+
+
+def task_faults(where: str, task: Any) -> Iterator[str]:
+    """Yield the faults of one item of `tasks(split)`; `where` names it, as in `Digit.tasks('train'): task 0`."""
+    if not isinstance(task, Task):
+        yield f'{where} is {described(task)}; expected a cadre Task, such as Task("train-0", {{"digit": 7}}).'
+        return
+    if not isinstance(task.id, str) or not task.id:
+        yield f'{where} has the id {task.id!r}; expected a text that is not empty, such as "train-0". Use str().'
+    if not isinstance(task.data, Mapping):
+        yield f'{where} has {described(task.data)} as data; expected a mapping of names to values, {{"digit": 7}}.'
+        return
+    for path, value in values_beyond_json(task.data):
+        yield (
+            f"{where} has data{path}, which is {described(value)}; expected plain values (texts, numbers, lists and "
+            "mappings of them), as tasks are written to files. Use int(), float(), str(), list() or .tolist()."
+        )
+        return
+
+
+def values_beyond_json(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (path, value) of everything below `value` that JSON cannot hold."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                yield f"{path} with the key {key!r}", key
+            yield from values_beyond_json(inner, f"{path}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from values_beyond_json(inner, f"{path}[{index}]")
+    elif not isinstance(value, PLAIN):
+        yield path, value
+
+
+def observation_faults(env: str, observations: Any, roles: tuple[str, ...]) -> Iterator[str]:
+    """Yield the faults of what `observe` returned."""
+    where = f"{env}.observe"
+    if not isinstance(observations, dict):
+        yield (
+            f"{where}: got {described(observations)}; expected a dict of role to Observation, or {{}} when the episode "
+            "is over. Return {role: Observation(role, messages)}."
+        )
+        return
+    for role, observation in observations.items():
+        if role not in roles:
+            yield (
+                f"{where}: got the role {role!r}; expected one of {', '.join(roles)}. Rename it or add it to roles."
+                f"{nearest(str(role), roles)}"
+            )
+        if not isinstance(observation, Observation):
+            yield (
+                f"{where}: got {described(observation)} for {role}; expected an Observation, such as "
+                f'Observation("{role}", (Message("user", "..."),)).'
+            )
+            continue
+        if observation.role != role:
+            yield (
+                f"{where}: the key {role!r} holds an Observation of {observation.role!r}; expected the same role. "
+                f'Write Observation("{role}", ...).'
+            )
+        yield from _message_faults(f"{where}: for {role}", observation.messages)
+
+
+def _message_faults(where: str, messages: Any) -> Iterator[str]:
+    if not isinstance(messages, tuple):
+        comma = " (a tuple of one needs its comma)" if isinstance(messages, Message | str) else ""
+        yield (
+            f"{where} got {described(messages)} as messages; expected a tuple of Message{comma}. "
+            'Write (Message("user", text),), or tuple(...) around a list.'
+        )
+    if not isinstance(messages, tuple | list):
+        return
+    if not messages:
+        yield f'{where} got no message; expected at least one, such as Message("user", "Your move."). Add one.'
+    for number, message in enumerate(messages):
+        at = f"{where} message {number + 1} of {len(messages)}"
+        if not isinstance(message, Message):
+            yield f'{at} is {described(message)}; expected a Message, such as Message("user", "Your move.").'
+            continue
+        if message.role not in SPEAKERS:
+            yield (
+                f"{at} is by {message.role!r}; expected one of {', '.join(SPEAKERS)}, the roles of the model's chat "
+                "template. What the environment and other agents say to this role is by user; its own earlier answers "
+                f"are by assistant.{nearest(str(message.role), SPEAKERS)}"
+            )
+        if not isinstance(message.content, str):
+            yield f"{at} holds {described(message.content)}; expected a text. Write it out with str() or join()."
+        elif not is_valid_unicode(message.content):
+            yield f"{at} holds half a surrogate pair, which no file can hold; expected valid Unicode. Remove it."
+        if not (isinstance(message.images, tuple) and all(isinstance(image, Image) for image in message.images)):
+            yield (
+                f"{at} holds {described(message.images)} as images; expected a tuple of cadre Image. Write "
+                "images=(cadre.image(source),), where the source is a file, bytes or an array."
+            )
+
+
+def is_valid_unicode(text: str) -> bool:
+    """Return True if the text can be written to a file: it has no half of a surrogate pair."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def reward_faults(env: str, reward: Any, acting: Mapping[str, Any], roles: tuple[str, ...]) -> Iterator[str]:
+    """Yield the faults of what `step` returned; `acting` are the roles that may get a local reward."""
+    where = f"{env}.step"
+    if not isinstance(reward, Reward):
+        shown = "nothing (None)" if reward is None else described(reward)
+        yield f"{where}: got {shown}; expected a Reward, such as Reward(team=1.0). Return one at every step."
+        return
+    yield from number_faults(f"{where}: Reward.team", reward.team)
+    for kind, numbers in (("local", reward.local), ("parts", reward.parts)):
+        if not isinstance(numbers, Mapping):
+            yield (
+                f"{where}: got {described(numbers)} as Reward.{kind}; expected a mapping of names to numbers. "
+                f'Write {kind}={{"name": 1.0}}.'
+            )
+            continue
+        for name, number in numbers.items():
+            if not isinstance(name, str):
+                yield f"{where}: got {name!r} as a name in Reward.{kind}; expected a text. Rename it."
+            yield from number_faults(f"{where}: Reward.{kind}[{name!r}]", number)
+    for role in reward.local if isinstance(reward.local, Mapping) else ():
+        if role not in roles:
+            yield (
+                f"{where}: got a local reward for {role!r}; expected roles of {', '.join(roles)}. Rename it."
+                f"{nearest(str(role), roles)}"
+            )
+        elif role not in acting:
+            yield (
+                f"{where}: got a local reward for {role}, who did not act; expected only those who did, here "
+                f"{', '.join(acting)}. Pay {role} when it acts, or the team."
+            )
+
+
+def number_faults(where: str, number: Any) -> Iterator[str]:
+    """Yield a fault if `number` is no finite real number; scalars of numpy and torch are numbers."""
+    value = as_number(number)
+    if value is None:
+        yield f"{where} is {described(number)}; expected a number. Write float(...), or the item of an array."
+    elif not math.isfinite(value):
+        yield f"{where} is {value}; expected a finite number. Bound it before it is paid."
+
+
+def as_number(value: Any) -> float | None:
+    """Return the value as a float, or None if it is no real scalar."""
+    if not isinstance(value, SupportsFloat):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # an array or a tensor of several numbers
+        return None
+
+
+def described(value: Any) -> str:
+    """Return a value's type, with the value if it is short: `a str 'abc'`, `a list []`, `a numpy.int64`."""
+    kind = type(value)
+    name = (
+        kind.__qualname__
+        if kind.__module__ in ("builtins", "cadre.types")
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    if value is None:
+        return "None"
+    shown = repr(value)
+    short = f" {shown}" if len(shown) <= 40 and "\n" not in shown else ""
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}{short}"
+
+
+# The declaration of a class.
+
+ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+EXAMPLE = 'roles = ("planner", "worker")'
+FORMS = {
+    "observe": "def observe(self) -> dict[str, Observation]",
+    "step": "async def step(self, actions: dict[str, str]) -> Reward",
+    "success": "@property\n    def success(self) -> bool",
+    "tasks": "@classmethod\n    def tasks(cls, split, **settings) -> Sequence[Task]",
+}
+PURPOSE = {
+    "observe": "says who acts now and what each of them sees",
+    "step": "takes the texts of those who act and returns their reward",
+    "success": "says whether the task is solved",
+    "tasks": 'returns the problems of the split "train" or "test"',
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A part of a declaration that breaks the contract. If it is `fatal` no episode can be played."""
+
+    name: str
+    paragraph: str
+    fatal: bool = True
+
+
+def declaration_faults(env_spec: EnvSpec) -> list[Fault]:
+    """Return everything in the declaration of an environment that breaks the contract."""
+    env, faults = env_spec.env_class, []
+    name = env.__name__
+
+    # Methods that are missing.
+    for method, form in FORMS.items():
+        if inspect.getattr_static(env, method) is inspect.getattr_static(Env, method):
+            text = (
+                f"{name}.{method}: missing; expected `{' '.join(form.split())}`, which {PURPOSE[method]}. "
+                "Write it in the class."
+            )
+            faults.append(Fault(method, text, fatal=method != "success"))
+
+    faults += [Fault("roles", paragraph) for paragraph in _role_faults(env_spec)]
+
+    # Methods that are async, or should be.
+    if not inspect.iscoroutinefunction(env.step):
+        text = (
+            f"{name}.step: got a plain function; expected `async def step(self, actions)`, since many episodes "
+            "run at once and one that waits must not hold up the others. Put `async` before `def`."
+        )
+        faults.append(Fault("step", text, fatal=False))
+    for method in ("observe", "fork", "privileged", "tasks"):
+        if inspect.iscoroutinefunction(getattr(env, method)):
+            text = f"{name}.{method}: got an async function; expected a plain one. Remove `async`."
+            faults.append(Fault(method, text))
+
+    if inspect.isfunction(inspect.getattr_static(env, "success")):
+        text = (
+            f"{name}.success: got a method; expected a property, as a method without its call is always true. "
+            "Put `@property` above it."
+        )
+        faults.append(Fault("success", text, fatal=False))
+
+    # The signatures of `tasks` and `__init__`.
+    if inspect.isfunction(inspect.getattr_static(env, "tasks")):
+        text = (
+            f"{name}.tasks: got a method of an episode; expected one of the class, as tasks come before "
+            "episodes. Put `@classmethod` above it and name its first argument cls."
+        )
+        faults.append(Fault("tasks", text))
+    else:
+        parameters = inspect.signature(env.tasks).parameters.values()
+        nameable = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        required = [p.name for p in nameable if p.default is p.empty]
+        unknown = [setting for setting in required[1:] if setting not in declared_settings(env)]
+        if not required or unknown:
+            got = f"needs {', '.join(unknown)}, which is no setting" if unknown else "takes no split"
+            text = (
+                f"{name}.tasks: {got}; expected `def tasks(cls, split, ...)`, with settings of __init__ behind the "
+                "split. Give it that form."
+            )
+            faults.append(Fault("tasks", text))
+    settings = env_spec.settings
+    try:
+        inspect.signature(env).bind(None, **settings)
+    except TypeError as error:
+        arguments = f"the settings {', '.join(settings)}" if settings else "no settings"
+        text = (
+            f"{name}.__init__: takes no call with a task and {arguments} ({error}); expected "
+            "`def __init__(self, task, ...)` with a default for every setting. Give it that form."
+        )
+        faults.append(Fault("__init__", text))
+    return faults
+
+
+def _role_faults(env_spec: EnvSpec) -> Iterator[str]:
+    env, name = env_spec.env_class, env_spec.env_class.__name__
+    is_plain = inspect.getattr_static(env, "roles_of") is inspect.getattr_static(Env, "roles_of")
+    if is_plain and inspect.getattr_static(env, "roles", None) is None:
+        yield f"{name}.roles: missing; expected the names of all who ever act, such as `{EXAMPLE}`. Add them."
+        return
+    roles = env_spec.roles
+    if not isinstance(roles, tuple | list) or not roles:
+        yield (
+            f"{name}.{'roles' if is_plain else 'roles_of'}: got {roles!r}; expected a tuple of names, such as "
+            f"`{EXAMPLE}`, with a comma behind the name where there is one only. Write it as a tuple."
+        )
+        return
+    for role in roles:
+        if not isinstance(role, str) or not ROLE.fullmatch(role):
+            yield (
+                f"{name}.roles: got the name {role!r}; expected a letter, then letters, digits, - and _, as roles name "
+                "metrics and settings. Rename it."
+            )
+    for role, count in Counter(map(str, roles)).items():
+        if count > 1:
+            yield f"{name}.roles: got {role!r} {count} times; expected each role once. Remove the others."
