@@ -323,7 +323,9 @@ def check_weights(source: str, model: Any, unexpected: Iterable[str]) -> None:
             "projection (get_input_embeddings, get_output_embeddings); expected a causal language model with both. "
             "Choose another model."
         )
-    tied = bool(getattr(model.config.get_text_config(), "tie_word_embeddings", False))
+    # Only a class that names its tied weights ties them; for any other the setting has no effect.
+    ties = bool(getattr(model, "_tied_weights_keys", None))
+    tied = ties and bool(getattr(model.config.get_text_config(), "tie_word_embeddings", False))
     if tied and head.weight.shape == embedding.weight.shape and head.weight is not embedding.weight:
         raise EngineError(
             f"config.json of {source!r} says tie_word_embeddings: true, but the weights have a vocabulary projection "

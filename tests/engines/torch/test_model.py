@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+import families
 from cadre.engines.model_folder import check_configuration
 from cadre.engines.torch import model as model_module
 from cadre.errors import EngineError, PromptError
@@ -127,6 +128,12 @@ def test_a_tied_configuration_with_a_projection_of_its_own(tmp_path):
     folder = changed(tiny.build(tmp_path, tie_word_embeddings=False), tie_word_embeddings=True)
     with pytest.raises(EngineError, match="tie_word_embeddings: true, but the weights have a vocabulary projection"):
         tiny.engine(folder)
+
+
+def test_a_tied_configuration_of_a_class_that_ties_nothing(tmp_path):
+    """BigBirdPegasus says that it is tied by default, and has weights of its own for both."""
+    line = families.measure("bigbird_pegasus", 12, tmp_path)
+    assert line["max_diff"] < 1e-5
 
 
 def test_an_untied_configuration_without_a_projection(tmp_path):
