@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 
-from cadre.data import SPECS, examine
+from cadre.data import SPECS
+from cadre.data.examine import examine
 from cadre.errors import DataError
 from common import record
 from trainings import console
@@ -22,7 +23,7 @@ def main() -> None:
     source = parser.parse_args().source
     for name in SPECS:
         try:
-            looked = examine.examine(name, source)
+            looked = examine(name, source)
         except DataError as error:
             console.print(f"{name}: left out: {error}", highlight=False, markup=False)
             continue

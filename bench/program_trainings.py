@@ -119,10 +119,10 @@ def exported(lines: Any) -> Iterator[tuple[str, str]]:
 
 def held_out(folder: Path, count: int) -> list[dict[str, Any]]:
     from cadre.config.experiment import load
-    from cadre.programs.task_file import tasks_of
+    from cadre.programs.settings import load_tasks
 
     settings = load(str(folder / "config.yaml"), []).settings
-    return [dict(task.data) for task in tasks_of(settings["tasks"], "", settings["held_out"], "test")[:count]]
+    return [dict(task.data) for task in load_tasks(settings["tasks"], "", settings["held_out"], "test")[:count]]
 
 
 def keep(options: argparse.Namespace, name: str, shares: list[float], n: int, runs: list[Run]) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 
 from cadre import random_keys
 from cadre.engines.scripted import ScriptedSampler
-from cadre.programs.host import shared_host
+from cadre.programs.instances import shared_host
 from cadre.programs.program import Program
 from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_any
@@ -124,7 +124,7 @@ def used() -> float:
     """Seconds of processor time so far, of this process and of the instances that have ended."""
     mine = resource.getrusage(resource.RUSAGE_SELF)
     total = mine.ru_utime + mine.ru_stime
-    for task in shared_host().nurseries.values():
+    for task in shared_host().fork_servers.values():
         fields = Path(f"/proc/{task.result().process.pid}/stat").read_text().rpartition(")")[2].split()
         total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     return total

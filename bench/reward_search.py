@@ -28,7 +28,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cadre.data.records import Article, Program
+from cadre.data.records import Article, CodingProblem
 from cadre.types import Task
 from cadre_sandbox import probes
 from cadre_tasks import sandbox
@@ -138,12 +138,12 @@ async def search(one: Search, seconds: float, seed: int) -> Found:
     return found
 
 
-async def tests_earn(text: str, problem: Program) -> float:
+async def tests_earn(text: str, problem: CodingProblem) -> float:
     tests = await tester.written(text, problem, problem.reference)
     return sum((await tester.worth(tests, problem, problem.reference, 4)).parts.values())
 
 
-async def pair_earns(text: str, problem: Program) -> float:
+async def pair_earns(text: str, problem: CodingProblem) -> float:
     aux, main = text.split("\n###\n")
     return (await pairs.grade(problem, aux, main)).value
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from rich.console import Console
 
-from cadre.data.parse import humaneval, mbpp
+from cadre.data.public_sets import humaneval, mbpp
 from cadre_sandbox import probes
 from cadre_tasks import sandbox
 from cadre_tasks.code.judge import all_tests, judge

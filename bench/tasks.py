@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from cadre.data import SPECS, Problem, Program, load
+from cadre.data import SPECS, CodingProblem, Problem, load
 from cadre.data.examine import examine
 from cadre.errors import DataError
 from cadre_sandbox import Limits
@@ -73,7 +73,7 @@ async def data() -> None:
 async def references() -> None:
     """The reference of every problem against all its tests."""
     for name, split, programs in at_hand("program"):
-        known = [one for one in programs if isinstance(one, Program) and one.reference]
+        known = [one for one in programs if isinstance(one, CodingProblem) and one.reference]
         if not known:
             console.print(f"{name} {split}: no references come with it")
             continue
@@ -87,7 +87,7 @@ async def references() -> None:
 async def cheats() -> None:
     """Every cheat on every problem, and on scripts a program that prints the first output shown."""
     for name, split, programs in at_hand("program"):
-        some = [one for one in programs if isinstance(one, Program)][:: options.every]
+        some = [one for one in programs if isinstance(one, CodingProblem)][:: options.every]
         tries = [(one, cheat.replace("@ENTRY@", one.entry)) for one in some for cheat in CHEATS.values()]
         tests = {one.id: all_tests(one) for one in some}
         for one in some:
@@ -134,14 +134,14 @@ async def hacks() -> None:
     texts = [json.loads(line) for line in (LISTS / "hacks.jsonl").read_text(encoding="utf-8").splitlines()]
     paid: list[float] = []
     for _, split, programs in at_hand("program"):
-        known = [one for one in programs if isinstance(one, Program) and one.reference and split == "test"]
+        known = [one for one in programs if isinstance(one, CodingProblem) and one.reference and split == "test"]
         for one in known[:: options.every]:
             blocks = [f"```python\n{hack['text'].replace('@ENTRY@', one.entry)}\n```" for hack in texts]
             paid += await asyncio.gather(*(paid_for(block, one) for block in blocks))
     keep("tester.hack_best_reward", max(paid, default=0.0), "reward", len(paid))
 
 
-async def paid_for(text: str, problem: Program) -> float:
+async def paid_for(text: str, problem: CodingProblem) -> float:
     """What tests earn, judged by the problem's reference and its mutants."""
     judged = await tester.worth(await tester.written(text, problem), problem, problem.reference, MUTANTS)
     return sum(judged.parts.values())

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from cadre.view import export
-from cadre.view.serve import readers
+from cadre.view.reading import open_runs
 from common import ROOT, record
 from tests.view.browser import chromium, opened, served
 from tests.view.runs import hostile, synthetic
@@ -121,7 +121,7 @@ def serious(browser: Any, address: str, axe: str) -> int:
 def scripts_run(browser: Any, folder: Path) -> int:
     """Of two pages with hostile texts, the server's and a saved one, those on which a script of theirs ran."""
     run = hostile(folder)
-    export.write(readers([run]), folder / "page.html", 100.0)
+    export.write_page(open_runs([run]), folder / "page.html", 100.0)
     with served(run) as address:
         return sum(harmed(browser, place) for place in (address, (folder / "page.html").as_uri()))
 

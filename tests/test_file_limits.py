@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cadre.data import parse
-from cadre.data.files import rows_in
-from cadre.data.jsonl import rows_of
+from cadre.data import public_sets
+from cadre.data.rows import read_json_lines, read_rows
 from cadre.errors import DataError, RunError
 from cadre.file_limits import parse_json, read_bytes, read_text
 from cadre.runs import jsonl
@@ -24,8 +23,8 @@ LARGE = 300 << 20
 Read = Callable[[Path], object]
 READERS: dict[str, tuple[Read, type[Exception]]] = {
     "bytes": (read_bytes, OSError),
-    "rows": (lambda path: list(rows_of(path)), DataError),
-    "list": (lambda path: list(rows_in(path.rename(path.with_suffix(".json")))), DataError),
+    "rows": (lambda path: list(read_json_lines(path)), DataError),
+    "list": (lambda path: list(read_rows(path.rename(path.with_suffix(".json")))), DataError),
     "records": (lambda path: list(jsonl.records(path)), RunError),
 }
 
@@ -97,15 +96,15 @@ def test_a_row_is_refused_by_its_line(line: str, tmp_path: Path) -> None:
     path = tmp_path / "f.jsonl"
     path.write_text('{"question": "x"}\n' + line + "\n")
     with pytest.raises(DataError, match="line 2: got no JSON"):
-        list(rows_of(path))
+        list(read_json_lines(path))
 
 
 def test_private_tests_that_unpack_without_end() -> None:
     packed = base64.b64encode(zlib.compress(pickle.dumps("x" * 1_000)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parse, "MOST_TESTS", 500)
+        patch.setattr(public_sets, "MAX_TEST_BYTES", 500)
         with pytest.raises(ValueError, match="at most 500 bytes"):
-            parse.private_cases(packed.decode())
+            public_sets.private_cases(packed.decode())
 
 
 def test_records_are_read_a_part_at_a_time(tmp_path: Path) -> None:

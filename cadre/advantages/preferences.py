@@ -21,7 +21,7 @@ from statistics import fmean
 
 from cadre.advantages.groups import compute_returns
 from cadre.advantages.returns import Credit, Reduce, ScoredSample, branch_return, samples_of
-from cadre.data.preferences import Pair
+from cadre.data.preferences import PreferencePair
 from cadre.envs.wrappers import joint_prompt, joint_text
 from cadre.rollout import walk
 from cadre.rollout.grow import score
@@ -98,37 +98,37 @@ def _sigmoid(x: float) -> float:
 # Pairs to train a reward model on.
 
 
-def make_pairs(trees: Sequence[Tree], credit: Credit) -> list[Pair]:
+def make_pairs(trees: Sequence[Tree], credit: Credit) -> list[PreferencePair]:
     """Return all pairs of completions of one prompt whose returns differ, each pair of texts once a node."""
     groups: dict[tuple[int, tuple[int, ...], str], list[ScoredSample]] = defaultdict(list)
     for scored in compute_returns(samples_of(trees), credit):
         groups[scored.tree_sample.tree, scored.tree_sample.path, scored.tree_sample.role].append(scored)
-    pairs: list[Pair] = []
+    pairs: list[PreferencePair] = []
     for group in groups.values():
-        distinct: dict[Pair, None] = {}
+        distinct: dict[PreferencePair, None] = {}
         for first, second in itertools.combinations(group, 2):
             best, worst = (first, second) if first.returns > second.returns else (second, first)
             size = max(abs(best.returns), abs(worst.returns), best.size, worst.size)
             if not is_rounding(best.returns - worst.returns, size) and best.sample.text != worst.sample.text:
                 prompt = best.tree_sample.node.observations[best.tree_sample.role].messages
-                distinct[Pair(prompt, best.sample.text, worst.sample.text)] = None
+                distinct[PreferencePair(prompt, best.sample.text, worst.sample.text)] = None
         pairs += distinct
     return pairs
 
 
-def make_joint_pairs(trees: Sequence[Tree], credit: Credit) -> list[Pair]:
+def make_joint_pairs(trees: Sequence[Tree], credit: Credit) -> list[PreferencePair]:
     """Return all pairs of joint actions of one decision whose returns differ (MAGRPO's joint reward model, 2508.04652).
 
     A prompt has what all who act see, and a joint action what they answer, each below a mark of its name.
     """
-    pairs: list[Pair] = []
+    pairs: list[PreferencePair] = []
     for tree in trees:
         for node in walk.nodes(tree.root):
-            distinct: dict[Pair, None] = {}
+            distinct: dict[PreferencePair, None] = {}
             for branches in unequal_branches(node, credit):
                 better, worse = (joint_answer(node, branch) for branch in branches)
                 if better != worse:
-                    distinct[Pair(joint_prompt(node.observations), better, worse)] = None
+                    distinct[PreferencePair(joint_prompt(node.observations), better, worse)] = None
             pairs += distinct
     return pairs
 

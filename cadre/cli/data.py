@@ -36,19 +36,20 @@ def data(
         _prepare(name, source, out, split)
         return
     refuse_without(context, "--out", ["split"])
-    from cadre.data import examine
+    from cadre.data.examine import examine
 
-    found = examine.examine(name, source)
+    found = examine(name, source)
     if as_json:
         sys.stdout.write(json.dumps(found.as_dict()) + "\n")
     else:
-        for line in examine.lines(found):
+        for line in found.lines():
             console.print(visible(line), markup=False, highlight=False)
     raise typer.Exit(0 if found.sound else 1)
 
 
 def _prepare(name: str, source: str, out: Path, split: str) -> None:
-    from cadre.data import prepare, read
+    from cadre.data import read
+    from cadre.data.examine import prepare
     from cadre.data.user_file import is_user_file
 
     must_be_new(out, "data --out")
@@ -56,6 +57,6 @@ def _prepare(name: str, source: str, out: Path, split: str) -> None:
         raise ConfigError(
             f"data --out: got {out}; expected a name that ends in .jsonl, as settings.data needs. Rename."
         )
-    chosen = split or ("train" if "train" in read.spec_of(name).splits else "test")
-    prepared = prepare.prepare(name, chosen, source, out)
+    chosen = split or ("train" if "train" in read.find_spec(name).splits else "test")
+    prepared = prepare(name, chosen, source, out)
     console.print(prepared.line(out), markup=False, highlight=False)

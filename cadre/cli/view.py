@@ -10,7 +10,7 @@ import typer
 from cadre.cli import completion
 from cadre.cli.terminal import console, must_be_new, refuse_beside, refuse_without
 from cadre.errors import ConfigError
-from cadre.view import serve
+from cadre.view.reading import open_runs
 
 
 def view(
@@ -29,17 +29,23 @@ def view(
         refuse_beside(context, "--export", ["port", "token"])
     else:
         refuse_without(context, "--export", ["megabytes"])
-    runs = serve.readers(folders)
+    runs = open_runs(folders)
     if token and not token.replace("-", "").replace("_", "").isalnum():
         raise ConfigError("--token: got other signs; expected letters, digits, - and _ alone. Change it.")
     if export is not None:
-        from cadre.view import export as exporting
+        from cadre.view.export import write_page
 
         must_be_new(export, "view --export")
-        kept = exporting.write(runs, export, megabytes)
+        kept = write_page(runs, export, megabytes)
         all_of_them = sum(len(run.entries(0)["rows"]) for run in runs)
         left = f"; {all_of_them - kept} older ones do not fit (--megabytes)" if kept < all_of_them else ""
         console.print(f"{export} holds {kept} trees{left}.", markup=False, highlight=False)
         return
-    serve.check_installed()
-    serve.serve(runs, port, token, lambda url: console.print(f"{url}\nCtrl-C ends it.", markup=False, highlight=False))
+    try:
+        from cadre.view.server import serve
+    except ImportError as error:
+        raise ConfigError(
+            f"view: {error.name} is not installed; expected the extra view. pip install 'cadre-rl[view]', or write the "
+            "page with --export FILE.html, which needs none."
+        ) from None
+    serve(runs, port, token, lambda url: console.print(f"{url}\nCtrl-C ends it.", markup=False, highlight=False))

@@ -1,12 +1,22 @@
-"""Public data sets as frozen records, from the hub by name or from a local folder of JSONL in the hub's own shape.
+"""Data sets as frozen records: public ones from the hub or a local folder, and files of the user's own.
 
-A file of your own is read by the names of its fields (`cadre.data.user_file`). Nothing is fetched in silence: the hub
-is asked only where the user writes `hub`. Nothing of a data set is committed.
+records      the classes of records
+rows         rows of JSON lines, JSON and Parquet files
+public_sets  the table of public sets, and how a row becomes a record
+hub          downloads, only where the user writes `hub`
+read         a split of a public set
+user_file    a file of the user's own, by the names of its fields
+leaks        training items that are test items, contradictions and repetitions
+tasks        the tasks of an environment
+examine      `cadre data`
+preferences  preference pairs and prompts in files
+
+Nothing of a data set is committed to this repository.
 """
 
-from cadre.data.leaks import Leak, leaks
+from cadre.data.leaks import Leak, find_leaks
+from cadre.data.public_sets import SPECS, DatasetSpec
 from cadre.data.read import load
-from cadre.data.records import Article, Problem, Program, Record
-from cadre.data.specs import SPECS, Spec
+from cadre.data.records import Article, CodingProblem, Problem, Record
 
-__all__ = ["SPECS", "Article", "Leak", "Problem", "Program", "Record", "Spec", "leaks", "load"]
+__all__ = ["SPECS", "Article", "CodingProblem", "DatasetSpec", "Leak", "Problem", "Record", "find_leaks", "load"]

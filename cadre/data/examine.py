@@ -1,25 +1,36 @@
-"""What `cadre data NAME` finds out: counts against the published ones, splits that share items, leaks, three items."""
+"""`cadre data NAME`: examine a data set, and write clean JSON lines of it.
+
+Examined are the numbers of rows against published ones, contradictions, repetitions and leaks. `cadre data NAME --out
+FILE.jsonl` writes the items that remain, in the form that `settings.data` reads.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from cadre.data import hub, read
-from cadre.data.leaks import consistent, leaks, once
-from cadre.data.records import Article, Problem, Program, Record, text_of
-from cadre.data.specs import SPECS
+from cadre.data.leaks import find_leaks, remove_contradictions, remove_repetitions
+from cadre.data.public_sets import SPECS
+from cadre.data.records import Article, CodingProblem, Problem, Record, prompt_text
+from cadre.files import publish_atomically
 
-SHOWN = 3
-WIDTH = 400
+SHOWN_ITEMS = 3
+SHOWN_CHARACTERS = 400
 
 
 @dataclass(frozen=True)
 class SplitReport:
-    """One split. `judged` rows became records, the others cannot be judged; `contradictory` ones ask what another asks
-    and have another answer; `published` are known sizes."""
+    """Numbers of one split.
+
+    judged          rows that became records; by the others no answer can be judged
+    contradictory   items of one question and several answers
+    repeated        items that repeat another
+    published       known numbers of rows
+    """
 
     split: str
     rows: int
@@ -30,7 +41,7 @@ class SplitReport:
 
     @property
     def verdict(self) -> str:
-        """ "whole", "unknown" where no size was published, "part" of a training split, or "wrong"."""
+        """ "whole", "unknown" if no number was published, "part" of a training split, or "wrong"."""
         if not self.published:
             return "unknown"
         if self.rows in self.published:
@@ -40,8 +51,12 @@ class SplitReport:
 
 @dataclass(frozen=True)
 class Examination:
-    """All that is known of a data set. `leaks` counts the training items that are test items, by test set; `unseen` are
-    test sets that they could be of too, and that are not here."""
+    """The report on a data set.
+
+    leaks    the number of training items that are test items, by test set
+    unseen   test sets of its kind that are not here, so that they were not compared
+    items    a few items to look at
+    """
 
     name: str
     splits: tuple[SplitReport, ...]
@@ -51,7 +66,7 @@ class Examination:
 
     @property
     def sound(self) -> bool:
-        """No split of a wrong size, and no leak."""
+        """True without leaks and without a split of a wrong size."""
         return not any(self.leaks.values()) and all(split.verdict != "wrong" for split in self.splits)
 
     def as_dict(self) -> dict[str, Any]:
@@ -63,93 +78,108 @@ class Examination:
             "unseen": self.unseen,
         }
 
+    def lines(self) -> Iterator[str]:
+        """Yield the report as lines of text."""
+        for split in self.splits:
+            published = " or ".join(f"{size:,}" for size in split.published) or "unknown"
+            yield (
+                f"{self.name} {split.split}: {split.rows:,} rows ({split.verdict}; published {published}), "
+                f"{split.judged:,} can be judged, {split.contradictory:,} contradict another, "
+                f"{split.repeated:,} repeat another"
+            )
+        for test_set, count in self.leaks.items():
+            consequence = "; left out of training, or refused with leaks=refuse" if count else ""
+            yield f"{self.name} train against {test_set} test: {count} leaks{consequence}"
+        if self.unseen:
+            yield f"{self.name} train: {describe_unseen(self.unseen)}"
+        for item in self.items:
+            yield f"\n{item.id}"
+            yield from describe_item(item)
+
 
 def examine(name: str, source: str = "") -> Examination:
-    """Read every split that is there and compare. Raises DataError where none is, or a row has another shape."""
-    spec, where = read.spec_of(name), read.chosen_source(source)
-    there = [split for split in spec.splits if read.is_hub(where) or _is_there(name, split, where)]
-    if not there:
-        read.local_files(name, next(iter(spec.splits)), Path(where).expanduser())
-    reports = tuple(_report(name, split, where) for split in there)
-    held = dict(_leaks(name, where)) if "train" in there else {}
-    unseen = tuple(other for other in tested(name) if other not in held) if "train" in there else ()
-    return Examination(name, reports, held, unseen, read.load(name, there[-1], where)[:SHOWN])
+    """Read every split that is there and report on it. Raises DataError if there is none, or a row does not fit."""
+    spec, source = read.find_spec(name), read.required_source(source)
+    splits = [split for split in spec.splits if read.is_hub(source) or has_local_files(name, split, source)]
+    if not splits:
+        # Raises, and says where files were expected.
+        read.find_files(name, next(iter(spec.splits)), Path(source).expanduser())
+    reports = []
+    for split in splits:
+        rows = read.parse_rows(name, split, source)
+        judged = [record for _, record in rows if record is not None]
+        consistent = remove_contradictions(judged)
+        repeated = len(consistent) - len(remove_repetitions(consistent))
+        contradictory = len(judged) - len(consistent)
+        published = spec.splits[split][1]
+        reports.append(SplitReport(split, len(rows), len(judged), contradictory, repeated, published))
+
+    leaks: dict[str, int] = {}
+    unseen: tuple[str, ...] = ()
+    if "train" in splits:
+        train = read.load(name, "train", source)
+        for test_set, test_source in available_test_sets(name, source).items():
+            leaks[test_set] = len(find_leaks(train, read.load(test_set, "test", test_source)))
+        unseen = tuple(test_set for test_set in comparable_test_sets(name) if test_set not in leaks)
+    items = read.load(name, splits[-1], source)[:SHOWN_ITEMS]
+    return Examination(name, tuple(reports), leaks, unseen, items)
 
 
-def _report(name: str, split: str, source: str) -> SplitReport:
-    pairs = read.parsed(name, split, source)
-    judged = [record for _, record in pairs if record is not None]
-    agreed = consistent(judged)
-    unlike, repeated = len(judged) - len(agreed), len(agreed) - len(once(agreed))
-    return SplitReport(split, len(pairs), len(judged), unlike, repeated, SPECS[name].splits[split][1])
+# Test sets
 
 
-def _leaks(name: str, source: str) -> Iterator[tuple[str, int]]:
-    """How many training items are test items of the sets that they could be of."""
-    train = read.load(name, "train", source)
-    for other, where in test_sets(name, source).items():
-        yield other, len(leaks(train, read.load(other, "test", where)))
+def comparable_test_sets(name: str) -> list[str]:
+    """Return the sets with a test split whose items are of the same kind."""
+    return [test_set for test_set, spec in SPECS.items() if spec.kind == SPECS[name].kind and "test" in spec.splits]
 
 
-def test_sets(name: str, source: str) -> dict[str, str]:
-    """The sets with a test split of a set's kind that are at hand, its own among them, each with its source: of those
-    on the hub its own and the ones that were fetched before."""
-    if not read.is_hub(source):
-        return {other: source for other in tested(name) if _is_at_hand(other, name, source)}
-    kept = [other for other in tested(name) if other == name or hub.kept(SPECS[other], "test")]
-    return {other: source if other == name else read.HUB for other in kept}
+def available_test_sets(name: str, source: str) -> dict[str, str]:
+    """Return those of `comparable_test_sets` that can be read, with their sources.
+
+    From the hub these are the set's own and those in the cache; nothing else is downloaded for a comparison.
+    """
+    if read.is_hub(source):
+        cached = [
+            test_set
+            for test_set in comparable_test_sets(name)
+            if test_set == name or hub.cached_files(SPECS[test_set], "test")
+        ]
+        return {test_set: source if test_set == name else read.HUB for test_set in cached}
+    available = {}
+    for test_set in comparable_test_sets(name):
+        # Files directly in the folder are those of the set `name`.
+        is_own = test_set == name or read.find_home(test_set, Path(source).expanduser()) is not None
+        if is_own and has_local_files(test_set, "test", source):
+            available[test_set] = source
+    return available
 
 
-def _is_at_hand(other: str, name: str, source: str) -> bool:
-    """Whether a folder has a set's test split; files that lie in the folder itself are those of the set `name`."""
-    own = other == name or read.home_of(other, Path(source).expanduser()) is not None
-    return own and _is_there(other, "test", source)
-
-
-def tested(name: str) -> list[str]:
-    """The sets with a test split that items of a set could be of."""
-    return [other for other, spec in SPECS.items() if spec.kind == SPECS[name].kind and "test" in spec.splits]
-
-
-def not_compared(unseen: Iterable[str]) -> str:
-    """What is said of test sets that are not here."""
-    return f"not compared with the test items of {', '.join(unseen)}: not here"
-
-
-def _is_there(name: str, split: str, source: str) -> bool:
+def has_local_files(name: str, split: str, source: str) -> bool:
     try:
-        read.local_files(name, split, Path(source).expanduser())
+        read.find_files(name, split, Path(source).expanduser())
     except (read.MissingFilesError, KeyError):
         return False
     return True
 
 
-def lines(examination: Examination) -> Iterator[str]:
-    """The examination as lines to print."""
-    for split in examination.splits:
-        published = " or ".join(f"{size:,}" for size in split.published) or "unknown"
-        yield (
-            f"{examination.name} {split.split}: {split.rows:,} rows ({split.verdict}; published {published}), "
-            f"{split.judged:,} can be judged, {split.contradictory:,} contradict another, "
-            f"{split.repeated:,} repeat another"
-        )
-    for test, count in examination.leaks.items():
-        refused = "; left out of training, or refused with leaks=refuse" if count else ""
-        yield f"{examination.name} train against {test} test: {count} leaks{refused}"
-    if examination.unseen:
-        yield f"{examination.name} train: {not_compared(examination.unseen)}"
-    for item in examination.items:
-        yield f"\n{item.id}"
-        yield from shown(item)
+# Text
 
 
-def shown(item: Record) -> Iterator[str]:
-    """An item, cut short."""
-    yield cut(text_of(item).strip())
+def describe_unseen(unseen: Iterable[str]) -> str:
+    return f"not compared with the test items of {', '.join(unseen)}: not here"
+
+
+def describe_item(item: Record) -> Iterator[str]:
+    """Yield an item as lines of text, cut short."""
+
+    def cut(text: str) -> str:
+        return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + " ..."
+
+    yield cut(prompt_text(item).strip())
     match item:
         case Problem():
             yield f"answer: {item.answer}" + (f" within {item.tolerance}" if item.tolerance else "")
-        case Program():
+        case CodingProblem():
             tests = f"{len(item.public)} shown and {len(item.hidden)} hidden cases" if item.hidden else cut(item.tests)
             yield f"function: {item.entry or 'none, stdin and stdout'}; tests: {tests}"
             yield f"reference: {'yes' if item.reference else 'none'}"
@@ -157,5 +187,63 @@ def shown(item: Record) -> Iterator[str]:
             yield f"references: {len(item.references)}" + "".join(f"\n  {cut(text)}" for text in item.references[:1])
 
 
-def cut(text: str) -> str:
-    return text if len(text) <= WIDTH else text[:WIDTH] + " ..."
+# Clean JSON lines
+
+
+@dataclass(frozen=True)
+class PreparedSplit:
+    """The numbers of rows that were written and left out: unjudged, contradictory, repeated, and leaks by test set.
+
+    unseen   test sets of its kind that are not here, so that they were not compared
+    """
+
+    rows: int
+    written: int
+    unjudged: int
+    contradictory: int
+    repeated: int
+    leaks: dict[str, int]
+    unseen: tuple[str, ...]
+
+    def line(self, out: Path) -> str:
+        leaks = "".join(f", {count:,} that are in {name}" for name, count in self.leaks.items() if count)
+        unseen = f"; {describe_unseen(self.unseen)}" if self.unseen else ""
+        return (
+            f"wrote {self.written:,} of {self.rows:,} items to {out}; left out {self.unjudged:,} that cannot be "
+            f"judged, {self.contradictory:,} that contradict another, {self.repeated:,} that repeat another"
+            f"{leaks}{unseen}"
+        )
+
+
+def prepare(name: str, split: str, source: str, out: Path) -> PreparedSplit:
+    """Write the clean items of a split, all or nothing. Raises ConfigError or DataError as reading does.
+
+    Leaks are left out of a training split, for every test set that can be read.
+    """
+    source = read.required_source(source)
+    read.load(name, split, source)
+    records = [record for _, record in read.parse_rows(name, split, source)]
+    judged = [record for record in records if record is not None]
+    consistent = remove_contradictions(judged)
+    remaining = remove_repetitions(consistent)
+    contradictory, repeated = len(judged) - len(consistent), len(consistent) - len(remaining)
+    leaks: dict[str, int] = {}
+    test_sets = available_test_sets(name, source) if split == "train" else {}
+    for test_set, test_source in test_sets.items():
+        leaking = {leak.train for leak in find_leaks(remaining, read.load(test_set, "test", test_source))}
+        leaks[test_set] = len(leaking)
+        remaining = [record for index, record in enumerate(remaining) if index not in leaking]
+
+    # The fields of a user's file; those that are empty may be missing.
+    lines = []
+    for record in remaining:
+        row = {name: value for name, value in asdict(record).items() if value not in ("", (), 0.0)}
+        row = {"statement": "", **row} if isinstance(record, CodingProblem) else row
+        lines.append(f"{json.dumps(row, ensure_ascii=False)}\n")
+    with publish_atomically(out) as (built,):
+        built.write_text("".join(lines), "utf-8")
+    unseen = tuple(
+        test_set for test_set in comparable_test_sets(name) if split == "train" and test_set not in test_sets
+    )
+    unjudged = len(records) - len(judged)
+    return PreparedSplit(len(records), len(remaining), unjudged, contradictory, repeated, leaks, unseen)

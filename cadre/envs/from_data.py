@@ -8,10 +8,9 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field
 
-from cadre.data.examples import EXAMPLE
 from cadre.data.read import NoSourceError
-from cadre.data.records import Kind
-from cadre.data.tasks import Choice, Leaks, tasks_of
+from cadre.data.records import EXAMPLE, Kind
+from cadre.data.tasks import DataSelection, LeakRule, load_data_tasks
 from cadre.env import Env, Split
 from cadre.errors import ConfigError
 from cadre.types import Task
@@ -50,7 +49,7 @@ class FromData(Env):
         source: str = "",
         fields: dict[str, str] | None = None,
         held_out: HeldOut | None = None,
-        leaks: Leaks = "drop",
+        leaks: LeakRule = "drop",
         **settings: Any,
     ) -> Sequence[Task]:
         """Return the tasks of a split, as the settings choose them.
@@ -69,7 +68,7 @@ class FromData(Env):
                 "each. Remove one of the two."
             )
         cls.require()
-        choice = Choice(
+        selection = DataSelection(
             kind=cls.kind,
             train=train or data or cls.sets[0],
             test=test or data or cls.sets[1],
@@ -77,11 +76,11 @@ class FromData(Env):
             fields=tuple(sorted((fields or {}).items())),
             held_out=held_out,
             leaks=leaks,
-            usual=cls.held,
-            functions=cls.functions,
-            halved=data is not None or (train is None and cls.sets[0] == cls.sets[1]),
+            default_held_out=cls.held,
+            functions_only=cls.functions,
+            same_set=data is not None or (train is None and cls.sets[0] == cls.sets[1]),
         )
-        return tasks_of(choice, split)
+        return load_data_tasks(selection, split)
 
 
 def with_example(env: type[Env], settings: Mapping[str, Any]) -> dict[str, Any] | None:

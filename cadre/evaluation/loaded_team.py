@@ -18,7 +18,7 @@ from cadre.config.experiment import Experiment, load
 from cadre.config.resolve import Target, resolve_environments, resolve_for_evaluation
 from cadre.config.warnings import find_warnings
 from cadre.data import hub, read
-from cadre.data.leaks import leaks
+from cadre.data.leaks import find_leaks
 from cadre.data.records import RECORDS, Record
 from cadre.data.user_file import is_user_file
 from cadre.envs.from_data import FromData
@@ -253,18 +253,18 @@ def count_trained_on(run: Path | None, evaluated: EnvSpec, tasks: Sequence[Task]
         learned = None
     if learned is None:
         return {"trained_on": None}
-    return {"trained_on": len({leak.test for leak in leaks(learned, _records(evaluated, tasks))})}
+    return {"trained_on": len({leak.test for leak in find_leaks(learned, _records(evaluated, tasks))})}
 
 
 def _is_local(trained: EnvSpec) -> bool:
     """Whether the training data can be read without asking the hub."""
     settings, declared = trained.all_settings, trained.declared
     assert issubclass(declared, FromData)
-    name, source = settings["train"] or settings["data"] or declared.sets[0], read.named_source(settings["source"])
+    name, source = settings["train"] or settings["data"] or declared.sets[0], read.configured_source(settings["source"])
     if is_user_file(name) or not read.is_hub(source):
         return True
-    spec = read.spec_of(name)
-    return any(hub.kept(spec, split, source.partition("@")[2]) for split in spec.splits)
+    spec = read.find_spec(name)
+    return any(hub.cached_files(spec, split, source.partition("@")[2]) for split in spec.splits)
 
 
 def _records(spec: EnvSpec, tasks: Sequence[Task]) -> list[Record]:

@@ -12,19 +12,21 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cadre import random_keys
 from cadre.config.experiment import Experiment
 from cadre.errors import EngineError, PromptError, first_line
-from cadre.programs import checked
-from cadre.programs.calls import Answer, Call
+from cadre.programs.calls import Answer, ModelCall, RequestError, add_constraints_to_prompt
+from cadre.programs.instances import start_server
 from cadre.programs.program import Program
-from cadre.programs.refusal import Refused
-from cadre.programs.server import Server
-from cadre.programs.sessions import Held, Session
+from cadre.programs.sessions import PendingCall, Session
 from cadre.rollout.batching import gather
 from cadre.team import Team
 from cadre.types import Message, Observation, PreviousTurn, Sample
+
+if TYPE_CHECKING:
+    from cadre.programs.server import Server
 
 MAX_TURNS = 10_000
 
@@ -41,62 +43,66 @@ class TeamEndpoint:
     role_of: Mapping[str, str]
     seed: int = 0
     turns: OrderedDict[str, PreviousTurn] = field(default_factory=OrderedDict)
-    _waiting: list[Held] = field(default_factory=list)
+    _waiting: list[PendingCall] = field(default_factory=list)
     _work: asyncio.Task[None] | None = None
 
-    def arrived(self, held: Held) -> None:
+    def receive(self, pending: PendingCall) -> None:
         """Take a call in."""
-        self._waiting.append(held)
+        self._waiting.append(pending)
         if self._work is None or self._work.done():
             self._work = asyncio.get_running_loop().create_task(self._answer_all())
 
     async def _answer_all(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            await gather(*(self._answer(held) for held in batch))
+            await gather(*(self._answer(pending) for pending in batch))
 
-    async def _answer(self, held: Held) -> None:
+    async def _answer(self, pending: PendingCall) -> None:
         """Answer one call, or say what kept it from being answered: no call may be left waiting."""
         try:
-            sample = await self._sample(held)
+            sample = await self._sample(pending)
             message = sample.message or Message("assistant", sample.text)
-            answer = Answer(message, sample.finish, len(sample.prompt_ids), len(sample.token_ids)).named(held.name)
+            answer = Answer(message, sample.finish, len(sample.prompt_ids), len(sample.token_ids)).with_tool_call_ids(
+                pending.id
+            )
         except PromptError as error:
-            _reject(held, Refused(400, str(error), "messages", "context_length_exceeded"))
+            _reject(pending, RequestError(400, str(error), "messages", "context_length_exceeded"))
         except EngineError as error:
-            _reject(held, Refused(503, str(error)))
+            _reject(pending, RequestError(503, str(error)))
         except Exception as error:  # noqa: BLE001 - others in the batch and after it are to be answered all the same
             sys.stderr.write(f"A call could not be answered:\n{traceback.format_exc()}\n")
-            _reject(held, Refused(500, f"The team could not answer: {type(error).__name__}: {first_line(error)}"))
+            _reject(
+                pending, RequestError(500, f"The team could not answer: {type(error).__name__}: {first_line(error)}")
+            )
         else:
-            if not held.answer.done():
-                held.answer.set_result(answer)
+            if not pending.answer.done():
+                pending.answer.set_result(answer)
 
-    async def _sample(self, held: Held) -> Sample:
-        call = checked.told(held.call)
+    async def _sample(self, pending: PendingCall) -> Sample:
+        call = add_constraints_to_prompt(pending.call)
         role = self.role_of[call.role]
         seen = Observation(role, call.messages, call.tools, call.stop, call.max_tokens)
-        key = random_keys.key(self.seed, "serve", held.name)
+        key = random_keys.key(self.seed, "serve", pending.id)
         (sample,) = await self.team.sample(seen, 1, key, self._previous(role, call))
         self.turns[_conversation_key(role, call.messages)] = PreviousTurn(call.messages, sample, call.tools)
         if len(self.turns) > MAX_TURNS:
             self.turns.popitem(last=False)
         return sample
 
-    def _previous(self, role: str, call: Call) -> PreviousTurn | None:
+    def _previous(self, role: str, call: ModelCall) -> PreviousTurn | None:
         """The latest turn of the conversation that the call goes on with."""
         spoke = [place for place, message in enumerate(call.messages) if message.role == "assistant"]
         names = (_conversation_key(role, call.messages[:place]) for place in reversed(spoke))
         return next((self.turns[name] for name in names if name in self.turns), None)
 
 
-def _reject(held: Held, why: Refused) -> None:
-    if not held.answer.done():  # as it is once its session has ended
-        held.answer.set_exception(why)
+def _reject(pending: PendingCall, why: RequestError) -> None:
+    if not pending.answer.done():  # as it is once its session has ended
+        pending.answer.set_exception(why)
 
 
 def _conversation_key(role: str, messages: Sequence[Message]) -> str:
-    return Call(role, tuple(messages)).content
+    return ModelCall(role, tuple(messages)).content
 
 
 def served_models(experiment: Experiment) -> dict[str, str]:
@@ -110,9 +116,9 @@ def served_models(experiment: Experiment) -> dict[str, str]:
 
 def serve(team: Team, role_of: Mapping[str, str], port: int = 0, key: str = "") -> tuple[Server, Session]:
     """Answer calls at `server.url` with the key of the session, until the server is closed."""
-    server = Server(port)
+    server = start_server(port)
     serving = TeamEndpoint(team, role_of)
-    session = Session(list(role_of), serving.arrived, remembered=MAX_TURNS)
+    session = Session(list(role_of), serving.receive, max_kept=MAX_TURNS)
     session.key = key or session.key
 
     async def add() -> None:

@@ -1,1 +1,13 @@
-"""The endpoint that other people's agent programs call as they would call OpenAI's."""
+"""Agent programs as environments: they call an endpoint of ours as they would call OpenAI's. See `docs/programs.md`.
+
+calls       calls of models, their answers and constraints
+protocol    OpenAI's two interfaces: requests to calls, answers to bodies and streams
+sessions    the key of a program, and the calls that it waits for
+server      the HTTP server
+processes   fork servers, processes and threads, and the detection that a program is blocked
+instances   one run of a program, replayed to where an episode is
+rewards     posted, returned and computed rewards
+program     the environment, the place to begin
+check       `cadre check` of a program
+inside      files that run in the program's own interpreter
+"""

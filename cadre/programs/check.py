@@ -1,111 +1,104 @@
-"""`cadre check` of a program: every task is played twice with the same answers, and what differs is told.
+"""`cadre check` of a program: play every task twice with the same answers, and report differences.
 
-A program need not keep the contract of environments, where nobody looks ahead: but trees that branch need one that
-asks for the same when it is given the same answers.
+A program need not keep the contract of environments, since nobody steps it out of order. Trees that branch need one
+that makes the same calls when it gets the same answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cadre import random_keys
 from cadre.envs.check import Report
 from cadre.envs.spec import EnvSpec
-from cadre.programs.failures import Diverged, ProgramFailed
+from cadre.programs.processes import Diverged, ProgramFailed
 from cadre.programs.program import Program
 from cadre.types import Message, Observation, Sample, Task, Tool, ToolCall
 
-ADVICE = (
+DIVERGED_ADVICE = (
     "Look for what is drawn or dated in the prompt, and take it from the task. As it is, the program trains with "
     "shapes that play episodes side by side alone: set replayable=false, and an algorithm such as grpo."
 )
-NONSENSE = (
+FAILED_ADVICE = (
     "The answers were nonsense, so this may be right; settings.errors says whether such an episode is dropped or paid."
 )
 TEXTS = ("yes", "no", "1", "Moves: RRD", '{"answer": 1}', "")
 
 
-@dataclass(frozen=True)
-class Played:
-    """What one episode showed: the first conversation of each role, and how it ended where it failed."""
+@dataclass
+class EpisodeCheck:
+    """One checked task: the first prompt and tools of each role, the number of calls, and errors."""
 
     task: Task
-    calls: int
-    prompts: dict[str, tuple[Message, ...]]
-    tools: dict[str, tuple[Tool, ...]]
-    diverged: str = ""
-    failed: str = ""
+    prompts: dict[str, tuple[Message, ...]] = field(default_factory=dict)
+    tools: dict[str, tuple[Tool, ...]] = field(default_factory=dict)
+    calls: int = 0
+    divergence: str = ""
+    failure: str = ""
 
 
 async def examine(env_spec: EnvSpec, tasks: int = 5, seed: int = 0) -> Report:
-    """Play some training tasks twice each, with answers drawn by what is asked."""
+    """Check some training tasks, with random answers that depend only on the calls."""
     if missing := env_spec.missing:
         words = f"settings.{missing[0]}: missing; expected a value, such as {missing[0]}=... behind the name."
         return Report((), (words,), (), {})
-    chosen = env_spec.tasks("train")[:tasks]
-    played = await asyncio.gather(*(_twice(env_spec, task, seed) for task in chosen))
-    return _report(env_spec, played)
+    checks = await asyncio.gather(*(_check_task(env_spec, task, seed) for task in env_spec.tasks("train")[:tasks]))
 
-
-def _report(env_spec: EnvSpec, played: Sequence[Played]) -> Report:
-    diverged = [f"task {episode.task.id}: {episode.diverged}\n{ADVICE}" for episode in played if episode.diverged]
-    notes = [f"task {episode.task.id}: {episode.failed}\n{NONSENSE}" for episode in played if episode.failed]
+    diverged = [f"task {check.task.id}: {check.divergence}\n{DIVERGED_ADVICE}" for check in checks if check.divergence]
+    notes = [f"task {check.task.id}: {check.failure}\n{FAILED_ADVICE}" for check in checks if check.failure]
     prompts: dict[str, tuple[Message, ...]] = {}
     tools: dict[str, tuple[Tool, ...]] = {}
-    for episode in played:
-        prompts, tools = {**episode.prompts, **prompts}, {**episode.tools, **tools}
+    for check in checks:
+        prompts, tools = {**check.prompts, **prompts}, {**check.tools, **tools}
     silent = [role for role in env_spec.roles if role not in prompts]
     notes += [f"{role} was never asked for; a role that never acts is not trained." for role in silent]
-    whole = [episode for episode in played if not episode.diverged and not episode.failed]
-    held = [f"{len(whole)} of {len(played)} tasks, played again with the same answers, asked for the same."]
-    calls = sum(episode.calls for episode in whole)
-    held += [f"{calls / len(whole):.1f} calls an episode."] if whole else []
-    loose = not env_spec.all_settings["replayable"]
-    return Report(tuple(held), () if loose else tuple(diverged), (*notes, *(diverged if loose else ())), prompts, tools)
+    passed = [check for check in checks if not check.divergence and not check.failure]
+    results = [f"{len(passed)} of {len(checks)} tasks, played again with the same answers, asked for the same."]
+    if passed:
+        results.append(f"{sum(check.calls for check in passed) / len(passed):.1f} calls an episode.")
+    if env_spec.all_settings["replayable"]:
+        return Report(tuple(results), tuple(diverged), tuple(notes), prompts, tools)
+    return Report(tuple(results), (), (*notes, *diverged), prompts, tools)
 
 
-async def _twice(env_spec: EnvSpec, task: Task, seed: int) -> Played:
+async def _check_task(env_spec: EnvSpec, task: Task, seed: int) -> EpisodeCheck:
     env = env_spec.make(task)
     assert isinstance(env, Program)
-    prompts: dict[str, tuple[Message, ...]] = {}
-    tools: dict[str, tuple[Tool, ...]] = {}
-    calls, diverged, failed = 0, "", ""
+    check = EpisodeCheck(task)
     try:
         await env.until_ready()
-        while acting := env.observe():
-            prompts = {role: seen.messages for role, seen in acting.items()} | prompts
-            tools = {role: seen.tools for role, seen in acting.items()} | tools
-            calls += len(acting)
-            await env.step_samples({role: _said(seen, seed, calls) for role, seen in acting.items()})
-        await env.again()
+        while observations := env.observe():
+            check.calls += len(observations)
+            check.prompts = {role: observation.messages for role, observation in observations.items()} | check.prompts
+            check.tools = {role: observation.tools for role, observation in observations.items()} | check.tools
+            await env.step_samples(
+                {role: _draw_answer(observation, seed, check.calls) for role, observation in observations.items()}
+            )
+        await env.check_replay()
     except Diverged as error:
-        diverged = str(error)
+        check.divergence = str(error)
     except ProgramFailed as error:
-        failed = str(error)
+        check.failure = str(error)
     finally:
         env.close()
-    return Played(task, calls, prompts, tools, diverged, failed)
+    return check
 
 
-def _said(seen: Observation, seed: int, number: int) -> Sample:
-    """An answer that follows from what is asked: a text, or, every other time where there are tools, a call."""
-    draw = random_keys.generator(seed, seen.role, number, seen.messages[-1].content)
-    text = draw.choice(TEXTS)
+def _draw_answer(observation: Observation, seed: int, calls: int) -> Sample:
+    """Return a text or, half of the time if there are tools, a tool call with arguments of the types in its schema."""
+    generator = random_keys.generator(seed, observation.role, calls, observation.messages[-1].content)
+    text = generator.choice(TEXTS)
     message = Message("assistant", text)
-    if seen.tools and draw.random() < 0.5:
-        tool = draw.choice(seen.tools)
-        message = Message("assistant", "", (ToolCall("call_0", tool.name, json.dumps(_arguments(tool.parameters))),))
-    return Sample(seen.role, "check", text, (), (), (), "stop", 0, message)
-
-
-def _arguments(schema: object) -> dict[str, object]:
-    """Arguments of the right kind, as far as a schema says it plainly."""
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    kinds: dict[str, object] = {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
-    return {
-        name: kinds.get(str(part.get("type")), "x") if isinstance(part, dict) else "x"
-        for name, part in (properties or {}).items()
-    }
+    if observation.tools and generator.random() < 0.5:
+        tool = generator.choice(observation.tools)
+        schema: object = tool.parameters
+        properties = schema.get("properties") if isinstance(schema, dict) else None
+        examples: dict[str, object] = {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
+        arguments = {
+            name: examples.get(str(part.get("type")), "x") if isinstance(part, dict) else "x"
+            for name, part in (properties or {}).items()
+        }
+        message = Message("assistant", "", (ToolCall("call_0", tool.name, json.dumps(arguments)),))
+    return Sample(observation.role, "check", text, (), (), (), "stop", 0, message)

@@ -1,8 +1,8 @@
-"""Somebody else's agent program as an environment. `docs/programs.md` is its guide.
+"""An agent program as an environment. `docs/programs.md` is its guide.
 
-Blocked in a model call it observes; our answer is its step; a fork is a second instance that is started anew and given
-the answers that the first one had. The program itself is not changed: it calls an OpenAI-compatible endpoint, and the
-name of the model that it asks for is the role that acts.
+The program is not changed: it calls an OpenAI-compatible endpoint, and the model that it names is the role that acts.
+The environment observes the calls that the program is blocked in, and a step answers them. A fork is a second instance,
+which is started anew and receives the answers that the first one had.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from weakref import WeakSet
 from pydantic import Field
 
 from cadre.env import Env, Split
-from cadre.programs import checked, rewards
-from cadre.programs.calls import Answer
-from cadre.programs.conversation import conversation_of
-from cadre.programs.failures import Diverged, ProgramFailed
-from cadre.programs.host import Play, shared_host
-from cadre.programs.instance import Asked, Exchange, Instance, Standing
-from cadre.programs.posted import Outcome, added
-from cadre.programs.running import Ended
-from cadre.programs.settings import Isolation, Limits, launch_of
-from cadre.programs.task_file import tasks_of
-from cadre.programs.trunk import Trunk
+from cadre.programs import rewards
+from cadre.programs.calls import (
+    Answer,
+    AnsweredCall,
+    ProgramCall,
+    add_constraints_to_prompt,
+    has_constraints,
+    is_satisfied,
+)
+from cadre.programs.instances import EpisodeSpec, Instance, ProgramState, SharedInstance, shared_host
+from cadre.programs.processes import Diverged, ProgramFailed, ProgramResult
+from cadre.programs.settings import InstanceLimits, Isolation, load_tasks, make_launch
 from cadre.types import Message, Observation, Reward, Sample, Task
 
-Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+# The team reward from which an episode counts as a success, if nothing else says so.
 SUCCESS = 1.0
-FREE = ("auto", "none")
 
 
 class Program(Env):
@@ -72,28 +73,32 @@ class Program(Env):
         isolation: Isolation = "fork",
         replayable: bool = True,
         folder: Literal["fresh", "copied"] = "fresh",
-        limits: Limits | None = None,
+        limits: InstanceLimits | None = None,
         python: str = "",
         environment: dict[str, str] | None = None,
         **of_tasks: Any,
     ) -> None:
         super().__init__(task)
-        launch = launch_of(run, isolation, limits or Limits(), python, environment or {})
-        names = {**{role: role for role in roles}, **(models or {})}
+        launch = make_launch(run, isolation, limits or InstanceLimits(), python, environment or {})
+        role_of = {**{role: role for role in roles}, **(models or {})}
         self._host = shared_host()
-        # What tools returned; goes with the last copy of the episode.
+        # Removed with the last copy of the episode.
         self._memo = tempfile.TemporaryDirectory(dir=self._host.scratch, ignore_cleanup_errors=True)
-        self.play = Play(task, names, launch, Path(self._memo.name), replayable)
-        self.reward, self.turn_reward, self.errors, self.copies = reward, turn_reward, errors, folder == "copied"
-        self.past: tuple[Exchange, ...] = ()
-        self.said: tuple[Exchange, ...] = ()  # answers that no instance has been given yet
-        self.standing: Standing | None = None  # where the program stands once it has been given them
-        self.before: Standing | None = None  # where it stood before
-        self.trunk, self.outcome = Trunk(), Outcome()
-        self.paid, self.total = Reward(), 0.0  # at the last decision, and the team in all
-        self.copied: tempfile.TemporaryDirectory[str] | None = None
+        self.episode = EpisodeSpec(task, role_of, launch, Path(self._memo.name), replayable)
+        self.reward, self.turn_reward, self.errors = reward, turn_reward, errors
+        self.copies_folder, self.repeatable = folder == "copied", replayable
+
+        # `state` is unknown while `new_answers` have not been given to an instance. It is found when it is needed, so
+        # that forks nobody observes start no program.
+        self.history: tuple[AnsweredCall, ...] = ()
+        self.new_answers: tuple[AnsweredCall, ...] = ()
+        self.state: ProgramState | None = None
+        self.previous_state: ProgramState | None = None
+        self.instance, self.outcome = SharedInstance(), rewards.EpisodeOutcome()
+        self.step_reward, self.total_team_reward = Reward(), 0.0
+        self.folder_copy: tempfile.TemporaryDirectory[str] | None = None
         self.forks: WeakSet[Program] = WeakSet()
-        self.left, self.repeatable = False, replayable
+        self.is_closed = False
 
     @classmethod
     def roles_of(cls, roles: Sequence[str] = (), **settings: Any) -> tuple[str, ...]:
@@ -101,7 +106,7 @@ class Program(Env):
 
     @classmethod
     def tasks(
-        cls, split: Split, tasks: str = "", test: str = "", held_out: Share = 0.1, **settings: Any
+        cls, split: Split, tasks: str = "", test: str = "", held_out: Fraction = 0.1, **settings: Any
     ) -> Sequence[Task]:
         """The tasks of a split.
 
@@ -109,124 +114,151 @@ class Program(Env):
         test      another one for testing
         held_out  without it, the share of `tasks` that is held out
         """
-        return tasks_of(tasks, test, held_out, split)
+        return load_tasks(tasks, test, held_out, split)
 
     @property
     def success(self) -> bool:
-        """What the program or the reward function says; where they do not, whether the team was paid 1 or more."""
-        return self.total >= SUCCESS if self.outcome.success is None else self.outcome.success
+        """The program's or the reward function's own word on it; else whether the team reward is 1 or more."""
+        return self.total_team_reward >= SUCCESS if self.outcome.success is None else self.outcome.success
 
     def observe(self) -> dict[str, Observation]:
-        if self.standing is None and self.left:  # with a turn's own reward nobody has played this one
-            return {role: self._seen(role, asked) for role, asked in self._acting(self.before).items()}
-        if self.standing is None:
-            self._take_in(self._host.server.submit(self._brought()).result())
-        return {role: self._seen(role, asked) for role, asked in self._acting(self.standing).items()}
+        if self.state is None and not self.is_closed:
+            self._set_state(*self._host.server.submit(self._advance()).result())
+        # With `turn_reward` a fork may be closed before its program has played on: it shows the decision before.
+        state = self.previous_state if self.state is None else self.state
+        observations = {}
+        for role, call in self._acting(state).items():
+            request = add_constraints_to_prompt(call.call)
+            conversation = find_conversation(self.history, role, call.call.messages)
+            observations[role] = Observation(
+                role, request.messages, request.tools, request.stop, request.max_tokens, conversation
+            )
+        return observations
 
     async def until_ready(self) -> None:
-        if self.standing is None:
-            self._take_in(await asyncio.wrap_future(self._host.server.submit(self._brought())))
+        if self.state is None:
+            self._set_state(*await asyncio.wrap_future(self._host.server.submit(self._advance())))
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        return await self._answered({role: Answer(Message("assistant", text)) for role, text in actions.items()})
+        return await self._answer({role: Answer(Message("assistant", text)) for role, text in actions.items()})
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
-        return await self._answered({role: answer_of(sample) for role, sample in samples.items()})
+        answers = {}
+        for role, sample in samples.items():
+            message = sample.message or Message("assistant", sample.text)
+            answers[role] = Answer(message, sample.finish, len(sample.prompt_ids), len(sample.token_ids))
+        return await self._answer(answers)
 
     def fork(self) -> Self:
-        if self.copies and self.copied is None and (running := self.trunk.running) is not None:
-            self.copied = tempfile.TemporaryDirectory(dir=self._host.scratch, ignore_cleanup_errors=True)
-            shutil.copytree(running.folder, self.copied.name, symlinks=True, dirs_exist_ok=True)
+        if self.copies_folder and self.folder_copy is None and (running := self.instance.running) is not None:
+            self.folder_copy = tempfile.TemporaryDirectory(dir=self._host.scratch, ignore_cleanup_errors=True)
+            shutil.copytree(running.folder, self.folder_copy.name, symlinks=True, dirs_exist_ok=True)
         fork = copy.copy(self)
-        fork.trunk, fork.forks = self.trunk.shared(), WeakSet()
+        fork.instance, fork.forks = self.instance.share(), WeakSet()
         self.forks.add(fork)
         return fork
 
     def close(self) -> None:
-        self.left = True
+        self.is_closed = True
         for fork in self.forks:
             fork.close()
-        self._host.server.loop.call_soon_threadsafe(self.trunk.close)
+        self._host.server.loop.call_soon_threadsafe(self.instance.close)
 
-    async def again(self) -> None:
-        """Start the program once more with all answers so far, for a check. Raises Diverged where it then stands
-        elsewhere."""
-        play = replace(self.play, replayable=True)
-        once_more = self._host.server.submit(self._host.at(play, self.past, self.standing))
-        instance, _ = await asyncio.wrap_future(once_more)
+    async def check_replay(self) -> None:
+        """Start the program once more with all answers so far. Raises Diverged if it then waits for other calls."""
+        episode = replace(self.episode, replayable=True)
+        starting = self._host.server.submit(self._host.start_instance(episode, self.history, self.state))
+        instance, _ = await asyncio.wrap_future(starting)
         self._host.server.loop.call_soon_threadsafe(instance.close, "the check is over")
 
-    async def _answered(self, answers: Mapping[str, Answer]) -> Reward:
+    async def _answer(self, answers: Mapping[str, Answer]) -> Reward:
         await self.until_ready()
-        asked = self._acting(self.standing)
-        self.said = tuple(
-            Exchange(role, asked[role], answer, self._conversation(role, asked[role]))
-            for role, answer in answers.items()
-        )
-        self.before, self.standing = self.standing, None
+        calls = self._acting(self.state)
+        new_answers = []
+        for role, answer in answers.items():
+            call = calls[role]
+            conversation = find_conversation(self.history, role, call.call.messages)
+            new_answers.append(AnsweredCall(call.call, call.occurrence, role, answer, conversation))
+        self.new_answers = tuple(new_answers)
+        self.previous_state, self.state = self.state, None
         if self.turn_reward:
-            return rewards.of_turn(self.task, self.said, self.turn_reward)
-        broken = broken_demands(self.said)
-        await self.until_ready()
-        return added(self.paid, Reward(parts=broken))
+            return rewards.compute_turn_reward(self.task, self.new_answers, self.turn_reward)
 
-    def _acting(self, standing: Standing | None) -> dict[str, Asked]:
-        """The first call of each role that waits for an answer there."""
-        assert standing is not None
-        acting: dict[str, Asked] = {}
-        for asked in standing.asked:
-            acting.setdefault(self.play.role_of[asked.call.role], asked)
+        constrained = [answered for answered in self.new_answers if has_constraints(answered.call)]
+        malformed = sum(not is_satisfied(answered.call, answered.answer.message) for answered in constrained)
+        parts = {"malformed": float(malformed)} if constrained else {}
+        await self.until_ready()
+        return rewards.add_rewards(self.step_reward, Reward(parts=parts))
+
+    def _acting(self, state: ProgramState | None) -> dict[str, ProgramCall]:
+        """Return the first waiting call of each role."""
+        assert state is not None
+        acting: dict[str, ProgramCall] = {}
+        for call in state.calls:
+            acting.setdefault(self.episode.role_of[call.call.role], call)
         return acting
 
-    def _conversation(self, role: str, asked: Asked) -> str:
-        return conversation_of(self.past, role, asked.call.messages)
+    async def _advance(self) -> tuple[Instance | None, ProgramState, Reward]:
+        """Give all answers to an instance, in the endpoint's loop. Returns it with its state and its posted reward.
 
-    def _seen(self, role: str, asked: Asked) -> Observation:
-        call = checked.told(asked.call)
-        conversation = self._conversation(role, asked)
-        return Observation(role, call.messages, call.tools, call.stop, call.max_tokens, conversation)
-
-    async def _brought(self) -> tuple[Instance | None, Standing, Reward]:
-        """In the endpoint's loop: an instance that has been given all answers, where it stands, and what it posted. One
-        that had to be ended, as it hung or asked for too much, has ended where such ends are paid."""
-        instance = self.trunk.take()
-        standing = self.before
+        If `errors` is a reward, a program that was ended, as it hung or made too many calls, counts as one that failed
+        by itself.
+        """
+        instance = self.instance.take()
+        state = self.previous_state
         try:
             if instance is None:
-                copied = Path(self.copied.name) if self.copied else None
-                instance, standing = await self._host.at(self.play, self.past, self.before, copied)
-            instance.paid = Reward()
-            if self.said:
-                standing = await instance.stepped(self.said)
+                folder_copy = Path(self.folder_copy.name) if self.folder_copy else None
+                instance, state = await self._host.start_instance(
+                    self.episode, self.history, self.previous_state, folder_copy
+                )
+            instance.reward = Reward()
+            if self.new_answers:
+                state = await instance.answer(self.new_answers)
         except BaseException as error:
             if instance is not None:
                 instance.close("it was not needed any more")
             if isinstance(self.errors, str) or not isinstance(error, ProgramFailed) or isinstance(error, Diverged):
                 raise
-            standing = Standing((), Ended(error=str(error)))
-        assert standing is not None
-        return instance, standing, instance.paid if instance is not None else Reward()
+            state = ProgramState((), ProgramResult(error=str(error)))
+        assert state is not None
+        return instance, state, instance.reward if instance is not None else Reward()
 
-    def _take_in(self, brought: tuple[Instance | None, Standing, Reward]) -> None:
-        instance, self.standing, self.paid = brought
-        self.past, self.said = (*self.past, *self.said), ()
-        self.trunk, self.copied = Trunk(instance), None
-        if self.standing.ended is not None:
-            self._host.server.loop.call_soon_threadsafe(self.trunk.close)
-            posted = instance is not None and instance.posts > 0
-            self.outcome = rewards.final(self.task, self.standing.ended, self.past, self.reward, self.errors, posted)
-            self.paid = added(self.paid, self.outcome.reward)
-        self.total += self.paid.team
-
-
-def answer_of(sample: Sample) -> Answer:
-    """What was sampled, as the program is answered it."""
-    message = sample.message or Message("assistant", sample.text)
-    return Answer(message, sample.finish, len(sample.prompt_ids), len(sample.token_ids))
+    def _set_state(self, instance: Instance | None, state: ProgramState, reward: Reward) -> None:
+        self.state, self.step_reward = state, reward
+        self.history, self.new_answers = (*self.history, *self.new_answers), ()
+        self.instance, self.folder_copy = SharedInstance(instance), None
+        if state.result is not None:
+            self._host.server.loop.call_soon_threadsafe(self.instance.close)
+            has_posted = instance is not None and instance.posted_rewards > 0
+            self.outcome = rewards.compute_outcome(
+                self.task, state.result, self.history, self.reward, self.errors, has_posted
+            )
+            self.step_reward = rewards.add_rewards(reward, self.outcome.reward)
+        self.total_team_reward += self.step_reward.team
 
 
-def broken_demands(said: Sequence[Exchange]) -> dict[str, float]:
-    """How many answers do not keep to what was demanded of them; empty where nothing was."""
-    demanded = [one for one in said if one.asked.call.schema is not None or one.asked.call.choice not in FREE]
-    broken = sum(not checked.keeps(one.asked.call, one.answer.message) for one in demanded)
-    return {"malformed": float(broken)} if demanded else {}
+def find_conversation(history: Sequence[AnsweredCall], role: str, messages: Sequence[Message]) -> str:
+    """Return the name of the role's conversation that a call continues; a program may hold several with one model.
+
+    That is the conversation of the latest call that the messages extend; else the latest with the same beginning (a
+    program may rewrite its history); else a new one.
+    """
+    answered_calls = [answered for answered in history if answered.role == role]
+    for answered in reversed(answered_calls):
+        answered_messages = answered.call.messages
+        length = len(answered_messages)
+        is_longer = len(messages) > length and messages[length].role == "assistant"
+        if is_longer and tuple(messages[:length]) == tuple(answered_messages):
+            return answered.conversation
+    for answered in reversed(answered_calls):
+        if _beginning(messages) == _beginning(answered.call.messages):
+            return answered.conversation
+    count = len({answered.conversation for answered in answered_calls})
+    return str(count) if count else ""
+
+
+def _beginning(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages up to the first that is not the system's."""
+    first = next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
+    return messages[: first + 1]

@@ -1,84 +1,148 @@
-"""What a program's episode is paid: by itself, or by a function of the user's that reads what was said."""
+"""Rewards of a program's episode: posted or returned by the program, or computed by a function of the user's."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from cadre.programs.failures import ProgramFailed
-from cadre.programs.instance import Exchange
-from cadre.programs.posted import Outcome, outcome_of
-from cadre.programs.refusal import Refused
-from cadre.programs.running import Ended
+from cadre.errors import nearest
+from cadre.programs.calls import AnsweredCall, RequestError
+from cadre.programs.processes import ProgramFailed, ProgramResult
+from cadre.programs.protocol import describe_value, parse_flag, parse_object
 from cadre.settings.user_code import load_function
 from cadre.types import Message, Reward, Task
 
 FROM_PROGRAM = "program"
-Errors = float | str
+FIELDS = ("team", "local", "parts", "success")
 
 
-def final(
-    task: Task, ended: Ended, past: Sequence[Exchange], reward: str, errors: Errors, posted: bool = False
-) -> Outcome:
-    """What the end of a program pays. Raises ProgramFailed where it failed and that is not to be paid.
+@dataclass(frozen=True)
+class EpisodeOutcome:
+    """The reward at the end of an episode, and whether the task was solved, if that is known."""
 
-    Where it `posted` no reward, what it printed last has to be one.
+    reward: Reward = field(default_factory=Reward)
+    success: bool | None = None
+
+
+def parse_reward(body: Mapping[str, Any]) -> Reward:
+    """Return a posted reward: `{"team": 1.0, "local": {"planner": -0.1}, "parts": {"goal": 1.0}}`.
+
+    Raises RequestError for anything else.
     """
-    error = ended.error
-    if ended.unread and reward == FROM_PROGRAM and not posted:
+    return parse_outcome({**body, "success": None}).reward
+
+
+def parse_outcome(value: Any) -> EpisodeOutcome:
+    """Return the outcome for a number, true or false, None, or an object as above with `success`.
+
+    Raises RequestError for anything else.
+    """
+    if isinstance(value, bool):
+        return EpisodeOutcome(Reward(team=float(value)), value)
+    if value is None or isinstance(value, int | float):
+        return EpisodeOutcome(Reward(team=_parse_number(value or 0.0, "reward")))
+    if not isinstance(value, Mapping):
+        raise RequestError(400, f"reward: got {describe_value(value)}; expected a number, or an object.")
+    for name in value:
+        if name not in FIELDS:
+            expected = f"expected {', '.join(FIELDS)}.{nearest(str(name), FIELDS)}"
+            raise RequestError(400, f"reward: unknown field {str(name)[:80]!r}; {expected}")
+    success = value.get("success")
+    if success is not None:
+        parse_flag(success, "success")
+    local, parts = (
+        {key: _parse_number(number, f"{name}.{key}") for key, number in parse_object(value.get(name), name).items()}
+        for name in ("local", "parts")
+    )
+    return EpisodeOutcome(Reward(_parse_number(value.get("team") or 0.0, "team"), local, parts), success)
+
+
+def _parse_number(value: Any, where: str) -> float:
+    with contextlib.suppress(OverflowError):  # a whole number that is too large for a float
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    raise RequestError(400, f"{where}: got {describe_value(value)}; expected a finite number.", where)
+
+
+def add_rewards(first: Reward, second: Reward) -> Reward:
+    """Return the sum of two rewards, by role and by part."""
+    local = {role: first.local.get(role, 0.0) + second.local.get(role, 0.0) for role in {**first.local, **second.local}}
+    parts = {name: first.parts.get(name, 0.0) + second.parts.get(name, 0.0) for name in {**first.parts, **second.parts}}
+    return Reward(first.team + second.team, local, parts)
+
+
+def compute_outcome(
+    task: Task,
+    result: ProgramResult,
+    history: Sequence[AnsweredCall],
+    reward: str,
+    errors: float | str,
+    has_posted: bool = False,
+) -> EpisodeOutcome:
+    """Return the outcome of a program that has ended.
+
+    reward      "program", or FILE.py:FUNCTION of task, transcript and result, as many of them as it takes
+    errors      "drop", or the team reward of a program that fails
+    has_posted  whether the program posted a reward; otherwise the last line of a command must be one
+    Raises ProgramFailed if the program failed and `errors` is "drop".
+    """
+    error = result.error
+    if result.unread and reward == FROM_PROGRAM and not has_posted:
         error = (
-            f"The program posted no reward, and what it printed last is none: {ended.unread[:200]!r}; expected a "
+            f"The program posted no reward, and what it printed last is none: {result.unread[:200]!r}; expected a "
             "number or an object as its last line on standard output."
         )
     if error:
         if isinstance(errors, str):
             raise ProgramFailed(error)
-        return Outcome(Reward(team=errors), False)
+        return EpisodeOutcome(Reward(team=errors), False)
     if reward == FROM_PROGRAM:
-        return _outcome(ended.value)
+        return _outcome_of_program(result.value)
     function: Callable[..., Any] = load_function("settings.reward", reward, {})
-    arguments = [dict(task.data), transcript(past), ended.value]
-    return _outcome(function(*arguments[: len(inspect.signature(function).parameters)]))
+    arguments = [dict(task.data), make_transcript(history), result.value]
+    return _outcome_of_program(function(*arguments[: len(inspect.signature(function).parameters)]))
 
 
-def of_turn(task: Task, exchanges: Sequence[Exchange], reward: str) -> Reward:
-    """What the answers of one decision pay by themselves: a function's numbers, each for its role."""
+def compute_turn_reward(task: Task, answered: Sequence[AnsweredCall], reward: str) -> Reward:
+    """Return the local rewards of one decision's answers, from a function of task and one answered call."""
     function: Callable[..., Any] = load_function("settings.turn_reward", reward, {})
     local: dict[str, float] = {}
-    for exchange in exchanges:
-        outcome = _outcome(function(dict(task.data), *transcript([exchange])))
-        local[exchange.role] = local.get(exchange.role, 0.0) + outcome.reward.team
+    for call in answered:
+        outcome = _outcome_of_program(function(dict(task.data), *make_transcript([call])))
+        local[call.role] = local.get(call.role, 0.0) + outcome.reward.team
     return Reward(local=local)
 
 
-def _outcome(value: Any) -> Outcome:
+def _outcome_of_program(value: Any) -> EpisodeOutcome:
     try:
-        return outcome_of(value)
-    except Refused as refused:
-        raise ProgramFailed(refused.message) from None
+        return parse_outcome(value)
+    except RequestError as error:
+        raise ProgramFailed(error.message) from None
 
 
-def transcript(past: Sequence[Exchange]) -> list[dict[str, Any]]:
-    """All calls with their answers: `{"role": "planner", "messages": [...], "answer": {...}}`, messages as OpenAI has
-    them."""
+def make_transcript(history: Sequence[AnsweredCall]) -> list[dict[str, Any]]:
+    """Return the calls with their answers as JSON values, messages in OpenAI's form:
+    `{"role": "planner", "messages": [...], "answer": {...}}`."""
+
+    def as_json(message: Message) -> dict[str, Any]:
+        entry: dict[str, Any] = {"role": message.role, "content": message.content}
+        if message.tool_calls:
+            entry["tool_calls"] = [
+                {"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls
+            ]
+        if message.tool_call_id:
+            entry["tool_call_id"] = message.tool_call_id
+        return entry
+
     return [
         {
-            "role": exchange.role,
-            "messages": [plain(message) for message in exchange.asked.call.messages],
-            "answer": plain(exchange.answer.message),
+            "role": answered.role,
+            "messages": [as_json(message) for message in answered.call.messages],
+            "answer": as_json(answered.answer.message),
         }
-        for exchange in past
+        for answered in history
     ]
-
-
-def plain(message: Message) -> dict[str, Any]:
-    """A message as JSON values."""
-    entry: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        entry["tool_calls"] = [
-            {"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls
-        ]
-    if message.tool_call_id:
-        entry["tool_call_id"] = message.tool_call_id
-    return entry

@@ -1,47 +1,77 @@
-"""The endpoint's server: a thread and an event loop of its own, on the loopback interface alone.
+"""The HTTP server of the endpoint: routes, answers that take minutes, limits of connections, and its thread.
 
-Were it in the loop that trains, a program that calls from there would wait for itself. Needs uvicorn and starlette (the
-extra `programs`).
+Needs starlette and uvicorn (the extra `programs`); `cadre.programs.instances.start_server` imports it. `cadre.view`
+serves its page with the same listening socket and connection limits.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+
+import h11
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cadre.errors import EngineError
-from cadre.programs import loopback
-from cadre.programs.sessions import Sessions
+from cadre.file_limits import raise_descriptor_limit, too_few_descriptors
+from cadre.programs import protocol
+from cadre.programs.calls import RequestError, validate_constraints
+from cadre.programs.rewards import parse_reward
+from cadre.programs.sessions import PendingCall, Session, Sessions
 
 T = TypeVar("T")
+HOST = "127.0.0.1"
+MAX_BODY_BYTES = 16 << 20
+# The session's key is the bearer token, or a part of the path for clients that send no key.
+PREFIXES = ("/v1", "/s/{key}/v1")
+# Seconds: for how long an error can still have a status of its own, and between two signs of life.
+KEEP_ALIVE_S = 10.0
+
+# Seconds. Clients are on this machine, so only a broken or hostile one is slower.
+HEAD_S = 10.0
+BODY_S = 60.0
+READ_S = 60.0
+# How long a rejected connection stays open, so that the client can read why.
+REJECTED_S = 1.0
+MAX_CONNECTIONS = 4_096
+MIN_CONNECTIONS = 4
+# Descriptors of this process that are kept for everything else.
+RESERVED_DESCRIPTORS = 24
+
+Handler = Callable[[Session, Request], Awaitable[Any]]
+Phase = Literal["head", "body"]
 
 
 class Server:
-    """Serves `sessions` at `url` from its making to `close`. Raises EngineError where the port is taken, or what it is
-    made of is not installed."""
+    """Serves `sessions` at `url` from its construction to `close`, in a thread and an event loop of its own.
+
+    In the loop that trains, a program that calls from there would wait for itself. Raises EngineError if the port is
+    taken.
+    """
 
     def __init__(self, port: int = 0) -> None:
-        try:
-            import uvicorn
-
-            from cadre.programs.app import application
-            from cadre.programs.http_limits import connection_limit, protocol
-        except ImportError as error:
-            raise EngineError(
-                f"The endpoint for programs needs {error.name}, which is not installed; expected the extra `programs`. "
-                "Run: pip install cadre-rl[programs]."
-            ) from None
         self.sessions, self.loop = Sessions(), asyncio.new_event_loop()
-        self._socket = _listening(port)
-        self.url = f"http://{loopback.HOST}:{self._socket.getsockname()[1]}"
+        try:
+            self._socket = listen(port)
+        except OSError as error:
+            raise EngineError(
+                f"The endpoint cannot listen on {HOST}:{port}: {error.strerror}; expected a free port. Name another."
+            ) from None
+        self.url = f"http://{HOST}:{self._socket.getsockname()[1]}"
         settings = uvicorn.Config(
-            application(self.sessions),
-            http=protocol(connection_limit()),
+            make_application(self.sessions),
+            http=limited_protocol(connection_limit()),
             ws="none",
             log_level="critical",
             access_log=False,
@@ -53,11 +83,11 @@ class Server:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run it in the server's loop."""
+        """Run a coroutine in the server's loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def close(self) -> None:
-        """Stop to listen, break off what is held, and end the thread."""
+        """Stop listening, drop open connections, and end the thread."""
         self._uvicorn.should_exit = self._uvicorn.force_exit = True
         self._thread.join(timeout=10)
         self._socket.close()
@@ -70,17 +100,298 @@ class Server:
             self.loop.close()
 
 
-def _listening(port: int) -> socket.socket:
+def listen(port: int) -> socket.socket:
+    """Return a socket on the loopback interface that listens on the port, on any free one for 0. Raises OSError."""
+    # The protocol is named because asyncio turns Nagle's algorithm off for sockets of TCP by name alone: under it every
+    # answer on a connection that is kept waits 40 ms for the client's acknowledgement.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        return loopback.listening(port)
-    except OSError as error:
-        raise EngineError(
-            f"The endpoint cannot listen on {loopback.HOST}:{port}: {error.strerror}; expected a free port. "
-            "Name another."
-        ) from None
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((HOST, port))
+        listening.listen(1024)
+    except OSError:
+        listening.close()
+        raise
+    return listening
 
 
-@lru_cache
-def shared() -> Server:
-    """The one server of this process, made when it is first asked for."""
-    return Server()
+# Routes
+
+
+def make_application(sessions: Sessions) -> Starlette:
+    """Return the ASGI application that passes requests to the sessions."""
+
+    def with_session(handler: Handler) -> Callable[[Request], Awaitable[Any]]:
+        async def handle(request: Request) -> Any:
+            if "key" in request.path_params:
+                key = str(request.path_params["key"])
+            else:
+                scheme, _, token = request.headers.get("authorization", "").partition(" ")
+                key = token.strip() if scheme.lower() == "bearer" else request.headers.get("api-key", "")
+            try:
+                return await handler(sessions.find(key), request)
+            except RecursionError:
+                raise RequestError(400, "The body is nested too deep; expected a flatter one.") from None
+
+        return handle
+
+    handlers: list[tuple[str, str, Handler]] = [
+        ("POST", "/chat/completions", post_chat_completion),
+        ("POST", "/responses", post_response),
+        ("POST", "/rewards", post_reward),
+        ("GET", "/models", get_models),
+        ("GET", "/models/{name:path}", get_model),
+    ]
+    routes = [
+        Route(prefix + path, with_session(handler), methods=[method])
+        for method, path, handler in handlers
+        for prefix in PREFIXES
+    ]
+
+    async def request_error(request: Request, error: RequestError) -> Response:
+        return JSONResponse(error.body, error.status)
+
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        message = f"{request.method} {request.url.path[-80:]}: {error.detail}."
+        return JSONResponse(RequestError(error.status_code, message).body, error.status_code)
+
+    async def client_gone(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=499)
+
+    async def unexpected_error(request: Request, error: Exception) -> Response:
+        return JSONResponse(RequestError(500, f"A bug in the endpoint: {type(error).__name__}.").body, 500)
+
+    errors: dict[Any, Any] = {
+        RequestError: request_error,
+        HTTPException: http_error,
+        ClientDisconnect: client_gone,
+        Exception: unexpected_error,
+    }
+    return Starlette(routes=routes, exception_handlers=errors)
+
+
+async def post_chat_completion(session: Session, request: Request) -> Any:
+    body = protocol.parse_body(await read_body(request))
+    call, reply_format = protocol.parse_chat_call(body), protocol.parse_chat_format(body)
+    validate_constraints(call)
+    return DelayedResponse(session.attach(call, is_retry(request)), reply_format)
+
+
+async def post_response(session: Session, request: Request) -> Any:
+    body = protocol.parse_body(await read_body(request))
+    call, conversation = protocol.parse_responses_call(body, session.responses)
+    reply_format = protocol.parse_responses_format(body)
+    validate_constraints(call)
+    pending = session.attach(call, is_retry(request))
+
+    def store(answer: asyncio.Future[Any]) -> None:
+        """Let later requests continue from the response."""
+        if not answer.cancelled() and answer.exception() is None:
+            session.responses[f"resp_{pending.id}"] = (*conversation, answer.result().message)
+
+    pending.answer.add_done_callback(store)
+    return DelayedResponse(pending, reply_format)
+
+
+async def post_reward(session: Session, request: Request) -> Response:
+    body = protocol.parse_body(await read_body(request))
+    if session.end_error is not None:
+        raise session.end_error
+    if session.on_reward is None:
+        raise RequestError(400, "This session takes no rewards: the run names another source of them.")
+    session.on_reward(parse_reward(body))
+    return JSONResponse({"object": "reward"})
+
+
+async def get_models(session: Session, request: Request) -> Response:
+    return JSONResponse({"object": "list", "data": [describe_model(name) for name in session.models]})
+
+
+async def get_model(session: Session, request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in session.models:
+        raise RequestError(404, f"There is no model {name[:80]!r}; expected {', '.join(session.models)}.", "model")
+    return JSONResponse(describe_model(name))
+
+
+def describe_model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "cadre"}
+
+
+def is_retry(request: Request) -> bool:
+    """Return True if the client marks the request as a retry, as OpenAI's own does."""
+    return request.headers.get("x-stainless-retry-count", "0").strip() not in ("", "0")
+
+
+async def read_body(request: Request) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY_BYTES:
+            raise RequestError(413, f"The body is over {MAX_BODY_BYTES >> 20} MiB; expected less.")
+    return bytes(body)
+
+
+# Responses
+
+
+class DelayedResponse:
+    """An ASGI response that waits for the answer of a pending call.
+
+    While it waits it sends what clients ignore, so that they do not time out: whitespace before a JSON body, an empty
+    event in a stream. A client that disconnects all the same and retries is attached to the same call.
+    """
+
+    def __init__(self, pending: PendingCall, reply_format: protocol.ReplyFormat) -> None:
+        self._pending, self._format, self._keep_alive_s = pending, reply_format, KEEP_ALIVE_S
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def wait_for_disconnect() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        disconnected = asyncio.ensure_future(wait_for_disconnect())
+        self._pending.connections += 1
+        self._pending.was_connected = True
+        try:
+            await self._respond(disconnected, scope, receive, send)
+        finally:
+            self._pending.connections -= 1
+            disconnected.cancel()
+
+    async def _respond(self, disconnected: asyncio.Future[None], scope: Any, receive: Any, send: Any) -> None:
+        is_answered = await self._wait(disconnected)
+        if not is_answered and disconnected.done():
+            return
+        error = self._pending.answer.exception() if is_answered else None
+        if isinstance(error, RequestError):
+            await JSONResponse(error.body, error.status)(scope, receive, send)
+            return
+
+        # From here on the status is 200, whatever comes.
+        writer = protocol.make_writer(self._pending.call, self._pending.id, self._format)
+        headers = [(b"content-type", writer.content_type.encode()), (b"cache-control", b"no-store")]
+        if self._format.note:
+            headers.append((b"x-cadre-note", self._format.note.encode("ascii", "replace")))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+        async def send_parts(parts: Iterable[bytes]) -> None:
+            for part in parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+
+        await send_parts(writer.opening())
+        while not is_answered:
+            await send_parts([writer.keep_alive()])
+            is_answered = await self._wait(disconnected)
+            if not is_answered and disconnected.done():
+                return
+        if self._pending.answer.exception() is not None:
+            return  # the connection breaks off, and the client's retry gets the error
+        await send_parts(writer.closing(self._pending.answer.result()))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        self._pending.is_delivered = self._pending.is_delivered or not disconnected.done()
+
+    async def _wait(self, disconnected: asyncio.Future[None]) -> bool:
+        """Wait for the answer, a disconnect or the next sign of life. Returns True if there is an answer."""
+        if not self._pending.answer.done():
+            futures: list[asyncio.Future[Any]] = [self._pending.answer, disconnected]
+            await asyncio.wait(futures, timeout=self._keep_alive_s, return_when=asyncio.FIRST_COMPLETED)
+        return self._pending.answer.done()
+
+
+# Limits of connections
+
+
+def connection_limit() -> int:
+    """Return how many connections a server of this process may have at once. Raises EngineError if too few."""
+    free = raise_descriptor_limit() - len(os.listdir("/dev/fd")) - RESERVED_DESCRIPTORS
+    if free < MIN_CONNECTIONS:
+        raise EngineError(too_few_descriptors())
+    return min(MAX_CONNECTIONS, free * 3 // 4 + 1)
+
+
+def limited_protocol(max_connections: int) -> Any:
+    """Return the protocol class of one server's connections."""
+    return type("Protocol", (LimitedProtocol,), {"max_connections": max_connections})
+
+
+class LimitedProtocol(H11Protocol):
+    """One connection, with time limits that uvicorn does not have.
+
+    A client that sends half a head, a body without end, or does not read its answer is closed; one connection too many
+    gets a 503. How long an answer may take is up to the application.
+    """
+
+    max_connections = MAX_CONNECTIONS
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._phase: Phase | None = None
+        self._phase_timer: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
+        self._is_rejected = len(self.connections) > self.max_connections
+        if len(self.connections) > self.max_connections + MIN_CONNECTIONS:
+            transport.abort()  # rejected connections take descriptors too, so only a few get the 503
+        elif self._is_rejected:
+            self._phase_timer = self.loop.call_later(REJECTED_S, transport.abort)
+        else:
+            self._limit_phase()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._phase_timer, self._read_timer):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_rejected:
+            self._send_error(
+                503, f"This server has {self.max_connections} connections, as many as it may; ask again later."
+            )
+            return
+        super().data_received(data)
+        self._limit_phase()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._limit_phase()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._read_timer = self.loop.call_later(READ_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
+
+    def _limit_phase(self) -> None:
+        """Start the timer of the part that the client has to send next; more bytes of it do not prolong it."""
+        # No phase while it is the server's turn, and between two requests.
+        phase: Phase | None = None
+        if self.conn.their_state is h11.SEND_BODY:
+            phase = "body"
+        elif self.conn.their_state is h11.IDLE and (self.cycle is None or bool(self.conn.trailing_data[0])):
+            phase = "head"
+        if phase == self._phase:
+            return
+        self._phase = phase
+        if self._phase_timer is not None:
+            self._phase_timer.cancel()
+            self._phase_timer = None
+        if phase == "head":
+            message = f"No whole head of a request came within {HEAD_S:g} s."
+            self._phase_timer = self.loop.call_later(HEAD_S, self._send_error, 408, message)
+        elif phase == "body":
+            self._phase_timer = self.loop.call_later(BODY_S, self.transport.abort)
+
+    def _send_error(self, status: int, message: str) -> None:
+        """Send an error and close the connection."""
+        if self.transport.is_closing():
+            return
+        body = message.encode()
+        reason = {408: "Request Timeout", 503: "Service Unavailable"}[status]
+        head = f"HTTP/1.1 {status} {reason}\r\ncontent-type: text/plain\r\ncontent-length: {len(body)}\r\n"
+        self.transport.write(f"{head}connection: close\r\n\r\n".encode() + body)
+        self.transport.close()

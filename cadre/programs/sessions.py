@@ -1,6 +1,6 @@
-"""Sessions: one program that runs, the calls that it waits for, and the key that lets it in.
+"""Sessions of the endpoint: the key that lets a running program in, and the calls that it waits for.
 
-Everything here belongs to the endpoint's event loop.
+Everything here runs in the endpoint's event loop.
 """
 
 from __future__ import annotations
@@ -11,177 +11,182 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cadre.programs import refusal
-from cadre.programs.calls import Answer, Call
-from cadre.programs.refusal import Refused
+from cadre.programs.calls import Answer, ModelCall, RequestError
 from cadre.types import Message, Reward
 
-MAX_HELD = 256
-# Contents whose calls are counted, for each call that is kept.
-COUNTED = 10
+MAX_PENDING = 256
+# Contents whose occurrences are counted, for each call that is kept.
+COUNTS_PER_CALL = 10
+MAX_ENDED_KEYS = 100_000
 
 
 @dataclass(eq=False)
-class Held:
-    """A call that has come in: the `occurrence`-th of its content, from 0. Its answer may still be waited for.
+class PendingCall:
+    """A call that has come in, and the future of its answer.
 
-    listeners   connections that wait for the answer now
-    heard       whether there has been one yet
-    delivered   whether the answer was sent to the end
+    occurrence      how many equal calls the session had before, from 0
+    connections     connections that wait for the answer now
+    was_connected   whether there has been one yet
+    is_delivered    whether the answer was sent to the end
     """
 
-    call: Call
+    call: ModelCall
     occurrence: int
     answer: asyncio.Future[Answer]
-    listeners: int = 0
-    heard: bool = False
-    delivered: bool = False
+    connections: int = 0
+    was_connected: bool = False
+    is_delivered: bool = False
 
     @property
-    def left(self) -> bool:
-        """Whether the client has gone before it had the answer; it may ask again."""
-        return self.heard and not self.listeners and not self.delivered and not self.failed
+    def is_abandoned(self) -> bool:
+        """True if the client disconnected before it had the answer; it may send the call again."""
+        return self.was_connected and not self.connections and not self.is_delivered and not self.has_failed
 
     @property
-    def failed(self) -> bool:
-        """Whether it could not be answered; asked again, it is another call."""
+    def has_failed(self) -> bool:
+        """True if the call was answered with an error; sent again, it counts as another call."""
         return self.answer.done() and not self.answer.cancelled() and self.answer.exception() is not None
 
     @property
-    def name(self) -> str:
-        """Unique in the session, and the same whenever the program is played again with the same answers."""
+    def id(self) -> str:
+        """An id that is unique in the session, and the same in each replay of the program with the same answers."""
         return f"{self.call.content}{self.occurrence:04x}"
 
 
 @dataclass(eq=False)
 class Session:
-    """What one key may do. `models` are the names that it may ask for, all where there are none.
+    """The calls made with one key.
 
-    arrived     called with every call that is not a repeated one
-    posted      called with every reward that the program posts, None where it may not
-    remembered  how many calls are kept for those that come again, and responses to go on from; None for all
+    models      names that may be called, any if empty
+    on_call     receives every call that is not a repetition
+    on_reward   receives rewards that the program posts; None where it may not
+    max_kept    how many answered calls are kept for repetitions, and responses to continue from; None for all
+    end_error   the error that every call gets once the session has ended
+    responses   the conversation up to each response of `/v1/responses`, by its id
     """
 
     models: Sequence[str]
-    arrived: Callable[[Held], None]
-    posted: Callable[[Reward], None] | None = None
+    on_call: Callable[[PendingCall], None]
+    on_reward: Callable[[Reward], None] | None = None
     key: str = field(default_factory=lambda: f"cadre-{secrets.token_urlsafe(24)}")
-    remembered: int | None = None
-    over: Refused | None = None
-    held: dict[str, list[Held]] = field(default_factory=dict)
-    stored: dict[str, tuple[Message, ...]] = field(default_factory=dict)
-    calls: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    _kept: OrderedDict[Held, None] = field(default_factory=OrderedDict)
-    _waiting: list[Held] = field(default_factory=list)
-    _uncounted: int = 0
+    max_kept: int | None = None
+    end_error: RequestError | None = None
+    calls: dict[str, list[PendingCall]] = field(default_factory=dict)  # by content
+    responses: dict[str, tuple[Message, ...]] = field(default_factory=dict)
+    counts: OrderedDict[str, int] = field(default_factory=OrderedDict)  # by content, the least recent first
+    _in_order: OrderedDict[PendingCall, None] = field(default_factory=OrderedDict)
+    _unanswered: list[PendingCall] = field(default_factory=list)
+    _forgotten_count: int = 0
 
-    def attach(self, call: Call, again: bool) -> Held:
-        """The call as it is held: a new one, or the one that the client has lost hold of and repeats. `again` says that
-        the client calls it a repetition. Raises Refused where the session is over or holds too many."""
-        if self.over is not None:
-            raise self.over
+    def attach(self, call: ModelCall, is_retry: bool) -> PendingCall:
+        """Return the pending call of a request: a new one, or the one that the client repeats.
+
+        A request repeats an equal call that was abandoned, or, if the client marks it as a retry (`is_retry`), the
+        latest equal one. Raises RequestError if the session has ended, has no such model, or waits for too many
+        answers.
+        """
+        if self.end_error is not None:
+            raise self.end_error
         if self.models and call.role not in self.models:
-            known = ", ".join(self.models)
-            raise Refused(404, f"model: there is no {call.role[:80]!r}; expected {known}.", "model", "model_not_found")
-        alike = self.held.get(call.content, [])
-        lost = [held for held in alike if held.left]
-        failed = [held for held in alike if held.failed]
-        repeated = lost[:1] or (alike[-1:] if again and not failed else [])
-        if repeated:
-            return repeated[0]
-        if self._full():
-            raise Refused(429, f"This session waits for {MAX_HELD} answers; expected fewer at once. Ask again later.")
-        if again and failed:
-            self._let_go(failed[0])  # it is asked again as another call, once
-        held = self._hold(call)
-        self._forget(call.content)
-        self.arrived(held)
-        return held
+            expected = ", ".join(self.models)
+            message = f"model: there is no {call.role[:80]!r}; expected {expected}."
+            raise RequestError(404, message, "model", "model_not_found")
+        equal_calls = self.calls.get(call.content, [])
+        abandoned = [pending for pending in equal_calls if pending.is_abandoned]
+        failed = [pending for pending in equal_calls if pending.has_failed]
+        if abandoned:
+            return abandoned[0]
+        if is_retry and equal_calls and not failed:
+            return equal_calls[-1]
 
-    def _hold(self, call: Call) -> Held:
-        held = Held(call, self._counted(call.content), asyncio.get_running_loop().create_future())
-        held.answer.add_done_callback(
-            lambda future: future.cancelled() or future.exception()
-        )  # seen, if by nobody else
-        self.held.setdefault(call.content, []).append(held)
-        self._kept[held] = None
-        self._waiting.append(held)
-        return held
+        # Answered calls are sorted out only when the list is full, so that a call costs no scan.
+        if len(self._unanswered) >= MAX_PENDING:
+            self._unanswered = [pending for pending in self._unanswered if not pending.answer.done()]
+        if len(self._unanswered) >= MAX_PENDING:
+            raise RequestError(
+                429, f"This session waits for {MAX_PENDING} answers; expected fewer at once. Ask again later."
+            )
+        if is_retry and failed:
+            self._remove(failed[0])  # one retry makes one new call
+        pending = PendingCall(call, self._count(call.content), asyncio.get_running_loop().create_future())
+        # Without a reader of the error, asyncio would log it when the last connection is gone.
+        pending.answer.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self.calls.setdefault(call.content, []).append(pending)
+        self._in_order[pending] = None
+        self._unanswered.append(pending)
+        self._remove_old(call.content)
+        self.on_call(pending)
+        return pending
 
-    def _full(self) -> bool:
-        """Whether as many answers are waited for as may be. Which of them have come is looked at only then."""
-        if len(self._waiting) >= MAX_HELD:
-            self._waiting = [held for held in self._waiting if not held.answer.done()]
-        return len(self._waiting) >= MAX_HELD
-
-    def _counted(self, content: str) -> int:
-        """How often this was asked before. What may have been asked too long ago to be known counts as if it had been,
-        as often as anything that is known no more: no two calls have one name."""
-        before = self.calls.get(content, self._uncounted)
-        self.calls[content] = before + 1
-        self.calls.move_to_end(content)
-        while self.remembered is not None and len(self.calls) > COUNTED * self.remembered:
-            self._uncounted = max(self._uncounted, self.calls.popitem(last=False)[1])
-        return before
-
-    def _forget(self, content: str) -> None:
-        """Where not all are kept, let go of equal calls whose answers were delivered, as what comes again repeats the
-        latest, and of the oldest that have been answered."""
-        if self.remembered is None:
+    def end(self, reason: str) -> None:
+        """Answer all pending and future calls with an error."""
+        if self.end_error is not None:
             return
-        for held in [held for held in self.held[content] if held.delivered]:
-            self._let_go(held)
-        while len(self._kept) > self.remembered:
-            oldest = next((held for held in self._kept if held.answer.done()), None)
+        self.end_error = RequestError(410, f"This session is over: {reason}.", code="session_ended")
+        for pending in self._unanswered:
+            if not pending.answer.done():
+                pending.answer.set_exception(self.end_error)
+        self.calls, self.responses, self._unanswered = {}, {}, []
+        self._in_order.clear()
+
+    def _count(self, content: str) -> int:
+        """Return how many calls of this content there were before, and count this one.
+
+        A content whose count was dropped continues at the highest count that was ever dropped, so that no two calls
+        have one id.
+        """
+        count = self.counts.get(content, self._forgotten_count)
+        self.counts[content] = count + 1
+        self.counts.move_to_end(content)
+        while self.max_kept is not None and len(self.counts) > COUNTS_PER_CALL * self.max_kept:
+            self._forgotten_count = max(self._forgotten_count, self.counts.popitem(last=False)[1])
+        return count
+
+    def _remove_old(self, content: str) -> None:
+        """Keep `max_kept` calls and responses: drop delivered calls of this content first, then the oldest answered."""
+        if self.max_kept is None:
+            return
+        for pending in [pending for pending in self.calls[content] if pending.is_delivered]:
+            self._remove(pending)
+        while len(self._in_order) > self.max_kept:
+            oldest = next((pending for pending in self._in_order if pending.answer.done()), None)
             if oldest is None:
                 return
-            self._let_go(oldest)
-        while len(self.stored) > self.remembered:
-            del self.stored[next(iter(self.stored))]
+            self._remove(oldest)
+        while len(self.responses) > self.max_kept:
+            del self.responses[next(iter(self.responses))]
 
-    def _let_go(self, held: Held) -> None:
-        del self._kept[held]
-        alike = self.held[held.call.content]
-        alike.remove(held)
-        if not alike:
-            del self.held[held.call.content]
-
-    def end(self, why: str) -> None:
-        """Refuse everything from here on, what is waited for included."""
-        if self.over is not None:
-            return
-        self.over = refusal.ended(why)
-        for held in self._waiting:
-            if not held.answer.done():
-                held.answer.set_exception(self.over)
-        self.held, self.stored, self._waiting = {}, {}, []
-        self._kept.clear()
+    def _remove(self, pending: PendingCall) -> None:
+        del self._in_order[pending]
+        equal_calls = self.calls[pending.call.content]
+        equal_calls.remove(pending)
+        if not equal_calls:
+            del self.calls[pending.call.content]
 
 
 class Sessions:
-    """All sessions of an endpoint, by key. A key that has ended is remembered, so that it is told so."""
+    """The sessions of an endpoint by key. Ended keys are kept, so that their calls get the reason of the end."""
 
     def __init__(self) -> None:
         self._open: dict[str, Session] = {}
-        self._ended: dict[str, Refused] = {}
+        self._ended: dict[str, RequestError] = {}
 
     def add(self, session: Session) -> Session:
-        """Let the session's key in."""
         self._open[session.key] = session
         return session
 
-    def remove(self, session: Session, why: str) -> None:
+    def remove(self, session: Session, reason: str) -> None:
         """End a session."""
-        session.end(why)
-        if self._open.pop(session.key, None) is not None and session.over is not None:
-            self._ended[session.key] = session.over
-        while len(self._ended) > 100_000:
+        session.end(reason)
+        if self._open.pop(session.key, None) is not None and session.end_error is not None:
+            self._ended[session.key] = session.end_error
+        while len(self._ended) > MAX_ENDED_KEYS:
             del self._ended[next(iter(self._ended))]
 
-    def of(self, key: str) -> Session:
-        """The session of a key. Raises Refused where there is none."""
+    def find(self, key: str) -> Session:
+        """Return the session of a key. Raises RequestError if there is none."""
         if key in self._ended:
             raise self._ended[key]
         if key not in self._open:
-            raise Refused(401, "The key is of no session here; expected the one that the program was given.")
+            raise RequestError(401, "The key is of no session here; expected the one that the program was given.")
         return self._open[key]

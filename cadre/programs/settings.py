@@ -1,22 +1,29 @@
-"""The settings of a program as an environment that belong together."""
+"""The settings of a program that belong together: how to start it, its limits, and its task files."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cadre.errors import ConfigError
+from cadre import random_keys
+from cadre.data.rows import read_json_lines
+from cadre.env import Split
+from cadre.errors import ConfigError, DataError
+from cadre.programs.calls import canonical_json
 from cadre.settings.trust import check_code
+from cadre.types import Task
 
 Isolation = Literal["fork", "thread"]
 GIB = 1 << 30
 
 
-class Limits(BaseModel):
-    """What one instance may take, for each run of it.
+class InstanceLimits(BaseModel):
+    """Limits of one instance, for each run of it.
 
     seconds    without a request or an end, model time left out
     cpu        seconds of processor time
@@ -35,42 +42,37 @@ class Limits(BaseModel):
 
     @property
     def kernel(self) -> dict[str, int]:
-        """Those that the kernel holds, by name."""
+        """The limits that the kernel enforces, by name."""
         return {"RLIMIT_CPU": self.cpu, "RLIMIT_DATA": int(self.memory * GIB)}
 
 
 @dataclass(frozen=True)
-class Launch:
-    """Everything about starting instances that is the same for all: what runs, how, and within which limits.
+class LaunchSpec:
+    """The way to start instances, the same for all of them. Hashable: launches that are equal share a fork server.
 
     words        the command, or the one word FILE.py:FUNCTION
-    environment  variables for the program, beside those that it inherits
+    python       the interpreter of a function; "" for this one
+    environment  variables of the program, beside those that it inherits
     """
 
     words: tuple[str, ...]
     isolation: Isolation
-    limits: Limits = field(default_factory=Limits)
+    limits: InstanceLimits = field(default_factory=InstanceLimits)
     python: str = ""
     environment: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_function(self) -> bool:
-        """Whether it is a function of a Python file, and no command."""
+        """True for a function of a Python file, False for a command."""
         return len(self.words) == 1 and ".py:" in self.words[0]
 
 
-def launch_of(
-    run: str | list[str], isolation: Isolation, limits: Limits, python: str, environment: dict[str, str]
-) -> Launch:
-    """The launch that settings come to. Raises ConfigError for what cannot be started."""
-    launch = Launch(
-        (run,) if isinstance(run, str) else tuple(map(_absolute, run)),
-        isolation,
-        limits,
-        python,
-        tuple(environment.items()),
-    )
+def make_launch(
+    run: str | list[str], isolation: Isolation, limits: InstanceLimits, python: str, environment: dict[str, str]
+) -> LaunchSpec:
+    """Return the launch that the settings describe. Raises ConfigError for what cannot be started."""
     if isinstance(run, str):
+        words = [run]
         file, _, name = run.rpartition(":")
         if not file.endswith(".py") or not name.isidentifier():
             raise ConfigError(
@@ -84,9 +86,49 @@ def launch_of(
         raise ConfigError("settings.run: got no words; expected a command such as [bash, agents.sh]. Name it.")
     elif isolation == "thread":
         raise ConfigError("settings.isolation: got thread beside a command; expected a function. Remove it.")
-    return launch
+    else:
+        # Instances run in folders of their own, so a word that names a file from here needs its whole path.
+        words = [str(Path(word).absolute()) if Path(word).is_file() else word for word in run]
+    return LaunchSpec(tuple(words), isolation, limits, python, tuple(environment.items()))
 
 
-def _absolute(word: str) -> str:
-    """A word that names a file here, as the file: instances run in folders of their own."""
-    return str(Path(word).absolute()) if Path(word).is_file() else word
+def load_tasks(train: str, test: str, held_out: float, split: Split) -> Sequence[Task]:
+    """Return the tasks of a split. A task file has one JSON object a line, with whatever the program reads in it.
+
+    Without a file `test`, the fraction `held_out` of the file `train` is the test split, by the hash of each row's
+    content. A row that is in both files is for testing alone. Raises ConfigError or DataError for files that cannot be
+    used, and for a split without tasks.
+    """
+    rows = _read_rows(train)
+    if test:
+        test_rows = [*_read_rows(test)]
+        test_contents = {canonical_json(row) for row in test_rows}
+        train_rows = [row for row in rows if canonical_json(row) not in test_contents]
+        selected = test_rows if split == "test" else train_rows
+    else:
+        # 10,000 buckets: the same rows are held out however the file is ordered or extended.
+        buckets = [random_keys.key("held-out", canonical_json(row)) % 10_000 for row in rows]
+        is_test = [bucket < 10_000 * held_out for bucket in buckets]
+        selected = [row for row, in_test in zip(rows, is_test, strict=True) if in_test == (split == "test")]
+    if not selected:
+        raise DataError(
+            f"settings.tasks: {train} leaves no task to {split} with; expected one or more. Add rows, name a file for "
+            "settings.test, or change settings.held_out."
+        )
+    return [Task(str(row.get("id", f"{split}-{number}")), row) for number, row in enumerate(selected)]
+
+
+def _read_rows(file: str) -> Sequence[Mapping[str, Any]]:
+    path = Path(file)
+    if not path.is_file():
+        raise ConfigError(
+            f"settings.tasks: there is no file {file}; expected one JSON object a line, such as "
+            '{"id": "1", "question": "2 + 2?"}. Fix the path.'
+        )
+    return _read_unique_rows(path, path.stat().st_mtime_ns)
+
+
+@lru_cache
+def _read_unique_rows(path: Path, _modified_ns: int) -> Sequence[Mapping[str, Any]]:
+    unique = {canonical_json(row): row for _, row in read_json_lines(path)}
+    return list(unique.values())

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Literal, TypeVar, get_args
 
 from cadre.errors import AnswerError, CadreError, ContractError, DeadlineError, PromptError, SandboxUnavailable
-from cadre.programs.failures import Diverged, NotStarted
+from cadre.programs.processes import Diverged, NotStarted
 from cadre.settings.user_errors import described_error
 from cadre.types import Branch, BranchFailure, Node, Reward
 

@@ -18,9 +18,7 @@ from cadre.advantages.preferences import make_joint_pairs, make_pairs
 from cadre.concurrency import run_coroutine
 from cadre.config.engines import build_team
 from cadre.config.experiment import Experiment
-from cadre.data import preferences
-from cadre.data.preferences import Pair, line_of
-from cadre.data.prompts import refuse_more_than_text
+from cadre.data.preferences import PreferencePair, pair_to_json, require_text_only
 from cadre.engines.torch.reward_model import RewardReport, RewardSettings, RewardTraining
 from cadre.errors import ConfigError, DivergedError, RunError
 from cadre.files import find_damage, publish_atomically, read_record, write_text_atomically, write_with_manifest
@@ -54,7 +52,7 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
     for tree in trees:
         for node in walk.nodes(tree.root):
             for seen in node.observations.values():
-                refuse_more_than_text(seen, "preference-pairs")
+                require_text_only(seen, "preference-pairs")
     pairs = remove_ambiguous_pairs((make_joint_pairs if joint else make_pairs)(trees, plan.credit))
     if not pairs:
         raise RunError(
@@ -62,11 +60,11 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
             "Raise --tasks, algorithm.k or sampling.temperature."
         )
     with publish_atomically(out) as (built,):
-        built.write_text("".join(preferences.line_of(pair) + "\n" for pair in pairs), encoding="utf-8")
+        built.write_text("".join(pair_to_json(pair) + "\n" for pair in pairs), encoding="utf-8")
     return len(pairs), len(trees)
 
 
-def remove_ambiguous_pairs(pairs: Sequence[Pair]) -> list[Pair]:
+def remove_ambiguous_pairs(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
     """The pairs, each once, without those of which the opposite was seen too, as chance pays, and without those that
     prefer to say nothing."""
     seen = set(pairs)
@@ -80,7 +78,7 @@ SAVE_EVERY = 20  # steps
 
 
 def train_reward_model(
-    pairs: Sequence[Pair], model: str, out: Path, settings: RewardSettings, tell: Callable[[int, float], None]
+    pairs: Sequence[PreferencePair], model: str, out: Path, settings: RewardSettings, tell: Callable[[int, float], None]
 ) -> RewardReport | None:
     """Train a head and the model below it on preference pairs, from the last save on where there is one, and write it
     to the new folder `out`. None where it was interrupted; the same call goes on.
@@ -116,9 +114,9 @@ def count_saved_steps(out: Path) -> int:
     return max(checkpoint_steps(unfinished_folder(out)), default=0)
 
 
-def describe_start(pairs: Sequence[Pair], model: str, settings: RewardSettings) -> dict[str, object]:
+def describe_start(pairs: Sequence[PreferencePair], model: str, settings: RewardSettings) -> dict[str, object]:
     """What makes a training the same one: of a folder its whole path, and of the pairs a checksum."""
-    told = hashlib.sha256("\n".join(map(line_of, pairs)).encode()).hexdigest()
+    told = hashlib.sha256("\n".join(map(pair_to_json, pairs)).encode()).hexdigest()
     source = str(Path(model).absolute()) if Path(model).is_dir() else model
     return {"model": source, "checksum": told, **asdict(settings)}
 

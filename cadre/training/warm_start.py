@@ -24,8 +24,8 @@ from cadre.advantages.batch import Plan
 from cadre.concurrency import run_coroutine
 from cadre.config.engines import Diagnostics, build_team
 from cadre.config.experiment import Config, Experiment, dump
-from cadre.data.jsonl import rows_of
-from cadre.data.prompts import prompt_of, refuse_more_than_text
+from cadre.data.preferences import parse_prompt, require_text_only
+from cadre.data.rows import read_json_lines
 from cadre.errors import DataError, RunError, nearest
 from cadre.files import path_exists, read_record, require_no_link
 from cadre.plugins import configure_sandbox
@@ -255,7 +255,7 @@ def read_examples(path: Path, roles: Sequence[str]) -> list[Example]:
     line."""
     if not path.is_file():
         raise DataError(f"examples: there is no file {path}; expected one JSON object a line. Fix the path.")
-    found = [_parse_example(raw, f"examples: {path}, line {number}", roles) for number, raw in rows_of(path)]
+    found = [_parse_example(raw, f"examples: {path}, line {number}", roles) for number, raw in read_json_lines(path)]
     if not found:
         raise DataError(f"examples: {path} is empty; {EXAMPLE_FORM} a line. Name another file.")
     kept = list(dict.fromkeys(found))
@@ -277,7 +277,7 @@ def _parse_example(raw: Mapping[str, Any], where: str, roles: Sequence[str]) -> 
             raise DataError(f"{where}: got the {name} {raw[name]!r}; {EXAMPLE_FORM}. Fix or remove the line.")
     if not isinstance(raw["answer"], str) or not raw["answer"].strip():
         raise DataError(f"{where}: got the answer {raw['answer']!r}; {EXAMPLE_FORM}. Fix or remove the line.")
-    return Example(raw["role"], prompt_of(raw["prompt"], where), raw["answer"], where)
+    return Example(raw["role"], parse_prompt(raw["prompt"], where), raw["answer"], where)
 
 
 def example_to_json(example: Example) -> str:
@@ -318,5 +318,5 @@ def successful_examples(tree: Tree) -> Iterator[Example]:
             for role, index in branch.choice.items():
                 sample = node.samples[role][index]
                 if sample.finish == "stop" and sample.text:
-                    refuse_more_than_text(node.observations[role], "warm-start --own")
+                    require_text_only(node.observations[role], "warm-start --own")
                     yield Example(role, tuple(node.observations[role].messages), sample.text)

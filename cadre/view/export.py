@@ -1,6 +1,6 @@
-"""A run as one HTML file that works from disk: the page, its modules in one script, and all that it would ask for.
+"""A run as one HTML file that works from disk: the page, its modules in one script, and all values that it shows.
 
-The policy in the file lets nothing run but the two scripts that stand in it, named by their hashes, and nothing load.
+The content security policy in the file allows only the two scripts that are in it, named by their hashes, and no loads.
 """
 
 from __future__ import annotations
@@ -16,107 +16,100 @@ from typing import Any
 
 from cadre.files import publish_atomically
 from cadre.view import PAGE, plain_json
-from cadre.view.reading import RunReader, table_of
+from cadre.view.reading import RunReader, sample_rows
 
 # In the order in which they need each other.
 MODULES = (
-    *(
-        "dom",
-        "colours",
-        "route",
-        "texts",
-        "store",
-        "difference",
-        "filter",
-        "about",
-        "drawing",
-        "sample",
-        "tree",
-        "trees",
-    ),
-    *("curves", "left", "main"),
+    "dom",
+    "colours",
+    "route",
+    "texts",
+    "store",
+    "difference",
+    "filter",
+    "about",
+    "drawing",
+    "sample",
+    "tree",
+    "trees",
+    "curves",
+    "left",
+    "main",
 )
-# Of a module only these are other modules' business under one name: `about.show` and its like.
-SPACES = {"about": "show", "curves": "show", "left": "show", "trees": "show turn"}
+# Modules that other modules import as a namespace, and the names that they use of it: `about.show`.
+NAMESPACES = {"about": "show", "curves": "show", "left": "show", "trees": "show turn"}
 IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 PRELOAD = re.compile(r'<link rel="modulepreload" [^>]*>\n')
 MEGABYTE = 1_000_000
-ALL = 1 << 62
+NO_LIMIT = 1 << 62
 
 
-def write(runs: Sequence[RunReader], out: Path, megabytes: float) -> int:
-    """Write the page of these runs; how many of their kept trees it holds: as many as fit into so many megabytes, from
-    the newest back."""
-    told = [saved(run, megabytes / len(runs)) for run in runs]
+def write_page(runs: Sequence[RunReader], out: Path, megabytes: float) -> int:
+    """Write the page of these runs. Returns the number of trees in it: the newest that fit into `megabytes`."""
+    values = [collect_values(run, megabytes / len(runs)) for run in runs]
     with publish_atomically(out) as (built,):
-        built.write_text(html(told), encoding="utf-8")
-    return sum(len(run["trees"]["rows"]) for run in told)
+        built.write_text(make_html(values), encoding="utf-8")
+    return sum(len(run["trees"]["rows"]) for run in values)
 
 
-def saved(run: RunReader, megabytes: float) -> dict[str, Any]:
-    """All that the page asks of a run, of the newest trees that fit."""
+def collect_values(run: RunReader, megabytes: float) -> dict[str, Any]:
+    """Return all values of a run that the page can ask for, with the newest trees that fit."""
     rows = run.entries(0)["rows"]
-    kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    size, words, shown = 0, dict[str, int](), dict[str, str]()
-    for at in reversed(range(len(rows))):
-        tree = run.tree(at)
-        tokens = {place: _numbered(told, words) for place, told in _tokens(run, at, tree)}
-        fresh = {digest: _data_url(run.picture(digest)) for digest in _digests(tree) if digest not in shown}
-        size += len(json.dumps(tree)) + len(json.dumps(tokens)) + sum(map(len, fresh.values()))
+    trees: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    size, word_numbers, images = 0, dict[str, int](), dict[str, str]()
+    for number in reversed(range(len(rows))):
+        tree = run.tree(number)
+
+        # Tokens are numbers of words, each of which is written once.
+        tokens = {}
+        for node_number, node in enumerate(tree["nodes"]):
+            for role, samples in node["samples"].items():
+                for index in range(len(samples)):
+                    values = run.tokens(number, node_number, role, index)
+                    for name in ("prompt", "tokens"):
+                        values[name] = [word_numbers.setdefault(word, len(word_numbers)) for word in values[name]]
+                    tokens[f"{node_number} {role} {index}"] = values
+
+        new_images = {}
+        for node in tree["nodes"]:
+            messages = (message for shown in node["observations"].values() for message in shown["messages"])
+            for digest in {image["digest"] for message in messages for image in message.get("images", ())}:
+                if digest not in images and digest not in new_images:
+                    png = base64.b64encode(run.image(digest)).decode()
+                    new_images[digest] = f"data:image/png;base64,{png}"
+
+        size += len(json.dumps(tree)) + len(json.dumps(tokens)) + sum(map(len, new_images.values()))
         if size > megabytes * MEGABYTE:
             break
-        shown |= fresh
-        kept.insert(0, (tree, tokens))
-    first, about = len(rows) - len(kept), run.about()
+        images |= new_images
+        trees.insert(0, (tree, tokens))
+    first, about = len(rows) - len(trees), run.about()
     return {
         "about": about,
-        "metrics": run.metrics(0, ALL),
+        "metrics": run.metrics(0, NO_LIMIT),
         "evaluations": run.evaluations(),
-        "left_out": run.left_out(0, ALL),
+        "left_out": run.left_out(0, NO_LIMIT),
         "trees": {"first": 0, "rows": rows[first:], "missing": first},
-        "tree": [tree for tree, _ in kept],
-        "table": [table_of(tree, about["alpha"]) for tree, _ in kept],
-        "tokens": [tokens for _, tokens in kept],
-        "words": list(words),
-        "pictures": shown,
+        "tree": [tree for tree, _ in trees],
+        "table": [sample_rows(tree, about["alpha"]) for tree, _ in trees],
+        "tokens": [tokens for _, tokens in trees],
+        "words": list(word_numbers),
+        "pictures": images,
     }
 
 
-def _digests(tree: dict[str, Any]) -> set[str]:
-    """Of the pictures that a tree shows."""
-    seen = (one for node in tree["nodes"] for one in node["observations"].values())
-    messages = (message for one in seen for message in one["messages"])
-    return {image["digest"] for message in messages for image in message.get("images", ())}
-
-
-def _data_url(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
-
-
-def _tokens(run: RunReader, at: int, tree: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    return [
-        (f"{node} {role} {index}", run.tokens(at, node, role, index))
-        for node, told in enumerate(tree["nodes"])
-        for role, siblings in told["samples"].items()
-        for index in range(len(siblings))
-    ]
-
-
-def _numbered(told: dict[str, Any], words: dict[str, int]) -> dict[str, Any]:
-    """The tokens as numbers of the words, each of which is written once."""
-    spelt = {name: [words.setdefault(word, len(words)) for word in told[name]] for name in ("prompt", "tokens")}
-    return told | spelt
-
-
-def html(told: Sequence[dict[str, Any]]) -> str:
-    """The whole file."""
-    chart, page = (PAGE / "vendor" / "uPlot.iife.min.js").read_text(encoding="utf-8"), script()
+def make_html(runs: Sequence[dict[str, Any]]) -> str:
+    """Return the text of the file."""
+    chart, page = (PAGE / "vendor" / "uPlot.iife.min.js").read_text(encoding="utf-8"), make_script()
     style = "\n".join((PAGE / name).read_text(encoding="utf-8") for name in ("vendor/uPlot.min.css", "style.css"))
-    policy = f"default-src 'none'; script-src {_hash(chart)} {_hash(page)}; style-src 'unsafe-inline'; img-src data:"
-    # "</script>" cannot stand in the data: no "<" can.
-    data = plain_json({"runs": told}).replace("<", "\\u003c")
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'" for source in (chart, page)
+    )
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
+    # "</script>" would end the data, so they hold no "<".
+    data = plain_json({"runs": runs}).replace("<", "\\u003c")
     text = PRELOAD.sub("", (PAGE / "index.html").read_text(encoding="utf-8"))
-    replaced = {
+    replacements = {
         '<meta charset="utf-8">': '<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
         '<link rel="stylesheet" href="vendor/uPlot.min.css">\n': "",
@@ -126,29 +119,25 @@ def html(told: Sequence[dict[str, Any]]) -> str:
             f'<script type="application/json" id="saved">{data}</script>\n<script type="module">{page}</script>'
         ),
     }
-    for before, after in replaced.items():
+    for before, after in replacements.items():
         assert text.count(before) == 1, before
         text = text.replace(before, after)
     return text
 
 
-def script() -> str:
-    """All modules as one: their imports left out, since they stand in one scope, and their pages under their names."""
-    parts = [module(name, (PAGE / f"{name}.js").read_text(encoding="utf-8")) for name in MODULES]
+def make_script() -> str:
+    """Return all modules as one script with one scope, so without their imports.
+
+    The modules that are namespaces all have a `show`, so each becomes an object of its functions.
+    """
+    parts = []
+    for name in MODULES:
+        source = IMPORT.sub("", (PAGE / f"{name}.js").read_text(encoding="utf-8"))
+        body = re.sub(r"^export ", "", source, flags=re.MULTILINE)
+        if name in NAMESPACES:
+            exports = re.findall(r"^export (?:async )?(?:function|const) (\w+)", source, flags=re.MULTILINE)
+            others = [export for export in exports if export not in NAMESPACES[name].split()]
+            aliases = "".join(f"const {export} = {name}.{export};\n" for export in others)
+            body = f"const {name} = (() => {{\n{body}\nreturn {{ {', '.join(exports)} }};\n}})();\n{aliases}"
+        parts.append(body)
     return "\n".join(parts)
-
-
-def module(name: str, source: str) -> str:
-    """One module for that scope. The pages, which all have a `show`, become functions of their own objects."""
-    plain = IMPORT.sub("", source)
-    if name not in SPACES:
-        return re.sub(r"^export ", "", plain, flags=re.MULTILINE)
-    names = re.findall(r"^export (?:async )?(?:function|const) (\w+)", plain, flags=re.MULTILINE)
-    inner = re.sub(r"^export ", "", plain, flags=re.MULTILINE)
-    outside = "".join(f"const {one} = {name}.{one};\n" for one in names if one not in SPACES[name].split())
-    return f"const {name} = (() => {{\n{inner}\nreturn {{ {', '.join(names)} }};\n}})();\n{outside}"
-
-
-def _hash(source: str) -> str:
-    digest = hashlib.sha256(source.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,19 +1,32 @@
-"""What the page is told of one run, read from its folder while it may still be written.
+"""One run as plain JSON values for the page, read from its folder while it may still be written.
 
-Everything here is plain JSON values. Trees leave out the ids of tokens, which are asked for a sample at a time.
+Trees leave out the ids of tokens; the page asks for the tokens of one sample at a time. The names of the values are the
+page's (`page/*.js`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from cadre.algorithms import plan_of
 from cadre.config.experiment import dump
 from cadre.errors import ConfigError, RunError
-from cadre.files import Record, open_plain, path_exists, replace_non_finite, require_valid
+from cadre.file_limits import lines_of
+from cadre.files import (
+    Record,
+    load_json,
+    open_plain,
+    path_exists,
+    replace_non_finite,
+    require_valid,
+    validate_record,
+)
 from cadre.runs import jsonl
 from cadre.runs.annotations import LEFT_OUT, annotation_files
 from cadre.runs.folder import Run
@@ -26,27 +39,39 @@ from cadre.runs.kept_trees import (
     read_tree,
     read_vocabulary,
 )
-from cadre.runs.records import AnnotationLine, LeftOutLine, StepLine, StepMetrics
+from cadre.runs.records import AnnotationLine, AnnotationLineHead, LeftOutLine, StepLine, StepMetrics
 from cadre.settings.trust import only_reading
-from cadre.view.lines import AnnotationIndex
 
 Json = dict[str, Any]
-# Bytes of a file that are read for one request; the page asks for more until it has all.
-AT_ONCE = 16 << 20
-# What of a sample is told with its tree; its tokens are not.
-TOLD = ("policy", "text", "finish", "version", "history", "message")
+# Node, role and index of a sample in its tree.
+SampleKey = tuple[int, str, int]
+# Bytes of a file that are read for one request; the page asks again until it has all.
+REQUEST_BYTES = 16 << 20
+SAMPLE_FIELDS = ("policy", "text", "finish", "version", "history", "message")
+# How Cadre's own annotation lines begin, so that most lines need not be parsed.
+LINE_HEAD = re.compile(rb'\{"step": (\d+), "tree": (\d+), ')
+
+
+def open_runs(folders: Sequence[Path]) -> list[RunReader]:
+    """Return readers of the runs, with distinct names. Raises RunError for a folder that is no run."""
+    names = [folder.resolve().name for folder in folders]
+    ambiguous = {name for name in names if names.count(name) > 1}
+    return [
+        RunReader(folder, "/".join(folder.resolve().parts[-2:]) if name in ambiguous else name)
+        for folder, name in zip(folders, names, strict=True)
+    ]
 
 
 class RunReader:
-    """Reads one run; lives as long as it is shown. Raises RunError where the folder is no run."""
+    """Reads one run. Lives as long as the run is shown. Raises RunError for a folder that is no run."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
         self._run = Run.open(folder)
-        self._said: dict[str, AnnotationIndex] = {}
+        self._annotation_indices: dict[str, AnnotationIndex] = {}
 
     def about(self) -> Json:
-        """What does not change while the run goes on, but for `generation`, which counts how often it was resumed."""
+        """Return the configuration of the run. Only `generation`, the number of its resumptions, changes later."""
         config = self._run.config
         recipe, overrides = self._run.command()
         return {
@@ -65,7 +90,7 @@ class RunReader:
 
     @cached_property
     def _plan(self) -> Json:
-        """What says why a branch went on; no shape where a file of code would have to say it."""
+        """The tree shape and alpha, which decide the selected branches; no shape if only the user's code knows it."""
         algorithm = self._run.config.algorithm
         try:
             with only_reading():
@@ -77,143 +102,194 @@ class RunReader:
     def generation(self) -> int:
         return sum(1 for _ in jsonl.records(self.folder / "resumed.jsonl", StepLine))
 
-    def metrics(self, offset: int, most: int = AT_ONCE) -> Json:
-        """The steps from byte `offset` of the file on, `most` bytes or so, by column, and the byte to ask from next."""
-        lines, end = self._since("metrics.jsonl", offset, most, StepMetrics)
+    def metrics(self, offset: int, max_bytes: int = REQUEST_BYTES) -> Json:
+        """Return the steps from byte `offset` of the file, about `max_bytes` of it, by column, and the next offset."""
+        lines, end = self._read_lines("metrics.jsonl", offset, max_bytes, StepMetrics)
         names = sorted({name for line in lines for name in line} - {"step"})
         columns = {name: [replace_non_finite(line.get(name)) for line in lines] for name in names}
-        return {"offset": end, "generation": self.generation(), "steps": [x["step"] for x in lines], "columns": columns}
+        steps = [line["step"] for line in lines]
+        return {"offset": end, "generation": self.generation(), "steps": steps, "columns": columns}
 
     def evaluations(self) -> list[Json]:
         return self._run.evaluations()
 
-    def left_out(self, offset: int, most: int = AT_ONCE) -> Json:
-        """What was left out, from byte `offset` of the file on, `most` bytes or so."""
-        lines, end = self._since(LEFT_OUT, offset, most, LeftOutLine)
+    def left_out(self, offset: int, max_bytes: int = REQUEST_BYTES) -> Json:
+        """Return the failures that were left out, from byte `offset` of the file, and the next offset."""
+        lines, end = self._read_lines(LEFT_OUT, offset, max_bytes, LeftOutLine)
         return {"offset": end, "lines": lines}
 
     def entries(self, first: int) -> Json:
-        """The kept trees from number `first` on, in short."""
+        """Return a short row for each kept tree from number `first`."""
         rows = [
             [x.step, x.tree, x.task, x.decisions, x.samples, x.episodes, x.wins, x.reward, list(x.roles)]
-            for x in self._entries()[first:]
+            for x in read_entries(self.folder)[first:]
         ]
         return {"first": first, "generation": self.generation(), "rows": rows}
 
     def table(self, first: int, count: int) -> list[list[list[Any]]]:
-        """For each of `count` trees from number `first` on its samples, a row each, for filters."""
+        """Return a row for each sample of `count` trees from number `first`, for filters."""
         alpha = self._plan["alpha"]
-        return [table_of(self._told(entry), alpha) for entry in self._entries()[first : first + count]]
+        return [
+            sample_rows(self._annotated(entry), alpha) for entry in read_entries(self.folder)[first : first + count]
+        ]
 
     def tree(self, number: int) -> Json:
-        """A kept tree with all that is said of its samples but of single tokens."""
-        return self._told(self._entry(number))
+        """Return a kept tree with the annotations of its samples, but those of single tokens."""
+        return self._annotated(self._entry(number))
 
     def tokens(self, number: int, node: int, role: str, index: int) -> Json:
-        """The tokens of one sample, prompt and completion, as they are spelt, with what is known of each."""
+        """Return the tokens of one sample, prompt and completion, as texts, with their annotations."""
         entry = self._entry(number)
         tree = read_tree(self.folder, entry)
         sample = tree["nodes"][node]["samples"][role][index]
         prompt = sample.get("prompt_ids") or tree["nodes"][node]["prompts"][role]
-        said = self._annotations(entry).get((node, role, index), {})
+        vocabulary = read_vocabulary(self.folder).get(sample["policy"], {})
+
+        def spell(ids: Sequence[int]) -> list[str]:
+            return [vocabulary.get(str(token), f"[{token}]") for token in ids]
+
+        annotations = self._annotations(entry).get((node, role, index), {})
         return {
-            "prompt": self._spelt(sample["policy"], prompt),
-            "tokens": self._spelt(sample["policy"], sample["token_ids"]),
+            "prompt": spell(prompt),
+            "tokens": spell(sample["token_ids"]),
             "logprobs": sample["logprobs"],
-            "learner": said.get("tokens", {}).get("logprobs"),
-            "entropy": said.get("tokens", {}).get("entropy"),
-            "advantages": said.get("credit", {}).get("advantages"),
+            "learner": annotations.get("tokens", {}).get("logprobs"),
+            "entropy": annotations.get("tokens", {}).get("entropy"),
+            "advantages": annotations.get("credit", {}).get("advantages"),
         }
 
-    def picture(self, digest: str) -> bytes:
-        """The PNG file of a picture that a tree shows."""
+    def image(self, digest: str) -> bytes:
+        """Return the PNG file of an image in a tree."""
         return read_image(self.folder, digest)
 
-    def _told(self, entry: TreeEntry) -> Json:
-        tree, said = read_tree(self.folder, entry), self._annotations(entry)
-        return {**tree, "nodes": [_node(node, number, said) for number, node in enumerate(tree["nodes"])]}
-
-    def _entries(self) -> list[TreeEntry]:
-        return read_entries(self.folder)
-
     def _entry(self, number: int) -> TreeEntry:
-        entries = self._entries()
+        entries = read_entries(self.folder)
         if not 0 <= number < len(entries):
             raise RunError(f"tree: got {number}; expected 0 to {len(entries) - 1} of {self.name}. Load the page again.")
         return entries[number]
 
-    def _annotations(self, entry: TreeEntry) -> Mapping[tuple[int, str, int], Json]:
-        """By place in the tree: what each producer says of the sample."""
-        said: dict[tuple[int, str, int], Json] = {}
+    def _annotated(self, entry: TreeEntry) -> Json:
+        tree, annotations = read_tree(self.folder, entry), self._annotations(entry)
+        nodes = []
+        for number, node in enumerate(tree["nodes"]):
+            samples: dict[str, list[Json]] = {role: [] for role in node["samples"]}
+            for role, stored in node["samples"].items():
+                for index, sample in enumerate(stored):
+                    # Annotations of single tokens are long; `tokens` returns them.
+                    by_producer = {
+                        producer: {name: value for name, value in line.items() if name not in ("node", "role", "index")}
+                        for producer, line in annotations.get((number, role, index), {}).items()
+                        if producer != "tokens"
+                    }
+                    fields = {name: sample[name] for name in SAMPLE_FIELDS if name in sample}
+                    samples[role].append(fields | {"tokens": len(sample["token_ids"]), "said": by_producer})
+            rest = {name: value for name, value in node.items() if name not in ("samples", "prompts")}
+            nodes.append(rest | {"samples": samples})
+        return {**tree, "nodes": nodes}
+
+    def _annotations(self, entry: TreeEntry) -> Mapping[SampleKey, Json]:
+        """Return the annotations of a tree's samples, by producer."""
+        annotations: dict[SampleKey, Json] = {}
         for path in annotation_files(self.folder):
-            index = self._said.setdefault(path.stem, AnnotationIndex(path))
-            for line in index.of(entry.step, entry.tree):
+            index = self._annotation_indices.setdefault(path.stem, AnnotationIndex(path))
+            for line in index.read(entry.step, entry.tree):
                 require_valid(line, AnnotationLine, path)
                 for fields in line["samples"]:
-                    place = (fields["node"], fields["role"], fields["index"])
-                    said.setdefault(place, {})[path.stem] = fields
-        return said
+                    key = (fields["node"], fields["role"], fields["index"])
+                    annotations.setdefault(key, {})[path.stem] = fields
+        return annotations
 
-    def _spelt(self, policy: str, ids: Sequence[int]) -> list[str]:
-        words = read_vocabulary(self.folder).get(policy, {})
-        return [words.get(str(token), f"[{token}]") for token in ids]
+    def _read_lines(self, name: str, offset: int, max_bytes: int, model: type[Record]) -> tuple[list[Json], int]:
+        """Return the complete lines of a file from a byte, about `max_bytes` of them, and the end of the last.
 
-    def _since(self, name: str, offset: int, most: int, model: type[Record]) -> tuple[list[Json], int]:
-        """The whole lines of a file from a byte on, where one begins, until they are `most` bytes; from its start where
-        it was cut meanwhile."""
+        If no line begins at that byte, the file was cut off and written on since: it is read from its start.
+        """
         path = self.folder / name
         if not path_exists(path):
             return [], 0
-        start = offset if _begins_line(path, offset) else 0
-        if most > jsonl.MAX_BYTES:
+        start = 0
+        if 0 < offset <= path.stat().st_size:
+            with open_plain(path) as file:
+                file.seek(offset - 1)
+                if file.read(1) == b"\n":
+                    start = offset
+        if max_bytes > jsonl.MAX_BYTES:
             jsonl.check_size(path)
         lines, end = [], start
-        for after, line in jsonl.records_with_offsets(path, start, model):
+        for line_end, line in jsonl.records_with_offsets(path, start, model):
             lines.append(line)
-            end = after
-            if end - start >= most:
+            end = line_end
+            if end - start >= max_bytes:
                 break
         return lines, end
 
 
-def _begins_line(path: Path, offset: int) -> bool:
-    """Whether a line begins at a byte of a file, or would; not so where it was cut off and written on since."""
-    if not 0 < offset <= path.stat().st_size:
-        return False
-    with open_plain(path) as file:
-        file.seek(offset - 1)
-        return file.read(1) == b"\n"
+def sample_rows(tree: KeptTree, alpha: float) -> list[list[Any]]:
+    """Return a row for each sample: decision, role, index, text, reward, advantage, and bits.
 
-
-def _node(node: Json, number: int, said: Mapping[tuple[int, str, int], Json]) -> Json:
-    told = {name: value for name, value in node.items() if name not in ("samples", "prompts")}
-    siblings = {
-        role: [_sample(sample, said.get((number, role, index), {})) for index, sample in enumerate(drawn)]
-        for role, drawn in node["samples"].items()
-    }
-    return told | {"samples": siblings}
-
-
-def _sample(sample: Json, said: Json) -> Json:
-    told = {name: sample[name] for name in TOLD if name in sample}
-    others = {name: {k: v for k, v in fields.items() if k not in PLACE} for name, fields in said.items()}
-    return told | {"tokens": len(sample["token_ids"]), "said": {k: v for k, v in others.items() if k != "tokens"}}
-
-
-PLACE = ("node", "role", "index")
-
-
-def table_of(tree: KeptTree, alpha: float) -> list[list[Any]]:
-    """A row a sample: decision, role, sibling, text, pay, advantage, and whether it went on, ended or solved.
-
-    Pay is `alpha` times the team's reward, and the role's own.
+    The reward is `alpha` times the team's and the role's own, the mean over the branches of the sample. The bits are
+    set if a branch was selected (1), ended the episode (2), and solved the task (4).
     """
     rows = []
     for number, role, index, sample in iterate_samples(tree):
-        branches = [x for x in tree["nodes"][number]["branches"] if x["choice"].get(role) == index]
-        paid = [alpha * x["reward"]["team"] + x["reward"]["local"].get(role, 0.0) for x in branches]
-        flags = [any(x[name] for x in branches) for name in ("carried", "over", "success")]
+        branches = [branch for branch in tree["nodes"][number]["branches"] if branch["choice"].get(role) == index]
+        rewards = [alpha * branch["reward"]["team"] + branch["reward"]["local"].get(role, 0.0) for branch in branches]
+        flags = [any(branch[name] for branch in branches) for name in ("carried", "over", "success")]
         advantage = sample["said"].get("credit", {}).get("advantage")
-        bits = sum(flag << place for place, flag in enumerate(flags))
-        rows.append([number, role, index, sample["text"], sum(paid) / max(1, len(paid)), advantage, bits])
+        bits = sum(flag << position for position, flag in enumerate(flags))
+        rows.append([number, role, index, sample["text"], sum(rewards) / max(1, len(rewards)), advantage, bits])
     return rows
+
+
+class AnnotationIndex:
+    """Finds the lines about one tree in a growing file of annotations without reading the others.
+
+    Owned by the reader of a run, and used from several threads at once.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._end, self._last_line = path, 0, b""
+        # (offset, length) of lines, by step and tree
+        self._spans: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        self._lock = Lock()
+
+    def read(self, step: int, tree: int) -> Iterator[Json]:
+        """Yield the lines about a tree that are in the file now."""
+        with self._lock:
+            self._update()
+            spans = list(self._spans[step, tree])
+        with open_plain(self._path) as file:
+            for offset, length in spans:
+                file.seek(offset)
+                yield self._parse(file.read(length))
+
+    def _update(self) -> None:
+        """Index the lines that were written since. A file that was cut off since is indexed anew."""
+        with open_plain(self._path) as file:
+            file.seek(self._end - len(self._last_line))
+            if file.read(len(self._last_line)) != self._last_line:
+                self._end, self._last_line = 0, b""
+                self._spans.clear()
+                file.seek(0)
+            for line in lines_of(file):
+                if not line.endswith(b"\n"):
+                    return
+                if line.strip():
+                    if head := LINE_HEAD.match(line):
+                        key = int(head[1]), int(head[2])
+                    else:  # another program's line, with its fields in another order
+                        parsed = self._parse(line)
+                        key = parsed["step"], parsed["tree"]
+                    self._spans[key].append((self._end, len(line)))
+                self._end, self._last_line = self._end + len(line), line
+
+    def _parse(self, line: bytes) -> Json:
+        try:
+            parsed: Json = load_json(line)
+            validate_record(parsed, AnnotationLineHead)
+        except ValueError as error:
+            raise RunError(
+                f"{self._path}: got the line {line[:80]!r}; expected an object with step and tree, and a list of "
+                f"samples ({error}). Fix or remove it."
+            ) from None
+        return parsed

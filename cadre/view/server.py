@@ -1,15 +1,18 @@
-"""The server behind the page: this machine alone, behind a secret path, and nothing but reading.
+"""The server of the page: this machine only, behind a secret path, and read-only.
 
-A request is answered where its address has the token and its Host is the one that the server was bound to; one that
-another origin's page makes is refused. The page may load nothing from elsewhere, and no script but its own files.
+A request is answered if its address has the token and its Host is the one that the server was bound to; requests from
+pages of other origins are rejected. The page may load nothing from elsewhere, and run only its own scripts. Needs
+starlette and uvicorn (the extra `view`).
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -18,7 +21,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cadre.errors import CadreError
+from cadre.errors import CadreError, RunError
+from cadre.programs.server import HOST, connection_limit, limited_protocol, listen
 from cadre.view import PAGE, plain_json
 from cadre.view.reading import RunReader
 
@@ -34,59 +38,81 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-Answer = Callable[[RunReader, Mapping[str, str]], Any]
-
-ANSWERS: dict[str, Answer] = {
-    "metrics": lambda run, asked: run.metrics(int(asked.get("offset", 0))),
-    "evaluations": lambda run, asked: run.evaluations(),
-    "left_out": lambda run, asked: run.left_out(int(asked.get("offset", 0))),
-    "trees": lambda run, asked: run.entries(int(asked.get("first", 0))),
-    "table": lambda run, asked: run.table(int(asked["first"]), int(asked["count"])),
-    "tree": lambda run, asked: run.tree(int(asked["at"])),
-    "tokens": lambda run, asked: run.tokens(int(asked["at"]), int(asked["node"]), asked["role"], int(asked["index"])),
+QUERIES: dict[str, Callable[[RunReader, Mapping[str, str]], Any]] = {
+    "metrics": lambda run, query: run.metrics(int(query.get("offset", 0))),
+    "evaluations": lambda run, query: run.evaluations(),
+    "left_out": lambda run, query: run.left_out(int(query.get("offset", 0))),
+    "trees": lambda run, query: run.entries(int(query.get("first", 0))),
+    "table": lambda run, query: run.table(int(query["first"]), int(query["count"])),
+    "tree": lambda run, query: run.tree(int(query["at"])),
+    "tokens": lambda run, query: run.tokens(int(query["at"]), int(query["node"]), query["role"], int(query["index"])),
 }
 
 
-def application(runs: Sequence[RunReader], token: str, hosts: Sequence[str]) -> ASGIApp:
-    """The page of these runs, under `/TOKEN/`, for requests to one of `hosts` (`127.0.0.1:8765`)."""
+def serve(runs: Sequence[RunReader], port: int, token: str, on_ready: Callable[[str], None]) -> None:
+    """Serve the page until interrupted; `on_ready` receives its address. Port 0 takes a free one.
 
-    async def about(request: Request) -> Response:
-        return as_json(await run_in_threadpool(lambda: [run.about() for run in runs]))
+    token   the secret of the address, drawn if empty
+    Raises RunError if the port is taken.
+    """
+    try:
+        listening = listen(port)
+    except OSError as error:
+        raise RunError(
+            f"--port: got {port}, which cannot be had ({error.strerror}); expected a free one. Name another, or 0."
+        ) from None
+    with listening:
+        port = listening.getsockname()[1]
+        token = token or secrets.token_urlsafe(18)
+        on_ready(f"http://{HOST}:{port}/{token}/")
+        config = uvicorn.Config(
+            make_application(runs, token, [f"{HOST}:{port}", f"localhost:{port}"]),
+            http=limited_protocol(connection_limit()),
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+        )
+        uvicorn.Server(config).run(sockets=[listening])
 
-    async def answer(request: Request) -> Response:
-        asked = request.query_params
+
+def make_application(runs: Sequence[RunReader], token: str, hosts: Sequence[str]) -> ASGIApp:
+    """Return the application of the page under `/TOKEN/`, for requests to one of `hosts` (`127.0.0.1:8765`)."""
+
+    def json_response(value: Any) -> Response:
+        return Response(plain_json(value), media_type="application/json")
+
+    async def get_runs(request: Request) -> Response:
+        return json_response(await run_in_threadpool(lambda: [run.about() for run in runs]))
+
+    async def get_values(request: Request) -> Response:
         run = runs[int(request.path_params["run"])]
-        return as_json(await run_in_threadpool(ANSWERS[request.path_params["what"]], run, asked))
+        query = QUERIES[request.path_params["query"]]
+        return json_response(await run_in_threadpool(query, run, request.query_params))
 
-    async def picture(request: Request) -> Response:
+    async def get_image(request: Request) -> Response:
         run = runs[int(request.path_params["run"])]
-        png = await run_in_threadpool(run.picture, request.path_params["digest"])
+        png = await run_in_threadpool(run.image, request.path_params["digest"])
         return Response(png, media_type="image/png")
 
+    async def cadre_error(request: Request, error: Exception) -> Response:
+        return PlainTextResponse(str(error), 404)
+
+    async def unknown_name(request: Request, error: Exception) -> Response:
+        return PlainTextResponse("There is nothing of that name here. Load the page again.", 404)
+
     routes = [
-        Route("/api/runs", about),
-        Route("/api/runs/{run:int}/pictures/{digest}", picture),
-        Route("/api/runs/{run:int}/{what}", answer),
+        Route("/api/runs", get_runs),
+        Route("/api/runs/{run:int}/pictures/{digest}", get_image),
+        Route("/api/runs/{run:int}/{query}", get_values),
         Mount("/", StaticFiles(directory=PAGE, html=True)),
     ]
-    refused = {CadreError: _refused, KeyError: _unknown, IndexError: _unknown, ValueError: _unknown}
-    return Guard(Starlette(routes=[Mount(f"/{token}", routes=routes)], exception_handlers=refused), token, hosts)
+    errors = {CadreError: cadre_error, KeyError: unknown_name, IndexError: unknown_name, ValueError: unknown_name}
+    return RequestGuard(Starlette(routes=[Mount(f"/{token}", routes=routes)], exception_handlers=errors), token, hosts)
 
 
-def as_json(value: Any) -> Response:
-    return Response(plain_json(value), media_type="application/json")
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    return PlainTextResponse(str(error), 404)
-
-
-async def _unknown(request: Request, error: Exception) -> Response:
-    return PlainTextResponse("There is nothing of that name here. Load the page again.", 404)
-
-
-class Guard:
-    """Lets through what may be answered, and puts the headers on every answer."""
+class RequestGuard:
+    """ASGI middleware that rejects requests from elsewhere, and puts the security headers on every response."""
 
     def __init__(self, app: ASGIApp, token: str, hosts: Sequence[str]) -> None:
         self._app, self._token, self._hosts = app, token, frozenset(hosts)
@@ -95,12 +121,19 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        reason = self._refusal(scope) if scope["type"] == "http" else "expected HTTP"
-        app = self._app if reason is None else PlainTextResponse(reason, 403)
-        await app(scope, receive, with_headers(send))
 
-    def _refusal(self, scope: Scope) -> str | None:
-        """Why a request is refused, None where it is not. Says nothing that a stranger does not know."""
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *headers]}
+            await send(message)
+
+        reason = self._rejection(scope) if scope["type"] == "http" else "expected HTTP"
+        app = self._app if reason is None else PlainTextResponse(reason, 403)
+        await app(scope, receive, send_with_headers)
+
+    def _rejection(self, scope: Scope) -> str | None:
+        """Return the reason to reject a request, None for no reason. It reveals nothing that a stranger cannot know."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         if headers.get("host") not in self._hosts:
             return "another host"
@@ -114,15 +147,3 @@ class Guard:
         if not hmac.compare_digest(first.encode(errors="replace"), self._token.encode()):
             return "the address lacks the token that the command printed"
         return None
-
-
-def with_headers(send: Send) -> Callable[[Any], Awaitable[None]]:
-    """`send` with HEADERS on the start of the answer."""
-
-    async def sending(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-            message = {**message, "headers": [*message["headers"], *extra]}
-        await send(message)
-
-    return sending

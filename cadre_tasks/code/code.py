@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from cadre.data.records import Kind, Program
+from cadre.data.records import CodingProblem, Kind
 from cadre.envs import drawings
 from cadre.envs.from_data import FromData
 from cadre.types import Drawing, Message, Observation, Reward, Task
@@ -57,7 +57,7 @@ class Code(FromData):
         **data: Any,
     ) -> None:
         super().__init__(task, **data)
-        self.program, self.turns, self.mutants, self.turn = Program(**task.data), turns, mutants, 0
+        self.program, self.turns, self.mutants, self.turn = CodingProblem(**task.data), turns, mutants, 0
         self.codebleu = codebleu and self.program.reference != ""
         kept = self.program.hidden[: cases or None]
         self.decisive = cases_of(self.program, kept) if kept else all_tests(self.program)

@@ -15,7 +15,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cadre.data.records import Program
+from cadre.data.records import CodingProblem
 from cadre_sandbox.checkers import Verdict
 from cadre_tasks.code.inspect import ask
 from cadre_tasks.code.judge import LIMITS, all_tests, builds, extract_code, hoisted, judge, opening
@@ -42,7 +42,7 @@ class Graded:
         return sum(self.parts.values())
 
 
-def combined(program: Program, aux: str, main: str) -> str:
+def combined(program: CodingProblem, aux: str, main: str) -> str:
     """The whole program: what the prompt defines, then the helper, then the function."""
     return hoisted(opening(program.starter), f"{aux}\n\n{main}\n")
 
@@ -56,7 +56,7 @@ def passes_as_well(other: Verdict, verdict: Verdict) -> bool:
 class Replacements:
     """A pair of answers, with its helper replaced. Lives for one judgement; `verdict` is that of the pair itself."""
 
-    def __init__(self, program: Program, aux: str, main: str, verdict: Verdict) -> None:
+    def __init__(self, program: CodingProblem, aux: str, main: str, verdict: Verdict) -> None:
         self.program, self.aux, self.main, self.verdict = program, aux, main, verdict
         self.limits = SHORT
 
@@ -121,7 +121,7 @@ class Replacements:
         return first or tested or (lagged and not await self.passes_with("lagged_same"))
 
 
-async def grade(program: Program, aux_text: str, main_text: str) -> Graded:
+async def grade(program: CodingProblem, aux_text: str, main_text: str) -> Graded:
     """The reward of two completions for a problem that asks for a function."""
     aux, main = extract_code(aux_text), extract_code(main_text)
     both = {"helper": "aux", "entry": program.entry}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from cadre.data.records import Program
+from cadre.data.records import CodingProblem
 from cadre_sandbox.checkers import Verdict, check_calls, check_stdio, check_tests
 from cadre_tasks.sandbox import Limits, default
 
@@ -106,14 +106,14 @@ def extract_code(completion: str) -> str:
     return chosen[-1] if chosen else completion
 
 
-def all_tests(program: Program) -> Tests:
+def all_tests(program: CodingProblem) -> Tests:
     """All the tests of a problem, in the form that judges it."""
     if program.tests:
         return UnitTests(program.tests, program.setup, program.names)
     return cases_of(program, program.public + program.hidden)
 
 
-def cases_of(program: Program, cases: Sequence[tuple[Any, Any]]) -> StdioTests | CallTests:
+def cases_of(program: CodingProblem, cases: Sequence[tuple[Any, Any]]) -> StdioTests | CallTests:
     """Some of the cases of a problem that is judged by cases."""
     return CallTests(program.entry, tuple(cases)) if program.entry else StdioTests(tuple(cases))
 
@@ -143,7 +143,7 @@ def callable_by(name: str, program: str) -> str:
     return hoisted(IMPORTS + UNDEFINED.format(name=name), program) + METHOD.format(name=name)
 
 
-def ready(problem: Program, program: str) -> str:
+def ready(problem: CodingProblem, program: str) -> str:
     """The program as the test code of a problem needs it: with call cases as a function, otherwise behind what the
     problem's starter defines, which is not the function itself."""
     if problem.tests and problem.starter:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from cadre.data.records import Kind, Program
+from cadre.data.records import CodingProblem, Kind
 from cadre.errors import ConfigError
 from cadre.types import Message, Observation, Reward, Task
 from cadre_tasks.account import Account
@@ -79,7 +79,7 @@ class Pairs(Exchange):
                 "settings.reward: got mixed with exchange=pipeline, where `aux` has spoken before anything is judged, "
                 "and a step pays nobody else than who acts in it; expected joint. Set it, or exchange=discussion."
             )
-        self.program, self.reward, self.account = Program(**task.data), reward, Account()
+        self.program, self.reward, self.account = CodingProblem(**task.data), reward, Account()
         self.codebleu = codebleu and self.program.reference != ""
         self.turns, self.feedback, self.turn = turns, feedback, 0
         self.graded, self.wrote, self.advice = Graded({}), {}, ""  # type: Graded, dict[str, str], str
@@ -143,7 +143,7 @@ class PairsAlone(Alone, Pairs):
         return BY_ONE
 
 
-def task_of(program: Program) -> str:
+def task_of(program: CodingProblem) -> str:
     """The statement and what to start from, a blank line between them where both are there."""
     apart = "\n\n" if program.statement and program.starter and not program.statement.endswith("\n") else ""
     return f"{program.statement}{apart}{program.starter}"

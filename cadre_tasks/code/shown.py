@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from cadre.data.records import Program
+from cadre.data.records import CodingProblem
 
 Word = float | str
 Words = tuple[Word, ...]
@@ -120,7 +120,7 @@ def examples_in(statement: str) -> list[Case]:
     ]
 
 
-async def shown_by(problem: Program, run: Run | None) -> Shown:
+async def shown_by(problem: CodingProblem, run: Run | None) -> Shown:
     """All that a problem shows. `run` is a right program, by which inputs are divided whose cases have more or fewer
     lines each; without one only those are divided whose cases are alike."""
     examples = [*problem.public, *examples_in(problem.statement)]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cadre import random_keys
-from cadre.data.records import Program
+from cadre.data.records import CodingProblem
 from cadre_sandbox.checkers import Verdict
 from cadre_tasks.code.grade_pairs import REPLACED
 from cadre_tasks.code.inspect import ask, respelt
@@ -51,7 +51,7 @@ class Worth:
         return {"valid": 0.2 * self.valid, "agrees": 0.4 * self.agrees * told, "kills": 0.4 * kills}
 
 
-async def written(text: str, program: Program, right: str = "") -> Tests | None:
+async def written(text: str, program: CodingProblem, right: str = "") -> Tests | None:
     """The tests of an answer, those left out that the statement shows. None where there is none.
 
     `right` is a program that solves the problem, beside its reference: by what it does the spellings of what is shown
@@ -74,7 +74,7 @@ async def written(text: str, program: Program, right: str = "") -> Tests | None:
 _shown: dict[tuple[str, ...], Shown] = {}  # of problems by their references, which do not change
 
 
-async def shown_of(program: Program, right: str) -> Shown:
+async def shown_of(program: CodingProblem, right: str) -> Shown:
     """What a problem for a script shows, divided into cases by a right program where there is one."""
 
     async def run(given: str) -> str | None:
@@ -90,13 +90,13 @@ async def shown_of(program: Program, right: str) -> Shown:
     return _shown[key]
 
 
-def drawn(tests: list[T], program: Program) -> list[T]:
+def drawn(tests: list[T], program: CodingProblem) -> list[T]:
     """`MOST` of the tests at most, in order, by a lot that hangs on all of them, so that none is sure to be left."""
     lot = random_keys.generator("drawn tests", program.id, repr(tests))
     return [tests[place] for place in sorted(lot.sample(range(len(tests)), min(MOST, len(tests))))]
 
 
-def examples(program: Program) -> str:
+def examples(program: CodingProblem) -> str:
     """All that a problem shows of calls: its statement, what to start from, and its public cases."""
     calls = [f"{program.entry}({', '.join(map(repr, given))})" for given, _ in program.public]
     return "\n".join([program.statement, program.starter, *calls])
@@ -118,7 +118,7 @@ def bare(text: str) -> str:
     return re.sub(r"\s", "", text).replace('"', "'")
 
 
-async def worth(tests: Tests | None, program: Program, right: str, count: int) -> Worth:
+async def worth(tests: Tests | None, program: CodingProblem, right: str, count: int) -> Worth:
     """Judge tests by the program `right`, which solves the problem ("" where none is known), and by `count` mutants."""
     if tests is None or not right:
         return Worth(tests is not None)
@@ -139,7 +139,7 @@ async def worth(tests: Tests | None, program: Program, right: str, count: int) -
     return Worth(True, 1.0, min((sum(not one.ok for one in group) / len(group) for group in groups), default=None))
 
 
-def answering(program: Program, right: str, kind: str) -> str:
+def answering(program: CodingProblem, right: str, kind: str) -> str:
     """A right program for a function, with answers of the right type that are not its own; see `replaced_helper`."""
     if not program.entry:
         return ""
@@ -163,7 +163,7 @@ def same(runs: list[Verdict]) -> bool:
 _solves: dict[tuple[str, str], bool] = {}  # whether references do, which do not change
 
 
-async def right_program(program: Program) -> str:
+async def right_program(program: CodingProblem) -> str:
     """The reference, where it passes the problem's own tests; public sets have some that do not."""
     if not program.reference:
         return ""
@@ -176,7 +176,7 @@ async def right_program(program: Program) -> str:
 _mutants: dict[tuple[str, str, int], list[str]] = {}  # of references, which do not change; names may repeat
 
 
-async def mutants(program: Program, right: str, count: int) -> list[str]:
+async def mutants(program: CodingProblem, right: str, count: int) -> list[str]:
     """Up to `count` changed versions of a right program that fail the problem's own tests; the same each time.
 
     Where none does, a program that does nothing: tests of anything have to tell that from a right one.
@@ -191,11 +191,11 @@ async def mutants(program: Program, right: str, count: int) -> list[str]:
     return wrong
 
 
-async def failing(programs: list[str], program: Program) -> list[str]:
+async def failing(programs: list[str], program: CodingProblem) -> list[str]:
     """Those of the programs that fail the problem's own tests."""
     verdicts = await asyncio.gather(*(judge(one, all_tests(program)) for one in programs))
     return [one for one, verdict in zip(programs, verdicts, strict=True) if not verdict.ok]
 
 
-def nothing(program: Program) -> str:
+def nothing(program: CodingProblem) -> str:
     return f"def {program.entry}(*arguments, **keywords):\n    return None" if program.entry else "pass"

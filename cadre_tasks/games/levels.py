@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from cadre import random_keys
-from cadre.data.jsonl import rows_of
+from cadre.data.rows import read_json_lines
 from cadre.errors import ConfigError, DataError
 from cadre.file_limits import MIB, read_bytes
 from cadre_tasks.answers import MOVES, Cell
@@ -116,7 +116,7 @@ def _levels(path: Path) -> Iterator[list[str]]:
 
 
 def _of_rows(path: Path) -> Iterator[list[str]]:
-    for line, row in rows_of(path):
+    for line, row in read_json_lines(path):
         if not isinstance(row.get("grid"), str):
             raise DataError(
                 f"settings.levels: {path}, line {line}: got the fields {', '.join(row) or 'none'}; expected `grid`, a "

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from cadre.data.boxed import last_boxed
+from cadre.data.public_sets import last_boxed
 from cadre.data.records import Kind
 from cadre.envs.from_data import FromData
 from cadre.types import Message, Observation, Reward, Task

@@ -11,7 +11,7 @@ import pytest
 
 from cadre.config.experiment import load
 from cadre.programs.program import Program
-from cadre.programs.settings import Limits, launch_of
+from cadre.programs.settings import InstanceLimits, make_launch
 from cadre.types import Reward, Task
 from tests.cli.calling import call
 
@@ -83,7 +83,7 @@ def test_every_program_has_a_recipe_that_reads_its_file(recipe: str, monkeypatch
     run = told.settings["run"]
     file = run[-1] if isinstance(run, list) else run.removesuffix(":main")
     assert Path(file).with_suffix(".yaml").name == recipe
-    assert launch_of(run, "fork", Limits(), "", {}).is_function == file.endswith(".py")
+    assert make_launch(run, "fork", InstanceLimits(), "", {}).is_function == file.endswith(".py")
     assert told.algorithm.name == "at_grpo"
     assert {policy.lora is not None for policy in told.team.policies.values()} == {True}
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from cadre.data.files import rows_in
+from cadre.data.rows import read_rows
 from cadre.errors import DataError
 
 
 def test_a_json_list_and_json_lines_are_read_alike(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('[{"n": 1}, {"n": 2}]')
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
-    listed, lined = (list(rows_in(tmp_path / name)) for name in ("a.json", "a.jsonl"))
+    listed, lined = (list(read_rows(tmp_path / name)) for name in ("a.json", "a.jsonl"))
     assert [row for _, row in listed] == [row for _, row in lined] == [{"n": 1}, {"n": 2}]
     assert [where.rpartition(", ")[2] for where, _ in listed + lined] == ["item 0", "item 1", "line 1", "line 2"]
 
@@ -20,7 +20,7 @@ def test_a_json_list_and_json_lines_are_read_alike(tmp_path: Path) -> None:
 def test_another_json_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(DataError, match=r"a\.json"):
-        list(rows_in(tmp_path / "a.json"))
+        list(read_rows(tmp_path / "a.json"))
 
 
 def test_parquet(tmp_path: Path) -> None:
@@ -28,14 +28,14 @@ def test_parquet(tmp_path: Path) -> None:
     from pyarrow import parquet
 
     parquet.write_table(pyarrow.table({"n": [1, 2], "texts": [["a"], []]}), tmp_path / "a.parquet")
-    rows = [row for _, row in rows_in(tmp_path / "a.parquet")]
+    rows = [row for _, row in read_rows(tmp_path / "a.parquet")]
     assert rows == [{"n": 1, "texts": ["a"]}, {"n": 2, "texts": []}]
     (tmp_path / "b.parquet").write_bytes(b"PAR1 and nothing else")
     with pytest.raises(DataError, match="cannot be read as Parquet"):
-        list(rows_in(tmp_path / "b.parquet"))
+        list(read_rows(tmp_path / "b.parquet"))
 
 
 def test_parquet_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(DataError, match=r"pip install 'cadre-rl\[data\]'"):
-        list(rows_in(tmp_path / "a.parquet"))
+        list(read_rows(tmp_path / "a.parquet"))

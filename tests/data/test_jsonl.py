@@ -5,23 +5,22 @@ from pathlib import Path
 import pytest
 
 from cadre.data import load
-from cadre.data.files import rows_in
-from cadre.data.jsonl import rows_of
+from cadre.data.rows import read_json_lines, read_rows
 from cadre.errors import DataError
 
 
 def test_rows_with_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_bytes('{"a": 1}\n\n  \n{"a": "x\u2028y"}\r\n{"a": null}'.encode())
-    assert list(rows_of(file)) == [(1, {"a": 1}), (4, {"a": "x\u2028y"}), (5, {"a": None})]
+    assert list(read_json_lines(file)) == [(1, {"a": 1}), (4, {"a": "x\u2028y"}), (5, {"a": None})]
 
 
 def test_the_mark_that_some_editors_begin_a_file_with_is_none_of_it(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_bytes(b'\xef\xbb\xbf{"a": 1}\n{"a": 2}\n')
-    assert [row for _, row in rows_of(file)] == [{"a": 1}, {"a": 2}]
+    assert [row for _, row in read_json_lines(file)] == [{"a": 1}, {"a": 2}]
     (tmp_path / "a.json").write_bytes(b'\xef\xbb\xbf[{"a": 1}]')
-    assert [row for _, row in rows_in(tmp_path / "a.json")] == [{"a": 1}]
+    assert [row for _, row in read_rows(tmp_path / "a.json")] == [{"a": 1}]
 
 
 BROKEN = {
@@ -43,7 +42,7 @@ def test_a_broken_line_in_the_middle_is_named(case: str, tmp_path: Path) -> None
     file = tmp_path / "a.jsonl"
     file.write_bytes(b'{"a": 1}\n' + line + b'\n{"a": 2}\n')
     with pytest.raises(DataError, match=message) as caught:
-        list(rows_of(file))
+        list(read_json_lines(file))
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -51,7 +50,7 @@ def test_a_broken_line_in_the_middle_is_named(case: str, tmp_path: Path) -> None
 def test_a_file_that_is_not_there_or_is_a_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "no.jsonl", tmp_path):
         with pytest.raises(DataError, match="cannot be read"):
-            list(rows_of(path))
+            list(read_json_lines(path))
 
 
 def test_a_broken_line_of_a_public_set_is_named_too(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from cadre.cli.app import app
-from cadre.data import Leak, Problem, leaks, load
+from cadre.data import Leak, Problem, find_leaks, load
 from cadre.data.examine import examine
-from cadre.data.leaks import words_of
-from cadre.data.tasks import Choice, tasks_of
+from cadre.data.leaks import split_words
+from cadre.data.tasks import DataSelection, load_data_tasks
 from cadre.errors import DataError
 from tests.data.invented import ROWS, folder
 from tests.sandbox.data import FOLDER, rows
@@ -24,7 +24,7 @@ def problems(*texts: str) -> list[Problem]:
 
 
 def found(train: str, test: str) -> list[float]:
-    return [leak.share for leak in leaks(problems(train), problems("something else", test))]
+    return [leak.share for leak in find_leaks(problems(train), problems("something else", test))]
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,11 @@ def test_items_that_differ_in_signs_and_answers_are_no_leak() -> None:
     long = "Of the numbers below say what comes out in all: {}"
     for text in ("{}", long):
         test = [Problem("0", text.format("2 + 2"), "4"), Problem("1", text.format("3 - 1"), "2")]
-        assert leaks([Problem("0", text.format("2 - 2"), "0")], test) == []
-        assert [leak.test for leak in leaks([Problem("0", text.format("3 \u2212 1"), "two")], test)] == [1]  # its sign
-        assert [leak.test for leak in leaks([Problem("0", text.format("$3 1$"), "2")], test)] == [1]  # its answer
+        assert find_leaks([Problem("0", text.format("2 - 2"), "0")], test) == []
+        assert [leak.test for leak in find_leaks([Problem("0", text.format("3 \u2212 1"), "two")], test)] == [
+            1
+        ]  # its sign
+        assert [leak.test for leak in find_leaks([Problem("0", text.format("$3 1$"), "2")], test)] == [1]  # its answer
 
 
 @pytest.mark.parametrize(
@@ -77,13 +79,13 @@ def test_items_that_differ_in_signs_and_answers_are_no_leak() -> None:
 )
 def test_problems_of_the_same_words_and_other_signs_are_no_copies(one: str, other: str) -> None:
     train, test = Problem("0", one, "1"), Problem("1", other, "2")
-    assert leaks([train], [test]) == []
-    assert leaks([train], [replace(test, answer="1")]) == ([] if other == "102" else [Leak(0, 0, 1.0)])
-    assert leaks([train], [Problem("1", f"  ${one.upper()}$.", "2")]) == [Leak(0, 0, 1.0)]
+    assert find_leaks([train], [test]) == []
+    assert find_leaks([train], [replace(test, answer="1")]) == ([] if other == "102" else [Leak(0, 0, 1.0)])
+    assert find_leaks([train], [Problem("1", f"  ${one.upper()}$.", "2")]) == [Leak(0, 0, 1.0)]
 
 
 def test_the_words_that_texts_are_compared_by() -> None:
-    assert words_of(r"Let $\frac{1}{2}x_1 \le É$!") == ("let", "frac", "1", "2", "x", "1", "le", "é")
+    assert split_words(r"Let $\frac{1}{2}x_1 \le É$!") == ("let", "frac", "1", "2", "x", "1", "le", "é")
 
 
 def test_test_items_in_training_are_left_out_or_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -92,11 +94,11 @@ def test_test_items_in_training_are_left_out_or_refused(tmp_path: Path, caplog: 
     del stolen["answer"]
     with (home / "math-train" / "train.jsonl").open("a") as out:
         out.write(json.dumps(stolen) + "\n")
-    chosen = Choice("problem", "math-train", "math500", str(home))
+    chosen = DataSelection("problem", "math-train", "math500", str(home))
     with pytest.raises(DataError, match=r"1 of 3 training items of math-train .*leaks=drop"):
-        tasks_of(replace(chosen, leaks="refuse"), "train")
+        load_data_tasks(replace(chosen, leaks="refuse"), "train")
     with caplog.at_level("WARNING"):
-        kept = tasks_of(chosen, "train")
+        kept = load_data_tasks(chosen, "train")
     assert [task.data["id"] for task in kept] == ["0", "1"]
     assert "1 of 3 training items of math-train are test items of math500" in caplog.text
     assert examine("math-train", str(home)).leaks["math500"] == 1

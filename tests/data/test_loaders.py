@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre.data import SPECS, Article, Problem, Program, hub, load, parse, read
+from cadre.data import SPECS, Article, CodingProblem, Problem, hub, load, public_sets, read
 from cadre.data.examine import examine
 from cadre.errors import ConfigError, DataError
 from tests.data.invented import ROWS, folder
@@ -55,15 +55,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     ("parser", "row", "answer"),
     [
-        (parse.problem, {"problem": "p", "answer": ["5"]}, "5"),
-        (parse.problem, {"problem": "p", "answer": 5}, "5"),
-        (parse.problem, {"problem": "p", "answer": " "}, None),
-        (parse.problem, {"problem": "p", "answer": []}, None),
-        (parse.deepmath, {"question": "p", "final_answer": None}, None),
-        (parse.gsm8k, {"question": "p", "answer": "So #### "}, None),
-        (parse.olympiadbench, {"id": 1, "problem": "p", "answers": "12", "error": None, "context": None}, "12"),
-        (parse.olympiadbench, {"id": 1, "problem": "p", "answers": ["1", "2"], "error": "", "context": ""}, "1, 2"),
-        (parse.olympiadbench, {"id": 1, "problem": "p", "answers": None, "error": "", "context": ""}, None),
+        (public_sets.problem, {"problem": "p", "answer": ["5"]}, "5"),
+        (public_sets.problem, {"problem": "p", "answer": 5}, "5"),
+        (public_sets.problem, {"problem": "p", "answer": " "}, None),
+        (public_sets.problem, {"problem": "p", "answer": []}, None),
+        (public_sets.deepmath, {"question": "p", "final_answer": None}, None),
+        (public_sets.gsm8k, {"question": "p", "answer": "So #### "}, None),
+        (public_sets.olympiadbench, {"id": 1, "problem": "p", "answers": "12", "error": None, "context": None}, "12"),
+        (
+            public_sets.olympiadbench,
+            {"id": 1, "problem": "p", "answers": ["1", "2"], "error": "", "context": ""},
+            "1, 2",
+        ),
+        (public_sets.olympiadbench, {"id": 1, "problem": "p", "answers": None, "error": "", "context": ""}, None),
     ],
 )
 def test_answers_in_other_shapes(parser, row, answer) -> None:
@@ -76,7 +80,7 @@ def test_what_is_no_answer_or_question_is_told_with_its_line(tmp_path: Path) -> 
     for row in ({"problem": "p", "answer": {"x": 1}}, {"problem": 5, "answer": "1"}):
         (tmp_path / "polaris").mkdir(exist_ok=True)
         (tmp_path / "polaris" / "train.jsonl").write_text(json.dumps(row) + "\n")
-        read._records.cache_clear()
+        read._load.cache_clear()
         with pytest.raises(DataError, match=r"train\.jsonl.*(a text or a number|strip|another shape)"):
             load("polaris", "train", str(tmp_path))
 
@@ -93,9 +97,9 @@ def test_problems_and_articles(home: str, name: str, split: str) -> None:
     assert list(load(name, split, home)) == EXPECTED[name, split]
 
 
-def program(home: str, name: str, split: str = "test", place: int = 0) -> Program:
+def program(home: str, name: str, split: str = "test", place: int = 0) -> CodingProblem:
     record = load(name, split, home)[place]
-    assert isinstance(record, Program)
+    assert isinstance(record, CodingProblem)
     return record
 
 
@@ -113,7 +117,7 @@ def test_what_is_asked_for_is_a_function_that_the_tests_call() -> None:
     """Classes that it is given stand before it in the reference."""
     reference = "class Pair:\n    pass\n\ndef other(): pass\n\ndef chain(pairs): pass"
     row = {"task_id": 601, "text": "T", "code": reference, "test_list": ["assert chain([Pair()]) == 3"]}
-    found = parse.mbpp(row, 0)
+    found = public_sets.mbpp(row, 0)
     assert (found.entry, found.names) == ("chain", ("chain", "Pair"))
 
 
@@ -143,7 +147,7 @@ def test_livecodebench_without_unpickling(home: str) -> None:
 @pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize("text", ["[]", "é" * 300, "x" * 70_000])
 def test_a_pickled_text_is_read_from_its_opcodes(text: str, protocol: int) -> None:
-    assert parse.pickled_text(pickle.dumps(text, protocol)) == text
+    assert public_sets.pickled_text(pickle.dumps(text, protocol)) == text
 
 
 class Trap:
@@ -154,25 +158,25 @@ class Trap:
 @pytest.mark.parametrize("value", [Trap(), ["[]"], ("[]", "[]"), b"[]", 3, None, {"a": "b"}])
 def test_any_other_pickle_is_refused_and_nothing_runs(value: object, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="pickle of one text"):
-        parse.pickled_text(pickle.dumps(value))
+        public_sets.pickled_text(pickle.dumps(value))
     assert capsys.readouterr().out == ""
 
 
 def test_tables_of_numbers_have_them_back_as_keys() -> None:
     """JSON makes texts of keys; a table of which one key is none stays as it is."""
     tests = {"fn_name": "f", "inputs": [[{"1": "a"}], [{"1": 2, "b": 3}]], "outputs": [[{"-2": 5}], [{}]]}
-    assert parse.called(tests) == ((({1: "a"},), {-2: 5}), (({"1": 2, "b": 3},), {}))
+    assert public_sets.call_cases(tests) == ((({1: "a"},), {-2: 5}), (({"1": 2, "b": 3},), {}))
 
 
 def test_a_statement_shows_a_case_only_as_an_example() -> None:
     statement = "The 1 and the 2.\n\nInput\n\n1 2\n\nOutput\n\n3\n"
-    shown, hidden = parse.split_shown([("1 2\n", "3\n"), ("1\n", "2\n")], statement)
+    shown, hidden = public_sets.split_shown([("1 2\n", "3\n"), ("1\n", "2\n")], statement)
     assert (shown, hidden) == ((("1 2\n", "3\n"),), (("1\n", "2\n"),))
 
 
 def test_the_problem_whose_tests_are_all_shown_is_left_out() -> None:
     row = {"id": "c", "problem": "Input\n1\nOutput\n2\n", "tests": {"inputs": ["1\n"], "outputs": ["2\n"]}}
-    assert parse.code_contests(row, 0) is None
+    assert public_sets.code_contests(row, 0) is None
 
 
 def test_rows_that_nothing_can_be_judged_by_are_left_out(tmp_path: Path) -> None:
@@ -187,7 +191,7 @@ def test_rows_that_nothing_can_be_judged_by_are_left_out(tmp_path: Path) -> None
     rows = [row, shown, long, converted]
     (tmp_path / "apps" / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     assert [one.id for one in load("apps", "train", str(tmp_path))] == ["apps-1", "apps-9"]
-    assert parse.livecodebench({**ROWS["livecodebench"]["test"][0], "private_test_cases": "[]"}, 0) is None
+    assert public_sets.livecodebench({**ROWS["livecodebench"]["test"][0], "private_test_cases": "[]"}, 0) is None
 
 
 def written(path: Path, *numbers: int) -> None:
@@ -208,7 +212,7 @@ def test_all_files_of_a_split_are_read(ends: tuple[str, str, str], tmp_path: Pat
     assert [one.id for one in load("livecodebench", "test", str(tmp_path))] == ["abc900_a", "9000"]
     (tmp_path / "polaris" / f"train-00001-of-00003{ends[1]}.jsonl").unlink()
     with pytest.raises(DataError, match=r"has 2 of 3 files of train; .* train-00001-of-00003.jsonl is missing"):
-        read.parsed("polaris", "train", str(tmp_path))
+        read.parse_rows("polaris", "train", str(tmp_path))
 
 
 BAD = {
@@ -226,7 +230,7 @@ def test_unknown_names(case: str, home: str) -> None:
 
 def test_nothing_is_fetched_unless_the_hub_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(hub, "files_of", lambda spec, split, revision: asked.append(spec.hub) or [])
+    monkeypatch.setattr(hub, "fetch_split", lambda spec, split, revision: asked.append(spec.hub) or [])
     monkeypatch.delenv("CADRE_DATA", raising=False)
     for source in ("", str(tmp_path)):
         with pytest.raises(DataError, match="expected"):
@@ -284,11 +288,11 @@ def test_files_by_other_names(tmp_path: Path) -> None:
 
 def test_a_problem_with_an_empty_answer_is_left_out() -> None:
     row = {"problem": "What is $n$?", "solution": "It is $\\boxed{}$."}
-    assert parse.math_train(row, 0) is None
-    assert parse.math_train({**row, "answer": ""}, 0) is None
-    assert parse.problem({**row, "answer": None}, 0) is None
-    assert parse.problem({**row, "answer": 0}, 0) == Problem("0", "What is $n$?", "0")
-    assert parse.math_train({**row, "answer": "7"}, 3) == Problem("3", "What is $n$?", "7")
+    assert public_sets.math_train(row, 0) is None
+    assert public_sets.math_train({**row, "answer": ""}, 0) is None
+    assert public_sets.problem({**row, "answer": None}, 0) is None
+    assert public_sets.problem({**row, "answer": 0}, 0) == Problem("0", "What is $n$?", "0")
+    assert public_sets.math_train({**row, "answer": "7"}, 3) == Problem("3", "What is $n$?", "7")
 
 
 def test_a_split_of_which_a_file_is_missing_is_not_taken_for_none(tmp_path: Path) -> None:

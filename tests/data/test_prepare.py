@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cadre.data import SPECS, load
-from cadre.data.prepare import prepare
+from cadre.data.examine import prepare
 from cadre.data.user_file import load_user_file
 from tests.cli.calling import call
 from tests.data.invented import folder

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cadre.data import Article, Problem, Program
+from cadre.data import Article, CodingProblem, Problem
 from cadre.data.user_file import load_user_file
 from cadre.errors import ConfigError, DataError
 
@@ -36,9 +36,9 @@ def test_programs(tmp_path: Path) -> None:
     call = {"statement": "Add.", "entry": "add", "hidden": [[[1, 2], 3]], "starter": "def add(a, b):"}
     tested = {"statement": "Sub.", "entry": "sub", "tests": "assert sub(3, 1) == 2", "reference": "def sub(a, b): ..."}
     assert load_user_file(write(tmp_path, script, call, tested), "program", {}) == (
-        Program("my-1", "Add.", public=(("1 2", "3"),), hidden=(("4 4", "8"),)),
-        Program("my-2", "Add.", "add", "def add(a, b):", hidden=(((1, 2), 3),)),
-        Program("my-3", "Sub.", "sub", tests=tested["tests"], names=("sub",), reference=tested["reference"]),
+        CodingProblem("my-1", "Add.", public=(("1 2", "3"),), hidden=(("4 4", "8"),)),
+        CodingProblem("my-2", "Add.", "add", "def add(a, b):", hidden=(((1, 2), 3),)),
+        CodingProblem("my-3", "Sub.", "sub", tests=tested["tests"], names=("sub",), reference=tested["reference"]),
     )
 
 

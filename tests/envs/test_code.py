@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from cadre.data import load
-from cadre.data.records import Program
+from cadre.data.records import CodingProblem
 from cadre.types import Task
 from cadre_tasks.code.code import Code, CodeAlone
 from cadre_tasks.code.judge import all_tests, judge
@@ -18,13 +18,13 @@ TESTS = "```input\n4 4\n```\n```output\n8\n```\n```input\n1 0\n```\n```output\n1
 ECHO = "```input\n1 2\n```\n```output\n3\n```"
 
 
-def problem(name: str, split: str = "test", place: int = 0) -> Program:
+def problem(name: str, split: str = "test", place: int = 0) -> CodingProblem:
     record = load(name, split, source())[place]
-    assert isinstance(record, Program)
+    assert isinstance(record, CodingProblem)
     return record
 
 
-def env_of(program: Program, **settings: int) -> Code:
+def env_of(program: CodingProblem, **settings: int) -> Code:
     return Code(Task(program.id, dict(vars(program))), **settings)
 
 
@@ -109,7 +109,7 @@ def test_the_last_program_is_the_one_that_counts() -> None:
 
 def test_without_a_reference_the_program_that_passes_stands_in() -> None:
     bare = problem("code-contests")
-    unknown = Program(bare.id, bare.statement, public=bare.public, hidden=bare.hidden)
+    unknown = CodingProblem(bare.id, bare.statement, public=bare.public, hidden=bare.hidden)
     (right,) = play(env_of(unknown), team(ADD, TESTS))
     (wrong,) = play(env_of(unknown), team("print(0)", TESTS))
     assert right.local["tester"] == pytest.approx(0.6)
@@ -120,7 +120,7 @@ def test_without_a_reference_the_program_that_passes_stands_in() -> None:
 def test_a_reference_that_fails_the_tests_of_its_problem_is_none(reference: str) -> None:
     """Mistake: tests that agree with a wrong solution of a public set are paid, and right ones are not."""
     bare = problem("code-contests")
-    unsolved = Program(bare.id, bare.statement, public=bare.public, hidden=bare.hidden, reference=reference)
+    unsolved = CodingProblem(bare.id, bare.statement, public=bare.public, hidden=bare.hidden, reference=reference)
     (right,) = play(env_of(unsolved), team(ADD, TESTS))
     (wrong,) = play(env_of(unsolved), team("print(0)", TESTS))
     assert right.local["tester"] == pytest.approx(0.6)
@@ -193,7 +193,7 @@ def test_the_contract(name: str) -> None:
 def test_cheats_and_outputs_of_the_public_contests() -> None:
     """Known cheats, and programs that print what the statement shows, on a sample; no references come with this set."""
     rows("code_contests/test.jsonl")
-    programs = [one for one in load("code-contests", "test", str(FOLDER)) if isinstance(one, Program)]
+    programs = [one for one in load("code-contests", "test", str(FOLDER)) if isinstance(one, CodingProblem)]
     small = [one for one in programs if len(one.hidden) < 12 and one.public][::8]
 
     async def go() -> list[bool]:
@@ -208,7 +208,7 @@ def test_cheats_and_outputs_of_the_public_contests() -> None:
 
 def test_a_function_may_have_a_script_of_its_own_below_it() -> None:
     """Mistake: what stands below `if __name__ == "__main__"` reads what nobody gave it, and counts as an error."""
-    program = Program("p", "Add.", entry="add", hidden=(((1, 2), 3),))
+    program = CodingProblem("p", "Add.", entry="add", hidden=(((1, 2), 3),))
     code = "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: 'int' = 1\ndef add(a, b): return a + b\n"
     for below, runs in (
         ("if __name__ == '__main__':\n    print(add(*map(int, input().split())))", 0.1),

@@ -12,7 +12,7 @@ import pytest
 
 from cadre.advantages.returns import role_reward
 from cadre.data import load
-from cadre.data.records import Program
+from cadre.data.records import CodingProblem
 from cadre.env import Env
 from cadre.rollout.grow import score
 from cadre.types import Branch, Reward, Task
@@ -37,7 +37,7 @@ RIGHT, WRONG = BOX[42], BOX[41]
 
 def contest() -> Task:
     program = load("code-contests", "test", source())[0]
-    assert isinstance(program, Program)
+    assert isinstance(program, CodingProblem)
     return Task(program.id, dict(vars(program)))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from cadre.data import load
-from cadre.data.records import Program
+from cadre.data.records import CodingProblem
 from cadre.envs.spec import EnvSpec
 from cadre.errors import DataError
 from cadre.types import Task
@@ -200,7 +200,7 @@ def test_the_contract(settings: dict[str, object]) -> None:
     assert len(check("pairs", [AUX, MAIN], episodes=1, turns=2, **settings)) == 6
 
 
-def as_pair(program: Program) -> tuple[str, str]:
+def as_pair(program: CodingProblem) -> tuple[str, str]:
     """A reference as a pair: an aux that answers in a list, and a main that takes the answer out of it."""
     aux = f"{program.reference}\n\ndef aux(*arguments, whole={program.entry}):\n    return [whole(*arguments)]"
     return aux, f"def {program.entry}(*arguments):\n    found = aux(*arguments)\n    return found[0]"
@@ -209,7 +209,7 @@ def as_pair(program: Program) -> tuple[str, str]:
 @pytest.mark.parametrize(("name", "file"), [("humaneval", "humaneval/HumanEval.jsonl"), ("mbpp", "mbpp/mbpp.jsonl")])
 def test_references_of_the_public_sets_score_full_marks(name: str, file: str) -> None:
     rows(file)
-    programs = [one for one in load(name, "test", str(FOLDER)) if isinstance(one, Program)][::40]
+    programs = [one for one in load(name, "test", str(FOLDER)) if isinstance(one, CodingProblem)][::40]
 
     async def go() -> list[Graded]:
         return await asyncio.gather(*(grade(one, *as_pair(one)) for one in programs))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cadre.data.preferences import Pair
+from cadre.data.preferences import PreferencePair
 from cadre.engines.torch.reward_model import RewardSettings
 from cadre.envs.wrappers import joint_prompt, joint_text
 from cadre.training.reward_model import train_reward_model
@@ -15,14 +15,14 @@ from tests.engines import tiny
 from tests.helpers.training import configured, play
 
 
-def polite(count: int = 24) -> list[Pair]:
+def polite(count: int = 24) -> list[PreferencePair]:
     """Joint actions in which both say please are preferred to those in which one does not, whatever is asked."""
     pairs = []
     for number in range(count):
         asked = {role: Observation(role, (Message("user", f"q{number}"),)) for role in ("left", "right")}
         good = {"left": f"please {number * 7 % 10}", "right": f"please {number * 3 % 10}"}
         bad = {**good, ("left", "right")[number % 2]: f"never {number % 10}"}
-        pairs.append(Pair(joint_prompt(asked), joint_text(good), joint_text(bad)))
+        pairs.append(PreferencePair(joint_prompt(asked), joint_text(good), joint_text(bad)))
     return pairs
 
 

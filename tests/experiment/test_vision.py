@@ -85,8 +85,8 @@ def _look_at(folder: Path, tmp_path: Path) -> None:
     """The reader has the pictures of every tree, and so has a saved page."""
     reader = RunReader(folder, "run")
     (message,) = reader.tree(0)["nodes"][0]["observations"]["planner"]["messages"]
-    assert reader.picture(message["images"][0]["digest"]).startswith(b"\x89PNG")
-    export.write([reader], tmp_path / "run.html", megabytes=8.0)
+    assert reader.image(message["images"][0]["digest"]).startswith(b"\x89PNG")
+    export.write_page([reader], tmp_path / "run.html", megabytes=8.0)
     data = json.loads(re.search(r'id="saved">(.*?)</script>', (tmp_path / "run.html").read_text())[1])
     assert set(data["runs"][0]["pictures"]) == shown(folder)
 

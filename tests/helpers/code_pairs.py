@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cadre.data.records import Program
+from cadre.data.records import CodingProblem
 from cadre.types import Task
 from tests.data.invented import TWICE
 
-PROBLEM = Program("t", "", "twice", TWICE["prompt"], tests=TWICE["test"], setup=TWICE["prompt"], names=("twice",))
+PROBLEM = CodingProblem("t", "", "twice", TWICE["prompt"], tests=TWICE["test"], setup=TWICE["prompt"], names=("twice",))
 
 
 TASK = Task("t", dict(vars(PROBLEM)))

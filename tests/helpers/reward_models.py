@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cadre.data.preferences import Pair
+from cadre.data.preferences import PreferencePair
 from cadre.engines.torch.reward_model import RewardReport, RewardSettings
 from cadre.training.reward_model import train_reward_model
 from cadre.types import Message
@@ -12,9 +12,11 @@ from cadre.types import Message
 FAST = RewardSettings(steps=30, learning_rate=2e-3, validate=0.25, pairs=8)
 
 
-def toy(count: int = 24) -> list[Pair]:
+def toy(count: int = 24) -> list[PreferencePair]:
     """Polite answers are preferred, whatever the question."""
-    return [Pair((Message("user", f"q{i}"),), f"please {i * 7 % 10}", f"never {i * 3 % 10}") for i in range(count)]
+    return [
+        PreferencePair((Message("user", f"q{i}"),), f"please {i * 7 % 10}", f"never {i * 3 % 10}") for i in range(count)
+    ]
 
 
 def trained(folders, tmp_path: Path, settings: RewardSettings = FAST, name: str = "llama") -> tuple[Path, RewardReport]:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from cadre.programs.calls import Answer, Call
+from cadre.programs.calls import Answer, ModelCall
 from cadre.programs.server import Server
-from cadre.programs.sessions import Held, Session
+from cadre.programs.sessions import PendingCall, Session
 from cadre.types import Message, Reward
 
 
@@ -19,7 +19,7 @@ class Answering:
 
     server: Server
     session: Session
-    came: list[Held] = field(default_factory=list)
+    came: list[PendingCall] = field(default_factory=list)
     rewards: list[Reward] = field(default_factory=list)
 
     @property
@@ -27,8 +27,8 @@ class Answering:
         return f"{self.server.url}/v1"
 
     @property
-    def calls(self) -> list[Call]:
-        return [held.call for held in self.came]
+    def calls(self) -> list[ModelCall]:
+        return [pending.call for pending in self.came]
 
     def answer(self, place: int, message: Message) -> None:
         """Answer a call that waits."""
@@ -38,8 +38,8 @@ class Answering:
         self.server.submit(_end(self.server, self.session, why)).result()
 
 
-async def _resolve(held: Held, message: Message) -> None:
-    held.answer.set_result(Answer(message, "stop", 3, 2))
+async def _resolve(pending: PendingCall, message: Message) -> None:
+    pending.answer.set_result(Answer(message, "stop", 3, 2))
 
 
 async def _end(server: Server, session: Session, why: str) -> None:
@@ -48,17 +48,19 @@ async def _end(server: Server, session: Session, why: str) -> None:
 
 @contextmanager
 def answering(
-    says: Callable[[Call], Message | None], models: Sequence[str] = ("planner", "coder"), server: Server | None = None
+    says: Callable[[ModelCall], Message | None],
+    models: Sequence[str] = ("planner", "coder"),
+    server: Server | None = None,
 ) -> Iterator[Answering]:
     """A session in which `says` answers every call at once, or leaves it waiting with None."""
     running = server or Server()
     made: list[Answering] = []
 
-    def arrived(held: Held) -> None:
-        made[0].came.append(held)
-        message = says(held.call)
+    def arrived(pending: PendingCall) -> None:
+        made[0].came.append(pending)
+        message = says(pending.call)
         if message is not None:
-            held.answer.set_result(Answer(message, "stop", 3, 2))
+            pending.answer.set_result(Answer(message, "stop", 3, 2))
 
     session = Session(models, arrived, lambda reward: made[0].rewards.append(reward))
     made.append(Answering(running, session))

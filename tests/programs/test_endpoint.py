@@ -11,9 +11,8 @@ import httpx2
 import openai
 import pytest
 
-from cadre.programs import held_response
-from cadre.programs.calls import Answer, Call
-from cadre.programs.refusal import Refused
+from cadre.programs import server
+from cadre.programs.calls import Answer, ModelCall, RequestError
 from cadre.programs.sessions import Session
 from cadre.types import Message, Reward, ToolCall
 from tests.programs.answering import answering
@@ -168,7 +167,7 @@ def test_nothing_passes_between_sessions():
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_that_is_waited_for_keeps_its_connection_alive(stream, monkeypatch):
-    monkeypatch.setattr(held_response, "PATIENCE", 0.05)
+    monkeypatch.setattr(server, "KEEP_ALIVE_S", 0.05)
     with answering(lambda call: None) as endpoint:
         threading.Timer(0.5, lambda: endpoint.answer(0, Message("assistant", "At last."))).start()
         impatient = client(endpoint, timeout=0.3)  # seconds without a byte
@@ -199,11 +198,11 @@ def test_a_call_that_failed_is_asked_again_as_another():
     async def asked():
         came = []
         session = Session((), came.append, None)
-        one = Call("coder", (Message("user", "Go."),))
+        one = ModelCall("coder", (Message("user", "Go."),))
         first, second = session.attach(one, False), session.attach(one, False)
-        first.answer.set_exception(Refused(503, "Busy."))
+        first.answer.set_exception(RequestError(503, "Busy."))
         second.answer.set_result(Answer(Message("assistant", "Said."), "stop", 3, 2))
-        second.delivered = True
+        second.is_delivered = True
         third = session.attach(one, True)
         third.answer.set_result(Answer(Message("assistant", "Too."), "stop", 3, 2))
         return came == [first, second, third], session.attach(one, True) is third
@@ -215,7 +214,7 @@ def test_equal_calls_that_are_none_repeated_are_two():
     with answering(echo) as endpoint:
         names = {client(endpoint).chat.completions.create(model="coder", messages=USER).id for _ in range(2)}
         assert len(names) == 2
-        assert [held.occurrence for held in endpoint.came] == [0, 1]
+        assert [pending.occurrence for pending in endpoint.came] == [0, 1]
 
 
 def test_after_the_end_every_call_is_told_so():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cadre.errors import EngineError
-from cadre.programs import http_limits
+from cadre.programs import server
 from cadre.programs.server import Server
 from cadre.types import Message
 from tests.helpers import forked
@@ -24,8 +24,8 @@ SECONDS = 0.3
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answering]:
     """A server with short limits and few connections."""
     for name in ("HEAD_S", "BODY_S", "READ_S"):
-        monkeypatch.setattr(http_limits, name, SECONDS)
-    monkeypatch.setattr(http_limits, "MOST_CONNECTIONS", 8)
+        monkeypatch.setattr(server, name, SECONDS)
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 8)
     with answering(lambda call: Message("assistant", "x")) as made:
         yield made
 
@@ -150,9 +150,9 @@ def test_a_flood_of_connections(endpoint: Answering) -> None:
 
 def test_an_answer_that_is_not_read(endpoint: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = []
-    before = http_limits.LimitedProtocol.connection_lost
+    before = server.LimitedProtocol.connection_lost
     monkeypatch.setattr(
-        http_limits.LimitedProtocol, "connection_lost", lambda self, error: (lost.append(1), before(self, error))[1]
+        server.LimitedProtocol, "connection_lost", lambda self, error: (lost.append(1), before(self, error))[1]
     )
     with connected(endpoint) as asking:
         asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -180,7 +180,7 @@ def test_a_long_head_is_refused(endpoint: Answering) -> None:
 
 
 def test_too_few_descriptors_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_limits, "raise_descriptor_limit", lambda: 24)
+    monkeypatch.setattr(server, "raise_descriptor_limit", lambda: 24)
     with pytest.raises(EngineError, match=r"descriptors: .*ulimit -n"):
         Server()
 

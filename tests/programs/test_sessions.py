@@ -5,30 +5,29 @@ from collections.abc import Callable
 
 import pytest
 
-from cadre.programs.calls import Answer, Call
-from cadre.programs.refusal import Refused
-from cadre.programs.sessions import COUNTED, MAX_HELD, Held, Session
+from cadre.programs.calls import Answer, ModelCall, RequestError
+from cadre.programs.sessions import COUNTS_PER_CALL, MAX_PENDING, PendingCall, Session
 from cadre.types import Message
 
 REMEMBERED = 300
 
 
-def call(text: str = "Go.") -> Call:
-    return Call("coder", (Message("user", text),))
+def call(text: str = "Go.") -> ModelCall:
+    return ModelCall("coder", (Message("user", text),))
 
 
-def said(held: Held) -> None:
-    held.answer.set_result(Answer(Message("assistant", "Said."), "stop", 3, 2))
-    held.heard = held.delivered = True
+def said(pending: PendingCall) -> None:
+    pending.answer.set_result(Answer(Message("assistant", "Said."), "stop", 3, 2))
+    pending.was_connected = pending.is_delivered = True
 
 
-def refused(held: Held) -> None:
-    held.answer.set_exception(Refused(503, "Busy."))
-    held.heard = True
+def refused(pending: PendingCall) -> None:
+    pending.answer.set_exception(RequestError(503, "Busy."))
+    pending.was_connected = True
 
 
 def kept(session: Session) -> int:
-    return sum(len(alike) for alike in session.held.values())
+    return sum(len(alike) for alike in session.calls.values())
 
 
 def run(work: Callable[[], None]) -> None:
@@ -42,8 +41,8 @@ def test_of_equal_calls_the_latest_is_kept() -> None:
     """Mistake: every one of them is, and looked through with each that comes."""
 
     def ask() -> None:
-        session = Session((), said, remembered=REMEMBERED)
-        names = {session.attach(call(), False).name for _ in range(1000)}
+        session = Session((), said, max_kept=REMEMBERED)
+        names = {session.attach(call(), False).id for _ in range(1000)}
         assert len(names) == 1000
         assert kept(session) == 1
         last = session.attach(call(), False)
@@ -54,11 +53,11 @@ def test_of_equal_calls_the_latest_is_kept() -> None:
 
 
 @pytest.mark.parametrize("answered", [said, refused])
-def test_no_more_are_kept_than_is_said(answered: Callable[[Held], None]) -> None:
+def test_no_more_are_kept_than_is_said(answered: Callable[[PendingCall], None]) -> None:
     """Whether they were answered or not, equal or not."""
 
     def ask() -> None:
-        session = Session((), answered, remembered=REMEMBERED)
+        session = Session((), answered, max_kept=REMEMBERED)
         for number in range(1000):
             session.attach(call(f"Go to {number}."), False)
             session.attach(call(), False)
@@ -69,20 +68,20 @@ def test_no_more_are_kept_than_is_said(answered: Callable[[Held], None]) -> None
 
 def test_what_waits_is_kept_and_refused_at_the_end() -> None:
     def ask() -> None:
-        session = Session((), lambda held: None, remembered=10)
-        waiting = [session.attach(call(f"Wait for {number}."), False) for number in range(MAX_HELD - 1)]
-        session.arrived = said
+        session = Session((), lambda pending: None, max_kept=10)
+        waiting = [session.attach(call(f"Wait for {number}."), False) for number in range(MAX_PENDING - 1)]
+        session.on_call = said
         for number in range(100):
             session.attach(call(f"Go to {number}."), False)
-        assert kept(session) == MAX_HELD
-        session.arrived = lambda held: None
+        assert kept(session) == MAX_PENDING
+        session.on_call = lambda pending: None
         waiting.append(session.attach(call(), False))
-        with pytest.raises(Refused, match="waits for 256 answers"):
+        with pytest.raises(RequestError, match="waits for 256 answers"):
             session.attach(call("More."), False)
         said(waiting.pop())
         session.attach(call("More."), False)
         session.end("its task is done")
-        assert all(isinstance(held.answer.exception(), Refused) for held in waiting)
+        assert all(isinstance(pending.answer.exception(), RequestError) for pending in waiting)
 
     run(ask)
 
@@ -91,10 +90,10 @@ def test_no_two_calls_have_one_name() -> None:
     """Mistake: what is counted no more begins at 0 again, and is answered with the same noise under the same name."""
 
     def ask() -> None:
-        session = Session((), said, remembered=4)
+        session = Session((), said, max_kept=4)
         texts = [f"Go to {number % 50}." for number in range(200)]
-        assert len({session.attach(call(text), False).name for text in texts}) == 200
-        assert len(session.calls) <= COUNTED * 4
+        assert len({session.attach(call(text), False).id for text in texts}) == 200
+        assert len(session.counts) <= COUNTS_PER_CALL * 4
 
     run(ask)
 
@@ -103,14 +102,14 @@ def test_a_refused_repetition_can_be_made_again() -> None:
     """Mistake: it is given what an equal call was answered that came before."""
 
     def ask() -> None:
-        came: list[Held] = []
+        came: list[PendingCall] = []
         session = Session((), came.append)
         first, failed = session.attach(call(), False), session.attach(call(), False)
         said(first)
         refused(failed)
-        for number in range(MAX_HELD):
+        for number in range(MAX_PENDING):
             session.attach(call(f"Wait for {number}."), False)
-        with pytest.raises(Refused, match="waits for"):
+        with pytest.raises(RequestError, match="waits for"):
             session.attach(call(), True)
         said(came[-1])
         assert session.attach(call(), True) is came[-1] is not first

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cadre.data.records import Program
+from cadre.data.records import CodingProblem
 
 ROWS = [json.loads(line) for line in Path(__file__).with_name("copies.jsonl").read_text("utf-8").splitlines()]
 
@@ -15,7 +15,7 @@ def cases(rows: list[list[Any]]) -> tuple[tuple[Any, Any], ...]:
 
 
 PROBLEMS = {
-    row["id"]: Program(
+    row["id"]: CodingProblem(
         **{key: value for key, value in row.items() if isinstance(value, str)},
         names=tuple(row.get("names", ())),
         public=cases(row.get("public", [])),

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from cadre.data.parse import humaneval
-from cadre.data.records import Program
+from cadre.data.public_sets import humaneval
+from cadre.data.records import CodingProblem
 from cadre.errors import SandboxUnavailable
 from cadre_sandbox.worker import Ending, Worker, WorkerDied
 from cadre_tasks.code.judge import (
@@ -102,7 +102,7 @@ def test_a_program_stands_behind_what_its_starter_defines() -> None:
     """Imports and helpers of the starter are in scope, its function without a body is not; what is imported from
     `__future__` goes first."""
     starter = "from typing import List\n\ndef helper(x): return x + 1\n\ndef f(x: List) -> int:\n    'Add.'\n"
-    problem = Program("p", "", "f", starter, tests="assert f(1) == 2", names=("f",))
+    problem = CodingProblem("p", "", "f", starter, tests="assert f(1) == 2", names=("f",))
     program = "from __future__ import annotations\ndef f(x: List) -> int: return helper(x)"
     assert asyncio.run(judge(ready(problem, program), all_tests(problem))).ok
     for line in ("from __future__ import annotations", "from __future__ import (\n    annotations,\n)"):

@@ -4,28 +4,28 @@ import asyncio
 
 import pytest
 
-from cadre.data.records import Program
+from cadre.data.records import CodingProblem
 from cadre.types import Reward, Task
 from cadre_tasks.code import shown, tester
 from cadre_tasks.code.code import Code
 from tests.rewards.copies import COPIES, OWN, PROBLEMS
 
 
-def is_own(answer: str, problem: Program) -> bool:
+def is_own(answer: str, problem: CodingProblem) -> bool:
     return asyncio.run(tester.written(answer, problem)) is not None
 
 
 @pytest.mark.parametrize(("problem", "answer"), COPIES, ids=lambda value: getattr(value, "id", value))
-def test_a_shown_example_in_another_spelling_is_no_test_of_ones_own(problem: Program, answer: str) -> None:
+def test_a_shown_example_in_another_spelling_is_no_test_of_ones_own(problem: CodingProblem, answer: str) -> None:
     assert not is_own(answer, problem)
 
 
 @pytest.mark.parametrize(("problem", "answer"), OWN, ids=lambda value: getattr(value, "id", value))
-def test_another_call_is_one_of_ones_own(problem: Program, answer: str) -> None:
+def test_another_call_is_one_of_ones_own(problem: CodingProblem, answer: str) -> None:
     assert is_own(answer, problem)
 
 
-def reward_of(problem: Program, program: str, tests: str) -> Reward:
+def reward_of(problem: CodingProblem, program: str, tests: str) -> Reward:
     return asyncio.run(Code(Task("t", dict(vars(problem)))).step({"coder": program, "tester": tests}))
 
 
@@ -44,7 +44,7 @@ def reward_of(problem: Program, program: str, tests: str) -> Reward:
 def test_copies_earn_nothing_beside_a_right_program(name: str, copied: str, own: str, known: bool) -> None:
     """Also where the only right program is the coder's."""
     problem = PROBLEMS[name]
-    bare = Program(**{**vars(problem), "id": f"{name}-{known}", "reference": problem.reference if known else ""})
+    bare = CodingProblem(**{**vars(problem), "id": f"{name}-{known}", "reference": problem.reference if known else ""})
     assert reward_of(bare, problem.reference, copied).local["tester"] == 0.0
     assert reward_of(bare, problem.reference, own).local["tester"] > 0.4
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cadre.data.records import Program
+from cadre.data.records import CodingProblem
 from cadre_tasks.code import source
 from cadre_tasks.code.grade_pairs import BEST, Graded, grade
 from tests.helpers.slow import few_of
@@ -13,7 +13,7 @@ from tests.rewards.helpers import HONEST, PAIRS, SHOWS, WHOLE
 UNUSED = 0.4 + 0.6 + 0.5 + 1.0  # as where aux is not called
 
 
-def graded(problem: Program, aux: str, main: str) -> Graded:
+def graded(problem: CodingProblem, aux: str, main: str) -> Graded:
     return asyncio.run(grade(problem, aux, main))
 
 

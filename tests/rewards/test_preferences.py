@@ -13,7 +13,7 @@ from cadre.advantages.returns import Credit
 from cadre.algorithms import plan_of
 from cadre.cli.app import app
 from cadre.config.experiment import dump, load
-from cadre.data.preferences import Pair, line_of, read_pairs
+from cadre.data.preferences import PreferencePair, pair_to_json, read_pairs
 from cadre.errors import DataError, RunError
 from cadre.rollout import walk
 from cadre.training.reward_model import remove_ambiguous_pairs
@@ -35,9 +35,9 @@ def test_a_prompt_is_a_text_or_a_conversation(tmp_path: Path) -> None:
     said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "é"}]
     path = written(tmp_path, GOOD, "", json.dumps({"prompt": said, "chosen": "no", "rejected": ""}))
     first, second = read_pairs(path)
-    assert first == Pair((Message("user", "2 + 2?"),), "4", "5")
-    assert second == Pair((Message("system", "Be brief."), Message("user", "é")), "no", "")
-    assert read_pairs(written(tmp_path, line_of(first), line_of(second))) == [first, second]
+    assert first == PreferencePair((Message("user", "2 + 2?"),), "4", "5")
+    assert second == PreferencePair((Message("system", "Be brief."), Message("user", "é")), "no", "")
+    assert read_pairs(written(tmp_path, pair_to_json(first), pair_to_json(second))) == [first, second]
 
 
 BAD = {
@@ -87,8 +87,12 @@ def test_repeated_pairs_count_once_and_are_told_of(tmp_path: Path, caplog: pytes
 def test_of_sampled_pairs_only_clear_ones_are_written() -> None:
     """Mistake: what one command writes, the next refuses to read."""
     prompt = (Message("user", "2 + 2?"),)
-    kept, order, silent = Pair(prompt, "4", ""), Pair(prompt, "4", "5"), Pair(prompt, " ", "5")
-    assert remove_ambiguous_pairs([kept, order, silent, kept, Pair(prompt, "5", "4")]) == [kept]
+    kept, order, silent = (
+        PreferencePair(prompt, "4", ""),
+        PreferencePair(prompt, "4", "5"),
+        PreferencePair(prompt, " ", "5"),
+    )
+    assert remove_ambiguous_pairs([kept, order, silent, kept, PreferencePair(prompt, "5", "4")]) == [kept]
 
 
 def test_no_file_an_empty_one_and_no_text(tmp_path: Path) -> None:

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from cadre.data.records import Program
+from cadre.data.records import CodingProblem
 from cadre_tasks.code import inspect, source, tester
 from cadre_tasks.code.judge import StdioTests, UnitTests
 
 SQUARES = "def squares(items):\n    return [x * x for x in items if x > 0]"
-PROBLEM = Program(
+PROBLEM = CodingProblem(
     "p", "Square what is positive. It must pass: assert squares([2]) == [4]", "squares",
     tests="assert squares([2]) == [4]\nassert squares([-1, 3]) == [9]\nassert squares([0, 1]) == [1]",
     names=("squares",), reference=SQUARES,
 )  # fmt: skip
-SCRIPT = Program("s", "Add.", public=(("1 2\n", "3\n"),), hidden=(("5 5\n", "10\n"), ("0 9\n", "9\n")),
+SCRIPT = CodingProblem("s", "Add.", public=(("1 2\n", "3\n"),), hidden=(("5 5\n", "10\n"), ("0 9\n", "9\n")),
                  reference="a, b = map(int, input().split())\nprint(a + b)")  # fmt: skip
 AUX = "def aux(x):\n    return x + 1"
 
@@ -92,7 +92,7 @@ def test_mutants_change_one_thing_each() -> None:
 
 
 def test_mutants_that_pass_the_tests_are_none() -> None:
-    weak = Program("w", "", "squares", tests="assert squares([2]) == [4]", names=("squares",))
+    weak = CodingProblem("w", "", "squares", tests="assert squares([2]) == [4]", names=("squares",))
     kept = asyncio.run(tester.mutants(weak, SQUARES, 4))
     assert [text.split("return ")[1] for text in kept] == ["None"]  # 2 + 2 is 4, and 2 > 1
 
@@ -121,10 +121,10 @@ def test_asserts_by_hand(text: str) -> None:
     assert sum(found.parts.values()) == pytest.approx(value)
 
 
-def three() -> Program:
+def three() -> CodingProblem:
     """The problem with a test less and another name, so that three of its four mutants fail."""
     tests = "assert squares([3, -1]) == [9]\nassert squares([1]) == [1]"
-    return Program("three", PROBLEM.statement, "squares", tests=tests, names=("squares",), reference=SQUARES)
+    return CodingProblem("three", PROBLEM.statement, "squares", tests=tests, names=("squares",), reference=SQUARES)
 
 
 NO_TESTS = ["", "assert True", "assert 1 + 1 == 2", "assert other(3) == 9", "print(squares([3]))", "import os",

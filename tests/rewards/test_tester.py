@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre.data.records import Program
+from cadre.data.records import CodingProblem
 from cadre_sandbox.checkers import Verdict
 from cadre_tasks.code import source, tester
 from cadre_tasks.code.judge import StdioTests, Tests, UnitTests, extract_code, fenced
@@ -16,13 +16,13 @@ from cadre_tasks.code.tester import Worth
 HACKS = [json.loads(line) for line in Path(__file__).with_name("hacks.jsonl").read_text().splitlines()]
 # A comment and a blank line of the reference's own, which no mutant has.
 REFERENCE = "# adds\n\n\ndef add(a=0, b=0):\n    # the sum\n    return a + b"
-PROBLEM = Program(
+PROBLEM = CodingProblem(
     "add", "Add two numbers.", "add", tests="assert add(1, 2) == 3\nassert add(5, 0) == 5", names=("add",),
     reference=REFERENCE,
 )  # fmt: skip
 
 
-def worth_of(text: str, problem: Program = PROBLEM, right: str = REFERENCE) -> Worth:
+def worth_of(text: str, problem: CodingProblem = PROBLEM, right: str = REFERENCE) -> Worth:
     async def judged() -> Worth:
         return await tester.worth(await tester.written(text, problem), problem, right, 4)
 
@@ -70,7 +70,7 @@ def test_asserts_that_look_at_values_alone(test: str, counts: bool) -> None:
     assert "told" not in "".join(found)
 
 
-SHOWN = Program(
+SHOWN = CodingProblem(
     "add", "Add two numbers, such as add(1,\n 2), not padd(2, 2).", "add", public=(([5, [0]], 5),), names=("add",),
     starter="def add(a, b):\n    \"\"\"\n    >>> add('x', \"(\")\n    'x('\n    \"\"\"\n",
 )  # fmt: skip
@@ -94,7 +94,7 @@ def test_an_example_that_is_shown_is_no_test_of_ones_own(test: str, own: bool) -
 
 
 def test_an_input_that_differs_in_its_spaces_is_another_one() -> None:
-    problem = Program("s", "Sum.", "", "", public=(("1 2\n", "3\n"),), hidden=(("3 4", "7"),))
+    problem = CodingProblem("s", "Sum.", "", "", public=(("1 2\n", "3\n"),), hidden=(("3 4", "7"),))
     answer = "```input\n{}\n```\n```output\n3\n```"
     assert asyncio.run(tester.written(answer.format("12"), problem)) is not None
     assert asyncio.run(tester.written(answer.format("1  2 "), problem)) is None
@@ -102,7 +102,7 @@ def test_an_input_that_differs_in_its_spaces_is_another_one() -> None:
 
 @pytest.mark.parametrize("word", ["0_1", "+1", "01", "1.0", "1e0", "\uff11"])
 def test_a_number_that_is_spelt_otherwise_is_the_shown_one(word: str) -> None:
-    problem = Program("s", "Sum.", "", "", public=(("1 2\n", "3\n"),), hidden=(("3 4", "7"),))
+    problem = CodingProblem("s", "Sum.", "", "", public=(("1 2\n", "3\n"),), hidden=(("3 4", "7"),))
     answer = f"```input\n{word} 2\n```\n```output\n3\n```"
     assert asyncio.run(tester.written(answer, problem)) is None
     assert asyncio.run(tester.written(answer.replace(word, "nan"), problem)) is not None
@@ -126,7 +126,7 @@ def test_any_of_many_tests_may_be_run() -> None:
 
 
 def test_a_signature_shows_no_call() -> None:
-    problem = Program("word", "A word.", "word", starter="def word():\n", names=("word",))
+    problem = CodingProblem("word", "A word.", "word", starter="def word():\n", names=("word",))
     assert asyncio.run(tester.written("assert word() == 'a'", problem)) is not None
 
 
@@ -176,10 +176,12 @@ def test_a_verdict_that_changes_between_equal_runs_is_no_test(monkeypatch: pytes
 def test_where_no_mutant_fails_a_program_that_does_nothing_is_the_wrong_one() -> None:
     """Neither program has an operator, a number or a return, so that there is no mutant."""
     same = "def same(x):\n    x"
-    problem = Program("same", "Nothing.", "same", tests="assert same(1) is None", names=("same",), reference=same)
+    problem = CodingProblem("same", "Nothing.", "same", tests="assert same(1) is None", names=("same",), reference=same)
     assert asyncio.run(tester.mutants(problem, same, 4)) == []
     const = "def word():\n    x = 'a'\n    yield x"
-    problem = Program("word", "A word.", "word", tests="assert list(word()) == ['a']", names=("word",), reference=const)
+    problem = CodingProblem(
+        "word", "A word.", "word", tests="assert list(word()) == ['a']", names=("word",), reference=const
+    )
     wrong = asyncio.run(tester.mutants(problem, const, 4))
     assert wrong == ["def word(*arguments, **keywords):\n    return None"]
     assert worth_of("assert word == word or word()", problem, const).parts["kills"] == 0.0
@@ -189,7 +191,9 @@ def test_where_no_mutant_fails_a_program_that_does_nothing_is_the_wrong_one() ->
 def test_two_problems_of_one_name_have_their_own_mutants() -> None:
     for name in ("first", "second"):
         right = f"def {name}(x):\n    return x + 1"
-        problem = Program("data-1", "One more.", name, tests=f"assert {name}(1) == 2", names=(name,), reference=right)
+        problem = CodingProblem(
+            "data-1", "One more.", name, tests=f"assert {name}(1) == 2", names=(name,), reference=right
+        )
         wrong = asyncio.run(tester.mutants(problem, right, 2))
         assert wrong
         assert all(f"def {name}(" in mutant for mutant in wrong)
@@ -216,7 +220,7 @@ def test_pairs_are_neighbours() -> None:
     def pair(between: str) -> str:
         return f"```input\n1\n```{between}\n```output\n2\n```"
 
-    script = Program("s", "Add.", hidden=(("5 5\n", "10\n"),))
+    script = CodingProblem("s", "Add.", hidden=(("5 5\n", "10\n"),))
     assert asyncio.run(tester.written(pair("\n \n"), script)) == StdioTests((("1\n", "2\n"),))
     assert asyncio.run(tester.written(pair("\nso"), script)) is None
     assert asyncio.run(tester.written("```output\n2\n```\n```input\n1\n```", script)) is None
@@ -228,7 +232,7 @@ def test_pairs_are_neighbours() -> None:
 def test_texts_that_break_expressions_take_no_longer_than_others(part: str) -> None:
     """A megabyte each; expressions that look for the end of each block again took hours."""
     text = part * (2**20 // len(part))
-    script = Program("s", "Add.", hidden=(("5 5\n", "10\n"),))
+    script = CodingProblem("s", "Add.", hidden=(("5 5\n", "10\n"),))
     assert asyncio.run(tester.written(text, script)) is None
     assert len(extract_code(text)) <= len(text)
     spaces = "```" + " " * 2**20 + "x"
@@ -258,20 +262,20 @@ def test_an_example_that_is_spelt_otherwise_is_no_test_of_ones_own(test: str, ow
     """By what the function is given, where a right program is known."""
     right = "def root(n, power=2):\n    return n if power == 1 else round(n ** (1 / power))"
     cases = (((4,), 2), ((27, 3), 3))
-    problem = Program("r", "The root: root(9) is 3.", "root", hidden=cases, reference=right)
+    problem = CodingProblem("r", "The root: root(9) is 3.", "root", hidden=cases, reference=right)
     assert (asyncio.run(tester.written(f"assert {test}", problem)) is not None) is own
 
 
 def test_a_test_that_cannot_be_run_on_the_right_program_is_none() -> None:
     """One without end; what is equal to nothing is another one."""
-    problem = Program("e", "Same: e(1) is 1.", "e", hidden=(((2,), 2),), reference="def e(n):\n    return n")
+    problem = CodingProblem("e", "Same: e(1) is 1.", "e", hidden=(((2,), 2),), reference="def e(n):\n    return n")
     for test, own in (("e(sum(range(10 ** 12))) == 1", False), ("e(1) == e(2)", False), ("e(float('nan')) != 1", True)):
         assert (asyncio.run(tester.written(f"assert {test}", problem)) is not None) is own
 
 
 def test_containers_that_hold_the_same_are_one_argument() -> None:
     right = "def tot(n):\n    return sum(n)"
-    problem = Program("t", "tot([1, 2]) is 3.", "tot", hidden=((([4],), 4),), reference=right)
+    problem = CodingProblem("t", "tot([1, 2]) is 3.", "tot", hidden=((([4],), 4),), reference=right)
     for given in (
         "(1, 2)",
         "{1, 2}",
@@ -287,7 +291,7 @@ def test_containers_that_hold_the_same_are_one_argument() -> None:
 
 def test_a_reference_may_print() -> None:
     right = "print('loaded')\ndef e(n):\n    print(n)\n    import os\n    os.write(1, b'x')\n    return n"
-    problem = Program("p", "Same: e(1) is 1.", "e", hidden=(((2,), 2),), reference=right)
+    problem = CodingProblem("p", "Same: e(1) is 1.", "e", hidden=(((2,), 2),), reference=right)
     assert asyncio.run(tester.written("assert e(2) == 2", problem)) is not None
     assert asyncio.run(tester.written("assert e(2 - 1) == 1", problem)) is None
 
@@ -297,7 +301,7 @@ def test_a_reference_may_print() -> None:
     [("3 4", "7", False), ("03 +4", "7", False), ("3.0 4", "7", False), ("3 4\nx", "7", False), ("3 4\n5", "12", True)],
 )
 def test_a_shown_input_with_more_that_nobody_reads_is_none_of_ones_own(given: str, expected: str, own: bool) -> None:
-    problem = Program("s", "Sum.", "", "", public=(("3 4\n", "7\n"),), hidden=(("1 1", "2"),))
+    problem = CodingProblem("s", "Sum.", "", "", public=(("3 4\n", "7\n"),), hidden=(("1 1", "2"),))
     answer = f"```input\n{given}\n```\n```output\n{expected}\n```"
     assert (asyncio.run(tester.written(answer, problem)) is not None) is own
 
@@ -321,6 +325,6 @@ GUARDED = "def add(a=0, b=0):\n" + "".join(
 )
 def test_a_program_that_betrays_each_change_makes_no_test_a_good_one(test: str, kills: float) -> None:
     """Without a reference the coder's program is the right one, and its mutants hang on how that is written."""
-    problem = Program("g", "Add two numbers.", "add", tests=PROBLEM.tests, names=("add",))
+    problem = CodingProblem("g", "Add two numbers.", "add", tests=PROBLEM.tests, names=("add",))
     found = worth_of(f"assert {test}", problem, GUARDED + "    return a + b")
     assert found == Worth(True, 1.0, kills)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadre.data.parse import humaneval, mbpp
+from cadre.data.public_sets import humaneval, mbpp
 from cadre_sandbox.checkers import Verdict, check_calls, check_stdio, check_tests
 from cadre_sandbox.compare import same_output
 from cadre_sandbox.inside import codec

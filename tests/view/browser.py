@@ -33,13 +33,13 @@ def served(*folders: Path, token: str = "secret") -> Iterator[str]:
     """The address of a page of these runs, while it is served."""
     import uvicorn
 
-    from cadre.programs import loopback
-    from cadre.view.serve import readers
-    from cadre.view.server import application
+    from cadre.programs.server import HOST, listen
+    from cadre.view.reading import open_runs
+    from cadre.view.server import make_application
 
-    listening = loopback.listening(0)
-    host = f"{loopback.HOST}:{listening.getsockname()[1]}"
-    server = uvicorn.Server(uvicorn.Config(application(readers(folders), token, [host]), log_level="warning"))
+    listening = listen(0)
+    host = f"{HOST}:{listening.getsockname()[1]}"
+    server = uvicorn.Server(uvicorn.Config(make_application(open_runs(folders), token, [host]), log_level="warning"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     yield f"http://{host}/{token}/"

@@ -12,7 +12,7 @@ import pytest
 
 from cadre.errors import RunError
 from cadre.view import plain_json
-from cadre.view.lines import AnnotationIndex
+from cadre.view.reading import AnnotationIndex
 
 
 @pytest.fixture
@@ -32,33 +32,33 @@ def write(path: Path, steps: range, end: str = "\n") -> None:
 def test_lines_are_found_as_the_stream_grows_is_cut_and_grows_again(tmp_path: Path) -> None:
     index = AnnotationIndex(tmp_path / "credit.jsonl")
     write(tmp_path / "credit.jsonl", range(3))
-    assert [line["samples"] for line in index.of(2, 0)] == [[2]]
+    assert [line["samples"] for line in index.read(2, 0)] == [[2]]
     write(tmp_path / "credit.jsonl", range(3, 4), end="")
-    assert list(index.of(3, 0)) == []
+    assert list(index.read(3, 0)) == []
     (tmp_path / "credit.jsonl").write_text('{"tree": 0, "step": 1, "samples": []}\n')
-    assert [line["samples"] for line in index.of(1, 0)] == [[]]
-    assert list(index.of(2, 0)) == []
+    assert [line["samples"] for line in index.read(1, 0)] == [[]]
+    assert list(index.read(2, 0)) == []
 
 
 def test_a_stream_that_was_cut_and_grew_past_its_end_is_read_anew(tmp_path: Path) -> None:
     path = tmp_path / "credit.jsonl"
     index = AnnotationIndex(path)
     write(path, range(3))
-    assert list(index.of(2, 0))
+    assert list(index.read(2, 0))
     path.write_text(
         '{"step": 0, "tree": 0, "samples": [0]}\n{"step": 1, "tree": 0, "samples": ["longer than before"]}\n'
     )
     write(path, range(2, 9))
-    assert [[line["step"] for line in index.of(step, 0)] for step in range(9)] == [[step] for step in range(9)]
+    assert [[line["step"] for line in index.read(step, 0)] for step in range(9)] == [[step] for step in range(9)]
 
 
 def test_a_blank_line_is_none_and_an_odd_one_is_told(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('\n{"step": 0, "tree": 0, "samples": []}\n \n{"step": 1, "tree": 0, "samples": []}\n')
-    assert [list(AnnotationIndex(path).of(step, 0)) != [] for step in range(2)] == [True, True]
+    assert [list(AnnotationIndex(path).read(step, 0)) != [] for step in range(2)] == [True, True]
     path.write_text('{"tree": 0, "turn": 1}\n')
     with pytest.raises(RunError, match=r"mine.jsonl: got the line .*turn.*; expected an object with step and tree"):
-        list(AnnotationIndex(path).of(0, 0))
+        list(AnnotationIndex(path).read(0, 0))
 
 
 def test_numbers_that_are_not_finite_are_null_to_a_browser() -> None:
@@ -72,5 +72,5 @@ def test_several_threads_are_told_the_same(tmp_path: Path) -> None:
     write(tmp_path / "credit.jsonl", range(300))
     index = AnnotationIndex(tmp_path / "credit.jsonl")
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(lambda step: [line["step"] for line in index.of(step, 0)], range(300)))
+        told = list(pool.map(lambda step: [line["step"] for line in index.read(step, 0)], range(300)))
     assert told == [[step] for step in range(300)]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cadre.view import export
-from cadre.view.serve import readers
+from cadre.view.reading import open_runs
 from tests.view.browser import chromium, opened, served
 from tests.view.runs import hostile, step_of, synthetic, tree
 
@@ -184,7 +184,7 @@ def test_runs_lie_over_each_other_and_seeds_are_bands(browser: Any, tmp_path: Pa
 def test_hostile_texts_are_shown_as_texts(browser: Any, tmp_path: Path, saved: bool) -> None:
     run = hostile(tmp_path / "run")
     if saved:
-        export.write(readers([run]), tmp_path / "page.html", 100.0)
+        export.write_page(open_runs([run]), tmp_path / "page.html", 100.0)
     with served(run) as address:
         place = (tmp_path / "page.html").as_uri() if saved else address
         with opened(browser, place) as page:
@@ -206,7 +206,7 @@ def test_hostile_texts_are_shown_as_texts(browser: Any, tmp_path: Path, saved: b
 
 
 def test_a_saved_page_works_from_disk_without_a_network(browser: Any, run: Path, tmp_path: Path) -> None:
-    assert export.write(readers([run]), tmp_path / "page.html", 100.0) == 12
+    assert export.write_page(open_runs([run]), tmp_path / "page.html", 100.0) == 12
     asked: list[str] = []
     with opened(browser, (tmp_path / "page.html").as_uri()) as page:
         page.on("request", lambda request: asked.append(request.url))
@@ -219,7 +219,7 @@ def test_a_saved_page_works_from_disk_without_a_network(browser: Any, run: Path,
 
 
 def test_an_export_leaves_out_the_oldest_trees_that_do_not_fit(run: Path, tmp_path: Path) -> None:
-    kept = export.write(readers([run]), tmp_path / "page.html", 0.05)
+    kept = export.write_page(open_runs([run]), tmp_path / "page.html", 0.05)
     assert 0 < kept < 12
 
 
@@ -233,8 +233,10 @@ def test_every_module_is_asked_for_at_once() -> None:
 
 def test_modules_name_no_thing_twice() -> None:
     """They stand in one scope in a saved page."""
-    names = re.findall(r"^(?:async )?(?:function|const|let) (\w+)", export.script(), flags=re.MULTILINE)
-    inner = re.findall(r"^const \w+ = \(\(\) => \{\n.*?^\}\)\(\);$", export.script(), flags=re.MULTILINE | re.DOTALL)
+    names = re.findall(r"^(?:async )?(?:function|const|let) (\w+)", export.make_script(), flags=re.MULTILINE)
+    inner = re.findall(
+        r"^const \w+ = \(\(\) => \{\n.*?^\}\)\(\);$", export.make_script(), flags=re.MULTILINE | re.DOTALL
+    )
     wrapped = [
         name for part in inner for name in re.findall(r"^(?:async )?(?:function|const|let) (\w+)", part, re.M)[1:]
     ]

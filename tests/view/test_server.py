@@ -13,8 +13,8 @@ pytest.importorskip("httpx2", reason="starlette's test client wants httpx2")
 
 from starlette.testclient import TestClient
 
-from cadre.view.serve import readers
-from cadre.view.server import application
+from cadre.view.reading import open_runs
+from cadre.view.server import make_application
 from tests.view.runs import synthetic
 
 HOST = "127.0.0.1:8765"
@@ -23,7 +23,7 @@ HOST = "127.0.0.1:8765"
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
     run = synthetic(tmp_path_factory.mktemp("view") / "run", 3, 2)
-    return TestClient(application(readers([run]), "secret", [HOST]), base_url=f"http://{HOST}")
+    return TestClient(make_application(open_runs([run]), "secret", [HOST]), base_url=f"http://{HOST}")
 
 
 def test_the_page_may_load_nothing_but_its_own_files(client: TestClient) -> None:
@@ -76,7 +76,7 @@ def test_steps_are_told_from_where_the_page_has_read(client: TestClient) -> None
 
 def test_steps_of_a_run_that_was_resumed_and_went_on_past_the_page(tmp_path: Path) -> None:
     run = synthetic(tmp_path / "run", 3, 1)
-    page = TestClient(application(readers([run]), "secret", [HOST]), base_url=f"http://{HOST}")
+    page = TestClient(make_application(open_runs([run]), "secret", [HOST]), base_url=f"http://{HOST}")
     offset = told(page, "metrics?offset=0")["offset"]
     lines = (run / "metrics.jsonl").read_text().splitlines()
     longer = [json.dumps({**json.loads(line), "time/step_s": 1 / 3}) for line in lines]

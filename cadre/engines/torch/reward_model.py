@@ -27,7 +27,7 @@ from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
 from cadre import random_keys
-from cadre.data.preferences import Pair
+from cadre.data.preferences import PreferencePair
 from cadre.engines import chat_template
 from cadre.engines.answers import AnswerEncoder
 from cadre.engines.context import context_of
@@ -231,7 +231,7 @@ class RewardTraining:
     model's context, both before the model is loaded.
     """
 
-    def __init__(self, pairs: Sequence[Pair], model: str, settings: RewardSettings) -> None:
+    def __init__(self, pairs: Sequence[PreferencePair], model: str, settings: RewardSettings) -> None:
         self.settings, self.losses, self.before = settings, list[float](), float("nan")
         self.training_pairs, self.held_out_pairs = split(pairs, settings.validate, settings.seed)
         source = locate(model)
@@ -316,7 +316,7 @@ def preference_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
     return -logsigmoid(chosen - rejected)
 
 
-def encode_pair(pair: Pair, encoder: AnswerEncoder) -> EncodedPair:
+def encode_pair(pair: PreferencePair, encoder: AnswerEncoder) -> EncodedPair:
     """Return the pair's scored sequences. Raises DataError if one does not fit into the model's context."""
     encoded = encoder.scored(pair.prompt, pair.chosen), encoder.scored(pair.prompt, pair.rejected)
     length = max(map(len, encoded))
@@ -328,7 +328,9 @@ def encode_pair(pair: Pair, encoder: AnswerEncoder) -> EncodedPair:
     return encoded
 
 
-def split(pairs: Sequence[Pair], fraction: float, seed: int) -> tuple[list[Pair], list[Pair]]:
+def split(
+    pairs: Sequence[PreferencePair], fraction: float, seed: int
+) -> tuple[list[PreferencePair], list[PreferencePair]]:
     """Return pairs for training and held-out pairs, no prompt in both; `fraction` is that of held-out prompts."""
     prompts = list(dict.fromkeys(pair.prompt for pair in pairs))
     if fraction == 0.0:
@@ -351,12 +353,12 @@ def pick_pairs(count: int, step: int, settings: RewardSettings) -> list[int]:
     return random_keys.in_epochs(count, settings.pairs, step, settings.seed, "pairs")
 
 
-def accuracy(scorer: RewardModel, pairs: Sequence[Pair]) -> float:
+def accuracy(scorer: RewardModel, pairs: Sequence[PreferencePair]) -> float:
     """Return the fraction of pairs whose chosen answer scores higher, a tie counting half; NaN without pairs."""
     return fmean(order_correct(scorer, pairs)) if pairs else float("nan")
 
 
-def order_correct(scorer: RewardModel, pairs: Sequence[Pair]) -> list[float]:
+def order_correct(scorer: RewardModel, pairs: Sequence[PreferencePair]) -> list[float]:
     """Return for each pair 1 if the chosen answer scores higher, 0 if the rejected one does, 0.5 for a tie."""
     prompts = [pair.prompt for pair in pairs]
     chosen = scorer.score(prompts, [pair.chosen for pair in pairs])
@@ -364,7 +366,7 @@ def order_correct(scorer: RewardModel, pairs: Sequence[Pair]) -> list[float]:
     return [0.5 if high == low else float(high > low) for high, low in zip(chosen, rejected, strict=True)]
 
 
-def centre(scorer: RewardModel, pairs: Sequence[Pair], seed: int) -> None:
+def centre(scorer: RewardModel, pairs: Sequence[PreferencePair], seed: int) -> None:
     """Centre the scores of the pairs' answers, each counted once, at 0.
 
     Only differences of scores are learned, and critics begin at 0. At most CENTRED answers are scored, which gives the

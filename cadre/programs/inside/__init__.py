@@ -1,4 +1,4 @@
-"""What runs in the interpreter of somebody else's program: the standard library alone, and no other part of Cadre."""
+"""Files that run in the interpreter of the user's program: standard library only, and no other part of Cadre."""
 
-# How the folder begins that all instances of a process have theirs in.
+# The scratch folder of all instances of a process begins with this. The process that removes it checks nothing else.
 SCRATCH = "cadre-programs-"

@@ -1,27 +1,26 @@
-"""For programs that want to know that they are trained: `import cadre_program`. Each works, too, where they are not.
+"""For programs that report rewards or have side effects: `import cadre_program`. All of it works outside training too.
 
-cadre_program.reward(team=1.0, local={"planner": -0.1})     pays for the decisions since the last reward
-booked = cadre_program.memo(book_flight, "SFO", day=3)      calls it once, however often the program is replayed
+cadre_program.reward(team=1.0, local={"planner": -0.1})     rewards the decisions since the last reward
+booking = cadre_program.memo(book_flight, "SFO", day=3)     calls it once, however often the program is replayed
 """
 
-import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-_counted: dict[str, int] = {}
+_call_counts: dict[str, int] = {}
 _lock = threading.Lock()
 
 
 def reward(
     team: float = 0.0, local: Mapping[str, float] | None = None, parts: Mapping[str, float] | None = None
 ) -> None:
-    """Pay the team, and roles by name; `parts` are logged and never trained on."""
+    """Reward the team, and roles by name; `parts` are logged and never trained on."""
     url = os.environ.get("OPENAI_BASE_URL")
     if "CADRE_FOLDER" not in os.environ or url is None:
         return
@@ -32,16 +31,20 @@ def reward(
 
 
 def memo(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What the function returns, a JSON value. A program that is started again with the answers that it had is given
-    the value that it had; so is a sibling that makes the same call the same number of times."""
+    """Return the function's value, a JSON value, from an earlier run of the program where there is one.
+
+    Values are kept for all instances of an episode, by function, arguments, and how often this call was made before.
+    """
     folder = os.environ.get("CADRE_MEMO")
     if folder is None:
         return function(*args, **kwargs)
     name = json.dumps([function.__module__, function.__qualname__, args, kwargs], sort_keys=True)
     with _lock:
-        place = _counted[name] = _counted.get(name, -1) + 1
-    path = os.path.join(folder, hashlib.sha256(f"{place} {name}".encode()).hexdigest())
-    with _locked(path):
+        occurrence = _call_counts[name] = _call_counts.get(name, -1) + 1
+    path = os.path.join(folder, hashlib.sha256(f"{occurrence} {name}".encode()).hexdigest())
+    # Instances that run side by side wait for the first one's value.
+    with open(path + ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if os.path.exists(path):
             with open(path) as file:
                 return json.load(file)
@@ -50,10 +53,3 @@ def memo(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             json.dump(value, file)
         os.replace(path + ".new", path)
         return value
-
-
-@contextlib.contextmanager
-def _locked(path: str) -> Iterator[None]:
-    with open(path + ".lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from cadre.data.preferences import Pair
+from cadre.data.preferences import PreferencePair
 from cadre.engines.torch.reward_model import RewardModel, RewardSettings
 from cadre.errors import EngineError
 from cadre.training.reward_model import train_reward_model
@@ -36,7 +36,7 @@ def test_the_folder_scores_the_same_in_plain_transformers(name, folders, tmp_pat
 
 def test_the_answers_learned_from_have_mean_0(folders, tmp_path):
     """Each answer once, however many pairs it is in; a folder that says no mean scores as its head does."""
-    said = [Pair((Message("user", "q"),), good, bad) for good, bad in (("a", "b"), ("a", "c"), ("b", "c"))]
+    said = [PreferencePair((Message("user", "q"),), good, bad) for good, bad in (("a", "b"), ("a", "c"), ("b", "c"))]
     settings = RewardSettings(steps=2, learning_rate=1e-3, validate=0.0, pairs=3)
     train_reward_model(said, str(folders["llama"]), tmp_path / "judge", settings, lambda step, loss: None)
     prompts, answers = [pair.prompt for pair in said], ["a", "b", "c"]

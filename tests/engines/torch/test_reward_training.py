@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from cadre.cli.app import app
-from cadre.data.preferences import Pair, line_of, read_pairs
+from cadre.data.preferences import PreferencePair, pair_to_json, read_pairs
 from cadre.engines.torch.reward_model import (
     RewardModel,
     RewardReport,
@@ -37,7 +37,7 @@ def test_a_separable_order_is_learned(folders, tmp_path):
     assert report.after > 0.9
     assert report.losses[-1] < 0.1 < report.losses[0]
     assert accuracy(RewardModel.load(out), toy()) > 0.9
-    swapped = [Pair(pair.prompt, pair.rejected, pair.chosen) for pair in toy()]
+    swapped = [PreferencePair(pair.prompt, pair.rejected, pair.chosen) for pair in toy()]
     assert accuracy(RewardModel.load(out), swapped) < 0.1
 
 
@@ -70,7 +70,7 @@ def test_equal_seeds_give_equal_models(folders, tmp_path):
 
 
 def test_no_prompt_is_learned_from_and_held_out():
-    pairs = [*toy(8), *(Pair(pair.prompt, "other", pair.rejected) for pair in toy(8))]
+    pairs = [*toy(8), *(PreferencePair(pair.prompt, "other", pair.rejected) for pair in toy(8))]
     learned, held = split(pairs, 0.25, 0)
     assert (len(learned), len(held)) == (12, 4)
     assert not {pair.prompt for pair in learned} & {pair.prompt for pair in held}
@@ -137,15 +137,15 @@ def test_a_pair_longer_than_the_context_is_refused_before_the_model_is_loaded(fo
     shutil.copytree(folders["llama"], source)
     (source / "model.safetensors").write_bytes(b"cut")
     path = tmp_path / "pairs.jsonl"
-    long = Pair((Message("user", "q"),), "a", "b" * 600)
-    path.write_text("".join(line_of(pair) + "\n" for pair in (*toy(4), long)))
+    long = PreferencePair((Message("user", "q"),), "a", "b" * 600)
+    path.write_text("".join(pair_to_json(pair) + "\n" for pair in (*toy(4), long)))
     with pytest.raises(DataError, match=r"pairs.jsonl, line 5: a prompt and an answer have 6\d\d tokens; .* 512"):
         train_reward_model(read_pairs(path), str(source), tmp_path / "judge", FAST, lambda step, loss: None)
 
 
 def test_the_command(folders, tmp_path):
     path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(line_of(pair) + "\n" for pair in toy()))
+    path.write_text("".join(pair_to_json(pair) + "\n" for pair in toy()))
     settings = ["--steps", "20", "--learning-rate", "2e-3", "--validate", "0.25", "--pairs-per-step", "8"]
     command = ["reward-model", str(path), "--model", str(folders["llama"]), "--out", str(tmp_path / "judge"), *settings]
     done = CliRunner().invoke(app, command)

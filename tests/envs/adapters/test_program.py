@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from cadre.errors import ConfigError
-from cadre.programs.failures import Diverged, ProgramFailed, Stuck
-from cadre.programs.host import shared_host
-from cadre.programs.nurseries import Start
+from cadre.programs.instances import shared_host
+from cadre.programs.processes import Diverged, ProgramFailed, StartOrder, Stuck
 from cadre.programs.program import Program
-from cadre.programs.settings import Limits
+from cadre.programs.settings import InstanceLimits
 from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
@@ -101,7 +100,7 @@ def test_a_chosen_path_does_not_hide_what_programs_may_import():
 
 def test_patience_begins_anew_with_every_call():
     """Mistake: a time for what one step takes, in which a fork has to do all steps again."""
-    env = program("slow", limits=Limits(seconds=0.9))
+    env = program("slow", limits=InstanceLimits(seconds=0.9))
 
     async def steps():
         for _ in range(3):
@@ -248,7 +247,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_program_that_misbehaves_fails_and_leaves_nothing_behind(name):
     kind, words = BAD[name]
-    env = program(name, limits=Limits(seconds=2.0, memory=2.0, processes=20, calls=5))
+    env = program(name, limits=InstanceLimits(seconds=2.0, memory=2.0, processes=20, calls=5))
     with pytest.raises(kind, match=words):
         play(env, *"aaaaaaa")
     assert wait_for(lambda: left_behind() == [])
@@ -263,7 +262,7 @@ def test_what_fails_may_be_paid():
 @pytest.mark.parametrize("name", sorted(set(BAD) - {"unpaid"}))
 def test_whatever_it_is_that_failed(name):
     """A program that Cadre had to end is paid as one that ended itself is."""
-    env = program(name, errors=-1.0, limits=Limits(seconds=2.0, memory=2.0, processes=20, calls=5))
+    env = program(name, errors=-1.0, limits=InstanceLimits(seconds=2.0, memory=2.0, processes=20, calls=5))
 
     async def to_its_end():
         paid = []
@@ -284,12 +283,12 @@ def test_a_start_that_nobody_waits_for_costs_no_other():
     """A program is being started when its episode is cancelled; it ends, and others start as before."""
     host, first = shared_host(), program("relay")
     play(first, "a")
-    nursery = host.nurseries[first.play.launch].result()
+    fork_server = host.fork_servers[first.episode.launch].result()
 
     async def cancelled():
         env = program("relay")
-        start = Start({"id": "t", "word": "fox"}, "http://127.0.0.1:9/v1", "k", Path(env.play.memo))
-        begun = asyncio.ensure_future(nursery.start(start))
+        start = StartOrder({"id": "t", "word": "fox"}, "http://127.0.0.1:9/v1", "k", Path(env.episode.memo))
+        begun = asyncio.ensure_future(fork_server.start(start))
         await asyncio.sleep(0)
         begun.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -297,29 +296,29 @@ def test_a_start_that_nobody_waits_for_costs_no_other():
 
     for _ in range(3):
         host.server.submit(cancelled()).result(5)
-    assert wait_for(lambda: left_behind() == [] and nursery.started == {})
-    assert not nursery.over
+    assert wait_for(lambda: left_behind() == [] and fork_server.starting == {})
+    assert not fork_server.has_ended
     assert play(program("relay"), "a", "a", "b", "c")[-1] == Reward(team=0.5)
 
 
-def test_a_nursery_that_was_killed_is_opened_again():
+def test_a_fork_server_that_was_killed_is_started_again():
     env = program("relay")
     env.observe()
     host = shared_host()
-    opening = host.nurseries[env.play.launch]
+    opening = host.fork_servers[env.episode.launch]
     os.kill(opening.result().process.pid, signal.SIGKILL)
-    assert wait_for(lambda: opening.result().over)
+    assert wait_for(lambda: opening.result().has_ended)
     env.close()
     assert play(program("relay"), "a", "a", "b", "c")[-1] == Reward(team=0.5)
-    assert host.nurseries[env.play.launch] is not opening
+    assert host.fork_servers[env.episode.launch] is not opening
 
 
 def left_behind():
-    """Processes of the nurseries' instances."""
+    """Processes of the fork servers' instances."""
     host = shared_host()
-    roots = [task.result().process.pid for task in host.nurseries.values() if task.done()]
-    host.table._read = -1.0
-    return [pid for root in roots for pid in host.table.family(root)[1:]]
+    roots = [task.result().process.pid for task in host.fork_servers.values() if task.done()]
+    host.process_table._read_at = -1.0
+    return [pid for root in roots for pid in host.process_table.process_tree(root)[1:]]
 
 
 def wait_for(condition, seconds=5.0):
@@ -442,10 +441,10 @@ def test_nothing_is_left_when_cadre_is_killed(tmp_path):
     code = (
         "import sys, os\n"
         "from tests.envs.adapters.test_program import *\n"
-        "env = program('forks', limits=Limits(processes=64, seconds=30.0))\n"
+        "env = program('forks', limits=InstanceLimits(processes=64, seconds=30.0))\n"
         "env.observe()\n"
-        "(nursery,) = shared_host().nurseries.values()\n"
-        "print(shared_host().scratch, nursery.result().process.pid, flush=True)\n"
+        "(fork_server,) = shared_host().fork_servers.values()\n"
+        "print(shared_host().scratch, fork_server.result().process.pid, flush=True)\n"
         "asyncio.run(env.step({'planner': 'a'}))\n"
     )
     child = forked.Forked([], Path.cwd(), code)
@@ -459,5 +458,5 @@ def test_nothing_is_left_when_cadre_is_killed(tmp_path):
 
 
 def fresh_family(host, pid):
-    host.table._read = -1.0
-    return host.table.family(pid)
+    host.process_table._read_at = -1.0
+    return host.process_table.process_tree(pid)

@@ -7,7 +7,7 @@ from pathlib import Path
 from cadre.programs import inside
 
 INSIDE = str(Path(inside.__file__).parent)
-BEGIN = f"import sys, threading\nsys.path.insert(0, {INSIDE!r})\nimport cadre_warm\n"
+BEGIN = f"import sys, threading\nsys.path.insert(0, {INSIDE!r})\nimport cadre_client_warmup\n"
 
 
 def said(code):
@@ -22,15 +22,18 @@ def test_answers_of_both_interfaces_have_their_types_and_no_thread_is_left():
         "from openai.types.responses import Response\n"
         "complete = lambda: [kind.__pydantic_complete__ for kind in (ChatCompletion, Response)]\n"
         "before = complete()\n"
-        "cadre_warm.warm_up()\n"
+        "cadre_client_warmup.warm_up()\n"
         "print(*before, *complete(), threading.active_count())\n"
     )
     assert said(code) == ["False", "False", "True", "True", "1"]
 
 
 def test_a_program_without_the_client_is_left_alone():
-    assert said("cadre_warm.warm_up()\nprint('openai' in sys.modules, threading.active_count())") == ["False", "1"]
+    assert said("cadre_client_warmup.warm_up()\nprint('openai' in sys.modules, threading.active_count())") == [
+        "False",
+        "1",
+    ]
 
 
 def test_a_client_of_another_age_does_not_keep_the_program_from_starting():
-    assert said("sys.modules['openai'] = threading\ncadre_warm.warm_up()\nprint('on')") == ["on"]
+    assert said("sys.modules['openai'] = threading\ncadre_client_warmup.warm_up()\nprint('on')") == ["on"]

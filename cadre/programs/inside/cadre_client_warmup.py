@@ -1,8 +1,7 @@
-"""Has OpenAI's client load what it loads with its first calls, once, before instances are forked.
+"""Make OpenAI's client load everything once, before instances are forked. Standard library only.
 
-It imports its connections late and builds the types of an answer when the first one comes: three quarters of the
-processor time of a short program. Two calls of each kind of client to a server of this module's own do both. Of the
-standard library alone.
+The client imports its connections late, and builds the types of a response when the first one comes: three quarters of
+the processor time of a short program. Two calls of each kind of client, to a server in this module, trigger both.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
-PATIENCE = 10.0
+TIMEOUT_S = 10.0
 USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 MESSAGE = {"role": "assistant", "content": "", "refusal": None}
 CHAT = {
@@ -39,7 +38,7 @@ RESPONSE = {
 }
 
 
-class Canned(BaseHTTPRequestHandler):
+class FixedAnswers(BaseHTTPRequestHandler):
     """Answers every call at once and closes the connection."""
 
     def do_POST(self) -> None:
@@ -52,44 +51,42 @@ class Canned(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Nobody reads it."""
+        """Print nothing."""
 
 
 def warm_up() -> None:
-    """Does nothing where the program has not imported the client, and never fails: a client of another age is left to
-    load what it likes in every instance. Leaves no thread behind."""
+    """Make both kinds of client call both interfaces, if the program has imported the client. Leaves no thread behind.
+
+    Never fails: a version of the client that does not fit is left to load its modules in every instance.
+    """
     openai: Any = sys.modules.get("openai")
     if openai is None:
         return
-    with serving() as url, contextlib.suppress(Exception):
-        told = {"base_url": url, "api_key": "none", "max_retries": 0, "timeout": PATIENCE}
-        with openai.OpenAI(**told) as client:
-            for call in calls(client):
-                call()
-        asyncio.run(asynchronously(openai.AsyncOpenAI(**told)))
+    server = HTTPServer(("127.0.0.1", 0), FixedAnswers)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        arguments = {"base_url": url, "api_key": "none", "max_retries": 0, "timeout": TIMEOUT_S}
+        with contextlib.suppress(Exception):
+            with openai.OpenAI(**arguments) as client:
+                for call in calls(client):
+                    call()
+            asyncio.run(call_asynchronously(openai.AsyncOpenAI(**arguments)))
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
-async def asynchronously(client: Any) -> None:
+async def call_asynchronously(client: Any) -> None:
     async with client:
         for call in calls(client):
             await call()
 
 
 def calls(client: Any) -> Iterator[Any]:
-    """A call of either interface."""
-    asked = [{"role": "user", "content": ""}]
-    yield lambda: client.chat.completions.create(model="m", messages=asked)
+    """Yield a call of each interface."""
+    messages = [{"role": "user", "content": ""}]
+    yield lambda: client.chat.completions.create(model="m", messages=messages)
     yield lambda: client.responses.create(model="m", input="")
-
-
-@contextlib.contextmanager
-def serving() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), Canned)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

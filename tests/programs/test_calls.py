@@ -4,9 +4,14 @@ import socket
 
 import pytest
 
-from cadre.programs.calls import Call, joined
-from cadre.programs.checked import check_demands, keeps, told
-from cadre.programs.refusal import Refused
+from cadre.programs.calls import (
+    ModelCall,
+    RequestError,
+    add_constraints_to_prompt,
+    is_satisfied,
+    merge_messages,
+    validate_constraints,
+)
 from cadre.types import Message, Tool, ToolCall
 
 USER = Message("user", "Go.")
@@ -15,26 +20,29 @@ ADD, SUB = Tool("add"), Tool("sub")
 CALLED = Message("assistant", "", (ToolCall("1", "add", "{}"),))
 
 
-def call(**demands) -> Call:
-    return Call("r", (USER,), **demands)
+def call(**demands) -> ModelCall:
+    return ModelCall("r", (USER,), **demands)
 
 
 def test_a_free_call_stays_as_it_is():
-    assert told(call(tools=(ADD,))) == call(tools=(ADD,))
+    assert add_constraints_to_prompt(call(tools=(ADD,))) == call(tools=(ADD,))
 
 
 def test_demands_stand_at_the_end_of_the_system_message():
-    asked = told(Call("r", (Message("system", "Be brief."), USER), schema=SCHEMA))
+    asked = add_constraints_to_prompt(ModelCall("r", (Message("system", "Be brief."), USER), schema=SCHEMA))
     assert asked.messages[0].content.startswith("Be brief.\n\nAnswer with one JSON object")
     assert '"required": ["a"]' in asked.messages[0].content
-    assert "schema" not in told(call(schema={})).messages[0].content
+    assert "schema" not in add_constraints_to_prompt(call(schema={})).messages[0].content
 
 
 def test_a_named_tool_is_the_only_one_shown():
-    asked = told(call(tools=(ADD, SUB), choice="sub"))
+    asked = add_constraints_to_prompt(call(tools=(ADD, SUB), choice="sub"))
     assert asked.tools == (SUB,)
     assert "Call the tool sub now." in asked.messages[0].content
-    assert "Call one of the tools now." in told(call(tools=(ADD, SUB), choice="required")).messages[0].content
+    assert (
+        "Call one of the tools now."
+        in add_constraints_to_prompt(call(tools=(ADD, SUB), choice="required")).messages[0].content
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,26 +63,26 @@ def test_a_named_tool_is_the_only_one_shown():
     ],
 )
 def test_answers_are_checked(demands, message, kept):
-    assert keeps(call(tools=(ADD, SUB), **demands), message) is kept
+    assert is_satisfied(call(tools=(ADD, SUB), **demands), message) is kept
 
 
 def test_demands_that_no_answer_can_keep_are_refused():
-    with pytest.raises(Refused, match="none of the tools"):
-        check_demands(call(choice="mul", tools=(ADD,)))
-    with pytest.raises(Refused, match="got required, and no tools"):
-        check_demands(call(choice="required"))
-    with pytest.raises(Refused, match="JSON schema"):
-        check_demands(call(schema={"type": 3}))
+    with pytest.raises(RequestError, match="none of the tools"):
+        validate_constraints(call(choice="mul", tools=(ADD,)))
+    with pytest.raises(RequestError, match="got required, and no tools"):
+        validate_constraints(call(choice="required"))
+    with pytest.raises(RequestError, match="JSON schema"):
+        validate_constraints(call(schema={"type": 3}))
 
 
 @pytest.mark.parametrize(("said", "kept"), [('{"a": "x"}', True), ('{"a": 1}', False)])
 def test_a_pattern_of_another_language_demands_nothing(said, kept):
     one = call(schema={"properties": {"a": {"type": "string", "pattern": r"^\p{L}+$"}}})
-    check_demands(one)
-    assert keeps(one, Message("assistant", said)) is kept
+    validate_constraints(one)
+    assert is_satisfied(one, Message("assistant", said)) is kept
     named = call(schema={"patternProperties": {r"^\p{L}+$": {"type": "string"}}})
-    check_demands(named)
-    assert keeps(named, Message("assistant", said))
+    validate_constraints(named)
+    assert is_satisfied(named, Message("assistant", said))
 
 
 def test_a_schema_is_never_looked_up_elsewhere():
@@ -83,7 +91,7 @@ def test_a_schema_is_never_looked_up_elsewhere():
         elsewhere.listen()
         elsewhere.settimeout(0.05)
         reference = f"http://127.0.0.1:{elsewhere.getsockname()[1]}/schema"
-        assert not keeps(call(schema={"$ref": reference}), Message("assistant", "{}"))
+        assert not is_satisfied(call(schema={"$ref": reference}), Message("assistant", "{}"))
         with pytest.raises(TimeoutError):
             elsewhere.accept()
 
@@ -91,19 +99,19 @@ def test_a_schema_is_never_looked_up_elsewhere():
 @pytest.mark.parametrize(("step", "said"), [(0.1, "1" + "0" * 400), (0.5, "1e400")])
 def test_a_number_beyond_all_bounds_is_no_answer(step, said):
     schema = {"type": "object", "properties": {"x": {"multipleOf": step}}}
-    assert not keeps(call(schema=schema), Message("assistant", f'{{"x": {said}}}'))
+    assert not is_satisfied(call(schema=schema), Message("assistant", f'{{"x": {said}}}'))
 
 
 def test_two_texts_of_an_assistant_stay_apart():
     first, second = Message("assistant", "I plan."), Message("assistant", "I call.", CALLED.tool_calls)
-    assert joined([USER, first, second])[1] == Message("assistant", "I plan.\nI call.", CALLED.tool_calls)
-    assert joined([USER, first, CALLED])[1] == Message("assistant", "I plan.", CALLED.tool_calls)
+    assert merge_messages([USER, first, second])[1] == Message("assistant", "I plan.\nI call.", CALLED.tool_calls)
+    assert merge_messages([USER, first, CALLED])[1] == Message("assistant", "I plan.", CALLED.tool_calls)
 
 
 def test_conversations_are_as_chat_templates_expect_them():
     one, two = (Message("assistant", "", (ToolCall(str(n), "add", "{}"),)) for n in range(2))
     given = [Message("system", "a"), Message("system", "b"), USER, Message("assistant", "x"), one, two]
-    assert joined([*given, Message("system", "c")]) == (
+    assert merge_messages([*given, Message("system", "c")]) == (
         Message("system", "a\n\nb"),
         USER,
         Message("assistant", "x", (*one.tool_calls, *two.tool_calls)),

@@ -1,0 +1,112 @@
+"""Rows of data files: JSON lines, a JSON list, or Parquet. An error names the file, the row, and what to do."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cadre.errors import DataError, first_line
+from cadre.file_limits import lines_of, open_regular, parse_json, read_bytes
+
+ENDINGS = (".jsonl", ".parquet", ".json")
+# A JSON list is held in memory whole.
+MAX_JSON_BYTES = 2 << 30
+FileState = tuple[tuple[str, int, int], ...]
+
+
+def file_state(files: Iterable[Path]) -> FileState:
+    """Return (name, time of change, size) of the files that exist: the cache key of what was read from them."""
+    stats = [(str(file), file.stat()) for file in files if file.is_file()]
+    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+
+
+def read_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Return (position, row) of every row. Raises DataError for a file that cannot be read as its ending says."""
+    if file.suffix == ".parquet":
+        return ((f"{file}, row {index}", row) for index, row in enumerate(_read_parquet(file)))
+    if file.suffix == ".json":
+        return ((f"{file}, item {index}", row) for index, row in enumerate(_read_json_list(file)))
+    return ((f"{file}, line {line}", row) for line, row in read_json_lines(file))
+
+
+def read_json_lines(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield (line number, row) of every line that is not empty, counted from 1.
+
+    Raises DataError for a file that cannot be read, and for a line that is not UTF-8, no JSON object, or holds half a
+    character (a lone surrogate), which no tokenizer takes.
+    """
+    number = 0
+    try:
+        with open_regular(file) as opened:
+            lines = lines_of(opened)
+            while True:
+                try:
+                    line = next(lines)
+                except StopIteration:
+                    return
+                except ValueError as error:  # a line that is too long
+                    raise DataError(
+                        f"data: {file}, line {number + 1}: {error}; expected one object a line. Fix the file."
+                    ) from None
+                number += 1
+                line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                if line.strip():
+                    yield number, _parse_row(line.rstrip(b"\n"), f"data: {file}, line {number}:")
+    except OSError as error:
+        raise DataError(f"data: {file} cannot be read: {error.strerror}. Fix the path or its permissions.") from None
+
+
+def _parse_row(line: bytes, where: str) -> Mapping[str, Any]:
+    try:
+        row = parse_json(line.decode())
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where} got the byte {line[error.start]:#x}; expected UTF-8. Convert the file.") from None
+    except ValueError as error:
+        raise DataError(f"{where} got no JSON ({error}); expected one object. Fix or remove the line.") from None
+    if not isinstance(row, dict):
+        raise DataError(f"{where} got {type(row).__name__}; expected one JSON object. Fix or remove the line.")
+    _reject_surrogates(row, where)
+    return row
+
+
+def _reject_surrogates(row: Mapping[str, Any], where: str) -> None:
+    """Raise DataError for a row with half a character, which JSON can spell."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{where} got half of a character (a lone surrogate); expected whole ones. Fix it.") from None
+
+
+def _read_parquet(file: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise DataError(
+            f"data: reading {file} needs the package pyarrow; got none. pip install 'cadre-rl[data]', or convert the "
+            "file to JSON lines."
+        ) from None
+    try:
+        with open_regular(file) as opened, parquet.ParquetFile(opened) as table:
+            for batch in table.iter_batches(1_000):
+                yield from batch.to_pylist()
+    except (ArrowException, OSError) as error:
+        raise DataError(
+            f"data: {file} cannot be read as Parquet: {first_line(error)}. Fetch or write it again."
+        ) from None
+
+
+def _read_json_list(file: Path) -> list[Mapping[str, Any]]:
+    try:
+        rows = parse_json(read_bytes(file, MAX_JSON_BYTES).removeprefix(codecs.BOM_UTF8))
+    except OSError as error:
+        raise DataError(f"data: {file} cannot be read ({error.strerror}). Fix the path or the file.") from None
+    except ValueError as error:
+        raise DataError(f"data: {file} cannot be read as JSON ({error}). Fix the file.") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"data: {file} holds no list of objects; expected one, or JSON lines. Fix the file.")
+    for index, row in enumerate(rows):
+        _reject_surrogates(row, f"data: {file}, item {index}:")
+    return rows

@@ -1,0 +1,444 @@
+"""Running programs: fork servers, processes and threads, their ends, and the detection that a program is blocked.
+
+A fork server (`inside/cadre_fork_server.py`) is one process for each way to start programs. It imports the program
+once, forks its instances, and kills whatever they leave behind. Everything here runs in the endpoint's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import itertools
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from cadre.errors import ConfigError
+from cadre.file_limits import MIB, read_text
+from cadre.programs import inside
+from cadre.programs.settings import LaunchSpec
+from cadre.settings.user_code import load_function
+
+INSIDE = Path(inside.__file__).parent
+# Bytes of output that are quoted in an error, of a result, and of the last line of output that may be one.
+QUOTED_OUTPUT = 2_000
+MAX_RESULT_BYTES = 16 * MIB
+MAX_LAST_LINE = 1 << 20
+# Seconds for which a list of all processes is used.
+PROCESS_LIST_S = 0.02
+
+# Telemetry that agent frameworks send unless it is forbidden; some block on it at their end.
+NO_TELEMETRY = {
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "CREWAI_TRACING_ENABLED": "false",
+    "OPENAI_AGENTS_DISABLE_TRACING": "1",
+    "OTEL_SDK_DISABLED": "true",
+    "LANGSMITH_TRACING": "false",
+    "LANGCHAIN_TRACING_V2": "false",
+    "ANONYMIZED_TELEMETRY": "false",
+    "DO_NOT_TRACK": "1",
+}
+NO_PROXY = dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
+
+
+class ProgramFailed(Exception):
+    """The program raised, was killed, or ended without a result that can be rewarded.
+
+    This and the errors below are failures of an episode, not of Cadre: each costs one task its tree, and is counted.
+    """
+
+
+class Stuck(ProgramFailed):
+    """The program made no call for too long, model time left out, or made too many."""
+
+
+class Diverged(ProgramFailed):
+    """A program that was started again and got the same answers made another call."""
+
+
+class NotStarted(Exception):
+    """The fork server ended, as when the kernel kills it for its memory: no fault of the program."""
+
+
+@dataclass(frozen=True)
+class ProgramResult:
+    """The end of a program: the value that it returned, or an error.
+
+    unread   the last line that a command printed, if that is no JSON value
+    """
+
+    value: Any = None
+    error: str = ""
+    unread: str = ""
+
+
+# Detection of blocked programs
+#
+# A decision consists of all calls that wait at the same time, so the program has to be blocked before the calls are
+# taken: otherwise timing would decide which calls belong together. A program is blocked once all its threads sleep and
+# none has used processor time between two looks. A thread that sleeps on purpose, or waits for another server, looks
+# the same; what it calls later is a later decision.
+
+# State and nanoseconds on a processor, by thread id.
+ThreadActivity = dict[int, tuple[str, str]]
+
+
+def read_activity(pids: Iterable[int]) -> ThreadActivity:
+    """Return the activity of every thread of these processes."""
+    threads: ThreadActivity = {}
+    for pid in pids:
+        try:
+            names = os.listdir(f"/proc/{pid}/task")
+        except OSError:
+            continue
+        for name in names:
+            threads[int(name)] = _read_thread(f"/proc/{pid}/task/{name}")
+    return threads
+
+
+def is_asleep(threads: ThreadActivity) -> bool:
+    """Return True if no thread runs or is ready to run; threads that are gone do neither."""
+    return all(state in "SZXIT" for state, _ in threads.values())
+
+
+def _read_thread(task: str) -> tuple[str, str]:
+    state = _read_proc(f"{task}/stat").rpartition(")")[2].split(maxsplit=1)
+    return (state[0] if state else "X"), _read_proc(f"{task}/schedstat").partition(" ")[0]
+
+
+def _read_proc(path: str) -> str:
+    try:
+        with open(path, encoding="latin-1") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+class ProcessTable:
+    """The parents of all processes, read at most every `PROCESS_LIST_S` seconds however many instances need them."""
+
+    def __init__(self) -> None:
+        self._parents: dict[int, int] = {}
+        self._read_at = -1.0
+
+    def process_tree(self, root: int) -> list[int]:
+        """Return the ids of a process and all its descendants, the process first."""
+        if time.monotonic() - self._read_at > PROCESS_LIST_S or root not in self._parents:
+            self._parents = {}
+            for name in os.listdir("/proc"):
+                if name.isdecimal() and (stat := _read_proc(f"/proc/{name}/stat")):
+                    self._parents[int(name)] = int(stat.rpartition(")")[2].split()[1])
+            self._read_at = time.monotonic()
+        children: dict[int, list[int]] = {}
+        for pid, parent in self._parents.items():
+            children.setdefault(parent, []).append(pid)
+        tree = [root]
+        for pid in tree:
+            tree += children.get(pid, [])
+        return tree
+
+
+# Running programs
+
+
+class RunningProgram(Protocol):
+    """A program that was started. `ended` is done once it has ended; `folder` is its own to write in."""
+
+    ended: asyncio.Future[ProgramResult]
+    folder: Path
+
+    def threads(self) -> ThreadActivity:
+        """Return the activity of its threads."""
+        ...
+
+    def processes(self) -> int:
+        """Return the number of its processes."""
+        ...
+
+    def kill(self) -> None:
+        """End it with all that it started, and remove its folder. May be called more than once."""
+        ...
+
+
+class ProgramProcess:
+    """A process of a fork server.
+
+    root      holds `folder`, where the program works, and `control`, where its task, output and result are
+    kill_it   sends the fork server the order
+    """
+
+    def __init__(self, table: ProcessTable, root: Path, kill_it: Callable[[], None]) -> None:
+        self.ended: asyncio.Future[ProgramResult] = asyncio.get_running_loop().create_future()
+        self.root, self.folder, self.control = root, root / "work", root / "control"
+        self.pid = 0
+        self._table, self._kill_it = table, kill_it
+
+    def threads(self) -> ThreadActivity:
+        return read_activity(self._table.process_tree(self.pid))
+
+    def processes(self) -> int:
+        return len(self._table.process_tree(self.pid))
+
+    def kill(self) -> None:
+        if not self.ended.done():
+            self._kill_it()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def end(self, status: int) -> None:
+        """Take in the end that the fork server reports: an exit code, or minus a signal."""
+        if not self.ended.done():
+            self.ended.set_result(self._read_result(status))
+
+    def _read_result(self, status: int) -> ProgramResult:
+        # A function's result is in a file. The program can write there too, so it may be too long or no JSON.
+        path = self.control / "result.json"
+        result = None
+        if path.is_file():
+            with contextlib.suppress(OSError, ValueError, RecursionError):
+                result = json.loads(read_text(path, MAX_RESULT_BYTES))
+        if isinstance(result, dict):
+            error = self._with_output(str(result["error"])) if "error" in result else ""
+            return ProgramResult(result.get("value"), error)
+        if status:
+            how = f"was ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
+            return ProgramResult(error=self._with_output(f"the program {how}"))
+
+        # A command's result is the last line that it prints.
+        last_line = _read_end(self.control / "output.txt", MAX_LAST_LINE).rstrip().rpartition("\n")[2]
+        value = None
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(last_line)
+        return ProgramResult(value, unread="" if value is not None or last_line.strip() in ("", "null") else last_line)
+
+    def _with_output(self, error: str) -> str:
+        """Return the error with the ends of standard output and standard error."""
+        ends = [_read_end(self.control / name, QUOTED_OUTPUT).rstrip() for name in ("output.txt", "errors.txt")]
+        output = "\n".join(filter(None, ends))
+        return f"{error}\n{output}".rstrip()
+
+
+def _read_end(path: Path, length: int) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - length))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+class ProgramThread:
+    """A thread of this process that calls a function.
+
+    A thread cannot be killed: once its calls get errors it is left to itself. Only this one thread is watched, so a
+    function that makes calls from several threads needs a process.
+    """
+
+    def __init__(self, function: Any, task: Mapping[str, Any], url: str, key: str, folder: Path) -> None:
+        self.ended: asyncio.Future[ProgramResult] = asyncio.get_running_loop().create_future()
+        self.folder, self._loop = folder, asyncio.get_running_loop()
+        self._native_id = 0
+        arguments = (function, task, url, key)
+        self._thread = threading.Thread(target=self._run, args=arguments, name="cadre-program", daemon=True)
+        self._thread.start()
+
+    def threads(self) -> ThreadActivity:
+        if not self._thread.is_alive():
+            return {}
+        return {self._native_id: _read_thread(f"/proc/self/task/{self._native_id}")}
+
+    def processes(self) -> int:
+        return 1
+
+    def kill(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _run(self, function: Any, task: Mapping[str, Any], url: str, key: str) -> None:
+        self._native_id = threading.get_native_id()
+        try:
+            import openai
+
+            client_type = openai.AsyncOpenAI if inspect.iscoroutinefunction(function) else openai.OpenAI
+            value = function(task, client_type(base_url=url, api_key=key))
+            result = ProgramResult(asyncio.run(value) if inspect.iscoroutine(value) else value)
+        except BaseException as error:  # noqa: BLE001 - whatever the program raises is its result
+            result = ProgramResult(error=f"{type(error).__name__}: {error}")
+
+        def end() -> None:
+            if not self.ended.done():
+                self.ended.set_result(result)
+
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(end)
+
+
+def load_threaded_function(reference: str) -> Any:
+    """Return the user's function for a thread. Raises ConfigError if there is none, or no client for it.
+
+    A function without a client is rejected: it would look for an address and a key in the environment of this process,
+    which are another server's, if any.
+    """
+    try:
+        import openai  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "settings.isolation: thread hands a client to the function, and openai is not installed; expected it. "
+            "Run: pip install openai."
+        ) from None
+    function: Any = load_function("settings.run", reference, {})
+    parameters = inspect.signature(function).parameters.values()
+    if len(parameters) < 2 and not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        raise ConfigError(
+            f"settings.isolation: thread hands a client to the function, and {reference} takes none; expected a "
+            "function of (task, client). Add the parameter, or leave isolation at fork."
+        )
+    return function
+
+
+# Fork servers
+
+
+@dataclass(frozen=True)
+class StartOrder:
+    """One instance to start.
+
+    task          the task as JSON values
+    url, key      the endpoint and the key of the session
+    memo          the folder of the results that `cadre_program.memo` keeps
+    folder_copy   a folder whose copy it starts in; None for an empty one
+    """
+
+    task: Mapping[str, Any]
+    url: str
+    key: str
+    memo: Path
+    folder_copy: Path | None = None
+
+
+@dataclass(eq=False)
+class ForkServer:
+    """The handle of a fork server and its running instances, by name. Made by `start_fork_server`."""
+
+    launch: LaunchSpec
+    scratch: Path
+    process: asyncio.subprocess.Process
+    table: ProcessTable
+    running: dict[str, ProgramProcess] = field(default_factory=dict)
+    starting: dict[str, asyncio.Future[int]] = field(default_factory=dict)
+    listener: asyncio.Task[None] | None = None
+    numbers: Any = field(default_factory=itertools.count)
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the process has ended, as when the kernel kills it for its memory."""
+        return self.listener is not None and self.listener.done()
+
+    async def start(self, order: StartOrder) -> ProgramProcess:
+        """Fork an instance and return once it has a process. If the caller is cancelled, the instance is killed."""
+        name = str(next(self.numbers))
+        running = ProgramProcess(self.table, self.scratch / name, lambda: self.send(kill=name))
+        running.control.mkdir(parents=True)
+        if order.folder_copy is None:
+            running.folder.mkdir()
+        else:
+            shutil.copytree(order.folder_copy, running.folder, symlinks=True)
+
+        configured = dict(self.launch.environment)
+        # `cadre_program` comes first in the path, whatever the settings put there.
+        path = configured.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+        environment = {
+            **NO_TELEMETRY,
+            **NO_PROXY,
+            "OPENAI_BASE_URL": order.url,
+            "OPENAI_API_BASE": order.url,
+            "OPENAI_API_KEY": order.key,
+            "CADRE_FOLDER": str(running.folder),
+            "CADRE_MEMO": str(order.memo),
+            "CADRE_TASK": str(running.control / "task.json"),
+            "CREWAI_STORAGE_DIR": str(running.control),
+            "PYTHONHASHSEED": "0",
+            **configured,
+            "PYTHONPATH": f"{INSIDE}{os.pathsep}{path}" if path else str(INSIDE),
+        }
+
+        self.running[name] = running
+        started = self.starting[name] = asyncio.get_running_loop().create_future()
+        self.send(
+            start=name,
+            task=dict(order.task),
+            folder=str(running.folder),
+            control=str(running.control),
+            environment=environment,
+            limits=self.launch.limits.kernel,
+        )
+        try:
+            running.pid = await started
+        except BaseException:
+            running.kill()
+            raise
+        return running
+
+    def send(self, **order: Any) -> None:
+        """Send an order, a line of JSON."""
+        assert self.process.stdin is not None
+        if not self.process.stdin.is_closing():
+            self.process.stdin.write(json.dumps(order).encode() + b"\n")
+
+    async def listen(self) -> None:
+        """Take in the reports of the process until it ends, which ends all instances."""
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            report = json.loads(line)
+            if "started" in report:
+                started = self.starting.pop(report["started"])
+                if not started.done():  # its caller may have been cancelled
+                    started.set_result(report["pid"])
+            elif "ended" in report:
+                self.running.pop(report["ended"]).end(report["status"])
+        for started in self.starting.values():
+            if not started.done():
+                started.set_exception(NotStarted("The process that starts programs has ended."))
+        for running in self.running.values():
+            running.end(-9)
+
+
+async def start_fork_server(launch: LaunchSpec, table: ProcessTable, scratch: Path) -> ForkServer:
+    """Start a fork server and wait until it has imported the program. Raises ConfigError if that fails."""
+    scratch = Path(tempfile.mkdtemp(dir=scratch))
+    process = await asyncio.create_subprocess_exec(
+        launch.python or sys.executable,
+        str(INSIDE / "cadre_fork_server.py"),
+        str(scratch),
+        "function" if launch.is_function else "command",
+        *launch.words,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        env={
+            **os.environ,
+            **NO_TELEMETRY,
+            **NO_PROXY,
+            **dict(launch.environment),
+            # Not the user's own key, and equal hashes in every instance.
+            "OPENAI_API_KEY": "none",
+            "PYTHONHASHSEED": "0",
+        },
+    )
+    assert process.stdout is not None
+    report = json.loads(await process.stdout.readline() or b'{"failed": "it ended before it was ready"}')
+    if "failed" in report:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()  # threads of what it imported may keep it alive
+        await process.wait()
+        raise ConfigError(f"settings.run: {launch.words[0]} failed to load: {report['failed']}. Fix the file.")
+    server = ForkServer(launch, scratch, process, table)
+    server.listener = asyncio.create_task(server.listen())
+    return server
