@@ -31,7 +31,7 @@ import pytest
 from common import ROOT, commit, record
 
 COMMAND = "python bench/mutants.py --write"
-COPIED = ("cadre", "tests", "bench", "examples", "docs", "pyproject.toml", "README.md")
+COPIED = ("cadre", "cadre_tasks", "cadre_sandbox", "tests", "bench", "examples", "docs", "pyproject.toml", "README.md")
 TIMEOUT = 900
 # What pytest ends with where a test failed, and where a file could not be imported, which is noticed too.
 FAILED, BROKEN = 1, 2
