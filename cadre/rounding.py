@@ -6,7 +6,6 @@ number was made of, which is larger than the number itself if rewards cancel: 0.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 # Eight roundings of float32, in which many tasks add up their rewards: about a hundred terms in any order. 1e6 and
@@ -14,8 +13,6 @@ from collections.abc import Sequence
 RESOLUTION = 2.0**-20
 # The residue of sums in float64, in which rewards are added up here.
 EXACT = 2.0**-44
-# A standard deviation is 0.0 if values differ by rounding alone, and at least this if they differ by more.
-NO_STD = sys.float_info.min
 
 
 def is_rounding(difference: float, size: float, resolution: float = RESOLUTION) -> bool:
