@@ -223,8 +223,9 @@ def fork_run(folder: Path, step: int, into: Path, overrides: Sequence[str] = (),
 def _copy_history(source: Run, run: Run, saved: Path, step: int) -> None:
     """What a run was up to a step."""
     alike = is_evaluated_alike(source.config, run.config)
-    for name in ("metrics.jsonl", "evaluations.jsonl") if alike else ("metrics.jsonl",):
-        for record in jsonl.records(source.folder / name):
+    logs: dict[str, type[BaseModel]] = {"metrics.jsonl": StepMetrics, "evaluations.jsonl": EvaluationLine}
+    for name in logs if alike else ("metrics.jsonl",):
+        for record in jsonl.records(source.folder / name, logs[name]):
             if record["step"] < step or (name == "evaluations.jsonl" and record["step"] == step):
                 jsonl.append(run.folder / name, record)
     copy_steps(source.folder, run.folder, step)

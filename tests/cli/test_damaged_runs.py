@@ -315,3 +315,13 @@ def test_links_and_other_things_are_not_followed(kind: str, name: str, run: Path
     if kind == "link":
         assert resumed().code in (0, 2)
         assert (tmp_path / "elsewhere").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "evaluations.jsonl"])
+def test_a_fork_of_a_log_whose_line_has_no_step(name: str, run: Path) -> None:
+    (run / name).write_text("{}\n")
+    done = call("fork", "RUN", "--at", "1", "--run", "OUT")
+    assert done.code != 0
+    assert f"{name}, line 1: step" in told(done)
+    assert "Traceback" not in done.err
+    assert not (run.parent / "OUT").exists()
