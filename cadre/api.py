@@ -32,11 +32,11 @@ Section = Mapping[str, Any]
 
 
 class Sections(TypedDict, total=False):
-    """The sections of a configuration, each as a YAML would say it; see docs/reference.md.
+    """The sections of a configuration, each as in a YAML file; see docs/reference.md.
 
     env     also the class itself
     team    also the name of one model, which then plays every role
-    steps   in short for `train={"steps": ...}`
+    steps   short for `train={"steps": ...}`
     """
 
     env: str | type[Env]
@@ -66,33 +66,33 @@ def train(
     trust: bool = False,
     **sections: Unpack[Sections],
 ) -> LoadedTeam:
-    """Train a team; returns it with the weights that it has learned, and what the run left behind.
+    """Train a team; return it with its trained weights and its run.
 
         trained = cadre.train(env=MyEnv, team="seed", algorithm="at_grpo", steps=20)
         trained.folder, trained.metrics()[-1], trained.evaluate(tasks=100).success
 
-    recipe    a bundled recipe, a YAML file or a dictionary, which the sections change; none: they say all
-    run       the folder to write, which must be new; by default runs/NAME-001 or the next number that is free
-    resume    go on with the run in `run`, as it was configured; `steps` and what is evaluated or kept may change
+    recipe    a bundled recipe, a YAML file or a dictionary, which the sections change; none: the sections are all
+    run       the folder to write, which must be new; by default runs/NAME-001 or the next free number
+    resume    resume the run in `run`, as it was configured; `steps` and what is evaluated or kept may change
     quiet     print nothing
     trust     with `resume`: run code that the run's folder brings with it
 
-    Ctrl-C ends it early, saved; training then goes on with `resume`. Raises ConfigError before any model loads where
-    something cannot work, RunError where `run` would be overwritten, DivergedError where training met no finite loss.
+    Ctrl-C ends it early and saves it; `resume` continues it. Raises ConfigError before any model loads if something
+    cannot work, RunError if `run` would be overwritten, DivergedError if the loss is not finite.
     """
     configure_threads()
     env = _env_class(sections)
     if resume:
-        here = _open_resumed(recipe, run, sections, trust)
-        experiment = resolve(here.config, env)
+        new_run = _open_resumed(recipe, run, sections, trust)
+        experiment = resolve(new_run.config, env)
     else:
         raw = _merge_sections(recipe, sections)
         experiment = resolve(parse(raw, env), env)
         check_hub_models(experiment)
         folder = Path(run).expanduser() if run else None
-        here = create_in_free_folder(folder, _run_name(recipe, raw), lambda new: Run.create(new, experiment.config))
-    team, _ = run_training(experiment, here, Console(soft_wrap=True, emoji=False, quiet=quiet), resume)
-    return LoadedTeam(experiment, team, here)
+        new_run = create_in_free_folder(folder, _run_name(recipe, raw), lambda new: Run.create(new, experiment.config))
+    team, _ = run_training(experiment, new_run, Console(soft_wrap=True, emoji=False, quiet=quiet), resume)
+    return LoadedTeam(experiment, team, new_run)
 
 
 def evaluate(
@@ -110,13 +110,13 @@ def evaluate(
         cadre.evaluate("Qwen/Qwen3-1.7B", env="maths", settings={"source": "hub", "test": "aime24"})
 
     target      the folder of a run, a bundled recipe, a YAML file, a dictionary, the folder of a model or its hub name,
-                which then plays every role of `env`; none: the sections say all
+                which then plays every role of `env`; none: the sections are all
     tasks       how many of the test split, from the task `first` on
     untrained   the models of a run as they were before training
     trust       run code that a run's folder brings with it
 
-    The training split is never asked for. `cadre.load` keeps a team for more than one evaluation. Raises ConfigError
-    before any model loads where something cannot work.
+    The training split is never read. `cadre.load` keeps a team for more than one evaluation. Raises ConfigError before
+    any model loads if something cannot work.
     """
     configure_threads()
     loaded = open_team(_find_target(target, sections, trust), untrained)
@@ -133,13 +133,13 @@ def load(
     trust: bool = False,
     **sections: Unpack[Sections],
 ) -> LoadedTeam:
-    """The team of a run with its latest weights, or that of a recipe or a model; arguments as for `evaluate`.
+    """Load the team of a run with its latest weights, or that of a recipe or a model; arguments as for `evaluate`.
 
         trained = cadre.load("runs/plan-path-001")
         trained.evaluate(tasks=100), trained.play(3), trained.metrics(), trained.trees()
 
-    Where a run was trained on a class that no file holds (it was defined in a notebook), give it: `env=MyEnv`. Raises
-    RunError where the run has no checkpoint.
+    If a run was trained on a class that is in no file (it was defined in a notebook), give it: `env=MyEnv`. Raises
+    RunError if the run has no checkpoint.
     """
     configure_threads()
     return open_team(_find_target(target, sections, trust), untrained)
@@ -153,7 +153,7 @@ def _find_target(target: str | Path | Section | None, sections: Sections, trust:
 
 
 def _merge_sections(recipe: str | Path | Section | None, sections: Sections) -> Raw:
-    """The configuration that the sections make of a recipe."""
+    """Return the configuration of a recipe with the sections merged in."""
     if isinstance(recipe, str | Path):
         raw = copy.deepcopy(read_recipe(str(recipe)))
     else:
@@ -163,7 +163,7 @@ def _merge_sections(recipe: str | Path | Section | None, sections: Sections) -> 
 
 
 def _section_changes(sections: Sections) -> Raw:
-    """The sections as a YAML would say them. Raises ConfigError for a name that no section has."""
+    """Return the sections as a YAML file has them. Raises ConfigError for an unknown section."""
     changes: Raw = dict(sections)
     for name in changes:
         if name not in Sections.__annotations__:
@@ -188,14 +188,14 @@ def _env_class(sections: Sections) -> type[Env] | None:
 
 
 def _run_name(recipe: str | Path | Section | None, raw: Raw) -> str:
-    """What a run without a folder of its own is called."""
+    """Return the name of a run without a folder of its own."""
     if isinstance(recipe, str | Path):
         return str(recipe)
     return str(raw["env"]).rpartition(":")[2].lower()
 
 
 def _open_resumed(recipe: str | Path | Section | None, run: str | Path | None, sections: Sections, trust: bool) -> Run:
-    """The run that goes on, with its own configuration but for what the sections change."""
+    """Return the run to resume, with its own configuration, changed by the sections."""
     if run is None or recipe is not None:
         raise RunError(
             f"resume: got {'no run' if run is None else 'a recipe'}; expected the folder of a run, which goes on as it "
@@ -203,5 +203,5 @@ def _open_resumed(recipe: str | Path | Section | None, run: str | Path | None, s
         )
     changes = _section_changes(sections)
     changes.pop("env", None)
-    wanted = find_target(str(run), changes=changes, env=_env_class(sections), trust=trust).config
-    return check_resumable(Run.open(Path(run).expanduser()), wanted)
+    config = find_target(str(run), changes=changes, env=_env_class(sections), trust=trust).config
+    return check_resumable(Run.open(Path(run).expanduser()), config)

@@ -12,9 +12,11 @@ T = TypeVar("T")
 
 
 def run_coroutine(work: Coroutine[Any, Any, T], interrupt: Callable[[], object] = lambda: None) -> T:
-    """What the coroutine returns. Where an event loop runs already (a notebook), the work gets a thread and a loop of
-    its own, and the caller waits for it as for any other function; `interrupt` is then called on Ctrl-C, which the
-    work itself cannot hear."""
+    """Run the coroutine and return its result.
+
+    If an event loop runs already (in a notebook), the work gets a thread and a loop of its own, and the caller waits
+    for it as for any other function. `interrupt` is then called on Ctrl-C, which the work itself does not receive.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -29,10 +31,10 @@ def run_coroutine(work: Coroutine[Any, Any, T], interrupt: Callable[[], object] 
 
 
 def configure_threads() -> None:
-    """Let threads spin for a moment before they sleep, unless the user has said how they shall wait.
+    """Let threads of the numerical libraries spin for a moment before they sleep, unless the user has configured it.
 
-    Threads that spin for long while they wait make a step several times slower as soon as anything else wants a core;
-    those that sleep at once take twice as long to wake as a small product takes. Has no effect once torch is imported.
+    Threads that spin for long make a step several times slower as soon as anything else needs a core; threads that
+    sleep at once take twice as long to wake as a small product takes. Has no effect once torch is imported.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "5000")

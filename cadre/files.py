@@ -25,16 +25,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from cadre.errors import RunError, TakenError, one_line
 from cadre.file_limits import DESCRIPTION, parse_json, size_of
 
-# How libraries that are written in Rust report the system's errors, in exceptions of their own.
+# Libraries written in Rust report the system's errors in exceptions of their own, with this text.
 RUST_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+MANIFEST = "manifest.json"
 
-
-def describe_os_error(error: Exception) -> str | None:
-    """Return what the system said, in words, or None where the error is another's."""
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    told = RUST_OS_ERROR.search(str(error))
-    return os.strerror(int(told.group(1))) if told else None
+# ---- New files and folders: `publish_atomically`
+#
+# What is being built lies in the folder `.partial-NAME` beside it, which its writer holds a lock on. A killed writer
+# leaves that folder behind, and the next writer of the same name removes it. Nothing that exists is ever replaced.
 
 
 @contextmanager
@@ -49,11 +47,18 @@ def publish_atomically(*outs: Path) -> Iterator[list[Path]]:
         first.parent.mkdir(parents=True, exist_ok=True)
         with _lock_partial(partial_folder(first)) as partial:
             _remove_unfinished(partial, outs)
-            _empty_folder(partial)
+            for path in partial.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
             built = [partial / out.name for out in outs]
             try:
                 yield built
-                _sync_tree(partial)
+                # The content has to be on the disk before its name is, or a power cut leaves an empty file.
+                for path in (*partial.rglob("*"), partial):
+                    if not path.is_symlink():
+                        sync_to_disk(path)
                 _publish(built, outs)
                 sync_to_disk(first.parent)
             finally:
@@ -63,22 +68,24 @@ def publish_atomically(*outs: Path) -> Iterator[list[Path]]:
             f"{error.filename}: it exists by now; expected a new path, as nothing is ever overwritten. Name another."
         ) from None
     except Exception as error:
-        if (why := describe_os_error(error)) is None:
+        if (reason := describe_os_error(error)) is None:
             raise
         raise RunError(
-            f"{first}: {why}; expected a disk that can be written to. Nothing of it was left behind: make room or name "
-            "another path, and call it again."
+            f"{first}: {reason}; expected a disk that can be written to. Nothing of it was left behind: make room or "
+            "name another path, and call it again."
         ) from error
 
 
 def remove_unfinished(*outs: Path) -> None:
-    """Remove what a killed writer of `outs` left behind: its folder, and those that it had published before the others.
-    Where all of them are there they stay. Raises RunError where another process is writing them."""
+    """Remove what a killed writer of `outs` left behind: its folder, and outs that it published before the others.
+
+    If all of them were published they stay. Raises RunError if another process is writing them.
+    """
     partial = partial_folder(outs[0])
     if partial.is_dir() and not partial.is_symlink():
-        with _lock_partial(partial) as claimed:
-            _remove_unfinished(claimed, outs)
-            shutil.rmtree(claimed)
+        with _lock_partial(partial) as locked:
+            _remove_unfinished(locked, outs)
+            shutil.rmtree(locked)
 
 
 def partial_folder(out: Path) -> Path:
@@ -86,18 +93,9 @@ def partial_folder(out: Path) -> Path:
     return out.with_name(f".partial-{out.name}")
 
 
-def sync_to_disk(path: Path) -> None:
-    """Make the disk hold a file, or a folder's list of names."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextmanager
 def _lock_partial(partial: Path) -> Iterator[Path]:
-    """The folder to build in, for this process alone. The lock goes with the process, however it ends."""
+    """Yield the folder to build in, for this process alone. The lock goes with the process, however it ends."""
     while True:
         partial.mkdir(exist_ok=True)
         descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -109,19 +107,16 @@ def _lock_partial(partial: Path) -> Iterator[Path]:
                     f"{partial.with_name(partial.name.removeprefix('.partial-'))}: another process is writing it; "
                     "expected one at a time. Wait for it, or name another path."
                 ) from None
-            if _is_same_folder(descriptor, partial):
+            # Another writer may have removed the folder before the lock was free: then lock the new one.
+            try:
+                is_same = os.path.samestat(os.fstat(descriptor), os.stat(partial))
+            except FileNotFoundError:
+                is_same = False
+            if is_same:
                 yield partial
                 return
         finally:
             os.close(descriptor)
-
-
-def _is_same_folder(descriptor: int, path: Path) -> bool:
-    """Whether the path still leads to the open folder: its writer may have removed it before the lock was free."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _remove_unfinished(partial: Path, outs: Sequence[Path]) -> None:
@@ -136,38 +131,24 @@ def _is_link_to(out: Path, built: Path) -> bool:
     return out.is_file() and built.is_file() and os.path.samestat(os.lstat(out), os.lstat(built))
 
 
-def _empty_folder(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
-def _sync_tree(folder: Path) -> None:
-    for path in (*folder.rglob("*"), folder):
-        if not path.is_symlink():
-            sync_to_disk(path)
-
-
 def _publish(built: Sequence[Path], outs: Sequence[Path]) -> None:
-    """Give what was built its names: all of them or, where one is taken, none."""
-    done: list[Path] = []
+    """Give all that was built its names or, if one is taken, none of them."""
+    published: list[Path] = []
     try:
         for source, out in zip(built, outs, strict=True):
             if source.exists():
                 _give_name(source, out)
-                done.append(out)
+                published.append(out)
     except BaseException:
-        for out in done:
+        for out in published:
             if out.is_file():
                 out.unlink()
         raise
 
 
 def _give_name(built: Path, out: Path) -> None:
-    """A file is linked, which fails where the name is taken; a folder is renamed, which fails where anything lies in a
-    folder of that name."""
+    """Link a file, which fails if the name is taken; rename a folder, which fails if a folder of that name has
+    files."""
     taken = FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(out))
     if built.is_dir():
         if os.path.lexists(out) and not (out.is_dir() and not out.is_symlink()):
@@ -187,22 +168,34 @@ def _give_name(built: Path, out: Path) -> None:
         built.rename(out)
 
 
+# ---- Files of a run: errors of the disk, and replacing one file
+
+
 @contextmanager
 def explain_disk_errors(path: Path) -> Iterator[None]:
-    """Around what writes `path`. Raises RunError where the system refuses it."""
+    """Wrap code that writes `path`. Raises RunError, which names the path and how to go on, for an error of the
+    system."""
     try:
         yield
     except Exception as error:
-        if (why := describe_os_error(error)) is None:
+        if (reason := describe_os_error(error)) is None:
             raise
         raise RunError(
-            f"{path}: {why}; expected a disk that can be written to. What was written before is whole: make room, or "
-            "mend the disk, and go on with --resume."
+            f"{path}: {reason}; expected a disk that can be written to. What was written before is whole: make room, "
+            "or mend the disk, and go on with --resume."
         ) from error
 
 
+def describe_os_error(error: Exception) -> str | None:
+    """Return the message of a system error in words, or None for an error of another kind."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    match = RUST_OS_ERROR.search(str(error))
+    return os.strerror(int(match.group(1))) if match else None
+
+
 def write_text_atomically(path: Path, text: str) -> None:
-    """Make this the file's text, whole or not at all. Raises RunError where the system refuses it."""
+    """Replace a file's text: all of it, or nothing. Raises RunError if the system refuses."""
     fresh = path.with_name(f"{path.name}.new")
     with explain_disk_errors(path):
         fresh.unlink(missing_ok=True)  # it may be a link to elsewhere
@@ -213,9 +206,18 @@ def write_text_atomically(path: Path, text: str) -> None:
         fresh.replace(path)
 
 
+def sync_to_disk(path: Path) -> None:
+    """Flush a file, or a folder's list of names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def to_json(value: Any, **options: Any) -> str:
-    """Return the value as JSON. A number that is not finite, which Python would write as NaN or Infinity and no other
-    reader takes, is null."""
+    """Return the value as JSON of RFC 8259. A number that is not finite, which Python would write as NaN or Infinity
+    and other readers refuse, is null."""
     try:
         return json.dumps(value, allow_nan=False, **options)
     except ValueError:
@@ -227,107 +229,33 @@ def replace_non_finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {name: replace_non_finite(one) for name, one in value.items()}
-    return [replace_non_finite(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: replace_non_finite(inner) for name, inner in value.items()}
+    return [replace_non_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-MANIFEST = "manifest.json"
-
-
-def write_with_manifest(final: Path, fill: Callable[[Path], None]) -> Path:
-    """Let `fill` write into a folder aside, seal it and move it to `final`.
-
-    Whatever goes wrong (a full disk, say), `final` does not come to be and what was written aside is removed.
-    Raises RunError where the disk refuses.
-    """
-    partial = final.with_name(f".partial-{final.name}")
-    shutil.rmtree(partial, ignore_errors=True)
-    with explain_disk_errors(final):
-        partial.mkdir(parents=True)
-        try:
-            fill(partial)
-            _write_manifest(partial)
-            partial.rename(final)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        sync_to_disk(final.parent)
-    return final
-
-
-def find_damage(folder: Path) -> str | None:
-    """What is wrong with a sealed folder, in words, or None where every file is as it was written."""
-    if not folder.is_dir() or folder.is_symlink():
-        return "it is a link" if folder.is_symlink() else "it is no folder"
-    try:
-        expected = read_record(folder / MANIFEST, Manifest).files
-    except RunError:
-        return f"{MANIFEST} is missing or broken"
-    found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
-    for name, path in found.items():
-        if path.is_symlink():
-            return f"{name} is a link, which is not followed"
-        if path.is_file() and name != MANIFEST and name not in expected and not path.name.startswith("."):
-            return f"{name} is not among what was written"
-    for name, entry in expected.items():
-        if name not in found or not found[name].is_file():
-            return f"{name} is missing"
-        size = found[name].stat().st_size
-        if size != entry.bytes:
-            return f"{name} has {size:,} bytes in place of {entry.bytes:,}"
-        if _sha256(found[name]) != entry.sha256:
-            return f"{name} is not what was written (its checksum differs)"
-    return None
-
-
-def _write_manifest(folder: Path) -> None:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    entries = {str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files}
-    (folder / MANIFEST).write_text(json.dumps({"files": entries}, indent=1) + "\n")
-    for path in folder.rglob("*"):
-        sync_to_disk(path)
-    sync_to_disk(folder)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
+# ---- Reading records: regular files alone, never through a link, up to a size
 
 Count = Annotated[int, Field(strict=True, ge=0, le=1 << 62)]
-
-
 Text = Annotated[str, Field(strict=True)]
-
-
 Record = TypeVar("Record", bound=BaseModel)
 
 
 class OpenRecord(BaseModel):
-    """A record that may say more than is known of it here, as a later Cadre's does."""
+    """A record that may have more fields than this version of Cadre knows."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
 
-class ManifestEntry(OpenRecord):
-    bytes: Count
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class Manifest(OpenRecord):
-    """`manifest.json` of a sealed folder."""
-
-    files: dict[str, ManifestEntry]
-
-
 def open_plain(path: Path, root: Path | None = None, flags: int = os.O_RDONLY) -> BinaryIO:
-    """Open a file of a run folder, whose folder is `root`; its own folder where none is named.
+    """Open a file of a run folder. `root` is that folder; by default the file's own folder.
 
-    Raises RunError where it, or a folder on the way from `root` to it, is a link, and where it is no plain file: what
-    a link leads to was not written by the run. Raises FileNotFoundError where there is none.
+    Raises RunError if it, or a folder on the way from `root` to it, is a link, and if it is no regular file: what a
+    link leads to was not written by the run. Raises FileNotFoundError if there is none.
     """
-    for above in _folders_between(root, path):
-        require_no_link(above)
+    if root is not None:
+        names = path.relative_to(root).parts
+        for depth in range(1, len(names)):
+            require_no_link(root.joinpath(*names[:depth]))
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -337,17 +265,13 @@ def open_plain(path: Path, root: Path | None = None, flags: int = os.O_RDONLY) -
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise RunError(f"{path}: is no plain file; expected one, as a run writes it. Restore it from a copy.")
-    if flags & os.O_RDWR:
-        return os.fdopen(descriptor, "r+b")
-    return os.fdopen(descriptor, "rb")
+    return os.fdopen(descriptor, "r+b" if flags & os.O_RDWR else "rb")
 
 
-def _folders_between(root: Path | None, path: Path) -> list[Path]:
-    """The folders below `root` on the way to a path."""
-    if root is None:
-        return []
-    names = path.relative_to(root).parts
-    return [root.joinpath(*names[:depth]) for depth in range(1, len(names))]
+def require_no_link(path: Path) -> None:
+    """Raise RunError if a file or folder of a run folder is a link."""
+    if path.is_symlink():
+        raise _link_error(path)
 
 
 def _link_error(path: Path) -> RunError:
@@ -357,12 +281,6 @@ def _link_error(path: Path) -> RunError:
     )
 
 
-def require_no_link(path: Path) -> None:
-    """Raises RunError where a file or folder of a run folder is a link."""
-    if path.is_symlink():
-        raise _link_error(path)
-
-
 def copy_plain(path: Path, into: Path) -> None:
     """Copy a file of a run folder. Raises RunError for a link."""
     with open_plain(path) as file, into.open("xb") as copy:
@@ -370,12 +288,12 @@ def copy_plain(path: Path, into: Path) -> None:
 
 
 def path_exists(path: Path) -> bool:
-    """Return whether anything of that name is in a run folder, a link that leads nowhere too."""
+    """Return True if anything of that name exists, a broken link too."""
     return os.path.lexists(path)
 
 
 def read_text(path: Path, root: Path | None = None) -> str:
-    """Return the text of a file of a run folder. Raises RunError where it cannot be read as one."""
+    """Return the text of a file of a run folder. Raises RunError if it cannot be read as text."""
     try:
         with open_plain(path, root) as file:
             content = file.read(DESCRIPTION + 1)
@@ -407,7 +325,7 @@ def load_json(text: str | bytes) -> Any:
     if not text.strip():
         raise ValueError("it is empty")
     try:
-        # Of bytes with zeros in them, as a power cut leaves, JSON would take another encoding.
+        # Decoded here, since `json` would take bytes with zeros in them, as a power cut leaves, for another encoding.
         return parse_json(text if isinstance(text, str) else text.decode())
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from None
@@ -429,7 +347,7 @@ def validate_record(value: Any, model: type[Record]) -> Record:
 
 
 def require_valid(value: Any, model: type[BaseModel], path: Path) -> None:
-    """Raises RunError where a JSON value of a file does not fit the model."""
+    """Raise RunError if a JSON value of a file does not fit the model."""
     try:
         validate_record(value, model)
     except ValueError as error:
@@ -437,8 +355,82 @@ def require_valid(value: Any, model: type[BaseModel], path: Path) -> None:
 
 
 def damaged_file_error(path: Path, why: str) -> RunError:
-    """What is raised for a file that does not hold what a run writes."""
+    """Return the error for a file that does not hold what a run writes."""
     return RunError(
         f"{path}: is damaged ({why}); expected what a run writes. Restore it from a copy, or remove it where the run "
         "can do without."
     )
+
+
+# ---- Folders with a manifest: `manifest.json` has the size and SHA-256 of every other file
+
+
+class ManifestEntry(OpenRecord):
+    bytes: Count
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Manifest(OpenRecord):
+    """`manifest.json` of a folder that was written by `write_with_manifest`."""
+
+    files: dict[str, ManifestEntry]
+
+
+def write_with_manifest(final: Path, fill: Callable[[Path], None]) -> Path:
+    """Let `fill` write into a temporary folder, add a manifest, and rename it to `final`.
+
+    Whatever goes wrong (a full disk, say), `final` does not appear and the temporary folder is removed. Raises RunError
+    if the disk refuses.
+    """
+    partial = final.with_name(f".partial-{final.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    with explain_disk_errors(final):
+        partial.mkdir(parents=True)
+        try:
+            fill(partial)
+            files = sorted(path for path in partial.rglob("*") if path.is_file())
+            entries = {
+                str(path.relative_to(partial)): {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+                for path in files
+            }
+            (partial / MANIFEST).write_text(json.dumps({"files": entries}, indent=1) + "\n")
+            for path in partial.rglob("*"):
+                sync_to_disk(path)
+            sync_to_disk(partial)
+            partial.rename(final)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        # The rename itself is in the parent's list of names.
+        sync_to_disk(final.parent)
+    return final
+
+
+def find_damage(folder: Path) -> str | None:
+    """Return what is wrong with a folder that has a manifest, in words, or None if every file is as it was written."""
+    if not folder.is_dir() or folder.is_symlink():
+        return "it is a link" if folder.is_symlink() else "it is no folder"
+    try:
+        expected = read_record(folder / MANIFEST, Manifest).files
+    except RunError:
+        return f"{MANIFEST} is missing or broken"
+    paths = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
+    for name, path in paths.items():
+        if path.is_symlink():
+            return f"{name} is a link, which is not followed"
+        if path.is_file() and name != MANIFEST and name not in expected and not path.name.startswith("."):
+            return f"{name} is not among what was written"
+    for name, entry in expected.items():
+        if name not in paths or not paths[name].is_file():
+            return f"{name} is missing"
+        size = paths[name].stat().st_size
+        if size != entry.bytes:
+            return f"{name} has {size:,} bytes in place of {entry.bytes:,}"
+        if _sha256(paths[name]) != entry.sha256:
+            return f"{name} is not what was written (its checksum differs)"
+    return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

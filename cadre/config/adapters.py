@@ -18,28 +18,20 @@ from cadre.plugins import embedded_models
 from cadre.settings.yaml_file import ONLY_POLICY
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
-
-
 PREFIX = "base_model.model."
-
-
-# The header of a file of tensors: names, shapes and places.
+# The header of a file of tensors has names, shapes and offsets.
 MAX_HEADER_BYTES = 100_000_000
-
-
 # What makes an adapter something other than two matrices beside each of some linear layers.
 UNSUPPORTED_OPTIONS = (
     *("use_dora", "lora_bias", "modules_to_save", "trainable_token_indices", "layer_replication", "rank_pattern"),
     *("alpha_pattern", "fan_in_fan_out", "alora_invocation_tokens", "target_parameters", "use_qalora", "arrow_config"),
 )
-
-
 # These change the base's weights when they begin, so that the adapter belongs to another base than it names.
 BASE_CHANGING_INITS = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter and no model."""
+    """Return True if a folder holds an adapter and no model."""
     return (folder / CONFIG_FILE).is_file() and not (folder / "config.json").is_file()
 
 
@@ -62,7 +54,7 @@ def apply_adapter_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_with_adapter(key: str, policy: Any) -> Any:
-    """The policy with what its adapter's folder says, if it names one."""
+    """Return the policy with the settings of its adapter's folder, if it names one."""
     written = {"model": policy} if isinstance(policy, str) else policy
     if not isinstance(written, Mapping) or written.get("url") is not None:
         return policy
@@ -87,7 +79,7 @@ def _policy_with_adapter(key: str, policy: Any) -> Any:
 
 
 def read_adapter(setting: str, folder: Path) -> dict[str, Any]:
-    """Return what a folder says of its adapter. Raises ConfigError for one that is no plain LoRA in safetensors."""
+    """Return the configuration of an adapter's folder. Raises ConfigError unless it is a plain LoRA in safetensors."""
 
     def refuse(got: str, expected: str, advice: str) -> ConfigError:
         return ConfigError(f"{setting}: {folder} {got}; expected {expected}. {advice}")
@@ -104,13 +96,13 @@ def read_adapter(setting: str, folder: Path) -> dict[str, Any]:
     if not isinstance(described, dict) or described.get("peft_type") != "LORA":
         kind = described.get("peft_type") if isinstance(described, dict) else described
         raise refuse(f"holds an adapter of type {kind!r}", "LORA", "Merge it into its base with PEFT, and train that.")
-    found = [name for name in UNSUPPORTED_OPTIONS if described.get(name)]
-    found += ["bias"] if described.get("bias", "none") != "none" else []
-    begun = described.get("init_lora_weights")
-    found += ["init_lora_weights"] if isinstance(begun, str) and begun.startswith(BASE_CHANGING_INITS) else []
-    if found:
+    unsupported = [name for name in UNSUPPORTED_OPTIONS if described.get(name)]
+    unsupported += ["bias"] if described.get("bias", "none") != "none" else []
+    init = described.get("init_lora_weights")
+    unsupported += ["init_lora_weights"] if isinstance(init, str) and init.startswith(BASE_CHANGING_INITS) else []
+    if unsupported:
         raise refuse(
-            f"has {found[0]}={described[found[0]]!r} in its {CONFIG_FILE}",
+            f"has {unsupported[0]}={described[unsupported[0]]!r} in its {CONFIG_FILE}",
             "a plain LoRA, two matrices beside linear layers",
             "Merge it into its base with PEFT (merge_and_unload), and name that model.",
         )
@@ -118,55 +110,52 @@ def read_adapter(setting: str, folder: Path) -> dict[str, Any]:
     if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
         raise refuse(f"has r={rank!r} and lora_alpha={alpha!r}", "numbers above 0", f"Fix its {CONFIG_FILE}.")
     if not (folder / WEIGHTS_FILE).is_file():
-        pickled = ", but adapter_model.bin, which is pickled and is not read" if _is_pickled(folder) else ""
+        pickled = (
+            ", but adapter_model.bin, which is pickled and is not read"
+            if (folder / "adapter_model.bin").is_file()
+            else ""
+        )
         raise refuse(
             f"holds no {WEIGHTS_FILE}{pickled}", lora, "Save it with save_pretrained(safe_serialization=True)."
         )
     return described
 
 
-def _is_pickled(folder: Path) -> bool:
-    return (folder / "adapter_model.bin").is_file()
-
-
 def _base_model(setting: str, folder: Path, described: Mapping[str, Any], model: Any) -> Any:
-    """The base model: that of the policy, which has to be the adapter's, or the one that the adapter names."""
-    named = described.get("base_model_name_or_path")
-    if not isinstance(named, str) or not named:
+    """Return the base model: the policy's, which has to be the adapter's, or the one that the adapter names."""
+    base = described.get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
         if model is None:
             raise ConfigError(
                 f"{setting}: {folder} names no base model; expected one. Write model: BASE, lora: {{path: {folder}}}."
             )
         return model
     if model is None:
-        if (
-            named not in embedded_models()
-            and named.startswith(("/", ".", "~"))
-            and not Path(named).expanduser().is_dir()
-        ):
+        if base not in embedded_models() and base.startswith(("/", ".", "~")) and not Path(base).expanduser().is_dir():
             raise ConfigError(
-                f"{setting}: the adapter in {folder} is for {named}, which is no folder here; expected its base. Write "
+                f"{setting}: the adapter in {folder} is for {base}, which is no folder here; expected its base. Write "
                 f"model: BASE and lora: {{path: {folder}}}."
             )
-        return next((known for known, home in embedded_models().items() if _is_same(named, str(home))), named)
-    if isinstance(model, str) and not _is_same(named, str(embedded_models().get(model, model))):
+        return next((name for name, home in embedded_models().items() if _is_same(base, str(home))), base)
+    if isinstance(model, str) and not _is_same(base, str(embedded_models().get(model, model))):
         raise ConfigError(
-            f"{setting}: the adapter in {folder} is for {named}, and the policy's model is {model}; expected the same. "
+            f"{setting}: the adapter in {folder} is for {base}, and the policy's model is {model}; expected the same. "
             "Fix the model, or, where it is the same under another name, base_model_name_or_path in "
             f"{folder / CONFIG_FILE}."
         )
     return model
 
 
-def _is_same(named: str, model: str) -> bool:
-    """Whether two names mean one model: the same folder, or names that end alike, of a hub and a copy here."""
-    if Path(named).expanduser().resolve() == Path(model).expanduser().resolve():
+def _is_same(base: str, model: str) -> bool:
+    """Return True if two names are of one model: the same folder, or names that end alike, of a hub and a local
+    copy."""
+    if Path(base).expanduser().resolve() == Path(model).expanduser().resolve():
         return True
-    return named.rstrip("/").rpartition("/")[2].lower() == model.rstrip("/").rpartition("/")[2].lower()
+    return base.rstrip("/").rpartition("/")[2].lower() == model.rstrip("/").rpartition("/")[2].lower()
 
 
 def _lora_settings(key: str, folder: Path, described: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """The policy's lora as the folder has it; what is written beside the path has to be the same."""
+    """Return the policy's lora with the folder's values; settings beside the path have to be equal to these."""
     rank, alpha = described["r"], float(described["lora_alpha"])
     if described.get("use_rslora"):  # scaled by alpha / sqrt(rank), and here by alpha / rank
         alpha *= math.sqrt(rank)
@@ -177,18 +166,20 @@ def _lora_settings(key: str, folder: Path, described: Mapping[str, Any], written
                 f"{key}.lora.{name}: got {written[name]!r} beside path, and the adapter in {folder} has {has}; "
                 "expected the same. Remove it."
             )
-    asked = written.get("targets", targets)
-    if asked != "all-linear" and sorted(asked) != sorted(targets):
+    written_targets = written.get("targets", targets)
+    if written_targets != "all-linear" and sorted(written_targets) != sorted(targets):
         raise ConfigError(
-            f"{key}.lora.targets: got {asked!r} beside path, and the adapter in {folder} has {', '.join(targets)}; "
-            "expected the same. Remove it."
+            f"{key}.lora.targets: got {written_targets!r} beside path, and the adapter in {folder} has "
+            f"{', '.join(targets)}; expected the same. Remove it."
         )
     return {**written, "path": str(folder.absolute()), "rank": rank, "alpha": alpha, "targets": targets}
 
 
 def _target_modules(key: str, folder: Path, described: Mapping[str, Any]) -> list[str]:
-    """The ends of the names of adapted modules; the whole names where ends alone would mean other modules, too."""
+    """Return the suffixes of the names of adapted modules; the full names if suffixes would match other modules,
+    too."""
     modules = _adapted_modules(key, folder)
+    # A list of suffixes is what people write and read. Patterns, and lists with exceptions, are replaced by full names.
     listed = described.get("target_modules")
     chosen = any(described.get(name) for name in ("layers_to_transform", "exclude_modules"))
     if isinstance(listed, list) and not chosen and all(isinstance(name, str) for name in listed):
@@ -199,9 +190,10 @@ def _target_modules(key: str, folder: Path, described: Mapping[str, Any]) -> lis
 
 
 def _adapted_modules(key: str, folder: Path) -> list[str]:
-    """The names of the modules that the file of weights has an adapter for."""
+    """Return the names of the modules that the file of weights has an adapter for."""
     try:
         with open_regular(folder / WEIGHTS_FILE) as file:
+            # safetensors: eight bytes with the length of a JSON header, then the header with the names.
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= MAX_HEADER_BYTES:
                 raise ValueError(f"a header of {length:,} bytes")

@@ -6,7 +6,7 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,19 +16,16 @@ from typing import TYPE_CHECKING
 from cadre.cluster.placement import placement
 from cadre.cluster.recipes import EngineRecipe, LearnerRecipe, VllmRecipe
 from cadre.config.engine_validation import check_vision_learner
-from cadre.config.experiment import Config, Experiment, count_ranks, group_policies
+from cadre.config.experiment import Config, Experiment
 from cadre.errors import ConfigError, nearest
 from cadre.learn.token_notes import TokenNotes
 from cadre.settings import CriticConfig
-from cadre.settings.section import merged
 from cadre.team import Learner, RewardModel, Sampler, Team, Weights, closed_on_failure
 from cadre.types import Request, Sample
 
 if TYPE_CHECKING:
     from cadre.cluster.cluster import Cluster
     from cadre.engines.torch import TrainingSettings
-    from cadre.engines.vllm import VllmSampler
-
 
 GIB = 1 << 30
 
@@ -37,30 +34,31 @@ GIB = 1 << 30
 class EngineSpec:
     """One base model with the policies on it.
 
-    engine     the torch engine that holds all of them
-    vllm       what draws those that are `served` by vLLM, if some are
-    learner    what trains them, None where nobody is trained
-    colocated  whether vLLM and the learner take turns in one card's memory
-    at_once    whether sampling goes on while the learner learns
+    engine       the torch engine that holds all of them
+    vllm_names   the policies that vLLM samples
+    vllm         the vLLM sampler of these, None if there are none
+    learner      the learner, None if no policy is trained
+    colocated    vLLM and the learner take turns in the memory of one GPU
+    overlapping  sampling goes on while the learner learns
     """
 
     engine: EngineRecipe
-    served: Sequence[str]
+    vllm_names: Sequence[str]
     vllm: VllmRecipe | None
     learner: LearnerRecipe | None
     colocated: bool
-    at_once: bool
+    overlapping: bool
 
     @property
-    def drawn_by_torch(self) -> list[str]:
+    def torch_names(self) -> list[str]:
         """The policies that the torch engine samples."""
-        return [name for name in self.engine.policies if name not in self.served]
+        return [name for name in self.engine.policies if name not in self.vllm_names]
 
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """What learners leave for people to look at: in the folder `diverged` the sequence that made an update non-finite,
-    if one does; and notes on single tokens."""
+    """What learners record for people: in the folder `diverged` the sequence that made an update non-finite, if one
+    does; and notes on single tokens."""
 
     diverged: Path | None = None
     notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))
@@ -69,209 +67,62 @@ class Diagnostics:
 SamplersAndLearner = tuple[dict[str, Sampler], Learner | None]
 
 
-def sampling_memory_setting(
-    experiment: Experiment, names: Sequence[str], before: Mapping[str, float] = MappingProxyType({})
-) -> int | None:
-    """Bytes that policies of one engine may be sampled in: the least of what they are set to, or had before; None
-    where that is left to the device."""
-    config = experiment.config.sampling
-    wanted = [merged(config, experiment.policies[name].sampling).memory or before.get(name) for name in names]
-    return min((int(gib * GIB) for gib in wanted if gib is not None), default=None)
-
-
-def turns_memory_setting(experiment: Experiment, names: Sequence[str]) -> int | None:
-    """Bytes that keys and values of earlier turns may take: the least that policies of one engine are set to, None
-    where nobody says."""
-    config = experiment.config.sampling
-    wanted = [merged(config, experiment.policies[name].sampling).turns_memory for name in names]
-    return min((int(gib * GIB) for gib in wanted if gib is not None), default=None)
-
-
-def cuda_graphs_setting(experiment: Experiment, names: Sequence[str]) -> bool | None:
-    """Whether decoding steps of an engine are replayed as CUDA graphs: if one of its policies asks for it, else not if
-    one asks for that; None where nobody says."""
-    config = experiment.config.sampling
-    said = {merged(config, experiment.policies[name].sampling).graphs for name in names} - {None}
-    return any(said) if said else None
-
-
-def count_memory_sharers(experiment: Experiment) -> int:
-    """How many engines share a device's memory: one a base model, or in a cluster its processes that are not on cards
-    of their own."""
-    return sum(_sharers_of_engine(experiment, names) for names in group_policies(experiment))
-
-
-def _sharers_of_engine(experiment: Experiment, names: Sequence[str]) -> int:
-    if experiment.config.cluster is None:
-        return 1
-    trains = count_ranks(experiment, names) > 0
-    places = placement(experiment.config.cluster, names, trains)
-    if places.together:
-        return places.samplers + trains
-    return 1 if places.sampler_cards else places.samplers
-
-
-def make_engine_spec(
-    experiment: Experiment, names: Sequence[str], training: TrainingSettings | None, memory: int | None
-) -> EngineSpec:
-    """The base of these policies."""
-    config, policies = experiment.config, {name: experiment.policies[name] for name in names}
-    served = [name for name in names if name in experiment.on_vllm]
-    model, sharing = experiment.models[names[0]], count_memory_sharers(experiment)
-    ahead = config.train.max_staleness
-    of_vllm = sampling_memory_setting(experiment, served)
-    vllm = VllmRecipe(model, {name: policies[name] for name in served}, config.vllm, of_vllm, ahead)
-    turns, graphs = turns_memory_setting(experiment, names), cuda_graphs_setting(experiment, names)
-    engine = EngineRecipe(model, policies, config.train.seed, memory, sharing, turns, graphs)
-    return EngineSpec(
-        engine=engine,
-        served=served,
-        vllm=vllm if served else None,
-        learner=None
-        if training is None
-        else LearnerRecipe(engine, training, count_ranks(experiment, names), ahead + 2),
-        colocated=config.vllm.colocated,
-        at_once=ahead > 0,
-    )
-
-
-def training_settings(experiment: Experiment, names: Sequence[str], watched: Diagnostics) -> TrainingSettings:
-    """How these policies of one engine are trained."""
-    from cadre.engines.torch import TrainingSettings
-
-    critic = experiment.plan.critic
-    return TrainingSettings(
-        learners={name: learner for name, learner in experiment.learners.items() if name in names},
-        loss=experiment.plan.loss,
-        total_steps=experiment.config.train.steps,
-        heads={name: heads for name, heads in experiment.heads.items() if name in names},
-        critic=critic.config if critic else CriticConfig(),
-        diverged_folder=watched.diverged,
-        notes=watched.notes,
-    )
-
-
-def build_in_process(base: EngineSpec) -> SamplersAndLearner:
-    """The samplers by policy and the learner, in this process and the ranks that it starts."""
-    with closed_on_failure() as failed:
-        vllm = base.vllm.make() if base.vllm else None
-        samplers: dict[str, Sampler] = dict.fromkeys(base.served, vllm) if vllm else {}
-        if vllm is not None:
-            failed.callback(vllm.close)
-        in_place = base.learner is not None and base.learner.ranks == 1
-        engine = base.engine.make() if base.drawn_by_torch or in_place else None
-        if engine is not None:
-            failed.callback(engine.close)
-            samplers |= dict.fromkeys(base.drawn_by_torch, engine)
-        learner = None if base.learner is None else _coordinate_with_vllm(base, base.learner.make(engine), vllm)
-    return samplers, learner
-
-
-def _coordinate_with_vllm(base: EngineSpec, learner: Learner, vllm: VllmSampler | None) -> Learner:
-    """The learner as it takes its turn with the sampler that has its policies' weights in another process, if any."""
-    if vllm is None:
-        return learner
-    from cadre.engines.vllm.beside import LearnerAtOnce, LearnerInTurns
-
-    if base.colocated:
-        return LearnerInTurns(learner, vllm)
-    return LearnerAtOnce(learner) if base.at_once else learner
-
-
-def build_in_cluster(cluster: Cluster, base: EngineSpec) -> SamplersAndLearner:
-    """The samplers by policy and the learner, as actors."""
-    samplers: dict[str, Sampler] = {}
-    with closed_on_failure() as failed:
-        learner = None if base.learner is None else cluster.learner(base.learner)
-        if learner is not None:
-            failed.callback(learner.close)
-        for recipe, names in ((base.vllm, base.served), (base.engine, base.drawn_by_torch)):
-            if recipe is not None and names:
-                pool = cluster.pool(recipe, learner is not None)
-                failed.callback(pool.close)
-                samplers |= dict.fromkeys(names, pool)
-    return samplers, learner
-
-
 def build_team(
     experiment: Experiment,
     train: bool = False,
-    watched: Diagnostics | None = None,
+    diagnostics: Diagnostics | None = None,
     memory: Mapping[str, float] = MappingProxyType({}),
 ) -> Team:
-    """Load the models. Adapters and frozen policies of one base share an engine; a model trained whole has its own.
+    """Load the models. With `train` there are learners too, with their optimizers.
 
-    Only to `train` are there learners, with their optimisers. `watched` says what they leave for people to look at.
-    `memory` are GiB that policies were sampled in before, for those without a setting.
+    `memory` are GiB that policies were sampled in before a resume, for those without a setting.
     """
     check_hub_models(experiment)
-    roles, samplers, learners = experiment.config.team.roles, _remote_samplers(experiment), list[Learner]()
-    team = Team(roles, samplers, experiment.sampling, learners, apart=_can_sample_while_learning(experiment))
-    place = _builder(experiment)
+    samplers, learners = _remote_samplers(experiment), list[Learner]()
+    team = Team(experiment.roles, samplers, experiment.sampling, learners, apart=_can_sample_while_learning(experiment))
+    cluster = None
+    if experiment.cluster is not None:
+        from cadre.cluster.cluster import Cluster
+
+        cluster = Cluster(experiment.cluster)
     with closed_on_failure() as failed:
-        failed.callback(team.close)  # what there is of it by then
-        for names in group_policies(experiment):
-            trained = train and any(name in experiment.learners for name in names)
-            training = training_settings(experiment, names, watched or Diagnostics()) if trained else None
-            drawn_by, learner = place(
-                make_engine_spec(experiment, names, training, sampling_memory_setting(experiment, names, memory))
-            )
-            samplers |= drawn_by
+        failed.callback(team.close)  # the samplers and learners built by then
+        for names in experiment.engines:
+            is_trained = train and any(name in experiment.learners for name in names)
+            training = training_settings(experiment, names, diagnostics or Diagnostics()) if is_trained else None
+            spec = make_engine_spec(experiment, names, training, sampling_memory_setting(experiment, names, memory))
+            engine_samplers, learner = build_in_process(spec) if cluster is None else build_in_cluster(cluster, spec)
+            samplers |= engine_samplers
             learners += [learner] if learner is not None else []
-        scorer = _load_reward_model(experiment)
-    return replace(team, reward_model=scorer)
-
-
-def _builder(experiment: Experiment) -> Callable[[EngineSpec], SamplersAndLearner]:
-    """Where samplers and learners are made: in the experiment's cluster, or in this process."""
-    if experiment.config.cluster is None:
-        return build_in_process
-    from cadre.cluster.cluster import Cluster
-
-    return partial(build_in_cluster, Cluster(experiment.config.cluster))
-
-
-def _can_sample_while_learning(experiment: Experiment) -> bool:
-    """Whether sampling goes on while the learners learn: in a cluster, and where all that they train is drawn by vLLM,
-    whose weights are its own, and which does not wait for their card, or is trained by ranks, which are other
-    processes."""
-    if experiment.config.cluster is not None:
-        return True
-    on_vllm = () if experiment.config.vllm.colocated else experiment.on_vllm
-    trained = set(experiment.trained_roles.values()) - set(on_vllm)
-    return all(experiment.learners[name].ranks > 1 for name in trained)
-
-
-def host_environments(experiment: Experiment) -> Experiment:
-    """The experiment with environments that step in its cluster, if that has processes for them."""
-    config = experiment.config.cluster
-    if config is None or not config.environments:
-        return experiment
-    from cadre.cluster.cluster import Cluster
-
-    return replace(experiment, env_spec=Cluster(config).hosted(experiment.env_spec, experiment.config.sandbox))
+        reward_model = _load_reward_model(experiment)
+    return replace(team, reward_model=reward_model)
 
 
 def check_hub_models(experiment: Experiment) -> None:
-    """Raises EngineError where a model of the hub cannot be had, and ConfigError where it reads pictures and its
-    learner cannot be what was asked for; asked before torch is imported."""
-    names = {name: model for name, model in experiment.models.items() if not Path(model).is_dir()}
-    if names:
+    """Raise EngineError for a model of the hub that cannot be had, and ConfigError for one that reads images if its
+    learner does not support that. Runs before torch is imported."""
+    sources = {name: model for name, model in experiment.models.items() if not Path(model).is_dir()}
+    if sources:
+        # Imported here, so that a local model needs no hub library.
         from cadre.engines import hub
 
-        for name, model in names.items():
+        for name, model in sources.items():
             source = hub.available(model)
             if name in experiment.learners:
                 check_vision_learner(experiment, name, partial(hub.model_type, source))
 
 
-def measured_sampling_memory(team: Team) -> dict[str, float]:
-    """GiB that each policy may be sampled in, of those that torch samples."""
-    from cadre.cluster.sampler_pool import SamplerPool
-    from cadre.engines.torch import TorchEngine
+def _can_sample_while_learning(experiment: Experiment) -> bool:
+    """Return True if sampling need not wait for the learners.
 
-    here = {name: sampler for name, sampler in team.samplers.items() if isinstance(sampler, TorchEngine | SamplerPool)}
-    return {name: sampler.memory / GIB for name, sampler in here.items() if sampler.memory is not None}
+    That is so in a cluster, and if every trained policy is sampled by vLLM, which has weights of its own and does not
+    wait for the learner's GPU, or is trained by ranks, which are other processes.
+    """
+    if experiment.cluster is not None:
+        return True
+    on_vllm = () if experiment.vllm.colocated else experiment.on_vllm
+    trained = set(experiment.trained_roles.values()) - set(on_vllm)
+    return all(experiment.learners[name].ranks > 1 for name in trained)
 
 
 def _load_reward_model(experiment: Experiment) -> RewardModel | None:
@@ -283,7 +134,7 @@ def _load_reward_model(experiment: Experiment) -> RewardModel | None:
 
 
 def _remote_samplers(experiment: Experiment) -> dict[str, Sampler]:
-    """The samplers of the policies that an endpoint serves."""
+    """Return the samplers of the policies that an endpoint serves."""
     remote = {name: policy for name, policy in experiment.policies.items() if policy.url is not None}
     if not remote:
         return {}
@@ -296,36 +147,191 @@ def _remote_samplers(experiment: Experiment) -> dict[str, Sampler]:
     }
 
 
+# ---- One engine: its specification, and its samplers and learner
+
+
+def make_engine_spec(
+    experiment: Experiment, names: Sequence[str], training: TrainingSettings | None, memory: int | None
+) -> EngineSpec:
+    """Return the specification of the engine of these policies. `memory` are bytes to sample in."""
+    policies = {name: experiment.policies[name] for name in names}
+    vllm_names = [name for name in names if name in experiment.on_vllm]
+    model, staleness = experiment.models[names[0]], experiment.train.max_staleness
+    # vLLM has memory of its own, set by the policies that it samples.
+    vllm_memory = sampling_memory_setting(experiment, vllm_names)
+    vllm = VllmRecipe(model, {name: policies[name] for name in vllm_names}, experiment.vllm, vllm_memory, staleness)
+    engine = EngineRecipe(
+        model,
+        policies,
+        experiment.train.seed,
+        memory,
+        count_memory_sharers(experiment),
+        turns_memory_setting(experiment, names),
+        cuda_graphs_setting(experiment, names),
+    )
+    # Weights of as many updates as sampling may be behind are kept, and two more: the present and the next ones.
+    learner = None if training is None else LearnerRecipe(engine, training, experiment.ranks(names), staleness + 2)
+    return EngineSpec(
+        engine=engine,
+        vllm_names=vllm_names,
+        vllm=vllm if vllm_names else None,
+        learner=learner,
+        colocated=experiment.vllm.colocated,
+        overlapping=staleness > 0,
+    )
+
+
+def training_settings(experiment: Experiment, names: Sequence[str], diagnostics: Diagnostics) -> TrainingSettings:
+    """Return how these policies of one engine are trained."""
+    from cadre.engines.torch import TrainingSettings
+
+    critic = experiment.plan.critic
+    return TrainingSettings(
+        learners={name: learner for name, learner in experiment.learners.items() if name in names},
+        loss=experiment.plan.loss,
+        total_steps=experiment.train.steps,
+        heads={name: heads for name, heads in experiment.heads.items() if name in names},
+        critic=critic.config if critic else CriticConfig(),
+        diverged_folder=diagnostics.diverged,
+        notes=diagnostics.notes,
+    )
+
+
+def sampling_memory_setting(
+    experiment: Experiment, names: Sequence[str], earlier: Mapping[str, float] = MappingProxyType({})
+) -> int | None:
+    """Return the bytes that policies of one engine may be sampled in: the least of their settings, or of what they had
+    before (`earlier`); None if that is left to the device."""
+    settings = [experiment.samplers[name].memory or earlier.get(name) for name in names]
+    return min((int(gib * GIB) for gib in settings if gib is not None), default=None)
+
+
+def turns_memory_setting(experiment: Experiment, names: Sequence[str]) -> int | None:
+    """Return the bytes for keys and values of earlier turns: the least of the policies' settings, None if none is
+    set."""
+    settings = [experiment.samplers[name].turns_memory for name in names]
+    return min((int(gib * GIB) for gib in settings if gib is not None), default=None)
+
+
+def cuda_graphs_setting(experiment: Experiment, names: Sequence[str]) -> bool | None:
+    """Return True if a policy of the engine asks to replay decoding steps as CUDA graphs, else False if one asks not
+    to; None if none is set."""
+    settings = {experiment.samplers[name].graphs for name in names} - {None}
+    return any(settings) if settings else None
+
+
+def count_memory_sharers(experiment: Experiment) -> int:
+    """Return how many engines share a device's memory: one per base model, or in a cluster one per process that has no
+    GPU of its own."""
+    config = experiment.cluster
+    if config is None:
+        return len(experiment.engines)
+    sharers = 0
+    for names in experiment.engines:
+        is_trained = experiment.ranks(names) > 0
+        placed = placement(config, names, is_trained)
+        if placed.together:
+            sharers += placed.samplers + is_trained
+        else:
+            sharers += 1 if placed.sampler_cards else placed.samplers
+    return sharers
+
+
+def measured_sampling_memory(team: Team) -> dict[str, float]:
+    """Return the GiB that each policy may be sampled in, of those that torch samples."""
+    from cadre.cluster.sampler_pool import SamplerPool
+    from cadre.engines.torch import TorchEngine
+
+    return {
+        name: sampler.memory / GIB
+        for name, sampler in team.samplers.items()
+        if isinstance(sampler, TorchEngine | SamplerPool) and sampler.memory is not None
+    }
+
+
+def build_in_process(spec: EngineSpec) -> SamplersAndLearner:
+    """Return the samplers by policy and the learner, in this process and the ranks that it starts."""
+    with closed_on_failure() as failed:
+        vllm = spec.vllm.make() if spec.vllm else None
+        samplers: dict[str, Sampler] = dict.fromkeys(spec.vllm_names, vllm) if vllm else {}
+        if vllm is not None:
+            failed.callback(vllm.close)
+        # The learner of one rank trains the engine's own weights.
+        in_place = spec.learner is not None and spec.learner.ranks == 1
+        engine = spec.engine.make() if spec.torch_names or in_place else None
+        if engine is not None:
+            failed.callback(engine.close)
+            samplers |= dict.fromkeys(spec.torch_names, engine)
+        learner: Learner | None = None if spec.learner is None else spec.learner.make(engine)
+        if learner is not None and vllm is not None:
+            from cadre.engines.vllm.beside import LearnerAtOnce, LearnerInTurns
+
+            if spec.colocated:
+                learner = LearnerInTurns(learner, vllm)
+            elif spec.overlapping:
+                learner = LearnerAtOnce(learner)
+    return samplers, learner
+
+
+def build_in_cluster(cluster: Cluster, spec: EngineSpec) -> SamplersAndLearner:
+    """Return the samplers by policy and the learner, as Ray actors."""
+    samplers: dict[str, Sampler] = {}
+    with closed_on_failure() as failed:
+        learner = None if spec.learner is None else cluster.learner(spec.learner)
+        if learner is not None:
+            failed.callback(learner.close)
+        for recipe, names in ((spec.vllm, spec.vllm_names), (spec.engine, spec.torch_names)):
+            if recipe is not None and names:
+                pool = cluster.pool(recipe, learner is not None)
+                failed.callback(pool.close)
+                samplers |= dict.fromkeys(names, pool)
+    return samplers, learner
+
+
+def host_environments(experiment: Experiment) -> Experiment:
+    """Return the experiment with environments that step in its cluster, if that has processes for them."""
+    config = experiment.cluster
+    if config is None or not config.environments:
+        return experiment
+    from cadre.cluster.cluster import Cluster
+
+    return replace(experiment, env_spec=Cluster(config).hosted(experiment.env_spec, experiment.sandbox))
+
+
+# ---- Other policies for roles: `cadre eval --assign` and `--untrained`
+
+
 def parse_assignment(config: Config, text: str) -> dict[str, str]:
-    """`tool=planner,planner=tool`: for each role the policy to play it, by name or by the role it trained in."""
-    changes: dict[str, str] = {}
+    """Parse `tool=planner,planner=tool`: the policy to play each role, by name or by the role that it trained in."""
+    names = {**config.team.policies, **config.team.roles}
+    assignment: dict[str, str] = {}
     for pair in filter(None, text.split(",")):
         role, _, name = pair.partition("=")
         policy = config.team.roles.get(name, name)
         if role not in config.team.roles or policy not in config.team.policies:
-            known = ", ".join({**config.team.policies, **config.team.roles})
             raise ConfigError(
                 f"--assign: got {pair!r}; expected ROLE=POLICY with a role of {', '.join(config.team.roles)} and a "
-                f"policy of {known}.{nearest(name, {**config.team.policies, **config.team.roles})}"
+                f"policy of {', '.join(names)}.{nearest(name, names)}"
             )
-        if role in changes:
+        if role in assignment:
             raise ConfigError(f"--assign: got {role} twice; expected one policy for a role. Remove one of them.")
-        changes[role] = policy
-    return changes
+        assignment[role] = policy
+    return assignment
 
 
 def parse_untrained_roles(config: Config, text: str) -> list[str]:
-    """The roles in `left,right`. Raises ConfigError for one that there is not."""
-    names, known = text.split(",") if text else [], config.team.roles
+    """Return the roles in `left,right`. Raises ConfigError for one that does not exist."""
+    names, roles = text.split(",") if text else [], config.team.roles
     for role in names:
-        if role not in known:
-            raise ConfigError(f"--untrained: got {role!r}; expected roles of {', '.join(known)}.{nearest(role, known)}")
+        if role not in roles:
+            raise ConfigError(f"--untrained: got {role!r}; expected roles of {', '.join(roles)}.{nearest(role, roles)}")
     return names
 
 
 def add_untrained(experiment: Experiment, team: Team, roles: str) -> Team:
-    """The team with the named roles played by their models as they were before training."""
+    """Return the team with the named roles played by their models as they were before training."""
     names = parse_untrained_roles(experiment.config, roles)
+    # A second team, since a sampler holds one set of weights per policy.
     fresh = build_team(experiment)
     renamed = {
         f"untrained {policy}": RenamedPolicySampler(sampler, policy) for policy, sampler in fresh.samplers.items()
@@ -336,7 +342,7 @@ def add_untrained(experiment: Experiment, team: Team, roles: str) -> Team:
 
 @dataclass(frozen=True)
 class RenamedPolicySampler:
-    """A sampler whose policy goes by another name in this team."""
+    """A sampler whose policy has another name in this team."""
 
     sampler: Sampler
     policy: str

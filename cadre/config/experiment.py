@@ -1,6 +1,6 @@
 """The configuration of one experiment, and the record that it resolves to.
 
-One YAML file is one experiment: a pydantic model a stage, unknown keys are refused with the nearest known name.
+One YAML file is one experiment: a pydantic model per stage, unknown keys are refused with the nearest known name.
 `load(recipe, overrides)` reads a file, applies `key=value` pairs, and raises `ConfigError` with one paragraph that says
 what is wrong and how to fix it. `Experiment` is what `cadre.config.resolve` makes of it, and all that later stages
 take. Nothing here imports torch or loads a model.
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, Field, JsonValue, ValidationError
@@ -17,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, Field, JsonValue, ValidationErr
 from cadre.advantages.batch import Plan
 from cadre.algorithms import ALGORITHMS, Algorithm
 from cadre.config.adapters import apply_adapter_settings
-from cadre.config.paths import resolve_from_cwd
+from cadre.config.paths import resolve_from_folder
 from cadre.config.recipes import read_recipe
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
@@ -40,10 +42,10 @@ from cadre.settings import (
     TrainConfig,
     VllmConfig,
 )
-from cadre.settings.section import AsWritten, merged, quoting
+from cadre.settings.section import AsWritten, quoting
 from cadre.settings.yaml_file import dump_yaml, long_form, overridden
 from cadre.team import Team
-from cadre.types import Sampling
+from cadre.types import Sampling, Task
 
 
 def _algorithm_section(value: Any) -> Any:
@@ -51,7 +53,7 @@ def _algorithm_section(value: Any) -> Any:
 
 
 class Config(Section):
-    """One experiment as the user wrote it; `cadre.config.resolve` says what it comes to."""
+    """One experiment as the user wrote it."""
 
     env: str = Field(description="a bundled environment's name, or file.py:Class")
     settings: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the environment")
@@ -73,26 +75,27 @@ class Config(Section):
 
 
 def load(recipe: str, overrides: Sequence[str] = ()) -> Config:
-    """The configuration of a recipe or a YAML file, with `key.sub=value` pairs applied (values are YAML).
+    """Return the configuration of a recipe or a YAML file, with `key.sub=value` pairs applied (values are YAML).
 
-    Raises ConfigError where there is no such file, or what it says cannot be.
+    Raises ConfigError if there is no such file, or if its content is invalid.
     """
     return parse(overridden(read_recipe(recipe), overrides))
 
 
 def parse(raw: Mapping[str, Any], env: type[Env] | None = None) -> Config:
-    """A checked configuration. Raises ConfigError, one paragraph about the first thing that is wrong.
+    """Return a validated configuration. Raises ConfigError, one paragraph about the first thing that is wrong.
 
-    `env` is the class that `raw` names, where it need not be looked for.
+    `env` is the class that `raw` names, if it need not be searched for.
     """
     try:
-        return Config.model_validate(_fill_in_roles(apply_adapter_settings(resolve_from_cwd(raw)), env))
+        located = resolve_from_folder(raw, Path.cwd())
+        return Config.model_validate(_fill_in_roles(apply_adapter_settings(located), env))
     except ValidationError as error:
-        raise ConfigError(Explainer(Config, ALGORITHMS).paragraph(error)) from None
+        raise ConfigError(explain_error(error)) from None
 
 
 def _fill_in_roles(raw: Mapping[str, Any], env: type[Env] | None) -> Mapping[str, Any]:
-    """A team of one policy and no roles plays every role of the environment with it: `team: seed`."""
+    """Let a team of one policy and no roles play every role of the environment with it: `team: seed`."""
     team, name, settings = raw.get("team"), raw.get("env"), raw.get("settings")
     if isinstance(team, str):
         team = long_form(("team",), team)
@@ -108,12 +111,12 @@ def _fill_in_roles(raw: Mapping[str, Any], env: type[Env] | None) -> Mapping[str
 
 
 def dump(config: Config) -> str:
-    """The configuration as YAML, every default written out but those of sections that are changes to another."""
+    """Return the configuration as YAML, every default written out but those of sections that change another section."""
     return dump_yaml(config.model_dump(mode="json"))
 
 
 def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """`("algorithm.k", 4)` for every setting of a configuration that was dumped, in order."""
+    """Yield `("algorithm.k", 4)` for every setting of a dumped configuration, in order."""
     for key, value in section.items():
         if isinstance(value, dict) and value:
             yield from flatten(value, f"{prefix}{key}.")
@@ -121,114 +124,20 @@ def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield f"{prefix}{key}", value
 
 
-# What is known about an error: pydantic's own record of it.
-Details = Mapping[str, Any]
-
-
-class Explainer:
-    """Knows the sections of an experiment, and those that `tagged` names by what stands in their `name`."""
-
-    def __init__(self, model: type[BaseModel], tagged: Mapping[str, type[Section]]) -> None:
-        self.model, self.tagged = model, tagged
-
-    def paragraph(self, error: ValidationError) -> str:
-        """The first thing that is wrong, and how many more there are."""
-        first = error.errors()[0]
-        more = f" ({error.error_count() - 1} more after it.)" if error.error_count() > 1 else ""
-        explain = EXPLANATIONS.get(first["type"], Explainer._wrong_value)
-        return explain(self, first, [str(part) for part in first["loc"]]) + more
-
-    def _unknown(self, error: Details, location: Sequence[str]) -> str:
-        known = self._fields_at(location[:-1])
-        return (
-            f"{self._key(location)}: unknown option; expected one of {', '.join(known)}. Remove or rename it."
-            f"{nearest(location[-1], known)}"
-        )
-
-    def _missing(self, error: Details, location: Sequence[str]) -> str:
-        return f"{self._key(location)}: missing; expected {self._describe(location)}. Add it to the YAML."
-
-    def _unknown_tag(self, error: Details, location: Sequence[str]) -> str:
-        got = error["input"].get("name") if isinstance(error["input"], dict) else error["input"]
-        hint = nearest(str(got), self.tagged)
-        return f"{self._key(location)}: got {got!r}; expected one of {', '.join(self.tagged)}.{hint}"
-
-    def _refused(self, error: Details, location: Sequence[str]) -> str:
-        parts = [self._key(location), error["ctx"]["key"]]
-        return f"{'.'.join(filter(None, parts))}: {error['msg']}"
-
-    def _wrong_value(self, error: Details, location: Sequence[str]) -> str:
-        expected = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-        advice = quoting(error["input"], expected)
-        mended = "" if advice == "Fix the value." else f" {advice}"
-        if location[-1] == "[key]":  # a name that the user gave
-            key = self._key(location[:-2])
-            return f"{key}: got the name {error['input']!r}, which is no text; expected {expected}.{mended}"
-        about = self._describe(location)
-        return f"{self._key(location)}: got {error['input']!r}; expected {expected}. It is: {about}.{mended}"
-
-    def _key(self, location: Sequence[str]) -> str:
-        """The dotted key as the user writes it, without the tag that says which algorithm it is."""
-        return ".".join(part for index, part in enumerate(location) if not self._is_tag(location, index))
-
-    def _is_tag(self, location: Sequence[str], index: int) -> bool:
-        return index == 1 and location[0] == "algorithm" and location[1] in self.tagged
-
-    def _fields_at(self, location: Sequence[str]) -> list[str]:
-        """The names that the section at `location` knows."""
-        section = self._section_at(location)
-        return list(section.model_fields) if section is not None else []
-
-    def _describe(self, location: Sequence[str]) -> str:
-        section = self._section_at(location[:-1])
-        field = section.model_fields.get(location[-1]) if section is not None else None
-        return (field.description if field is not None else None) or f"a value for {location[-1]}"
-
-    def _section_at(self, location: Sequence[str]) -> type[BaseModel] | None:
-        section: type[BaseModel] | None = self.model
-        parts = iter(enumerate(location))
-        for index, part in parts:
-            if self._is_tag(location, index):
-                section = self.tagged[part]
-                continue
-            if section is None or part not in section.model_fields:
-                return None
-            annotation = section.model_fields[part].annotation
-            section = _section_in(annotation)
-            if get_origin(annotation) is dict:
-                next(parts, None)  # a name that the user gave, such as that of a policy
-        return section
-
-
-def _section_in(annotation: Any) -> type[Section] | None:
-    """The first section in an annotation such as `LoraConfig | None` or `dict[str, PolicyConfig]`."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
-    return next(filter(None, map(_section_in, get_args(annotation))), None)
-
-
-EXPLANATIONS = {
-    "extra_forbidden": Explainer._unknown,
-    "missing": Explainer._missing,
-    "union_tag_invalid": Explainer._unknown_tag,
-    "union_tag_not_found": Explainer._unknown_tag,
-    "refused": Explainer._refused,
-}
-
-
 @dataclass(frozen=True)
 class Experiment:
-    """A configuration, resolved: made by `cadre.config.resolve`, which refuses what cannot be.
+    """A valid configuration, resolved once: all that later stages take. Made by `cadre.config.resolve`.
 
-    config     what the user wrote
-    env_spec   makes episodes to learn from and knows the training split
-    held_out   makes episodes of held-out tasks and knows the test split; the same but for `evaluate.settings`
-    plan       how trees grow, what samples are worth, and how that becomes a gradient
-    policies   every policy, those included that only a critic is
-    models     by policy whose weights are here: the folder or the hub name of its model
-    heads      by policy that judges: its value heads
-    learners   by policy that is trained: the experiment's learner with the policy's changes
-    sampling   by role: the experiment's sampling with the changes of the policy that plays it
+    config      what the user wrote
+    env_spec    makes episodes to learn from and has the training split
+    held_out    makes episodes of held-out tasks and has the test split; differs by `evaluate.settings` alone
+    plan        how trees grow, how samples get advantages, and how these become a gradient
+    policies    every policy, also those that are only a critic
+    models      by policy whose weights are on this machine: the folder or the hub name of its model
+    heads       by policy that is a critic: its value heads
+    learners    by policy that is trained: the experiment's learner settings, merged with the policy's
+    samplers    by policy: the experiment's sampling settings, merged with the policy's
+    sampling    by role: the part of these that says what is drawn
     """
 
     config: Config
@@ -239,39 +148,162 @@ class Experiment:
     models: Mapping[str, str]
     heads: Mapping[str, tuple[str, ...]]
     learners: Mapping[str, LearnerConfig]
+    samplers: Mapping[str, SamplingConfig]
     sampling: Mapping[str, Sampling]
+
+    @property
+    def roles(self) -> Mapping[str, str]:
+        """The policy of each role."""
+        return self.config.team.roles
+
+    @property
+    def train(self) -> TrainConfig:
+        """The settings of the loop."""
+        return self.config.train
+
+    @property
+    def evaluate(self) -> EvaluateConfig:
+        """The settings of evaluations in training."""
+        return self.config.evaluate
+
+    @property
+    def vllm(self) -> VllmConfig:
+        """The settings of vLLM."""
+        return self.config.vllm
+
+    @property
+    def cluster(self) -> ClusterConfig | None:
+        """The settings of Ray actors, None if all runs in this process."""
+        return self.config.cluster
+
+    @property
+    def sandbox(self) -> SandboxConfig:
+        """The settings of the sandbox for programs that a model wrote."""
+        return self.config.sandbox
 
     @property
     def trained_roles(self) -> dict[str, str]:
         """The policy of each role that is trained."""
-        return {role: name for role, name in self.config.team.roles.items() if name in self.learners}
+        return {role: name for role, name in self.roles.items() if name in self.learners}
 
     @property
     def on_vllm(self) -> tuple[str, ...]:
-        """The policies with weights here whose completions vLLM draws."""
-        drawn = {name: merged(self.config.sampling, policy.sampling) for name, policy in self.policies.items()}
-        played = set(self.config.team.roles.values()) & set(self.models)
-        return tuple(name for name, sampling in drawn.items() if name in played and sampling.engine == "vllm")
+        """The policies with weights on this machine that vLLM samples."""
+        playing = set(self.roles.values()) & set(self.models)
+        return tuple(name for name, sampler in self.samplers.items() if name in playing and sampler.engine == "vllm")
+
+    @cached_property
+    def training_tasks(self) -> Sequence[Task]:
+        """The training split, read once."""
+        return self.env_spec.tasks("train")
+
+    @cached_property
+    def held_out_tasks(self) -> Sequence[Task]:
+        """The test split, read once."""
+        return self.held_out.tasks("test")
+
+    @cached_property
+    def engines(self) -> list[list[str]]:
+        """The policies of each engine: adapters and frozen policies of one base at one precision and device share
+        one."""
+        engines: dict[tuple[str, str], list[str]] = {}
+        for name, model in self.models.items():
+            policy = self.policies[name]
+            shared = f"{policy.dtype} on {policy.device}" if policy.shares_base else name
+            engines.setdefault((model, shared), []).append(name)
+        return list(engines.values())
+
+    def ranks(self, names: Sequence[str]) -> int:
+        """Return how many processes train the policies of one engine; 0 if none of them is trained."""
+        return max((self.learners[name].ranks for name in names if name in self.learners), default=0)
 
     def rollout(self, team: Team, failed: Callable[[Failure], None] = lambda failure: None) -> Rollout:
-        """How the team grows the trees of a training; `failed` is told of every episode that fails."""
+        """Return how the team grows the trees of a training; `failed` is called with every episode that fails."""
         return Rollout(self.env_spec.make, team, self.plan.shape, self.plan.credit.alpha, self.config.episodes, failed)
 
     def evaluation(self, team: Team, failed: Callable[[Failure], None] = lambda failure: None) -> Rollout:
-        """The same for held-out tasks."""
+        """Return the same for held-out tasks."""
         return replace(self.rollout(team, failed), make=self.held_out.make)
 
 
-def group_policies(experiment: Experiment) -> list[list[str]]:
-    """The policies of each engine: adapters and frozen policies of one base together, at one precision and device."""
-    engines: dict[tuple[str, str], list[str]] = {}
-    for name, model in experiment.models.items():
-        policy = experiment.policies[name]
-        alike = f"{policy.dtype} on {policy.device}" if policy.shares_base else name
-        engines.setdefault((model, alike), []).append(name)
-    return list(engines.values())
+# ---- What pydantic found wrong, in one paragraph: what, got, expected, what to do
+
+# Pydantic's own record of an error.
+Details = Mapping[str, Any]
 
 
-def count_ranks(experiment: Experiment, names: Sequence[str]) -> int:
-    """How many processes train the policies of one model; 0 where none of them is trained."""
-    return max((experiment.learners[name].ranks for name in names if name in experiment.learners), default=0)
+def explain_error(error: ValidationError) -> str:
+    """Return a paragraph about the first thing that is wrong in a configuration, and how many more there are."""
+    first = error.errors()[0]
+    location = [str(part) for part in first["loc"]]
+    more = f" ({error.error_count() - 1} more after it.)" if error.error_count() > 1 else ""
+    match first["type"]:
+        case "extra_forbidden":
+            section = _section_at(location[:-1])
+            names = list(section.model_fields) if section is not None else []
+            text = (
+                f"{_key(location)}: unknown option; expected one of {', '.join(names)}. Remove or rename it."
+                f"{nearest(location[-1], names)}"
+            )
+        case "missing":
+            text = f"{_key(location)}: missing; expected {_description(location)}. Add it to the YAML."
+        case "union_tag_invalid" | "union_tag_not_found":
+            got = first["input"].get("name") if isinstance(first["input"], dict) else first["input"]
+            hint = nearest(str(got), ALGORITHMS)
+            text = f"{_key(location)}: got {got!r}; expected one of {', '.join(ALGORITHMS)}.{hint}"
+        case "refused":
+            parts = [_key(location), first["ctx"]["key"]]
+            text = f"{'.'.join(filter(None, parts))}: {first['msg']}"
+        case _:
+            text = _wrong_value(first, location)
+    return text + more
+
+
+def _wrong_value(error: Details, location: Sequence[str]) -> str:
+    expected = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    advice = quoting(error["input"], expected)
+    advice = "" if advice == "Fix the value." else f" {advice}"
+    if location[-1] == "[key]":  # a name that the user gave
+        key = _key(location[:-2])
+        return f"{key}: got the name {error['input']!r}, which is no text; expected {expected}.{advice}"
+    description = _description(location)
+    return f"{_key(location)}: got {error['input']!r}; expected {expected}. It is: {description}.{advice}"
+
+
+def _key(location: Sequence[str]) -> str:
+    """Return the dotted key as the user writes it, without the tag of the algorithm."""
+    return ".".join(part for index, part in enumerate(location) if not _is_tag(location, index))
+
+
+def _is_tag(location: Sequence[str], index: int) -> bool:
+    return index == 1 and location[0] == "algorithm" and location[1] in ALGORITHMS
+
+
+def _description(location: Sequence[str]) -> str:
+    section = _section_at(location[:-1])
+    field = section.model_fields.get(location[-1]) if section is not None else None
+    return (field.description if field is not None else None) or f"a value for {location[-1]}"
+
+
+def _section_at(location: Sequence[str]) -> type[BaseModel] | None:
+    section: type[BaseModel] | None = Config
+    parts = iter(enumerate(location))
+    for index, part in parts:
+        if _is_tag(location, index):
+            section = ALGORITHMS[part]
+            continue
+        if section is None or part not in section.model_fields:
+            return None
+        # A field may hold a section, or several by name, such as policies.
+        annotation = section.model_fields[part].annotation
+        section = _section_in(annotation)
+        if get_origin(annotation) is dict:
+            next(parts, None)  # a name that the user gave, such as that of a policy
+    return section
+
+
+def _section_in(annotation: Any) -> type[Section] | None:
+    """Return the first section in an annotation such as `LoraConfig | None` or `dict[str, PolicyConfig]`."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next(filter(None, map(_section_in, get_args(annotation))), None)

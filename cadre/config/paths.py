@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +19,28 @@ from cadre.plugins import embedded_models, environments
 from cadre.settings.user_code import file_of_module
 
 log = logging.getLogger(__name__)
-
-
 FILE_AND_NAME = re.compile(r"[^:\s][^:\n]*\.py:\w+")
-
-
 MODULE_AND_NAME = re.compile(r"[^\W\d][\w.]*:\w+")
-
-
 # Settings of an environment are any text: what has a folder or an ending may be a file's name.
 FILE_LIKE = re.compile(r"[~.]?[^\n]*/[^\n]*|[^\n/]*[^\n/.]\.[A-Za-z]\w{0,7}")
-
-
 Key = tuple[str, ...]
 
 
 def resolve_from_file(raw: Mapping[str, Any], recipe: Path) -> dict[str, Any]:
-    """Return what a YAML file says with whole paths of the files that it names from its own folder.
+    """Return the content of a YAML file with absolute paths for the files that it names, relative to its own folder.
 
-    What lies in the current folder alone is what it meant once: it is still taken, with a warning.
+    A file that exists in the current folder alone is still found, with a warning: paths were relative to it once.
     """
-    here = recipe.absolute().parent.resolve()
+    folder = recipe.absolute().parent.resolve()
+
+    def file_of(name: str) -> Path:
+        return Path(name.rpartition(":")[0] if FILE_AND_NAME.fullmatch(name) else name).resolve()
 
     def find(key: Key, name: str) -> str | None:
-        beside, before = _existing_path(key, name, here), _existing_path(key, name, Path.cwd())
-        if before is not None and not _is_same_path(beside, before):
-            also = f"; {before} is not meant any more" if beside else ""
-            where = "" if beside else ", where it is not, but in the current folder"
+        from_file, from_cwd = _existing_path(key, name, folder), _existing_path(key, name, Path.cwd())
+        if from_cwd is not None and (from_file is None or file_of(from_file) != file_of(from_cwd)):
+            also = f"; {from_cwd} is not meant any more" if from_file else ""
+            where = "" if from_file else ", where it is not, but in the current folder"
             log.warning(
                 "%s: %s: %s is meant from the folder of the file%s%s. Write it from there, or as a whole path.",
                 recipe,
@@ -54,67 +49,65 @@ def resolve_from_file(raw: Mapping[str, Any], recipe: Path) -> dict[str, Any]:
                 where,
                 also,
             )
-        return (
-            beside or before or (str(here / name) if FILE_AND_NAME.fullmatch(name) and not _is_absolute(name) else None)
-        )
+        if from_file or from_cwd:
+            return from_file or from_cwd
+        # A missing file of code is an error that should name where it was expected.
+        return str(folder / name) if FILE_AND_NAME.fullmatch(name) and not name.startswith(("/", "~")) else None
 
-    return {name: _walk(value, (str(name),), find) for name, value in raw.items()}
-
-
-def resolve_from_cwd(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with whole paths of what lies in the current folder."""
-    return {
-        name: _walk(value, (str(name),), lambda key, text: _existing_path(key, text, Path.cwd()))
-        for name, value in raw.items()
-    }
+    return _replace_paths(raw, find)
 
 
 def resolve_from_folder(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a configuration with whole paths of what lies in a folder."""
-    return {
-        name: _walk(value, (str(name),), lambda key, text: _existing_path(key, text, folder))
-        for name, value in raw.items()
-    }
+    """Return a configuration with absolute paths for what exists in a folder."""
+    return _replace_paths(raw, lambda key, name: _existing_path(key, name, folder))
 
 
 def describe_root(run: Path) -> dict[str, str]:
-    """Return what a run that is begun here notes of where that is."""
-    here, place = Path.cwd().resolve(), run.absolute().parent.resolve() / run.name
-    return {"root": str(here), "run": os.path.relpath(place, here)}
+    """Return what a run that is started here stores about that: the current folder, and the run's path from there."""
+    folder, path = Path.cwd().resolve(), run.absolute().parent.resolve() / run.name
+    return {"root": str(folder), "run": os.path.relpath(path, folder)}
 
 
 def find_roots(run: Path) -> tuple[Path, Path] | None:
-    """Return the folder that a run was begun in, and where that is now: moved as the run was, if that has the same
-    place in it still. None where the run notes none."""
+    """Return the folder that a run was started in, and where that is now.
+
+    They differ if the folder was moved together with the run, which then has the same path in it still. None if the run
+    stores no root.
+    """
     try:
-        begun = read_record(run / "command.json", RootRecord)
+        record = read_record(run / "command.json", RootRecord)
     except RunError:
         return None
-    before, place = Path(begun.root), Path(begun.run)
-    now = run.resolve()
-    inside = place.parts and ".." not in place.parts and not place.is_absolute()
-    if inside and now.parts[-len(place.parts) :] == place.parts:
-        return before, Path(*now.parts[: -len(place.parts)])
-    return before, before
+    old, run_path = Path(record.root), Path(record.run)
+    path = run.resolve()
+    is_inside = run_path.parts and ".." not in run_path.parts and not run_path.is_absolute()
+    if is_inside and path.parts[-len(run_path.parts) :] == run_path.parts:
+        return old, Path(*path.parts[: -len(run_path.parts)])
+    return old, old
 
 
 def relocate(raw: Mapping[str, Any], run: Path) -> dict[str, Any]:
-    """Return the configuration of a run with the paths of what was moved together with it: of each that is not there
-    any more, and that lies at the same place below the folder that the run was begun in."""
+    """Return the configuration of a run with the new paths of files that were moved together with it: of each that no
+    longer exists, and that exists at the same path below the new root."""
     roots = find_roots(run)
     if roots is None or roots[0] == roots[1]:
         return dict(raw)
-    before, now = roots
+    old, new = roots
 
     def find(key: Key, name: str) -> str | None:
-        if _existing_path(key, name, now) is not None or not name.startswith(f"{before}/"):
+        if _existing_path(key, name, new) is not None or not name.startswith(f"{old}/"):
             return None
-        return _existing_path(key, f"{now}/{name.removeprefix(f'{before}/')}", now)
+        return _existing_path(key, f"{new}/{name.removeprefix(f'{old}/')}", new)
 
+    return _replace_paths(raw, find)
+
+
+def _replace_paths(raw: Mapping[str, Any], find: Callable[[Key, str], str | None]) -> dict[str, Any]:
+    """Return a configuration with what `find` returns for each setting that may be a path, if that is not None."""
     return {name: _walk(value, (str(name),), find) for name, value in raw.items()}
 
 
-def _walk(value: Any, key: Key, find: Any) -> Any:
+def _walk(value: Any, key: Key, find: Callable[[Key, str], str | None]) -> Any:
     if isinstance(value, Mapping):
         is_remote = key[:2] == ("team", "policies") and len(key) == 3 and value.get("url") is not None
         return {
@@ -152,7 +145,7 @@ def _is_path_setting(key: Key, value: str) -> bool:
 
 
 def _existing_path(key: Key, name: str, folder: Path) -> str | None:
-    """The whole path of what the name says from a folder, if something lies there."""
+    """Return the absolute path of what `name` is from a folder, or None if nothing exists there."""
     if key == ("env",) and not FILE_AND_NAME.fullmatch(name):
         return file_of_module(name, folder)
     file, colon, attribute = name.rpartition(":") if FILE_AND_NAME.fullmatch(name) else (name, "", "")
@@ -165,19 +158,8 @@ def _existing_path(key: Key, name: str, folder: Path) -> str | None:
         return None  # too long for a name
 
 
-def _is_absolute(name: str) -> bool:
-    return name.startswith(("/", "~"))
-
-
-def _is_same_path(beside: str | None, before: str) -> bool:
-    def plain(name: str) -> Path:
-        return Path(name.rpartition(":")[0] if FILE_AND_NAME.fullmatch(name) else name).resolve()
-
-    return beside is not None and plain(beside) == plain(before)
-
-
 class RootRecord(OpenRecord):
-    """Where a run was begun, in `command.json`: a folder, and the run's place in it."""
+    """The folder that a run was started in and the run's path from there, in `command.json`."""
 
     root: Text
     run: Text

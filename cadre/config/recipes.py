@@ -27,28 +27,18 @@ from cadre.settings.yaml_file import Raw, dump_yaml, merge, read
 
 log = logging.getLogger(__name__)
 LEVELS = {"L0": "one model for all roles", "L1": "an adapter a role on one model", "L2": "a model a role"}
-
-
 DEFAULT_LEVEL = "L2"
-
-
 LORA = {"rank": 16, "alpha": 32}
-
-
 LORA_RATE_FACTOR = 10  # an adapter's learning rate over that of the whole model
-
-
-# Bytes a weight: trained whole (master, gradient, two moments), and of a frozen base in bfloat16.
+# Bytes per weight: trained whole (master, gradient, two moments), and of a frozen base in bfloat16.
 TRAINED_BYTES, FROZEN_BYTES = 16, 2
-
-
-# Gigabytes of usual cards, and what of one activations, scores and samples need beside the weights.
+# Gigabytes of usual GPUs, and of the activations, scores and samples beside the weights.
 GPU_GIGABYTES, ACTIVATION_GIGABYTES = (24, 48, 80, 141, 192), 12
 
 
 @dataclass(frozen=True)
 class RealRecipe:
-    """A task of real size, played by a known model at a level; `env` is the environment of the form that is meant."""
+    """A task of real size, played by a known model at a level; `env` is the environment of the chosen variant."""
 
     task: str
     env: str
@@ -57,7 +47,7 @@ class RealRecipe:
 
     @cached_property
     def base(self) -> Raw:
-        """What the task's own file says, for the form that is meant."""
+        """The task's own file, for the chosen variant."""
         return {**read(real_tasks()[self.task]), "env": self.env}
 
     @property
@@ -70,7 +60,7 @@ class RealRecipe:
         return KNOWN_MODELS[self.model]
 
     def raw(self) -> Raw:
-        """The whole configuration."""
+        """Return the whole configuration."""
         base, learner = self.base, self.base["learner"]
         if self.level == "L1":
             learner = {**learner, "learning_rate": float(f"{LORA_RATE_FACTOR * learner['learning_rate']:.6g}")}
@@ -87,61 +77,61 @@ class RealRecipe:
 
     @property
     def gigabytes(self) -> float:
-        """Of weights, gradients and moments together, but for those of adapters."""
+        """Gigabytes of weights, gradients and moments together, without those of adapters."""
         copies = len(self.roles) if self.level == "L2" else 1
         return copies * self.known.parameters * (FROZEN_BYTES if self.level == "L1" else TRAINED_BYTES) / 1e9
 
     @property
     def card(self) -> int | None:
-        """Gigabytes of the smallest usual card that it fits, None where it fits none."""
+        """Gigabytes of the smallest usual GPU that it fits, None if it fits none."""
         return next((size for size in GPU_GIGABYTES if size >= self.gigabytes + ACTIVATION_GIGABYTES), None)
 
     def about(self) -> str:
-        """What it trains, and the card that it fits, in a line."""
+        """Return one line on what it trains and which GPU it fits."""
         task = real_tasks()[self.task].read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
         needs = f"for no single card: {self.gigabytes:.0f} GB with gradients and moments"
         fits = f"for one card of {self.card} GB" if self.card else needs
         return f"{task} {self.env} by {self.model}, {LEVELS[self.level]}: {fits}. Dry run only."
 
     def text(self) -> str:
-        """As a file would have it."""
+        """Return it as the text of a YAML file."""
         return f"# {self.about()}\n{dump_yaml(self.raw(), default_flow_style=None, width=110)}"
 
 
 def recipes() -> dict[str, Path]:
-    """The bundled recipes that are files, by name."""
+    """Return the bundled recipes that are files, by name."""
     return {path.stem: path for folder in recipe_folders() for path in sorted(folder.glob("*.yaml"))}
 
 
 def real_tasks() -> dict[str, Path]:
-    """The tasks of real size by name, which have to be composed with a model."""
+    """Return the tasks of real size by name, which have to be composed with a model."""
     return {path.stem: path for folder in recipe_folders() for path in sorted((folder / "real").glob("*.yaml"))}
 
 
 def task_variants(task: str) -> dict[str, str]:
-    """The environment by name of every form of a task that a model of text plays: `plan-path` and, among others,
+    """Return the environment of every variant of a task that a text model can play: `plan-path` and, among others,
     `plan-path-solo`."""
     env = read(real_tasks()[task])["env"]
-    named = (name for name in environments() if name == env or name.startswith(f"{env}-"))
-    return {task + name.removeprefix(env): name for name in named if not name.endswith("-picture")}
+    names = (name for name in environments() if name == env or name.startswith(f"{env}-"))
+    return {task + name.removeprefix(env): name for name in names if not name.endswith("-picture")}
 
 
 def compose_recipe(name: str) -> RealRecipe | None:
-    """The task, model and level that a name puts together; None where it names no known model."""
+    """Return the recipe of a name that is composed of task, model and level; None if it names no known model."""
     stem, _, ending = name.rpartition("-")
     level = ending if ending in LEVELS else DEFAULT_LEVEL
     stem = stem if ending in LEVELS else name
     model = next((known for known in KNOWN_MODELS if stem.endswith(f"-{known}")), None)
     if model is None:
         return None
-    wanted = stem.removesuffix(f"-{model}")
-    found = {form: (task, env) for task in real_tasks() for form, env in task_variants(task).items()}
-    if wanted not in found:
+    variant = stem.removesuffix(f"-{model}")
+    variants = {form: (task, env) for task in real_tasks() for form, env in task_variants(task).items()}
+    if variant not in variants:
         raise ConfigError(
-            f"recipe: got {name!r}, and {wanted!r} is no task to be played by {model}; expected one of "
-            f"{', '.join(found)}.{nearest(wanted, found)}"
+            f"recipe: got {name!r}, and {variant!r} is no task to be played by {model}; expected one of "
+            f"{', '.join(variants)}.{nearest(variant, variants)}"
         )
-    return RealRecipe(*found[wanted], model, level)
+    return RealRecipe(*variants[variant], model, level)
 
 
 def renamed_recipes() -> dict[str, Raw]:
@@ -150,38 +140,39 @@ def renamed_recipes() -> dict[str, Raw]:
     return {name: raw for file in files if file.is_file() for name, raw in read(file).items()}
 
 
-def read_recipe(recipe: str, before: tuple[str, ...] = ()) -> dict[str, Any]:
+def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the sections of a recipe: a bundled name, a composed one, or the path of a YAML file.
 
-    A recipe that names another one as `base` has what that has, and over it what it says itself: a section that says
-    what it is (an algorithm's name, a team's policies and roles) stands whole, any other is merged key by key. `before`
+    A recipe with a `base` has all sections of that recipe, overridden by its own: a section that names what it is (an
+    algorithm's name, a team's policies and roles) replaces the base's, any other is merged key by key. `chain`
     are the recipes that led here. Raises ConfigError for an unknown name or a base that leads back to the recipe.
     """
-    known, renamed = recipes(), renamed_recipes()
-    path = known.get(recipe, Path(recipe))
+    bundled, renamed = recipes(), renamed_recipes()
+    path = bundled.get(recipe, Path(recipe))
     is_folder = os.path.isdir(path)
     if os.path.exists(path) and not is_folder:  # unlike Path's own, these take a name that is too long for one
         raw = read(Path(path))
-        if recipe not in known and is_run_config(Path(path)):
+        if recipe not in bundled and is_run_config(Path(path)):
             return relocate(raw, Path(path).parent)
-        beside = resolve_from_file(raw, Path(path)) if recipe not in known else raw
-        return merge_with_base(beside, Path(path), (*before, recipe))
+        located = resolve_from_file(raw, Path(path)) if recipe not in bundled else raw
+        return merge_with_base(located, Path(path), (*chain, recipe))
     if recipe in renamed:
         raw = renamed[recipe]
         changes = " ".join(f"algorithm.{key}={value}" for key, value in raw["algorithm"].items())
         log.warning("recipe: %s is written %s %s from now on.", recipe, raw["base"], changes)
-        return merge_with_base(raw, Path(recipe), (*before, recipe))
+        return merge_with_base(raw, Path(recipe), (*chain, recipe))
     if not is_folder and (real := compose_recipe(recipe)) is not None:
         return real.raw()
-    what = "a folder" if is_folder else "neither a bundled recipe nor a file"
+    problem = "a folder" if is_folder else "neither a bundled recipe nor a file"
     raise ConfigError(
-        f"{'base' if before else 'recipe'}: got {recipe!r}, which is {what}; expected one of {', '.join(known)}, one "
-        f"of TASK-MODEL (cadre list), or the path of a YAML file.{nearest(recipe, [*known, *_possible_names(recipe)])}"
+        f"{'base' if chain else 'recipe'}: got {recipe!r}, which is {problem}; expected one of {', '.join(bundled)}, "
+        "one of TASK-MODEL (cadre list), or the path of a YAML file."
+        f"{nearest(recipe, [*bundled, *_possible_names(recipe)])}"
     )
 
 
-def merge_with_base(raw: Raw, path: Path, before: tuple[str, ...] = ()) -> Raw:
-    """Return what the recipe at `path` says, laid over the recipe that it names as `base`."""
+def merge_with_base(raw: Raw, path: Path, chain: tuple[str, ...] = ()) -> Raw:
+    """Return the sections of the recipe at `path`, merged into those of its `base`."""
     if "base" not in raw:
         return raw
     base = raw["base"]
@@ -192,25 +183,25 @@ def merge_with_base(raw: Raw, path: Path, before: tuple[str, ...] = ()) -> Raw:
         )
     is_path = base not in recipes() and base.endswith((".yaml", ".yml"))
     base = str(path.absolute().parent / Path(base).expanduser()) if is_path else base
-    if base in before:
+    if base in chain:
         raise ConfigError(
-            f"base: {' -> '.join([*before, base])} leads back to where it began; expected a chain of recipes that "
+            f"base: {' -> '.join([*chain, base])} leads back to where it began; expected a chain of recipes that "
             "ends. Remove one base."
         )
-    merged = read_recipe(base, before)
+    merged = read_recipe(base, chain)
     merge(merged, {key: value for key, value in raw.items() if key != "base"})
     return merged
 
 
 def is_run_config(path: Path) -> bool:
-    """Whether a YAML file is the configuration that Cadre wrote for a run, whose paths are whole."""
+    """Return True if a YAML file is the configuration that Cadre wrote for a run, whose paths are absolute."""
     return path.name == "config.yaml" and any(
         (path.parent / name).exists() for name in ("command.json", "state.json", "manifest.json", "metrics.jsonl")
     )
 
 
 def _possible_names(name: str) -> Iterator[str]:
-    """The names that can be composed of the tasks and forms that a name begins with."""
-    begun = [form for task in real_tasks() for form in task_variants(task) if name.startswith(f"{form}-")]
-    for form, model in product(begun, KNOWN_MODELS):
+    """Yield the names that can be composed of the tasks and variants that a name begins with."""
+    variants = [form for task in real_tasks() for form in task_variants(task) if name.startswith(f"{form}-")]
+    for form, model in product(variants, KNOWN_MODELS):
         yield from (f"{form}-{model}", *(f"{form}-{model}-{level}" for level in LEVELS))

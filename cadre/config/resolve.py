@@ -6,6 +6,7 @@ Nothing here imports torch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,26 +19,33 @@ from cadre.config.adapters import is_adapter
 from cadre.config.experiment import Config, Experiment, parse
 from cadre.config.paths import relocate
 from cadre.config.recipes import read_recipe
-from cadre.config.validation import EVALUATION_CHECKS, TRAINING_CHECKS, check_group_size, check_some_policy_trained
+from cadre.config.validation import (
+    EVALUATION_CHECKS,
+    TRAINING_CHECKS,
+    check_group_size,
+    check_some_policy_trained,
+)
 from cadre.env import Env
 from cadre.envs.from_data import FromData
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.plugins import embedded_models
-from cadre.settings import LearnerConfig, PolicyConfig, SamplingConfig
+from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.settings.loss import chosen_loss
 from cadre.settings.section import merged
 from cadre.settings.trust import admit, note_imports
 from cadre.settings.yaml_file import Raw, merge, overridden, override, parse_yaml, read
 from cadre.types import Sampling
 
-DATA_SPLITS = ("train", "test")  # which are `data` where that is set
+DATA_SPLITS = ("train", "test")  # which are `data` if that is set
+
+# ---- From a name to a configuration
 
 
 @dataclass(frozen=True)
 class Target:
-    """A configuration, the class of its environment where it need not be looked for, and the folder of the run whose
-    weights play, if one does."""
+    """A configuration, the class of its environment if it need not be searched for, and the folder of the run whose
+    weights play, if any."""
 
     config: Config
     env: type[Env] | None = None
@@ -51,21 +59,24 @@ def find_target(
     env: type[Env] | None = None,
     trust: bool = False,
 ) -> Target:
-    """The target that `name` stands for, with `changes` merged into its configuration and `key=value` pairs set in it.
+    """Return the target that `name` stands for, with `changes` merged into its configuration and `key=value` pairs set.
 
     A run is a folder with a config.yaml, a model one with a config.json, or a hub name such as Qwen/Qwen3-1.7B; a model
     plays every role of the environment that the changes name. The files that a run's configuration imports are named on
-    stderr. Raises ConfigError where there is nothing of that name, and for code that a run folder brings with it and
-    that the user does not `trust`.
+    stderr. Raises ConfigError if there is nothing of that name, and for code that a run folder brings with it and that
+    the user does not `trust`.
     """
     folder = Path(name).expanduser()
     is_run = (folder / "config.yaml").is_file()
     if is_run:
         raw = relocate(read(folder / "config.yaml"), folder)
+    elif _is_model(name, folder):
+        # One policy in every role. The algorithm says here only that each role plays for itself.
+        raw = {"team": name, "algorithm": "at_grpo"}
     else:
-        raw = _model_config(name) if _is_model(name, folder) else read_recipe(name)
+        raw = read_recipe(name)
     merge(raw, changes or {})
-    _prefer_user_settings(raw, [*(f"settings.{name}" for name in (changes or {}).get("settings", {})), *overrides])
+    _prefer_user_settings(raw, [*(f"settings.{key}" for key in (changes or {}).get("settings", {})), *overrides])
     overridden(raw, overrides)
     if "env" not in raw:
         raise ConfigError(
@@ -83,47 +94,42 @@ def find_target(
 
 
 def user_settings(recipe: Raw, overrides: Sequence[str], changes: Mapping[str, Any] | None = None) -> Raw:
-    """Return what the user says beside a run: a recipe with changes. A change of every name that there is (`*`) names
-    none, and is left out."""
+    """Return the settings that the user, and not a run folder, gives: a recipe with changes. A change of all names at
+    once (`*`) names none, and is left out."""
     merge(recipe, {name: value for name, value in (changes or {}).items() if "*" not in str(value)})
     return overridden(recipe, [pair for pair in overrides if "*" not in pair.partition("=")[0]])
 
 
 def _newly_frozen(run: Path, config: Config) -> Iterator[str]:
-    """The policies that a run has trained, and that are frozen in another configuration of it."""
+    """Yield the policies that a run has trained, and that are frozen in another configuration of it."""
     team = read(run / "config.yaml").get("team")
-    before = team.get("policies") if isinstance(team, dict) else None
-    for name, policy in before.items() if isinstance(before, dict) else ():
-        was = isinstance(policy, dict) and policy.get("frozen", False)
-        if not was and name in config.team.policies and config.team.policies[name].frozen:
+    old_policies = team.get("policies") if isinstance(team, dict) else None
+    for name, policy in old_policies.items() if isinstance(old_policies, dict) else ():
+        was_frozen = isinstance(policy, dict) and policy.get("frozen", False)
+        if not was_frozen and name in config.team.policies and config.team.policies[name].frozen:
             yield name
 
 
-def _prefer_user_settings(raw: Raw, chosen: Sequence[str]) -> None:
-    """A setting that is chosen for this evaluation counts above what the experiment changes on held-out tasks: it is
-    left out of those changes, or set in them where it is a part of one."""
-    evaluated = raw.get("evaluate")
-    changed = evaluated.get("settings") if isinstance(evaluated, dict) else None
-    if not isinstance(changed, dict):
-        return  # nothing is changed, or `parse` says what is wrong with it
-    for pair in chosen:
+def _prefer_user_settings(raw: Raw, pairs: Sequence[str]) -> None:
+    """Let a setting that the user gives for this evaluation override what the experiment changes on held-out tasks: it
+    is removed from `evaluate.settings`, or set there if it is a part of one of these."""
+    evaluate = raw.get("evaluate")
+    changes = evaluate.get("settings") if isinstance(evaluate, dict) else None
+    if not isinstance(changes, dict):
+        return  # nothing is changed, or `parse` reports what is wrong with it
+    for pair in pairs:
         key, _, value = pair.partition("=")
         section, *path = key.split(".")
-        whole = _parse_settings(value) if key == "settings" else None
-        names = list(whole) if isinstance(whole, dict) else path[:1] if section == "settings" else []
-        if len(path) > 1 and names and names[0] in changed:
+        settings = None
+        if key == "settings":
+            with suppress(ValueError):  # invalid YAML is refused where it is set
+                settings = parse_yaml(value)
+        names = list(settings) if isinstance(settings, dict) else path[:1] if section == "settings" else []
+        if len(path) > 1 and names and names[0] in changes:
             override(raw, f"evaluate.{pair}")
             continue
         for name in [*names, *(DATA_SPLITS if "data" in names else ())]:
-            changed.pop(name, None)
-
-
-def _parse_settings(value: str) -> object:
-    """All settings as one; nothing where they are no YAML, which is refused where they are set."""
-    try:
-        return parse_yaml(value)
-    except ValueError:
-        return None
+            changes.pop(name, None)
 
 
 def _is_model(name: str, folder: Path) -> bool:
@@ -133,15 +139,13 @@ def _is_model(name: str, folder: Path) -> bool:
     return not is_path and name.count("/") == 1
 
 
-def _model_config(name: str) -> Raw:
-    """One policy in every role; the algorithm says nothing here but that each role plays for itself."""
-    return {"team": name, "algorithm": "at_grpo"}
+# ---- From a configuration to an experiment
 
 
 def resolve(config: Config, env: type[Env] | None = None) -> Experiment:
-    """All that training needs to know. Raises ConfigError or DataError for what cannot be trained.
+    """Return all that training needs. Raises ConfigError or DataError for what cannot be trained.
 
-    `env` is the class that the configuration names, where it need not be looked for.
+    `env` is the class that the configuration names, if it need not be searched for.
     """
     experiment = resolve_for_trees(config, env)
     check_some_policy_trained(experiment)
@@ -150,52 +154,59 @@ def resolve(config: Config, env: type[Env] | None = None) -> Experiment:
 
 
 def resolve_for_trees(config: Config, env: type[Env] | None = None) -> Experiment:
-    """All that growing the trees of a training needs to know, by a team of which nobody need be trained."""
+    """Return all that growing the trees of a training needs, for a team of which no policy need be trained."""
     experiment = _add_critics(_resolve_players(config, env))
-    for refuse in TRAINING_CHECKS:
-        refuse(experiment)
+    for check in TRAINING_CHECKS:
+        check(experiment)
     return experiment
 
 
 def resolve_for_evaluation(config: Config, env: type[Env] | None = None) -> Experiment:
-    """All that playing held-out tasks needs to know: no critic, and nobody looks at the training split."""
+    """Return all that playing held-out tasks needs: no critic, and the training split is not read."""
     experiment = _resolve_players(config, env)
-    for refuse in EVALUATION_CHECKS:
-        refuse(experiment)
+    for check in EVALUATION_CHECKS:
+        check(experiment)
     return experiment
 
 
 def make_plan(config: Config) -> Plan:
-    """What the algorithm's name stands for, with the loss and the selection that the experiment chooses."""
-    named = plan_of(config.algorithm)
-    return replace(named, loss=chosen_loss(named.loss, config.loss), selection=config.credit)
+    """Return the algorithm's plan, with the loss and the selection of samples that the configuration chooses."""
+    plan = plan_of(config.algorithm)
+    return replace(plan, loss=chosen_loss(plan.loss, config.loss), selection=config.credit)
 
 
 def _resolve_players(config: Config, env: type[Env] | None) -> Experiment:
-    """The experiment as far as its environment and those who play in it go."""
-    policies, (trained, held_out) = config.team.policies, resolve_environments(config, env or config.env)
-    sampling = {role: merged(config.sampling, policies[name].sampling) for role, name in config.team.roles.items()}
+    """Resolve the environment and the policies that play in it."""
+    policies, (env_spec, held_out) = config.team.policies, resolve_environments(config, env or config.env)
+    samplers = {name: merged(config.sampling, policy.sampling) for name, policy in policies.items()}
+    # Memory, graphs and the engine say who samples; what remains is the distribution that is sampled from.
+    distributions = {
+        name: Sampling(**sampler.model_dump(exclude={"memory", "turns_memory", "graphs", "engine"}))
+        for name, sampler in samplers.items()
+    }
     return Experiment(
         config=config,
-        env_spec=trained,
+        env_spec=env_spec,
         held_out=held_out,
         plan=make_plan(config),
         policies=policies,
         models=_find_models(policies),
         heads={},
         learners=_merge_learners(config, policies),
-        sampling={role: _sampling_distribution(chosen) for role, chosen in sampling.items()},
+        samplers=samplers,
+        sampling={role: distributions[name] for role, name in config.team.roles.items()},
     )
 
 
 def resolve_environments(config: Config, env: str | type[Env]) -> tuple[EnvSpec, EnvSpec]:
-    """The environment that is learned in, and that of held-out tasks.
+    """Return the environment to learn in, and that of held-out tasks.
 
-    A set that is held out is known to both, so that what leaks from it is left out of training.
+    A data set that is held out is given to both, so that what leaks from it is left out of training.
     """
     changes = config.evaluate.settings
     make = partial(EnvSpec, env, central=config.algorithm.central, prompts=config.team.prompts)
     spec = make(config.settings)
+    # One object for both, so that data are read once.
     if not changes:
         return spec, spec
     if "test" in changes and issubclass(spec.declared, FromData):
@@ -206,14 +217,9 @@ def resolve_environments(config: Config, env: str | type[Env]) -> tuple[EnvSpec,
         raise ConfigError(f"evaluate.{error}") from None
 
 
-def _sampling_distribution(chosen: SamplingConfig) -> Sampling:
-    """What of the settings is about what is drawn, and not about who draws it."""
-    return Sampling(**chosen.model_dump(exclude={"memory", "turns_memory", "graphs", "engine"}))
-
-
 def _add_critics(players: Experiment) -> Experiment:
-    """The experiment with its value heads, and the policies that only a critic is; there are none of these where the
-    critic sits on the policies that it judges."""
+    """Return the experiment with its value heads, and with the policies that are only a critic. There are none of these
+    if the critic is a head on the policies that it judges."""
     critic = players.plan.critic
     if critic is None:
         return players
@@ -221,12 +227,14 @@ def _add_critics(players: Experiment) -> Experiment:
     if critic.config.policy is None:
         return replace(players, heads=heads)
     critics = dict.fromkeys(heads, critic.config.policy)
+    sampler = merged(players.config.sampling, critic.config.policy.sampling)
     return replace(
         players,
         heads=heads,
         policies={**players.policies, **critics},
         models={**players.models, **_find_models(critics)},
         learners={**players.learners, **_merge_learners(players.config, critics)},
+        samplers={**players.samplers, **dict.fromkeys(heads, sampler)},
     )
 
 
@@ -239,7 +247,7 @@ def _merge_learners(config: Config, policies: Mapping[str, PolicyConfig]) -> dic
 
 
 def find_model(name: str, policy: PolicyConfig) -> str:
-    """The folder or the hub name of a policy's model; a folder must hold a config.json."""
+    """Return the folder or the hub name of a policy's model; a folder must hold a config.json."""
     model = policy.model
     folder = embedded_models().get(model) or Path(model).expanduser()
     looks_local = model.startswith((".", "/", "~")) or model.count("/") != 1

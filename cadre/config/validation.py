@@ -16,12 +16,11 @@ from cadre.advantages.groups import BASELINES, GroupReturns, is_group_baseline
 from cadre.advantages.returns import Credit
 from cadre.concurrency import run_coroutine
 from cadre.config.engine_validation import (
-    VLLM_CHECKS,
-    check_cluster_environments,
-    check_cluster_policies,
-    check_cluster_vllm,
+    check_cluster,
     check_learner_ranks,
+    check_remote_samplers,
     check_vision_learners,
+    check_vllm,
 )
 from cadre.config.experiment import Experiment
 from cadre.env import Env
@@ -32,18 +31,28 @@ from cadre.rollout.grow import is_rewarded
 from cadre.rollout.shapes import Shape
 from cadre.settings.user_code import load_function
 
+# ---- The environment and its tasks
 
-def check_env(experiment: Experiment) -> None:
-    """The class declares what an episode needs. Raises ContractError, unlike the others."""
+
+def check_environment(experiment: Experiment) -> None:
+    """The environment has its settings, its class is complete, and every role has a policy."""
+    config = experiment.config
+
+    # Every setting without a default is given.
+    if unset := experiment.env_spec.missing:
+        raise ConfigError(
+            f"settings.{unset[0]}: missing, and {config.env} has no default for it; expected a value. "
+            "Add it under settings, or give it a default in the environment's __init__."
+        )
+
+    # The class declares what an episode needs. This raises ContractError, unlike all others.
     faults = env_validation.declaration_faults(experiment.env_spec)
     if faults:
-        more = f" ({len(faults) - 1} more: cadre check {experiment.config.env})" if len(faults) > 1 else ""
+        more = f" ({len(faults) - 1} more: cadre check {config.env})" if len(faults) > 1 else ""
         raise ContractError(faults[0].paragraph + more)
 
-
-def check_team_roles(experiment: Experiment) -> None:
-    """Every role of the environment has a policy, and nobody else has one."""
-    config, roles = experiment.config, experiment.env_spec.roles
+    # Every role of the environment has a policy, and there are no other roles.
+    roles = experiment.env_spec.roles
     played = f"{config.env} under {config.algorithm.name}"
     missing = [role for role in roles if role not in config.team.roles]
     for role in config.team.roles:
@@ -59,64 +68,53 @@ def check_team_roles(experiment: Experiment) -> None:
             f"{', '.join(roles)}. Add `{role}: {next(iter(config.team.policies))}`."
         )
 
-
-def check_evaluate_settings(experiment: Experiment) -> None:
-    """What is changed on held-out tasks leaves the roles and the training data as they are."""
-    changes, roles, others = experiment.config.evaluate.settings, experiment.env_spec.roles, experiment.held_out.roles
+    # Changes on held-out tasks leave the roles and the training data as they are.
+    changes, held_out_roles = experiment.evaluate.settings, experiment.held_out.roles
     for name in ("train", "data", "held_out"):
         if name in changes:
             raise ConfigError(
                 f"evaluate.settings.{name}: got {changes[name]!r}, which would change what is trained on; expected "
                 "changes to held-out tasks alone. Name another set with evaluate.settings.test."
             )
-    if others != roles:
+    if held_out_roles != roles:
         raise ConfigError(
-            f"evaluate.settings: got {changes}, with which {experiment.config.env} has the roles {', '.join(others)}; "
-            f"expected those that are trained, {', '.join(roles)}. Remove what changes them."
+            f"evaluate.settings: got {changes}, with which {config.env} has the roles "
+            f"{', '.join(held_out_roles)}; expected those that are trained, {', '.join(roles)}. Remove what "
+            "changes them."
         )
 
 
-def check_settings(experiment: Experiment) -> None:
-    """Every setting without a default is given."""
-    if missing := experiment.env_spec.missing:
+def check_tasks(experiment: Experiment) -> None:
+    """There are tasks to train on, and held-out tasks if some are to be played."""
+    env, settings = experiment.config.env, experiment.evaluate
+    # A missing folder, or settings that exclude each other, raise when the split is read.
+    if not len(experiment.training_tasks):
         raise ConfigError(
-            f"settings.{missing[0]}: missing, and {experiment.config.env} has no default for it; expected a value. "
-            "Add it under settings, or give it a default in the environment's __init__."
-        )
-
-
-def check_settings_of_tasks(experiment: Experiment) -> None:
-    """A folder that is not there, or settings that exclude each other, show when the training split is asked for."""
-    config = experiment.config
-    if not len(experiment.env_spec.tasks("train")):
-        raise ConfigError(
-            f"{config.env}: got no training tasks; expected at least one. Make tasks('train') return some, or change "
+            f"{env}: got no training tasks; expected at least one. Make tasks('train') return some, or change "
             "its settings."
         )
-
-
-def check_evaluate_tasks(experiment: Experiment) -> None:
-    """There are held-out tasks where some are to be played."""
-    wanted, env = experiment.config.evaluate, experiment.config.env
-    if wanted.tasks and (count := len(experiment.held_out.tasks("test"))) <= wanted.first:
+    if settings.tasks and (count := len(experiment.held_out_tasks)) <= settings.first:
         raise ConfigError(
-            f"evaluate.tasks: got {wanted.tasks} from number {wanted.first} on, but {env} has {count} held-out tasks; "
-            "expected more. Make tasks('test') return some, start earlier (evaluate.first), or set evaluate.tasks=0 to "
-            "train without measuring."
+            f"evaluate.tasks: got {settings.tasks} from number {settings.first} on, but {env} has {count} held-out "
+            "tasks; expected more. Make tasks('test') return some, start earlier (evaluate.first), or set "
+            "evaluate.tasks=0 to train without measuring."
         )
+
+
+# ---- Policies and roles
 
 
 def check_algorithm_policies(experiment: Experiment) -> None:
-    """Some algorithms are about one model for all roles, a model a role, or one trained role beside frozen ones."""
+    """Some algorithms need one model for all roles, a model per role, or one trained role beside frozen ones."""
     name, kind = experiment.config.algorithm.name, experiment.config.algorithm.policies
     trained = experiment.trained_roles
     policies = set(trained.values())
-    wrong = {
+    is_wrong = {
         "shared": len(policies) > 1,
         "one_role": len(trained) > 1,
         "by_role": len(policies) < len(trained),
     }
-    if wrong.get(kind):
+    if is_wrong.get(kind):
         raise ConfigError(
             f"algorithm: {name} {EXPECTED_POLICIES[kind]}; got {_format_roles(trained)}. {POLICY_ADVICE[kind]}"
         )
@@ -127,8 +125,6 @@ EXPECTED_POLICIES = {
     "one_role": "trains one role and leaves the others as they are",
     "by_role": "trains a policy of its own for each role",
 }
-
-
 POLICY_ADVICE = {
     "shared": "Let one policy play them, or use grpo.",
     "one_role": "Set frozen: true for the policies of the others, or use grpo_by_role.",
@@ -137,7 +133,7 @@ POLICY_ADVICE = {
 
 
 def check_exchange_every(experiment: Experiment) -> None:
-    """Only policies that are trained alike and are several have something to exchange."""
+    """Only several policies that are trained alike can exchange their roles."""
     team = experiment.config.team
     if not team.exchange_every:
         return
@@ -147,11 +143,11 @@ def check_exchange_every(experiment: Experiment) -> None:
         "a critic, whose heads belong to roles": experiment.plan.critic is not None,
         "policies that are sampled differently": len(set(experiment.sampling.values())) > 1,
     }
-    for what, there in wrong.items():
-        if there:
+    for problem, is_wrong in wrong.items():
+        if is_wrong:
             raise ConfigError(
-                f"team.exchange_every: got {team.exchange_every} with {what}; expected several policies, all of them "
-                "trained and sampled alike, under an algorithm without a critic. Set it to 0, or change the team."
+                f"team.exchange_every: got {team.exchange_every} with {problem}; expected several policies, all of "
+                "them trained and sampled alike, under an algorithm without a critic. Set it to 0, or change the team."
             )
 
 
@@ -174,14 +170,14 @@ def _format_roles(trained: dict[str, str]) -> str:
     return ", ".join(f"{role}: {policy}" for role, policy in trained.items()) or "none that is trained"
 
 
+# ---- The size and the shape of trees
+
 MAX_LEAVES = 10_000
-
-
 MAX_DECISIONS = 100
 
 
 def check_k(experiment: Experiment) -> None:
-    """Where siblings are counted by role, every role of the environment and no other has a number."""
+    """If k is given by role, every role of the environment and no other has a number."""
     k, roles = experiment.config.algorithm.k, experiment.env_spec.roles
     if not isinstance(k, Mapping):
         return
@@ -200,20 +196,26 @@ def check_k(experiment: Experiment) -> None:
 
 
 def check_k_size(experiment: Experiment) -> None:
-    """No decision has more siblings than a tree may have leaves, before anything is made for each of them."""
+    """No decision has more siblings than a tree may have leaves. Checked before anything is built for each of them."""
     k = experiment.config.algorithm.k
     numbers = k.values() if isinstance(k, Mapping) else [k]
-    most = max(max(number) if isinstance(number, tuple) else number for number in numbers)
-    if most > MAX_LEAVES:
-        raise ConfigError(f"algorithm.k: got {most:,}; expected at most {MAX_LEAVES:,} siblings a decision. Lower it.")
+    maximum = max(max(number) if isinstance(number, tuple) else number for number in numbers)
+    if maximum > MAX_LEAVES:
+        raise ConfigError(
+            f"algorithm.k: got {maximum:,}; expected at most {MAX_LEAVES:,} siblings a decision. Lower it."
+        )
 
 
 def check_leaves(experiment: Experiment) -> None:
-    """Refuse a tree that nobody could sample, or whose joint actions do not fit."""
+    """A tree is not too large to sample."""
     config, shape, first = experiment.config, experiment.plan.shape, experiment.env_spec.roles[0]
-    longest = [[first]] * MAX_DECISIONS
-    if isinstance(config.algorithm.k, int) and shapes.count_leaves(shape, longest, range(MAX_DECISIONS)) <= MAX_LEAVES:
+    longest_episode = [[first]] * MAX_DECISIONS
+    if (
+        isinstance(config.algorithm.k, int)
+        and shapes.count_leaves(shape, longest_episode, range(MAX_DECISIONS)) <= MAX_LEAVES
+    ):
         return
+    # The bound above is loose, or k differs by role or turn: count the leaves of a probe episode.
     acting, unpaid = run_coroutine(_probe_episode(experiment))
     check_joint_actions(experiment, acting)
     leaves = shapes.count_leaves(shape, acting, unpaid)
@@ -227,7 +229,7 @@ def check_leaves(experiment: Experiment) -> None:
 
 
 def check_joint_actions(experiment: Experiment, acting: Sequence[Sequence[str]]) -> None:
-    """Crossed joint actions, as many as the product of the siblings of those who act at once, are not too many."""
+    """Crossed joint actions, the product of the siblings of the roles that act at once, are not too many."""
     shape = experiment.plan.shape
     if shape.joint != "cross":
         return
@@ -241,30 +243,30 @@ def check_joint_actions(experiment: Experiment, acting: Sequence[Sequence[str]])
 
 
 async def _probe_episode(experiment: Experiment) -> tuple[list[list[str]], list[int]]:
-    """The roles that act at each decision of an episode of empty answers, and the decisions that pay nobody."""
-    env = experiment.env_spec.make(experiment.env_spec.tasks("train")[0])
+    """Return the roles that act at each decision of an episode of empty answers, and the decisions without a reward."""
+    env = experiment.env_spec.make(experiment.training_tasks[0])
     acting: list[list[str]] = []
     unpaid: list[int] = []
-    while (asked := env.observe()) and len(acting) < MAX_DECISIONS:
-        reward = await env.step(dict.fromkeys(asked, ""))
-        if not any(is_rewarded(reward, role, experiment.plan.credit.alpha) for role in asked):
+    while (observations := env.observe()) and len(acting) < MAX_DECISIONS:
+        reward = await env.step(dict.fromkeys(observations, ""))
+        if not any(is_rewarded(reward, role, experiment.plan.credit.alpha) for role in observations):
             unpaid.append(len(acting))
-        acting.append(list(asked))
+        acting.append(list(observations))
     return acting, unpaid
 
 
-# Decisions of an episode that are looked at for siblings.
+# Decisions of an episode that are searched for siblings.
 PROGRAM_DEPTHS = 20
 
 
 def check_replayable(experiment: Experiment) -> None:
-    """A program that cannot be played again is asked for no tree that plays it again: siblings part at the first
-    decision, or each answer is paid by itself and one of them goes on."""
-    given, shape = experiment.env_spec.all_settings, experiment.plan.shape
-    if given.get("replayable", True) or not shape.has_later_branches(experiment.env_spec.roles, PROGRAM_DEPTHS):
+    """A program that cannot be played again branches at the first decision only, or each answer has a reward of its own
+    and one branch is selected."""
+    settings, shape = experiment.env_spec.all_settings, experiment.plan.shape
+    if settings.get("replayable", True) or not shape.has_later_branches(experiment.env_spec.roles, PROGRAM_DEPTHS):
         return
-    goes_on = len(shape.select([0.0, 0.0], random.Random(0)))
-    if given.get("turn_reward") and goes_on == 1 and not shape.revisits_decisions:
+    selected = len(shape.select([0.0, 0.0], random.Random(0)))
+    if settings.get("turn_reward") and selected == 1 and not shape.revisits_decisions:
         return
     raise ConfigError(
         f"settings.replayable: got false under {experiment.config.algorithm.name}, whose trees ({shape.name}) branch "
@@ -272,6 +274,9 @@ def check_replayable(experiment: Experiment) -> None:
         "whole episodes side by side. Use algorithm=grpo, or take what changes from run to run out of the prompts "
         "(cadre check shows it) and remove the setting."
     )
+
+
+# ---- Critics and reward models
 
 
 def check_single_agent(experiment: Experiment) -> None:
@@ -285,7 +290,7 @@ def check_single_agent(experiment: Experiment) -> None:
 
 
 def check_reward_model(experiment: Experiment) -> None:
-    """The folder of the reward model is there."""
+    """The folder of the reward model exists."""
     folder = experiment.plan.reward_model
     if folder is not None and not Path(folder).expanduser().is_dir():
         raise ConfigError(
@@ -295,7 +300,7 @@ def check_reward_model(experiment: Experiment) -> None:
 
 
 def check_critic_privileged(experiment: Experiment) -> None:
-    """There is something that only critics see."""
+    """The environment has observations that only critics see, if a critic is to read them."""
     critic, env = experiment.plan.critic, experiment.env_spec.env_class
     if critic and critic.config.privileged and env.privileged is Env.privileged:
         raise ConfigError(
@@ -325,7 +330,7 @@ def check_critic_policy(experiment: Experiment) -> None:
 
 
 def check_critic_level(experiment: Experiment) -> None:
-    """A critic of its own that judges tokens has the vocabulary of the model that sampled them."""
+    """A critic with a model of its own that judges tokens has the vocabulary of the model that sampled them."""
     critic = experiment.plan.critic
     if critic is None or critic.config.policy is None or critic.config.level != "token":
         return
@@ -338,20 +343,23 @@ def check_critic_level(experiment: Experiment) -> None:
             )
 
 
+# ---- Samples, losses and credit
+
+
 def check_sampling(experiment: Experiment) -> None:
-    """What is trained is drawn from the full softmax."""
+    """Trained policies sample from the full softmax."""
     for role, policy in experiment.trained_roles.items():
-        drawn = experiment.sampling[role]
-        if drawn.top_p < 1.0 or drawn.top_k > 0:
+        sampling = experiment.sampling[role]
+        if sampling.top_p < 1.0 or sampling.top_k > 0:
             raise ConfigError(
-                f"sampling: got top_p={drawn.top_p}, top_k={drawn.top_k} for policy {policy}, which is trained; "
+                f"sampling: got top_p={sampling.top_p}, top_k={sampling.top_k} for policy {policy}, which is trained; "
                 "expected top_p=1 and top_k=0, since the loss uses the full softmax and its ratio would be wrong. "
                 "Remove both, or freeze the policy."
             )
 
 
 def check_preference(experiment: Experiment) -> None:
-    """Pairs have a distance of their own from the reference, and know neither length nor groups."""
+    """Preference pairs have a KL term of their own, and use neither lengths nor groups."""
     plan = experiment.plan
     if plan.preference is None:
         return
@@ -361,7 +369,7 @@ def check_preference(experiment: Experiment) -> None:
         "algorithm.kl": (plan.kl, 0.0, ignored),
         "credit.overlong_buffer": (plan.selection.overlong_buffer, 0, ignored),
         "credit.without_std": (plan.selection.without_std, "keep", ignored),
-        "train.max_staleness": (experiment.config.train.max_staleness, 0, stale),
+        "train.max_staleness": (experiment.train.max_staleness, 0, stale),
         "loss.ratio": (plan.loss.ratio, "none", stale),
         "loss.correction": (plan.loss.correction, "none", stale),
     }
@@ -372,7 +380,7 @@ def check_preference(experiment: Experiment) -> None:
 
 
 def check_only_positive(experiment: Experiment) -> None:
-    """What failed is left out by its reward, which a penalty would turn around."""
+    """With `only_positive`, failures are left out by their reward, which a penalty would change."""
     if experiment.plan.only_positive and experiment.plan.kl:
         raise ConfigError(
             f"algorithm.kl: got {experiment.plan.kl:g} with {experiment.config.algorithm.name}, which learns from what "
@@ -385,8 +393,9 @@ def check_only_positive(experiment: Experiment) -> None:
         )
 
 
-def check_learner_epochs(experiment: Experiment) -> None:
-    """Without a ratio nothing corrects for data that the first optimiser step has made stale."""
+def check_stale_samples(experiment: Experiment) -> None:
+    """A loss corrects for samples of earlier weights if there are some."""
+    # The first optimizer step makes the samples of the others stale, which a ratio corrects for.
     for name in dict.fromkeys(experiment.trained_roles.values()):
         learner = experiment.learners[name]
         if experiment.plan.loss.ratio == "none" and learner.epochs * learner.minibatches > 1:
@@ -395,32 +404,29 @@ def check_learner_epochs(experiment: Experiment) -> None:
                 "loss without a ratio, whose data would be stale after the first optimiser step; expected 1 of 1. "
                 "Lower them or set loss.ratio=token."
             )
-
-
-def check_max_staleness(experiment: Experiment) -> None:
-    """Without a ratio or a correction nothing corrects for samples of earlier weights."""
-    loss, most = experiment.plan.loss, experiment.config.train.max_staleness
-    if most and loss.ratio == "none" and loss.correction == "none":
+    # Asynchronous sampling makes all samples stale, which a ratio or a correction corrects for.
+    loss, max_staleness = experiment.plan.loss, experiment.train.max_staleness
+    if max_staleness and loss.ratio == "none" and loss.correction == "none":
         raise ConfigError(
-            f"train.max_staleness: got {most} under a loss without a ratio or a correction, which takes samples of "
-            "earlier weights for samples of its own; expected 0. Add loss.correction=truncate, or lower it."
+            f"train.max_staleness: got {max_staleness} under a loss without a ratio or a correction, which takes "
+            "samples of earlier weights for samples of its own; expected 0. Add loss.correction=truncate, or lower it."
         )
 
 
 def check_overlong_buffer(experiment: Experiment) -> None:
-    """A penalty does not begin before the first token."""
+    """The length penalty does not begin before the first token."""
     buffer = experiment.config.credit.overlong_buffer
     for role in experiment.trained_roles:
-        if buffer > (most := experiment.sampling[role].max_tokens):
+        if buffer > (max_tokens := experiment.sampling[role].max_tokens):
             raise ConfigError(
-                f"credit.overlong_buffer: got {buffer} tokens, and {role} says at most {most}; "
+                f"credit.overlong_buffer: got {buffer} tokens, and {role} says at most {max_tokens}; "
                 "expected no more than that. Lower it or raise sampling.max_tokens."
             )
 
 
 def check_role_weights(experiment: Experiment) -> None:
-    """Roles that have a weight are there, and are trained."""
-    roles = experiment.config.team.roles
+    """Roles that have a weight exist, and are trained."""
+    roles = experiment.roles
     for role, weight in experiment.config.credit.role_weights.items():
         if role not in roles:
             raise ConfigError(
@@ -435,22 +441,22 @@ def check_role_weights(experiment: Experiment) -> None:
 
 
 def check_without_std(experiment: Experiment) -> None:
-    """What is dropped has no gradient."""
+    """Groups without std are dropped only if they have no gradient."""
     config, credit = experiment.config, experiment.plan.credit
     if config.credit.without_std == "keep":
         return
     for baseline in (credit.baseline, *([credit.second.baseline] if credit.second else [])):
         if not is_group_baseline(load_function("algorithm.baseline", baseline, BASELINES)):
-            known = ", ".join(name for name, function in BASELINES.items() if is_group_baseline(function))
+            names = ", ".join(name for name, function in BASELINES.items() if is_group_baseline(function))
             raise ConfigError(
                 f"credit.without_std: got drop with the baseline {baseline} of {config.algorithm.name}, under which a "
                 f"group without std has a gradient; expected keep. Remove it, or take a baseline made of the group: "
-                f"{known}."
+                f"{names}."
             )
 
 
 def check_tree_weight(experiment: Experiment) -> None:
-    """What was left behind is of no episode."""
+    """Weights by episode need a shape that rolls every branch out: other samples belong to no whole episode."""
     shape = experiment.plan.shape
     if experiment.config.credit.tree_weight == "by_episode" and not shape.selects_all:
         raise ConfigError(
@@ -461,8 +467,8 @@ def check_tree_weight(experiment: Experiment) -> None:
 
 
 def check_replacements(experiment: Experiment) -> None:
-    """Nothing is replaced that is not dropped."""
-    rounds = experiment.config.train.replacements
+    """Tasks are replaced only if their groups are dropped."""
+    rounds = experiment.train.replacements
     if rounds and experiment.config.credit.without_std == "keep":
         raise ConfigError(
             f"train.replacements: got {rounds} with credit.without_std=keep, which leaves nothing to replace; "
@@ -470,11 +476,9 @@ def check_replacements(experiment: Experiment) -> None:
         )
 
 
-# Returns that every sample of one episode shares, but for what its role earns by itself.
+# Returns that all samples of one episode share, but for the local rewards of their role.
 EPISODE_RETURNS = ("episode", "passed")
-
-
-# How deep a tree is looked at for decisions with more than one sample.
+# Depth up to which a tree is searched for decisions with more than one sample.
 DEPTHS = 50
 
 
@@ -491,22 +495,27 @@ def check_group_size(experiment: Experiment) -> None:
         )
     credits = [plan.credit, *([plan.credit.second] if plan.credit.second else [])]
     if all(_has_zero_advantages(credit, config.train.tasks_per_step) for credit in credits):
-        alone = " and train.tasks_per_step=1" if plan.credit.group == "role" else ""
+        single_task = " and train.tasks_per_step=1" if plan.credit.group == "role" else ""
         raise ConfigError(
-            f"algorithm.k: got 1{alone} with {name}, whose baseline ({plan.credit.baseline}) is made of the samples of "
-            "a group, here one each, so that every advantage is 0 and nothing is learned; expected 2 or more. Raise "
-            "it, or use an algorithm with another baseline, such as spiral (a running mean) or ippo (a critic)."
+            f"algorithm.k: got 1{single_task} with {name}, whose baseline ({plan.credit.baseline}) is made of the "
+            "samples of a group, here one each, so that every advantage is 0 and nothing is learned; expected 2 or "
+            "more. Raise it, or use an algorithm with another baseline, such as spiral (a running mean) or ippo (a "
+            "critic)."
         )
 
 
 def _is_single_sample(shape: Shape, roles: Sequence[str]) -> bool:
-    """Whether a tree is one episode, with one sample at each of its decisions."""
-    places = [(turn, depth) for depth in range(DEPTHS) for turn in range(depth + 1)]
-    return not shape.revisits_decisions and all(shape.count(role, *place) == 1 for role in roles for place in places)
+    """Return True if a tree is one episode, with one sample at each of its decisions."""
+    positions = [(turn, depth) for depth in range(DEPTHS) for turn in range(depth + 1)]
+    return not shape.revisits_decisions and all(
+        shape.count(role, *position) == 1 for role in roles for position in positions
+    )
 
 
 def _has_zero_advantages(credit: Credit, tasks: int) -> bool:
-    """Whether groups of one episode a task have one sample each, or equal returns, under a baseline made of them."""
+    """Return True if groups of one episode per task have one sample each, or equal returns, under a baseline made of
+    them."""
+    # With one episode per task, samples of a group come from one episode, so returns of whole episodes are equal.
     shares_return = credit.returns in EPISODE_RETURNS
     compares_one = {
         "node": True,
@@ -519,44 +528,38 @@ def _has_zero_advantages(credit: Credit, tasks: int) -> bool:
     if not compares_one.get(credit.group, False):
         return False
     baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
-    alone = [list(baseline(GroupReturns((value,), (1.0,), (0.0,)))) == [value] for value in (1.0, 2.0)]
-    return is_group_baseline(baseline) and all(alone)
+    # A baseline of the group is the sample's own return if it is alone.
+    is_own_baseline = [list(baseline(GroupReturns((value,), (1.0,), (0.0,)))) == [value] for value in (1.0, 2.0)]
+    return is_group_baseline(baseline) and all(is_own_baseline)
+
+
+# ---- Trackers
 
 
 def check_trackers(experiment: Experiment) -> None:
-    """A tracker that is named is installed."""
-    absent = [name for name in dict.fromkeys(experiment.config.trackers.names) if not _is_installed(name)]
+    """The trackers that are named are installed."""
+    names = dict.fromkeys(experiment.config.trackers.names)
+    specs = {name: find_spec(name) for name in names}
+    # A folder of the package's name, as W&B leaves where it ran, has a spec without an origin.
+    absent = [name for name, spec in specs.items() if spec is None or spec.origin is None]
     if absent:
         raise ConfigError(missing_trackers(absent))
 
 
-def _is_installed(name: str) -> bool:
-    """Whether there is such a package; a folder of that name, as W&B leaves where it ran, is none."""
-    spec = find_spec(name)
-    return spec is not None and spec.origin is not None
-
+# ---- All checks, in their order; those that play an episode come last
 
 EVALUATION_CHECKS = (
-    check_settings,
-    check_env,
-    check_team_roles,
-    check_evaluate_settings,
-    *VLLM_CHECKS,
+    check_environment,
+    check_remote_samplers,
+    check_vllm,
 )
-
-
 TRAINING_CHECKS = (
-    check_settings,
-    check_env,
-    check_team_roles,
-    check_evaluate_settings,
+    check_environment,
     check_trackers,
-    *VLLM_CHECKS,
-    check_cluster_environments,
-    check_cluster_policies,
-    check_cluster_vllm,
-    check_settings_of_tasks,
-    check_evaluate_tasks,
+    check_remote_samplers,
+    check_vllm,
+    check_cluster,
+    check_tasks,
     check_k,
     check_k_size,
     check_replayable,
@@ -572,8 +575,7 @@ TRAINING_CHECKS = (
     check_learner_ranks,
     check_preference,
     check_only_positive,
-    check_learner_epochs,
-    check_max_staleness,
+    check_stale_samples,
     check_overlong_buffer,
     check_role_weights,
     check_without_std,
@@ -584,7 +586,7 @@ TRAINING_CHECKS = (
 
 
 def missing_trackers(names: Sequence[str]) -> str:
-    """What is said of trackers whose packages are not installed."""
+    """Return the error message about trackers whose packages are not installed."""
     are = "is" if len(names) == 1 else "are"
     return (
         f"trackers.names: got {', '.join(names)}, which {are} not installed; expected the extra of that name. "

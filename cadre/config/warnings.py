@@ -14,24 +14,22 @@ from cadre.types import Task
 
 # The games whose transcripts the embedded model was made from, in their compact wording.
 SEED_GAMES = ("plan-path", "sokoban", "sudoku")
-
-
-# Tasks of a split that are compared with the other's.
+# Tasks per split that are compared.
 COMPARED_TASKS = 100
 
 
 def find_warnings(experiment: Experiment) -> list[str]:
-    """A paragraph for each."""
-    return [*_warn_embedded_model(experiment)]
+    """Return the warnings that need no tasks, one paragraph each."""
+    return _warn_embedded_model(experiment)
 
 
 def find_training_warnings(experiment: Experiment) -> list[str]:
-    """Those, and what only shows when tasks are looked at.
+    """Return all warnings about a training.
 
-    Raises what making the first task of a split does, as where settings leave it none.
+    Raises the error of making the first task of a split, as where settings leave none.
     """
     _first_tasks(experiment.env_spec, "train", 0, 1)
-    if experiment.config.evaluate.tasks:
+    if experiment.evaluate.tasks:
         _first_tasks(experiment.held_out, "test", 0, 1)
     return [
         *find_warnings(experiment),
@@ -42,20 +40,20 @@ def find_training_warnings(experiment: Experiment) -> list[str]:
 
 
 def _warn_single_sample_roles(experiment: Experiment) -> list[str]:
-    """A role with one sample a decision is compared with nobody, where decisions alone are compared."""
+    """Warn of a role with one sample per decision, which is compared with no other if decisions alone are compared."""
     plan, k = experiment.plan, experiment.config.algorithm.k
     if plan.critic is not None or plan.credit.group != "node" or plan.credit.baseline in ("none", "running"):
         return []
-    alone = [role for role in experiment.trained_roles if isinstance(k, Mapping) and k.get(role) == 1]
+    single = [role for role in experiment.trained_roles if isinstance(k, Mapping) and k.get(role) == 1]
     return [
         f"warning: {role} has algorithm.k 1 and is compared with its other samples of a decision, of which there are "
         f"none, so that it learns nothing. Raise algorithm.k.{role}, or set frozen for its policy if that is meant."
-        for role in alone
+        for role in single
     ]
 
 
 def _warn_adapter_reference(experiment: Experiment) -> list[str]:
-    """A policy that begins from an adapter is held against the plain base, as one with a fresh adapter is."""
+    """Warn of a KL penalty on a policy that starts from an adapter: the reference is the plain base."""
     plan = experiment.plan
     for name in experiment.learners if plan.kl or plan.loss.kl else ():
         lora = experiment.policies[name].lora
@@ -69,28 +67,30 @@ def _warn_adapter_reference(experiment: Experiment) -> list[str]:
 
 
 def _warn_embedded_model(experiment: Experiment) -> list[str]:
-    """The embedded model has read its games and nothing else, and those in one wording only."""
+    """Warn if the embedded model plays a game, or a wording, that it was not trained on."""
     spec = experiment.env_spec
     names = [name for name, policy in experiment.policies.items() if policy.model == "seed"]
+    # A subclass of a game in another module plays it in the same wording.
     modules = {environments()[game].partition(":")[0] for game in SEED_GAMES if game in environments()}
-    known = any(kind.__module__ in modules for kind in spec.declared.__mro__)
-    if not names or (known and spec.all_settings.get("prompts") == "compact"):
+    is_known = any(kind.__module__ in modules for kind in spec.declared.__mro__)
+    if not names or (is_known and spec.all_settings.get("prompts") == "compact"):
         return []
-    asked = f"{experiment.config.env} without settings.prompts=compact" if known else experiment.config.env
+    wording = f"{experiment.config.env} without settings.prompts=compact" if is_known else experiment.config.env
     return [
         f"warning: {names[0]} is the embedded model (seed), which has read nothing but plan-path, sokoban and sudoku "
-        f"in their compact wording, and is asked for {asked}; expect no words from it that mean anything. "
-        + ("Set settings.prompts=compact." if known else "Name another model, such as Qwen/Qwen3-1.7B.")
+        f"in their compact wording, and is asked for {wording}; expect no words from it that mean anything. "
+        + ("Set settings.prompts=compact." if is_known else "Name another model, such as Qwen/Qwen3-1.7B.")
     ]
 
 
 def _warn_shared_tasks(experiment: Experiment) -> list[str]:
-    """Held-out tasks that are trained on, by their data: of those that an evaluation plays, and the first that training
-    draws from. Sets of data are checked for leaks where they are read, and what is bundled divides its problems."""
-    spec, wanted = experiment.env_spec, experiment.config.evaluate
-    if not wanted.tasks or issubclass(spec.declared, FromData) or name_of(spec.declared) in environments():
+    """Warn of held-out tasks that are trained on, by their data: of those that an evaluation plays, and the first that
+    training draws from. Data sets are checked for leaks where they are read, and bundled tasks divide their problems.
+    """
+    spec, settings = experiment.env_spec, experiment.evaluate
+    if not settings.tasks or issubclass(spec.declared, FromData) or name_of(spec.declared) in environments():
         return []
-    held_out = _first_tasks(experiment.held_out, "test", wanted.first, min(wanted.tasks, COMPARED_TASKS))
+    held_out = _first_tasks(experiment.held_out, "test", settings.first, min(settings.tasks, COMPARED_TASKS))
     shared = shared_tasks(_first_tasks(spec, "train", 0, COMPARED_TASKS), held_out)
     return shared and [
         f"warning: {experiment.config.env}: held-out task {shared[0]} is also a training task, {len(shared)} of "

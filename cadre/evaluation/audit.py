@@ -46,8 +46,8 @@ from cadre.types import Branch, Node, Task, Tree
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """How much is audited: decisions of trees over `tasks` of the training split, of all roles and depths alike, each
-    sibling played out `plays` times. `seed` names the draws."""
+    """The size of an audit: decisions of trees over `tasks` of the training split, evenly over roles and depths, each
+    sibling played out `plays` times. `seed` keys the draws."""
 
     tasks: int = 16
     decisions: int = 64
@@ -57,7 +57,8 @@ class AuditSettings:
 
 @dataclass(frozen=True)
 class AuditedDecision:
-    """A decision that is audited, for one of the roles that act there. `tree` is its number, `above` leads to it."""
+    """A decision that is audited, for one of the roles that act there. `tree` is its number, `above` the path that
+    leads to it."""
 
     task: Task
     tree: int
@@ -73,7 +74,8 @@ class AuditedDecision:
 
 @dataclass(frozen=True)
 class DecisionEffects:
-    """An audited decision with K siblings: their advantages [K], and what each of M plays earned [K][M]."""
+    """An audited decision with K siblings: their advantages [K], and the return of the role in each of M plays
+    [K][M]."""
 
     tree: int
     role: str
@@ -83,7 +85,7 @@ class DecisionEffects:
 
     @property
     def effects(self) -> list[float]:
-        """[K] what a sibling earns on average, less the mean of all; 0.0 where they differ by rounding alone."""
+        """[K] the mean return of a sibling, minus the mean of all; 0.0 if they differ by rounding alone."""
         means = [fmean(plays) for plays in self.earned]
         if is_constant(means, max(abs(pay) for plays in self.earned for pay in plays)):
             return [0.0] * len(means)
@@ -92,39 +94,43 @@ class DecisionEffects:
 
 @dataclass(frozen=True)
 class AuditSample:
-    """What was sampled to be audited, from so many trees, and the tokens that playing it out will take, about."""
+    """The decisions that were sampled for the audit, from so many trees, and about how many tokens playing them out
+    will take."""
 
     trees: int
-    spots: tuple[AuditedDecision, ...]
+    decisions: tuple[AuditedDecision, ...]
     advantages: Mapping[tuple, float]
     sampled_tokens: int
     tokens_ahead: int
 
 
-async def sample_decisions(experiment: Experiment, team: Team, wanted: AuditSettings) -> AuditSample:
-    """Trees of the run's own shape and the decisions of them that will be audited. Raises ConfigError where the run has
-    no advantages by comparison, or no siblings."""
+# ---- Which decisions
+
+
+async def sample_decisions(experiment: Experiment, team: Team, settings: AuditSettings) -> AuditSample:
+    """Return trees of the run's own shape and the decisions of them that will be audited. Raises ConfigError if the run
+    has no advantages by comparison, or no siblings."""
     check_auditable(experiment)
     tasks = experiment.env_spec.tasks("train")
-    key = random_keys.key(wanted.seed, "audit")
-    drawn = random_keys.generator(key, "tasks").sample(range(len(tasks)), min(wanted.tasks, len(tasks)))
-    trees, _ = await grow_many([tasks[index] for index in drawn], experiment.rollout(team), key)
+    key = random_keys.key(settings.seed, "audit")
+    indices = random_keys.generator(key, "tasks").sample(range(len(tasks)), min(settings.tasks, len(tasks)))
+    trees, _ = await grow_many([tasks[index] for index in indices], experiment.rollout(team), key)
     groups = compare_samples(samples_of(trees), experiment.plan.credit)
     advantages = {scored.tree_sample.position: scored.advantages[0] for group in groups for scored in group.samples}
-    found = list(find_decisions(trees))
-    if not found:
+    decisions = list(find_decisions(trees))
+    if not decisions:
         raise ConfigError(
             f"audit: {experiment.plan.shape.name} of {experiment.config.algorithm.name} has no decision with siblings "
             "in these tasks; expected some. Raise algorithm.k or --tasks."
         )
-    chosen = draw_evenly(found, wanted.decisions, random_keys.generator(key, "decisions"))
-    ahead = sum(estimate_play_tokens(spot) * len(spot.node.branches) * wanted.plays for spot in chosen)
-    spent = sum(len(sample.token_ids) for tree in trees for sample in walk.samples(tree.root))
-    return AuditSample(len(trees), tuple(chosen), advantages, spent, round(ahead))
+    chosen = draw_evenly(decisions, settings.decisions, random_keys.generator(key, "decisions"))
+    tokens_ahead = sum(estimate_play_tokens(spot) * len(spot.node.branches) * settings.plays for spot in chosen)
+    sampled_tokens = sum(len(sample.token_ids) for tree in trees for sample in walk.samples(tree.root))
+    return AuditSample(len(trees), tuple(chosen), advantages, sampled_tokens, round(tokens_ahead))
 
 
 def check_auditable(experiment: Experiment) -> None:
-    """Refuse credit that is not a comparison of samples."""
+    """Raise ConfigError if credit is not a comparison of samples."""
     plan = experiment.plan
     if plan.critic is not None or plan.reward_model is not None or plan.preference is not None:
         raise ConfigError(
@@ -135,31 +141,32 @@ def check_auditable(experiment: Experiment) -> None:
 
 
 def find_decisions(trees: Sequence[Tree]) -> Iterator[AuditedDecision]:
-    """Every decision with siblings, for each role that has some there, but for those that one of them failed at: what
-    follows it cannot be played."""
-    places = {}
+    """Yield every decision with siblings, for each role that has some there, except where a branch failed: what follows
+    it cannot be played."""
+    decisions = {}
     for decision in walk.tree_samples(trees):
         failed = any(branch.failure is not None for branch in decision.node.branches)
         if len(decision.node.samples[decision.role]) > 1 and not failed:
-            places[decision.tree, decision.path, decision.role] = decision
-    for decision in places.values():
+            decisions[decision.tree, decision.path, decision.role] = decision
+    for decision in decisions.values():
         task = trees[decision.tree].task
         yield AuditedDecision(task, decision.tree, decision.above, decision.path, decision.node, decision.role)
 
 
-def draw_evenly(found: Sequence[AuditedDecision], number: int, generator: random.Random) -> list[AuditedDecision]:
-    """So many of them by a draw, as many from each role at each depth while these last: in a tree that is played out
-    the last decisions, which nothing follows, outnumber the first by far."""
-    places: dict[tuple[str, int], list[AuditedDecision]] = defaultdict(list)
-    for spot in generator.sample(found, len(found)):
-        places[spot.role, spot.depth].append(spot)
-    turns = [spot for turn in zip_longest(*places.values()) for spot in turn if spot is not None]
-    return turns[:number]
+def draw_evenly(decisions: Sequence[AuditedDecision], number: int, generator: random.Random) -> list[AuditedDecision]:
+    """Draw so many decisions, the same number from each role at each depth while these last: in a tree that is rolled
+    out to the end the last decisions, which have no successors, outnumber the first by far."""
+    groups: dict[tuple[str, int], list[AuditedDecision]] = defaultdict(list)
+    for decision in generator.sample(decisions, len(decisions)):
+        groups[decision.role, decision.depth].append(decision)
+    interleaved = [decision for row in zip_longest(*groups.values()) for decision in row if decision is not None]
+    return interleaved[:number]
 
 
-def estimate_play_tokens(spot: AuditedDecision) -> float:
-    """What an episode samples from below the decision, by the episodes of its own tree: about, where none went on."""
-    paths = [path for branch in spot.node.branches if branch.child for path in walk.episodes(branch.child)]
+def estimate_play_tokens(decision: AuditedDecision) -> float:
+    """Return the mean tokens that an episode samples below the decision, by the episodes of its own tree; 0 if none
+    continued."""
+    paths = [path for branch in decision.node.branches if branch.child for path in walk.episodes(branch.child)]
     tokens = [
         sum(len(node.samples[role][index].token_ids) for node, branch in path for role, index in branch.choice.items())
         for path in paths
@@ -167,83 +174,86 @@ def estimate_play_tokens(spot: AuditedDecision) -> float:
     return fmean(tokens) if tokens else 0.0
 
 
+# ---- Executed effects
+
+
 async def execute_decisions(
     experiment: Experiment,
     team: Team,
-    found: AuditSample,
-    wanted: AuditSettings,
+    sample: AuditSample,
+    settings: AuditSettings,
     progress: Callable[[], None] = lambda: None,
 ) -> list[DecisionEffects]:
     """Play out every sibling of every chosen decision.
 
-    A decision whose episodes fail is played again as training does, and left out where they go on failing. Raises
-    ContractError where more fail so than `episodes.failed_share` allows, or all.
+    A decision whose episodes fail is played again as training does, and left out if they fail again. Raises
+    ContractError if more fail than `episodes.failed_share` allows, or all.
     """
     rollout = replace(experiment.rollout(team), shape=independent(1))
 
-    async def one_spot(spot: AuditedDecision) -> DecisionEffects | Failure:
-        key = random_keys.key(wanted.seed, "plays", spot.tree, *spot.path, spot.role)
+    async def execute(decision: AuditedDecision) -> DecisionEffects | Failure:
+        key = random_keys.key(settings.seed, "plays", decision.tree, *decision.path, decision.role)
         try:
             return await run_with_retries(
-                spot.task, rollout, lambda last: execute_decision(spot, rollout, wanted.plays, key, found.advantages)
+                decision.task,
+                rollout,
+                lambda last: execute_decision(decision, rollout, settings.plays, key, sample.advantages),
             )
         finally:
             progress()
 
-    outcomes = await gather(*(one_spot(spot) for spot in found.spots))
+    outcomes = await gather(*(execute(decision) for decision in sample.decisions))
     dropped = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     check_failures(dropped, len(outcomes), rollout.limits.failed_share)
     return [outcome for outcome in outcomes if isinstance(outcome, DecisionEffects)]
 
 
 async def execute_decision(
-    spot: AuditedDecision, rollout: Rollout, plays: int, key: int, advantages: Mapping[tuple, float]
+    decision: AuditedDecision, rollout: Rollout, plays: int, key: int, advantages: Mapping[tuple, float]
 ) -> DecisionEffects:
-    """One decision: the episode is brought there by what was said, and each branch goes on from there."""
-    with closing(TimedEnv.made(rollout.make, spot.task, tuple(rollout.team.assignment), rollout.limits)) as env:
+    """Play out one decision: the episode is replayed up to it, and each branch continues from there."""
+
+    async def play_out(branch: Branch, env: Env, play_key: int) -> float:
+        """Return the role's return below a branch in one episode."""
+        path = path_to((*decision.above, (decision.node, branch)))
+        root = await grow(env, rollout, play_key, path)
+        if root is None:
+            return 0.0
+        (episode,) = walk.episodes(root)
+        return sum(role_reward(later, decision.role, rollout.alpha) for _, later in episode)
+
+    async def branch_returns(number: int, branch: Branch, env: Env) -> list[float]:
+        """Return the role's return from a branch on, one per play: the step itself and one episode after it."""
+        samples = {role: decision.node.samples[role][index] for role, index in branch.choice.items()}
+        reward = await env.step_samples(samples)
+        step_reward = role_reward(replace(branch, reward=reward), decision.role, rollout.alpha)
+        keys = [random_keys.key(key, number, play) for play in range(plays)]
+        returns = await gather(*(play_out(branch, env.fork(), play_key) for play_key in keys))
+        return [step_reward + later for later in returns]
+
+    with closing(TimedEnv.made(rollout.make, decision.task, tuple(rollout.team.assignment), rollout.limits)) as env:
         await env.until_ready()
-        for node, branch in spot.above:
+        for node, branch in decision.above:
             await env.step_samples({role: node.samples[role][index] for role, index in branch.choice.items()})
             await env.until_ready()
-        earned = await gather(
-            *(
-                _branch_returns(
-                    spot, branch, env.fork(), rollout, [random_keys.key(key, number, play) for play in range(plays)]
-                )
-                for number, branch in enumerate(spot.node.branches)
-            )
+        returns = await gather(
+            *(branch_returns(number, branch, env.fork()) for number, branch in enumerate(decision.node.branches))
         )
-    siblings = range(len(spot.node.samples[spot.role]))
-    of_sibling = [
-        [pays for branch, pays in zip(spot.node.branches, earned, strict=True) if branch.choice[spot.role] == index]
+
+    # A sibling's return in a play is the mean over the branches that hold it, as under crossed joint actions.
+    siblings = range(len(decision.node.samples[decision.role]))
+    branches = list(zip(decision.node.branches, returns, strict=True))
+    by_sibling = [
+        [branch_return for branch, branch_return in branches if branch.choice[decision.role] == index]
         for index in siblings
     ]
     return DecisionEffects(
-        tree=spot.tree,
-        role=spot.role,
-        depth=spot.depth,
-        advantages=tuple(advantages[spot.tree, spot.path, spot.role, index] for index in siblings),
-        earned=tuple(tuple(fmean(play) for play in zip(*pays, strict=True)) for pays in of_sibling),
+        tree=decision.tree,
+        role=decision.role,
+        depth=decision.depth,
+        advantages=tuple(advantages[decision.tree, decision.path, decision.role, index] for index in siblings),
+        earned=tuple(tuple(fmean(play) for play in zip(*plays_of, strict=True)) for plays_of in by_sibling),
     )
-
-
-async def _branch_returns(
-    spot: AuditedDecision, branch: Branch, env: Env, rollout: Rollout, keys: Sequence[int]
-) -> list[float]:
-    """What the role earns from a branch on, once a key: the step itself and one episode after it."""
-    chosen = {role: spot.node.samples[role][index] for role, index in branch.choice.items()}
-    reward = await env.step_samples(chosen)
-    now = role_reward(replace(branch, reward=reward), spot.role, rollout.alpha)
-    later = await gather(*(_play_return(spot, branch, env.fork(), rollout, key) for key in keys))
-    return [now + pay for pay in later]
-
-
-async def _play_return(spot: AuditedDecision, branch: Branch, env: Env, rollout: Rollout, key: int) -> float:
-    root = await grow(env, rollout, key, path_to((*spot.above, (spot.node, branch))))
-    if root is None:
-        return 0.0
-    (path,) = walk.episodes(root)
-    return sum(role_reward(after, spot.role, rollout.alpha) for _, after in path)
 
 
 def path_to(above: TreePath) -> RolloutPath:
@@ -255,24 +265,22 @@ def path_to(above: TreePath) -> RolloutPath:
     return path
 
 
+# ---- Agreement of advantages and effects
+
 RESAMPLES = 1000
-
-
 MINIMA = (-1.0, 0.0, 0.0, 0.0)  # that each of the figures can be; the most is 1
-
-
 SHUFFLES = 200
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What decisions say together, each figure (value, low, high) at 95%.
+    """The agreement of advantages and executed effects over some decisions, each figure (value, low, high) at 95%.
 
     decisions    how many were audited
-    correlation  Pearson's, of advantages and executed effects over all siblings; 0 where either never varies
-    explained    its square: the share of the effects' variance that the advantages explain
-    ceiling      the share of that variance that is no noise of the plays: the most that can be explained
-    matter       the share of decisions whose siblings differ by more than their plays' noise (permutation test, 5%)
+    correlation  Pearson's, over all siblings; 0 if either never varies
+    explained    its square: the fraction of the effects' variance that the advantages explain
+    ceiling      the fraction of that variance that is no noise of the plays: the most that can be explained
+    matter       the fraction of decisions whose siblings differ by more than their plays' noise (permutation test, 5%)
     """
 
     decisions: int
@@ -285,13 +293,17 @@ class Agreement:
         return asdict(self)
 
 
-def agreement_report(audited: Sequence[DecisionEffects], seed: int = 0) -> dict[str, Agreement]:
-    """Of all decisions (`all`), of each role (`tool`), and of each role's at each depth of the tree (`tool/0`)."""
+def agreement_report(decisions: Sequence[DecisionEffects], seed: int = 0) -> dict[str, Agreement]:
+    """Return the agreement over all decisions (`all`), of each role (`tool`), and of each role at each depth of the
+    tree (`tool/0`)."""
     parts: dict[str, list[DecisionEffects]] = defaultdict(list)
-    for decision in audited:
+    for decision in decisions:
         for name in ("all", decision.role, f"{decision.role}/{decision.depth}"):
             parts[name].append(decision)
-    matters = {id(one): is_significant(one, random_keys.generator(seed, "matter", n)) for n, one in enumerate(audited)}
+    matters = {
+        id(decision): is_significant(decision, random_keys.generator(seed, "matter", n))
+        for n, decision in enumerate(decisions)
+    }
     return {
         name: compute_agreement(part, matters, random_keys.generator(seed, "bootstrap", name))
         for name, part in parts.items()
@@ -300,8 +312,8 @@ def agreement_report(audited: Sequence[DecisionEffects], seed: int = 0) -> dict[
 
 @dataclass(frozen=True)
 class Sums:
-    """What the figures of some decisions are made of: sums over their siblings of advantages a and effects e, the part
-    of `ee` that is noise, and over the decisions of those that matter. Sums of tasks add up."""
+    """Sums over the siblings of some decisions, which the figures are computed from: of advantages a and effects e, the
+    part of `ee` that is noise, and the number of decisions that matter. Sums of tasks add up."""
 
     siblings: float
     a: float
@@ -313,12 +325,12 @@ class Sums:
     decisions: float
     mattering: float
 
-    def __add__(self, other: Sums) -> Sums:
-        return Sums(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, addend: Sums) -> Sums:
+        return Sums(*(a + b for a, b in zip(astuple(self), astuple(addend), strict=True)))
 
     @property
     def figures(self) -> tuple[float, float, float, float]:
-        """The correlation, its square, the ceiling, and the share that matters."""
+        """The correlation, its square, the ceiling, and the fraction that matters."""
         product = self.ae - self.a * self.e / self.siblings
         of_a, of_e = (self.aa - self.a**2 / self.siblings, self.ee - self.e**2 / self.siblings)
         constant = is_rounding(of_a, self.aa, EXACT) or is_rounding(of_e, self.ee, EXACT)
@@ -327,9 +339,9 @@ class Sums:
         return correlation, correlation**2, ceiling, self.mattering / self.decisions
 
 
-def decision_sums(one: DecisionEffects, matters: bool) -> Sums:
-    """Those of one decision."""
-    pairs = list(zip(one.advantages, one.effects, strict=True))
+def decision_sums(decision: DecisionEffects, matters: bool) -> Sums:
+    """Return the sums of one decision."""
+    pairs = list(zip(decision.advantages, decision.effects, strict=True))
     return Sums(
         siblings=len(pairs),
         a=sum(a for a, _ in pairs),
@@ -337,7 +349,7 @@ def decision_sums(one: DecisionEffects, matters: bool) -> Sums:
         aa=sum(a * a for a, _ in pairs),
         ee=sum(e * e for _, e in pairs),
         ae=sum(a * e for a, e in pairs),
-        noise=noise_variance(one),
+        noise=noise_variance(decision),
         decisions=1,
         mattering=float(matters),
     )
@@ -346,77 +358,84 @@ def decision_sums(one: DecisionEffects, matters: bool) -> Sums:
 def compute_agreement(
     part: Sequence[DecisionEffects], matters: Mapping[int, bool], generator: random.Random
 ) -> Agreement:
-    """The figures of some decisions, each with the 2.5th and the 97.5th percentile over resampled tasks; those of one
-    stay together. One task says nothing about others: the intervals are all that there could be."""
+    """Return the figures of some decisions, each with the 2.5th and the 97.5th percentile over resampled tasks; the
+    decisions of one task stay together. One task gives no information about others: the intervals are the widest
+    possible."""
     by_tree: dict[int, list[Sums]] = defaultdict(list)
-    for one in part:
-        by_tree[one.tree].append(decision_sums(one, matters[id(one)]))
+    for decision in part:
+        by_tree[decision.tree].append(decision_sums(decision, matters[id(decision)]))
     trees = [reduce(add, of_tree) for of_tree in by_tree.values()]
     values = reduce(add, trees).figures
     if len(trees) < 2:
         return Agreement(len(part), *((value, low, 1.0) for value, low in zip(values, MINIMA, strict=True)))
-    drawn = [reduce(add, generator.choices(trees, k=len(trees))).figures for _ in range(RESAMPLES)]
+    resampled = [reduce(add, generator.choices(trees, k=len(trees))).figures for _ in range(RESAMPLES)]
     return Agreement(
-        len(part), *map(bootstrap_interval, values, zip(*drawn, strict=True), MINIMA, itertools.repeat(len(trees)))
+        len(part), *map(bootstrap_interval, values, zip(*resampled, strict=True), MINIMA, itertools.repeat(len(trees)))
     )
 
 
-def bootstrap_interval(value: float, drawn: Sequence[float], least: float, tasks: int) -> Interval:
-    """Return a figure from `least` to 1 with the percentiles of what was drawn over so many tasks."""
-    value, low, high = with_floor((value, percentile(drawn, 0.025), percentile(drawn, 0.975)), tasks)
-    return value, max(least, low), min(1.0, high)
+def bootstrap_interval(value: float, resampled: Sequence[float], minimum: float, tasks: int) -> Interval:
+    """Return a figure from `minimum` to 1 with the percentiles of the resampled values over so many tasks."""
+    value, low, high = with_floor((value, percentile(resampled, 0.025), percentile(resampled, 0.975)), tasks)
+    return value, max(minimum, low), min(1.0, high)
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Of the values in order, the one at that share of them."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+def percentile(values: Sequence[float], fraction: float) -> float:
+    """Return the value at that fraction of the values in order."""
+    return sorted(values)[min(len(values) - 1, int(fraction * len(values)))]
 
 
-def noise_variance(one: DecisionEffects) -> float:
-    """The sum over siblings of the variance that an effect has by the noise of its plays.
+def noise_variance(decision: DecisionEffects) -> float:
+    """Return the sum over siblings of the variance that an effect has by the noise of its plays.
 
-    A mean of M plays has the variance s^2 / M, and an effect (K - 1) / K of it, as the mean of K is taken off.
+    A mean of M plays has the variance s^2 / M, and an effect (K - 1) / K of it, as the mean of K is subtracted.
     """
-    plays = len(one.earned[0])
+    plays = len(decision.earned[0])
     if plays < 2:
         return 0.0
-    variances = [sum((pay - fmean(pays)) ** 2 for pay in pays) / (plays - 1) for pays in one.earned]
+    variances = [sum((pay - fmean(pays)) ** 2 for pay in pays) / (plays - 1) for pays in decision.earned]
     return sum(variances) / plays * (len(variances) - 1) / len(variances)
 
 
-def is_significant(one: DecisionEffects, generator: random.Random) -> bool:
-    """Whether siblings differ by more than plays of one of them would: few shuffles of all plays spread as widely."""
-    plays, pooled = len(one.earned[0]), [pay for pays in one.earned for pay in pays]
-    seen = _between_sum_of_squares(pooled, plays)
-    if not any(one.effects):
+def is_significant(decision: DecisionEffects, generator: random.Random) -> bool:
+    """Return True if siblings differ by more than plays of one of them would: few shuffles of all plays spread as
+    widely."""
+    plays, pooled = len(decision.earned[0]), [pay for pays in decision.earned for pay in pays]
+    observed = _between_sum_of_squares(pooled, plays)
+    if not any(decision.effects):
         return False
     wider = 0
     for _ in range(SHUFFLES):
         generator.shuffle(pooled)
-        drawn = _between_sum_of_squares(pooled, plays)
-        wider += drawn >= seen or is_rounding(drawn - seen, seen)
+        shuffled = _between_sum_of_squares(pooled, plays)
+        wider += shuffled >= observed or is_rounding(shuffled - observed, observed)
     return (wider + 1) / (SHUFFLES + 1) <= 0.05
 
 
 def _between_sum_of_squares(pooled: Sequence[float], plays: int) -> float:
-    """The sum of squares between the means of so many plays in a row."""
+    """Return the sum of squares between the means of so many plays in a row."""
     means = [fmean(pooled[start : start + plays]) for start in range(0, len(pooled), plays)]
     return sum((mean - fmean(means)) ** 2 for mean in means)
 
 
+# ---- `cadre audit`
+
+
 def run_audit(
-    experiment: Experiment, run: Path | None, wanted: AuditSettings, base: bool, tell: Callable[[str], object]
+    experiment: Experiment, run: Path | None, settings: AuditSettings, base: bool, tell: Callable[[str], object]
 ) -> dict[str, Agreement]:
-    """Sample, say what playing out will cost, play out, and compare. `run` is the folder of the weights, if any; with
+    """Sample, report the cost of playing out, play out, and compare. `run` is the folder of the weights, if any; with
     `base` they are those from before training."""
     loaded = load_team(experiment, run, base)
     try:
-        found = run_coroutine(sample_decisions(experiment, loaded.team, wanted))
-        siblings = sum(len(spot.node.branches) for spot in found.spots)
+        sample = run_coroutine(sample_decisions(experiment, loaded.team, settings))
+        siblings = sum(len(spot.node.branches) for spot in sample.decisions)
         tell(
-            f"{len(found.spots)} decisions of {found.trees} trees ({found.sampled_tokens:,} tokens); playing out "
-            f"{siblings:,} branches {wanted.plays} times each samples about {found.tokens_ahead:,} tokens more\n"
+            f"{len(sample.decisions)} decisions of {sample.trees} trees ({sample.sampled_tokens:,} tokens); playing "
+            f"out {siblings:,} branches {settings.plays} times each samples about {sample.tokens_ahead:,} tokens more\n"
         )
-        return agreement_report(run_coroutine(execute_decisions(experiment, loaded.team, found, wanted)), wanted.seed)
+        return agreement_report(
+            run_coroutine(execute_decisions(experiment, loaded.team, sample, settings)), settings.seed
+        )
     finally:
         loaded.close()

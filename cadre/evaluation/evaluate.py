@@ -22,17 +22,17 @@ from cadre.rollout.episodes import grow_many, grow_sampled
 from cadre.rollout.grow import Rollout
 from cadre.rollout.walk import TreePath
 from cadre.team import Team
-from cadre.types import Branch, Choice, Task, Tree
+from cadre.types import Branch, Task, Tree
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a team is worth, played once a task at temperature 0.
+    """The result of playing each task once at temperature 0.
 
-    success            share of the tasks that were solved; `low` and `high` are its 95% Wilson interval
-    failures           episodes that failed in the environment; each counts as a task that was not solved
-    reward, decisions, tokens   means an episode
-    parts              by name, the mean over episodes of a reward part's mean over the steps that say it: `mean_parts`
+    success            rate of tasks that were solved; `low` and `high` are its 95% Wilson interval failures
+    episodes that failed in the environment; each counts as a task that was not solved reward, decisions, tokens   means
+    per episode parts              by name, the mean over episodes of a reward part's mean over the steps that report
+    it: `mean_parts`
     """
 
     tasks: int
@@ -51,14 +51,14 @@ class Report:
 
 @dataclass(frozen=True)
 class SampledReport:
-    """What a team is worth, played several times a task. Each interval is (value, low, high) at 95%, over tasks.
+    """The result of playing each task several times. Each interval is (value, low, high) at 95%, over tasks.
 
     failures     episodes that failed; each counts as one without success
-    samples      episodes a task
-    temperature  they were sampled at
+    samples      episodes per task
+    temperature  of sampling
     max_tokens   the most tokens of one answer, by role
-    average      avg@samples: the share of all episodes that succeeded
-    passing      pass@k by k: the chance that one of k episodes succeeds
+    average      avg@samples: the success rate of all episodes
+    passing      pass@k by k: the probability that one of k episodes succeeds
     reward, tokens, parts   as in `Report`
     """
 
@@ -78,7 +78,7 @@ class SampledReport:
 
 
 def summarize(trees: Sequence[Tree], tasks: int, failures: int) -> Report:
-    """The report of trees that hold one episode each."""
+    """Return the report of trees that hold one episode each."""
     paths = [next(walk.episodes(tree.root)) for tree in trees]
     wins = [float(path[-1][1].success) for path in paths]
     success, low, high = rate_interval(wins + [0.0] * (tasks - len(wins)))
@@ -96,32 +96,36 @@ def summarize(trees: Sequence[Tree], tasks: int, failures: int) -> Report:
 
 
 def mean_reward(paths: Sequence[TreePath]) -> float:
-    """The mean over episodes of all that an episode pays."""
+    """Return the mean over episodes of the sum of an episode's rewards."""
     return fmean(sum(grow.score(branch.reward, 1.0) for _, branch in path) for path in paths)
 
 
 def mean_parts(episodes: Sequence[Sequence[Branch]]) -> dict[str, float]:
-    """The mean over episodes of every part's mean over an episode's steps, for those who are told it at all.
+    """Return the mean over episodes of each part's mean over an episode's steps, over the episodes that report it.
 
-    A step of other roles says nothing of a part, and nor does one that names no part, such as a draft that is not
-    judged yet. In any other step of those roles a part that is missing counts as 0.
+    A step of other roles does not report a part, and neither does one that names no part, such as a draft that is not
+    judged yet. In any other step of those roles a missing part counts as 0.
     """
-    told: dict[str, set[frozenset[str]]] = defaultdict(set)
+    actors_of_part: dict[str, set[frozenset[str]]] = defaultdict(set)
     for branch in (branch for episode in episodes for branch in episode):
         for name in branch.reward.parts:
-            told[name].add(frozenset(branch.choice))
+            actors_of_part[name].add(frozenset(branch.choice))
+    # A part may be reported by several sets of acting roles.
     means: dict[str, float] = {}
-    for name, actors in sorted(told.items()):
-        saying = (
+    for name, actors in sorted(actors_of_part.items()):
+        reporting = (
             [branch for branch in episode if branch.reward.parts and frozenset(branch.choice) in actors]
             for episode in episodes
         )
-        means[name] = fmean(fmean(branch.reward.parts.get(name, 0.0) for branch in said) for said in saying if said)
+        means[name] = fmean(
+            fmean(branch.reward.parts.get(name, 0.0) for branch in steps) for steps in reporting if steps
+        )
     return means
 
 
 def pass_at_k(samples: int, right: int, k: int) -> float:
-    """The chance that k of the samples, drawn without putting back, hold a right one: 1 - C(n - c, k) / C(n, k).
+    """Return the probability that k of the samples, drawn without replacement, hold a correct one: 1 - C(n - c, k) /
+    C(n, k).
 
     The unbiased estimator of arXiv 2107.03374, equation 1.
     """
@@ -129,26 +133,30 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 
 
 def interval_over_tasks(values: Sequence[float]) -> Interval:
-    """The mean over tasks of a rate with its 95% interval (`cadre.intervals.rate_interval`).
+    """Return the mean over tasks of a rate with its 95% interval (`cadre.intervals.rate_interval`).
 
-    Several samples of one task alone say nothing about others: its interval is all of 0 to 1.
+    Several samples of one task give no information about others: its interval is 0 to 1.
     """
     mean, low, high = rate_interval(values)
     return (mean, min(0.0, low), max(1.0, high)) if len(values) < 2 else (mean, low, high)
 
 
+# ---- Playing held-out tasks
+
+
 async def evaluate(
     rollout: Rollout, tasks: Sequence[Task], seed: int = 0, progress: Callable[[], None] = lambda: None
 ) -> tuple[Report, list[Tree]]:
-    """Play every task once, whatever the shape of the rollout, at temperature 0. An episode that fails counts as a task
-    without success. Raises ContractError where more fail than may."""
-    alone = replace(rollout, team=rollout.team.greedy(), shape=shapes.independent(1), alpha=1.0)
-    trees, failures = await grow_many(tasks, alone, random_keys.key(seed, "evaluate"), progress)
+    """Play every task once at temperature 0, whatever the shape of the rollout. An episode that fails counts as a task
+    without success. Raises ContractError if more fail than may."""
+    greedy = replace(rollout, team=rollout.team.greedy(), shape=shapes.independent(1), alpha=1.0)
+    # The same key for every evaluation of a run, so that reports differ by the weights alone.
+    trees, failures = await grow_many(tasks, greedy, random_keys.key(seed, "evaluate"), progress)
     return summarize(trees, len(tasks), len(failures)), trees
 
 
 def select_tasks(env_spec: EnvSpec, count: int | None, first: int = 0) -> Sequence[Task]:
-    """`count` tasks of the test split from `first` on, None for all. Raises ConfigError where there are none."""
+    """Return `count` tasks of the test split from `first` on, None for all. Raises ConfigError if there are none."""
     split = env_spec.tasks("test")
     if not 0 <= first < len(split) or (count is not None and count < 1):
         raise ConfigError(
@@ -162,7 +170,7 @@ def select_tasks(env_spec: EnvSpec, count: int | None, first: int = 0) -> Sequen
 @dataclass(frozen=True)
 class Repeats:
     """How often a task is played, at which temperature, and for which k of pass@k (by default powers of two up to
-    `samples`). `seed` names the draws. Raises ConfigError where all samples would be the same, or too few for a k."""
+    `samples`). `seed` keys the draws. Raises ConfigError if all samples would be equal, or too few for a k."""
 
     samples: int
     temperature: float
@@ -195,9 +203,10 @@ async def evaluate_sampled(
 ) -> tuple[SampledReport, list[Tree]]:
     """Play every task as often as `repeats` says. An episode that fails counts as one without success; the report's
     failures are episodes."""
-    samples, warm = repeats.samples, rollout.team.tempered(repeats.temperature)
+    samples, team = repeats.samples, rollout.team.tempered(repeats.temperature)
     key = random_keys.key(repeats.seed, "evaluate", samples, repr(repeats.temperature))
-    trees, failures = await grow_sampled(tasks, replace(rollout, team=warm, alpha=1.0), key, samples, progress)
+    trees, failures = await grow_sampled(tasks, replace(rollout, team=team, alpha=1.0), key, samples, progress)
+    # A tree holds all episodes of its task; a task whose episodes all failed has no tree.
     episodes = [list(walk.episodes(tree.root)) for tree in trees]
     wins = [sum(path[-1][1].success for path in paths) for paths in episodes] + [0] * (len(tasks) - len(trees))
     paths = [path for of_task in episodes for path in of_task]
@@ -206,7 +215,7 @@ async def evaluate_sampled(
         failures=len(failures),
         samples=samples,
         temperature=repeats.temperature,
-        max_tokens={role: sampling.max_tokens for role, sampling in warm.sampling.items()},
+        max_tokens={role: sampling.max_tokens for role, sampling in team.sampling.items()},
         average=interval_over_tasks([count / samples for count in wins]),
         passing={k: interval_over_tasks([pass_at_k(samples, count, k) for count in wins]) for k in repeats.passing},
         reward=mean_reward(paths),
@@ -216,34 +225,32 @@ async def evaluate_sampled(
     return report, trees
 
 
+# ---- Exact figures of games, which need no play
+
+
 def exact_game_values(team: Team, env_spec: EnvSpec) -> dict[str, float]:
-    """What the environment says of the team's policies, by name; nothing where it lists no decisions, or where a policy
-    runs elsewhere, so that nobody here knows its probabilities."""
+    """Return the environment's exact figures of the team's policies, from the probabilities of their legal answers.
+
+    Empty if the environment lists no decisions, or if a policy runs elsewhere, so that its probabilities are unknown.
+    """
     choices = env_spec.choices()
     if not choices:
         return {}
     from cadre.engines.torch import TorchEngine
+    from cadre.engines.torch.learner import answer_probabilities
 
-    if not all(isinstance(team.samplers[policy], TorchEngine) for policy in team.assignment.values()):
+    engines = {policy: team.samplers[policy] for policy in team.assignment.values()}
+    if not all(isinstance(engine, TorchEngine) for engine in engines.values()):
         return {}
-    return env_spec.figures(_choice_probabilities(team, choices))
+    probabilities: dict[int, tuple[float, ...]] = {}
+    for policy, engine in engines.items():
+        assert isinstance(engine, TorchEngine)
+        numbers = [n for n, choice in enumerate(choices) if team.assignment[choice.observation.role] == policy]
+        probabilities |= zip(numbers, answer_probabilities(engine, policy, [choices[n] for n in numbers]), strict=True)
+    return env_spec.figures([probabilities[number] for number in range(len(choices))])
 
 
 def exact_field(team: Team, env_spec: EnvSpec) -> dict[str, dict[str, float]]:
-    """The figures as the field `exact` of a report, where there are some."""
-    found = exact_game_values(team, env_spec)
-    return {"exact": found} if found else {}
-
-
-def _choice_probabilities(team: Team, choices: Sequence[Choice]) -> list[tuple[float, ...]]:
-    """Those of every choice, asked for policy by policy."""
-    from cadre.engines.torch import TorchEngine
-    from cadre.engines.torch.learner import answer_probabilities
-
-    found: dict[int, tuple[float, ...]] = {}
-    for policy in dict.fromkeys(team.assignment.values()):
-        engine = team.samplers[policy]
-        assert isinstance(engine, TorchEngine)
-        mine = [n for n, choice in enumerate(choices) if team.assignment[choice.observation.role] == policy]
-        found |= zip(mine, answer_probabilities(engine, policy, [choices[n] for n in mine]), strict=True)
-    return [found[number] for number in range(len(choices))]
+    """Return the exact figures as the field `exact` of a report, if there are some."""
+    values = exact_game_values(team, env_spec)
+    return {"exact": values} if values else {}

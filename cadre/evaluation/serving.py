@@ -107,7 +107,7 @@ def _conversation_key(role: str, messages: Sequence[Message]) -> str:
 
 def served_models(experiment: Experiment) -> dict[str, str]:
     """The models that may be asked for, each with its role: the roles, and what a program calls them beside."""
-    roles = {role: role for role in experiment.config.team.roles}
+    roles = {role: role for role in experiment.roles}
     others = (
         experiment.env_spec.all_settings.get("models") if issubclass(experiment.env_spec.declared, Program) else None
     )

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from cadre.advantages.batch import TrainingBatch, is_cut_off
-from cadre.advantages.groups import AdvantageGroup
-from cadre.advantages.returns import ScoredSample
 from cadre.files import require_no_link
 from cadre.learn.token_notes import TokenNote
 from cadre.rollout.episodes import SampledTrees
@@ -29,77 +27,70 @@ from cadre.settings import CreditConfig
 from cadre.types import Node, SamplePosition, Tree
 
 ANNOTATIONS = "annotations"
-
-
 Fields = dict[str, Any]
-
-
-# By producer, then by number of the tree: what is said of samples.
+# By producer, then by number of the tree: the fields of samples.
 Annotations = dict[str, dict[int, list[Fields]]]
 
 
 def annotate_trees(
-    trees: Sequence[Tree], batch: TrainingBatch, notes: Iterable[TokenNote], chosen: CreditConfig
+    trees: Sequence[Tree], batch: TrainingBatch, notes: Iterable[TokenNote], settings: CreditConfig
 ) -> Annotations:
-    """What a step says of the samples of these trees, its first ones: `credit`, `critic` and `tokens`."""
-    places = [node_numbers(tree.root) for tree in trees]
+    """Return a step's annotations of the samples of these trees, its first ones: `credit`, `critic` and `tokens`."""
+    numbers = [node_numbers(tree.root) for tree in trees]
     streams: Annotations = defaultdict(lambda: defaultdict(list))
 
-    def say(producer: str, place: SamplePosition, fields: Fields) -> None:
-        tree, path, role, index = place
+    def add(producer: str, position: SamplePosition, fields: Fields) -> None:
+        tree, path, role, index = position
         if tree < len(trees):
-            streams[producer][tree].append({"node": places[tree][path], "role": role, "index": index} | fields)
+            streams[producer][tree].append({"node": numbers[tree][path], "role": role, "index": index} | fields)
 
+    # `judged` are all samples with a return, `learned` those that the update uses, with its weights and advantages.
     learned = {scored.tree_sample.position: scored for scored in batch.learned}
-    silent = {
+    zero_variance = {
         scored.tree_sample.position for group in batch.groups if not group.has_variance for scored in group.samples
     }
-    for scored in batch.judged:
-        place = scored.tree_sample.position
-        reason = _left_out_reason(scored, place in learned, place in silent, chosen)
-        say("credit", place, _credit_fields(learned.get(place, scored), reason))
-        if scored.values:
-            say("critic", place, {"values": list(scored.values), "return": scored.returns})
+    for judged in batch.judged:
+        position = judged.tree_sample.position
+        reason = None
+        if is_cut_off(judged, settings):
+            reason = "cut off"
+        elif not (position in learned and judged.trains):
+            reason = "no spread" if position in zero_variance else "not positive"
+        elif position in zero_variance and judged.advantages == (0.0,):
+            reason = "no spread"
+        scored = learned.get(position, judged)
+        credit: Fields = {
+            "return": scored.returns,
+            "penalty": sum(scored.costs),
+            "advantage": sum(scored.advantages) / len(scored.advantages),
+            "weight": 0.0 if reason else scored.weight,
+        }
+        if len(scored.advantages) > 1:
+            credit["advantages"] = list(scored.advantages)
+        if reason:
+            credit["left_out"] = reason
+        add("credit", position, credit)
+        if judged.values:
+            add("critic", position, {"values": list(judged.values), "return": judged.returns})
     for note in notes:
-        say("tokens", note.position, {"logprobs": list(note.logprobs), "entropy": list(note.entropy)})
+        add("tokens", note.position, {"logprobs": list(note.logprobs), "entropy": list(note.entropy)})
     return streams
 
 
-def _credit_fields(scored: ScoredSample, reason: str | None) -> Fields:
-    advantages = scored.advantages
-    return {
-        "return": scored.returns,
-        "penalty": sum(scored.costs),
-        "advantage": sum(advantages) / len(advantages),
-        "weight": 0.0 if reason else scored.weight,
-        **({"advantages": list(advantages)} if len(advantages) > 1 else {}),
-        **({"left_out": reason} if reason else {}),
-    }
-
-
-def _left_out_reason(scored: ScoredSample, learned: bool, silent: bool, chosen: CreditConfig) -> str | None:
-    """Why an update does not learn from a sample, None where it does."""
-    if is_cut_off(scored, chosen):
-        return "cut off"
-    if not (learned and scored.trains):
-        return "no spread" if silent else "not positive"
-    return "no spread" if silent and scored.advantages == (0.0,) else None
-
-
 def node_numbers(root: Node) -> dict[tuple[int, ...], int]:
-    """By the numbers of the branches above it: which decision of the tree, in the order of `walk.nodes`, a node is."""
-    return {path: number for number, path in enumerate(_paths(root, ()))}
+    """Return the number of each node, in the order of `walk.nodes`, by the indices of the branches above it."""
 
+    def paths(node: Node, path: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        yield path
+        for index, branch in enumerate(node.branches):
+            if branch.child is not None:
+                yield from paths(branch.child, (*path, index))
 
-def _paths(node: Node, path: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    yield path
-    for number, branch in enumerate(node.branches):
-        if branch.child is not None:
-            yield from _paths(branch.child, (*path, number))
+    return {path: number for number, path in enumerate(paths(root, ()))}
 
 
 def write_annotations(folder: Path, step: int, streams: Mapping[str, Mapping[int, list[Fields]]]) -> None:
-    """Append a step's annotations, a line a tree, to the stream of each producer."""
+    """Append a step's annotations, one line per tree, to the stream of each producer."""
     for producer, by_tree in streams.items():
         (folder / ANNOTATIONS).mkdir(exist_ok=True)
         for tree in sorted(by_tree):
@@ -108,25 +99,26 @@ def write_annotations(folder: Path, step: int, streams: Mapping[str, Mapping[int
 
 
 def annotation_files(folder: Path) -> list[Path]:
-    """The streams of a run, by name. Raises RunError where their folder is a link."""
+    """Return the annotation files of a run, by name. Raises RunError if their folder is a link."""
     require_no_link(folder / ANNOTATIONS)
     return sorted((folder / ANNOTATIONS).glob("*.jsonl"))
 
 
 def truncate_annotations(folder: Path, step: int) -> None:
-    """Forget what was said of `step` and of later ones."""
+    """Remove the annotations of `step` and of later ones."""
     for path in annotation_files(folder):
         jsonl.truncate(path, lambda line: line["step"] >= step, StepLine)
 
 
+# ---- What a step left out
+
 LEFT_OUT = "left_out.jsonl"
-
-
 Line = dict[str, Any]
 
 
-def left_out_lines(sampled: SampledTrees, batch: TrainingBatch, chosen: CreditConfig) -> Iterator[Line]:
-    """All that a step left out of its update, and its replacements, without the number of the step."""
+def left_out_lines(sampled: SampledTrees, batch: TrainingBatch, settings: CreditConfig) -> Iterator[Line]:
+    """Yield all that a step left out of its update, and its replacements, without the number of the step."""
+    trees = sampled.trees
     for failure in sampled.failures:
         yield {
             "kind": "failed",
@@ -134,49 +126,38 @@ def left_out_lines(sampled: SampledTrees, batch: TrainingBatch, chosen: CreditCo
             "reason": f"{failure.reason}: {failure.error}",
             "error": failure.traceback,
         }
-    yield from _zero_variance_lines(sampled.trees, batch)
-    yield from _cut_off_lines(sampled.trees, batch, chosen)
-    yield from _replacement_lines(sampled)
 
-
-def _zero_variance_lines(trees: Sequence[Tree], batch: TrainingBatch) -> Iterator[Line]:
-    silent: dict[int, list[Line]] = defaultdict(list)
-    for group in batch.groups:
-        if not group.has_variance and _is_within_tree(group):
-            silent[group.samples[0].tree_sample.tree].append(_group_record(group))
-    compared = Counter(group.samples[0].tree_sample.tree for group in batch.groups if _is_within_tree(group))
-    for tree, groups in sorted(silent.items()):
-        all_of_them = len(groups) == compared[tree]
-        reason = "every group of the tree" if all_of_them else f"{len(groups)} of {compared[tree]} groups"
+    # Zero-variance groups, by tree. A grouping by role alone compares several trees, and is of none of them.
+    within_trees = [group for group in batch.groups if len({scored.tree_sample.tree for scored in group.samples}) == 1]
+    compared = Counter(group.samples[0].tree_sample.tree for group in within_trees)
+    zero_variance: dict[int, list[Line]] = defaultdict(list)
+    for group in within_trees:
+        if not group.has_variance:
+            first = group.samples[0]
+            zero_variance[first.tree_sample.tree].append(
+                {
+                    "role": first.sample.role,
+                    "decision": len(first.tree_sample.path),
+                    "samples": len(group.samples),
+                    "return": first.return_after_costs,
+                }
+            )
+    for tree, groups in sorted(zero_variance.items()):
+        is_all = len(groups) == compared[tree]
+        reason = "every group of the tree" if is_all else f"{len(groups)} of {compared[tree]} groups"
         yield {
             "kind": "no spread",
             "task": trees[tree].task.id,
             "tree": tree,
             "reason": f"{reason}: samples worth the same teach nothing about each other",
-            "whole": all_of_them,
+            "whole": is_all,
             "groups": groups,
         }
 
-
-def _is_within_tree(group: AdvantageGroup) -> bool:
-    """Whether no other task was compared with it, as all are under a grouping by role alone."""
-    return len({scored.tree_sample.tree for scored in group.samples}) == 1
-
-
-def _group_record(group: AdvantageGroup) -> Line:
-    first = group.samples[0]
-    return {
-        "role": first.sample.role,
-        "decision": len(first.tree_sample.path),
-        "samples": len(group.samples),
-        "return": first.return_after_costs,
-    }
-
-
-def _cut_off_lines(trees: Sequence[Tree], batch: TrainingBatch, chosen: CreditConfig) -> Iterator[Line]:
+    # Samples that reached their limit.
     counts: dict[int, Counter[str]] = defaultdict(Counter)
     for scored in batch.judged:
-        if is_cut_off(scored, chosen):
+        if is_cut_off(scored, settings):
             counts[scored.tree_sample.tree][scored.sample.role] += 1
     for tree, by_role in sorted(counts.items()):
         yield {
@@ -187,26 +168,24 @@ def _cut_off_lines(trees: Sequence[Tree], batch: TrainingBatch, chosen: CreditCo
             "samples": dict(by_role),
         }
 
-
-def _replacement_lines(sampled: SampledTrees) -> Iterator[Line]:
-    """The last trees of a step are those of the replacement tasks that did not fail."""
+    # The last trees of a step are those of the replacement tasks that did not fail.
     failed = sum(1 for _ in sampled.failures)
-    first = max(0, len(sampled.trees) + failed - sampled.replaced)
-    for place, tree in enumerate(sampled.trees[first:], first):
+    first_replacement = max(0, len(trees) + failed - sampled.replaced)
+    for index, replacement in enumerate(trees[first_replacement:], first_replacement):
         yield {
             "kind": "replacement",
-            "task": tree.task.id,
-            "tree": place,
+            "task": replacement.task.id,
+            "tree": index,
             "reason": "stood in for a task that taught nothing (train.replacements)",
         }
 
 
-def not_kept_lines(sampled: int, kept: int, wanted: int) -> Iterator[Line]:
-    """That of the trees that a step sampled only some were kept, and why; `wanted` should have been."""
-    if kept < sampled:
-        full = kept < min(wanted, sampled)
+def not_kept_lines(sampled: int, written: int, limit: int) -> Iterator[Line]:
+    """Yield a line if only some of a step's trees were kept, with the reason; `limit` is train.trees_kept."""
+    if written < sampled:
+        full = written < min(limit, sampled)
         yield {
             "kind": "not kept",
-            "trees": sampled - kept,
-            "reason": "train.trees_megabytes is used up so far" if full else f"train.trees_kept is {wanted}",
+            "trees": sampled - written,
+            "reason": "train.trees_megabytes is used up so far" if full else f"train.trees_kept is {limit}",
         }

@@ -19,7 +19,7 @@ from cadre.files import publish_atomically, require_no_link
 from cadre.runs import jsonl
 from cadre.runs.annotations import ANNOTATIONS
 from cadre.runs.folder import Run
-from cadre.runs.kept_trees import KeptTree, iterate_samples, read_entries, read_tree
+from cadre.runs.kept_trees import iterate_samples, read_entries, read_tree
 from cadre.runs.records import AnnotationLine
 from cadre.settings.trust import refused
 from cadre.training.checkpoint import LATEST, CheckpointChoice
@@ -28,34 +28,40 @@ from cadre.training.checkpoint import LATEST, CheckpointChoice
 DEFAULT_TEMPLATE, NAMED_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 
 
+# ---- Weights: `cadre export`
+
+
 def export_policy(
-    run: Run, policy: str, out: Path, merge: bool, trust: bool = False, chosen: CheckpointChoice = LATEST
+    run: Run, policy: str, out: Path, merge: bool, trust: bool = False, choice: CheckpointChoice = LATEST
 ) -> None:
-    """Write the policy of a checkpoint of the run to `out`: a Hugging Face folder, or a PEFT one for an adapter
-    that is not to be merged into its base. Nothing else of the run is looked at. Raises ConfigError where it has not
-    trained the policy, or where its model needs code of its own that the user does not `trust`."""
+    """Write the policy of a checkpoint of the run to `out`: a Hugging Face folder, or a PEFT folder for an adapter that
+    is not to be merged into its base.
+
+    Nothing else of the run is read. Raises ConfigError if the run has not trained the policy, or if its model needs
+    code of its own that the user does not `trust`.
+    """
     trained = [name for name, settings in run.config.team.policies.items() if not settings.frozen]
     if policy not in trained:
         raise ConfigError(
             f"export: got policy {policy!r}; expected one that {run.folder} trained: {', '.join(trained)}. "
             f"Name one of them.{nearest(policy, trained)}"
         )
-    saved = chosen.find(run.folder)
+    saved = choice.find(run.folder)
     settings = run.config.team.policies[policy]
     if settings.trust_remote_code and not trust:
-        asked = f"the code that ships with {settings.model!r} (team.policies.{policy}.trust_remote_code)"
-        raise ConfigError(refused([asked], run.folder))
+        code = f"the code that ships with {settings.model!r} (team.policies.{policy}.trust_remote_code)"
+        raise ConfigError(refused([code], run.folder))
     engine = EngineRecipe(find_model(policy, settings), {policy: settings}, run.config.train.seed).make()
     with closing(engine):
         engine.work(engine.restore, policy, saved / policy)
-        with publish_atomically(out) as (built,):
-            engine.work(engine.export, policy, built, merge)
-            _copy_templates(saved / policy, built)
+        with publish_atomically(out) as (partial,):
+            engine.work(engine.export, policy, partial, merge)
+            _copy_templates(saved / policy, partial)
 
 
 def _copy_templates(saved: Path, out: Path) -> None:
-    """Write the chat templates of the checkpoint to the export: those of the model's folder may have been changed since
-    it was trained. Links are not followed, as the folder may be anybody's."""
+    """Write the chat templates of the checkpoint to the export: those of the model's folder may have changed since it
+    was trained. Links are not followed, as the folder may be a stranger's."""
     if not (saved / DEFAULT_TEMPLATE).is_file() or (saved / DEFAULT_TEMPLATE).is_symlink():
         return
     shutil.copyfile(saved / DEFAULT_TEMPLATE, out / DEFAULT_TEMPLATE)
@@ -66,80 +72,71 @@ def _copy_templates(saved: Path, out: Path) -> None:
             shutil.copyfile(template, out / NAMED_TEMPLATES / template.name)
 
 
+# ---- Samples as a table, for Parquet and `datasets`
+
 Row = dict[str, Any]
 
 
-Place = tuple[int, int, int, str, int]
-
-
 def sample_rows(folder: Path) -> Iterator[Row]:
-    """Every sample of every kept tree with what was said of it, in the order in which they were kept."""
-    credit = dict(_read_credit(folder))
+    """Yield every sample of every kept tree with its credit, in the order in which they were kept.
+
+    Rewards are means over the branches that hold the sample; `carried` is True if the tree continues from one.
+    """
+    require_no_link(folder / ANNOTATIONS)
+    credit: dict[tuple[int, int, int, str, int], Row] = {}
+    for line in jsonl.records(folder / ANNOTATIONS / "credit.jsonl", AnnotationLine):
+        for annotation in line["samples"]:
+            position = (line["step"], line["tree"], annotation["node"], annotation["role"], annotation["index"])
+            credit[position] = {name: annotation.get(name) for name in NO_CREDIT}
     for entry in read_entries(folder):
         tree = read_tree(folder, entry)
-        for node, role, index, sample in iterate_samples(tree):
-            yield _sample_row(tree, (node, role, index), sample) | credit.get(
-                (entry.step, entry.tree, node, role, index), NO_CREDIT
-            )
+        for number, role, index, sample in iterate_samples(tree):
+            node = tree["nodes"][number]
+            branches = [branch for branch in node["branches"] if branch["choice"].get(role) == index]
+            weight = 1 / len(branches) if branches else 0.0
+            yield {
+                "step": tree["step"],
+                "tree": tree["tree"],
+                "task": tree["task"]["id"],
+                "node": number,
+                "turn": node["turn"],
+                "role": role,
+                "index": index,
+                "policy": sample["policy"],
+                "version": sample["version"],
+                "messages": node["observations"][role]["messages"],
+                "text": sample["text"],
+                "finish": sample["finish"],
+                "prompt_ids": sample.get("prompt_ids") or node["prompts"][role],
+                "token_ids": sample["token_ids"],
+                "logprobs": sample["logprobs"],
+                "team_reward": weight * sum(branch["reward"]["team"] for branch in branches),
+                "local_reward": weight * sum(branch["reward"]["local"].get(role, 0.0) for branch in branches),
+                "parts": json.dumps([branch["reward"]["parts"] for branch in branches]),
+                "carried": any(branch["carried"] for branch in branches),
+                "over": any(branch["over"] for branch in branches),
+                "success": any(branch["success"] for branch in branches),
+            } | credit.get((entry.step, entry.tree, number, role, index), NO_CREDIT)
 
 
 NO_CREDIT: Row = {"return": None, "advantage": None, "weight": None, "left_out": None}
 
 
-def _sample_row(tree: KeptTree, place: tuple[int, str, int], sample: Row) -> Row:
-    """Rewards are means over the branches that hold the sample; `carried` says that the tree went on from one."""
-    number, role, index = place
-    node = tree["nodes"][number]
-    branches = [branch for branch in node["branches"] if branch["choice"].get(role) == index]
-    share = 1 / len(branches) if branches else 0.0
-    return {
-        "step": tree["step"],
-        "tree": tree["tree"],
-        "task": tree["task"]["id"],
-        "node": number,
-        "turn": node["turn"],
-        "role": role,
-        "index": index,
-        "policy": sample["policy"],
-        "version": sample["version"],
-        "messages": node["observations"][role]["messages"],
-        "text": sample["text"],
-        "finish": sample["finish"],
-        "prompt_ids": sample.get("prompt_ids") or node["prompts"][role],
-        "token_ids": sample["token_ids"],
-        "logprobs": sample["logprobs"],
-        "team_reward": share * sum(branch["reward"]["team"] for branch in branches),
-        "local_reward": share * sum(branch["reward"]["local"].get(role, 0.0) for branch in branches),
-        "parts": json.dumps([branch["reward"]["parts"] for branch in branches]),
-        "carried": any(branch["carried"] for branch in branches),
-        "over": any(branch["over"] for branch in branches),
-        "success": any(branch["success"] for branch in branches),
-    }
-
-
-def _read_credit(folder: Path) -> Iterator[tuple[Place, Row]]:
-    require_no_link(folder / ANNOTATIONS)
-    for line in jsonl.records(folder / ANNOTATIONS / "credit.jsonl", AnnotationLine):
-        for said in line["samples"]:
-            place = (line["step"], line["tree"], said["node"], said["role"], said["index"])
-            yield place, {name: said.get(name) for name in NO_CREDIT}
-
-
 def write_parquet(folder: Path, out: Path) -> int:
-    """Write the table to a Parquet file; how many rows. Raises ConfigError where pyarrow is not installed."""
+    """Write the table to a Parquet file; return the number of rows. Raises ConfigError if pyarrow is not installed."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise ConfigError(_missing_package("pyarrow", "'cadre-rl[data]'")) from None
     table = pyarrow.Table.from_pylist(list(sample_rows(folder)))
-    with publish_atomically(out) as (built,):
-        parquet.write_table(table, built)
+    with publish_atomically(out) as (partial,):
+        parquet.write_table(table, partial)
     return int(table.num_rows)
 
 
 def to_dataset(folder: Path) -> Any:
-    """The table as a `datasets.Dataset`. Raises ConfigError where datasets is not installed."""
+    """Return the table as a `datasets.Dataset`. Raises ConfigError if datasets is not installed."""
     try:
         import datasets
     except ImportError:
@@ -151,7 +148,9 @@ def _missing_package(package: str, install: str) -> str:
     return f"trees: {package} is not installed; expected it, to write the table. pip install {install}"
 
 
-# The figures that are drawn: title, and the ends of the names of the metrics in it.
+# The plots: title, and the suffixes of the names of the metrics in it.
+# ---- The summary: `cadre report`
+
 PLOTS = {
     "success of sampled episodes": ("rollout/success",),
     "reward by role": ("/reward",),
@@ -159,14 +158,12 @@ PLOTS = {
     "entropy": ("/entropy",),
     "tokens of an answer by role": ("/tokens",),
 }
-
-
 Line = Mapping[str, Any]
 
 
 def write_summary(run: Run, out: Path, price: float = 0.0) -> None:
-    """Write the page to `out`, its plots beside it; with what it cost where an hour has a `price`. Raises ConfigError
-    where matplotlib is not installed."""
+    """Write the summary of a run to `out`, its plots beside it; with its cost if an hour has a `price`. Raises
+    ConfigError if matplotlib is not installed."""
     with publish_atomically(out, *plot_paths(out)) as (page, *paths):
         pictures = draw_plots(run.metrics(), paths)
         links = [f"![{title}]({picture.name})" for title, picture in pictures]
@@ -174,7 +171,7 @@ def write_summary(run: Run, out: Path, price: float = 0.0) -> None:
 
 
 def summary_lines(run: Run, price: float = 0.0) -> Iterator[str]:
-    """The page but for its plots."""
+    """Yield the page without its plots."""
     steps, config = run.metrics(), run.config
     recipe, overrides = run.command()
     yield from (f"# {_escape(run.folder.resolve().name)}", "")
@@ -182,33 +179,22 @@ def summary_lines(run: Run, price: float = 0.0) -> Iterator[str]:
     yield from (f"`{one_line(command).replace('`', chr(39))}`", "") if recipe else ()
     goal = config.train
     yield f"{_escape(config.env)}, {config.algorithm.name}, seed {goal.seed}; {len(steps)} of {goal.steps} steps."
-    yield from ("", "## Held-out tasks", "", *_evaluation_table(run.evaluations()))
-    yield from ("", "## Cost", "", *_cost_lines(steps, price))
-    yield from ("", "## Made on", "", *_environment_lines(run))
-    settings = dump(config).rstrip()
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", settings)), default=0))
-    yield from ("", "## Settings", "", f"{fence}yaml", settings, fence)
 
-
-def _escape(text: str) -> str:
-    """A text of a run's records as one line that is no Markdown and no HTML, as a stranger may have written it."""
-    return re.sub(r"([`\[\]|!])", r"\\\1", html.escape(one_line(text), quote=False))
-
-
-def _evaluation_table(reports: Sequence[Line]) -> Iterator[str]:
-    if not reports:
+    yield from ("", "## Held-out tasks", "")
+    reports = run.evaluations()
+    if reports:
+        yield from ("| after step | success | 95% interval | tasks | reward | tokens |", "|---|---|---|---|---|---|")
+    else:
         yield "None was played."
-        return
-    yield from ("| after step | success | 95% interval | tasks | reward | tokens |", "|---|---|---|---|---|---|")
-    for told in reports:
-        interval = f"{told['low']:.1%} to {told['high']:.1%}"
+    for report in reports:
+        interval = f"{report['low']:.1%} to {report['high']:.1%}"
         yield (
-            f"| {told['step']} | {told['success']:.1%} | {interval} | {told['tasks']} | {told['reward']:+.2f} "
-            f"| {told['tokens']:,.0f} |"
+            f"| {report['step']} | {report['success']:.1%} | {interval} | {report['tasks']} | {report['reward']:+.2f} "
+            f"| {report['tokens']:,.0f} |"
         )
 
+    yield from ("", "## Cost", "")
 
-def _cost_lines(steps: Sequence[Line], price: float) -> Iterator[str]:
     def total(name: str) -> float:
         return float(sum(line.get(name) or 0.0 for line in steps))
 
@@ -220,29 +206,38 @@ def _cost_lines(steps: Sequence[Line], price: float) -> Iterator[str]:
         yield f"- {hours * price:,.2f} at {price:,.2f} an hour"
     yield f"- {total('rollout/failures'):,.0f} failed episodes"
 
-
-def _environment_lines(run: Run) -> Iterator[str]:
-    told = run.environment()
-    packages = {"cadre": told.get("cadre"), "python": told.get("python"), **told.get("packages", {})}
-    yield f"- {_escape(told.get('machine', 'an unknown machine'))}"
+    yield from ("", "## Made on", "")
+    environment = run.environment()
+    packages = {name: environment.get(name) for name in ("cadre", "python")} | environment.get("packages", {})
+    yield f"- {_escape(environment.get('machine', 'an unknown machine'))}"
     yield "- " + ", ".join(_escape(f"{name} {version}") for name, version in packages.items() if version)
-    made_of = {"cadre": "Cadre", "here": "the folder that it was begun in"}
-    told_of = [
-        f"{what} at {_escape(told['commits'][name])}"
-        for name, what in made_of.items()
-        if name in told.get("commits", {})
+    names = {"cadre": "Cadre", "here": "the folder that it was begun in"}
+    commits = [
+        f"{label} at {_escape(environment['commits'][name])}"
+        for name, label in names.items()
+        if name in environment.get("commits", {})
     ]
-    yield f"- commits: {', '.join(told_of) or 'none is known'}; a plus is for changes that were not committed"
+    yield f"- commits: {', '.join(commits) or 'none is known'}; a plus is for changes that were not committed"
+
+    # The settings may hold backticks themselves: the fence is longer than any row of them.
+    settings = dump(config).rstrip()
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", settings)), default=0))
+    yield from ("", "## Settings", "", f"{fence}yaml", settings, fence)
+
+
+def _escape(text: str) -> str:
+    """Return a text of a run's records as one line without Markdown and HTML, as a stranger may have written it."""
+    return re.sub(r"([`\[\]|!])", r"\\\1", html.escape(one_line(text), quote=False))
 
 
 def plot_paths(out: Path) -> list[Path]:
-    """Where the pictures of a page may come to lie: `PAGE-1.png` and so on."""
+    """Return the paths of a page's plots: `PAGE-1.png` and so on."""
     stem = out.with_suffix("")
     return [stem.with_name(f"{stem.name}-{number}.png") for number in range(1, len(PLOTS) + 1)]
 
 
 def draw_plots(steps: Sequence[Line], paths: Sequence[Path]) -> list[tuple[str, Path]]:
-    """A picture a figure of `PLOTS` that the run has values for, at the first of the paths."""
+    """Draw each figure of `PLOTS` that the run has values for, at the first of the paths; return titles and paths."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -250,7 +245,7 @@ def draw_plots(steps: Sequence[Line], paths: Sequence[Path]) -> list[tuple[str, 
             "report: matplotlib is not installed, which draws the curves; expected the extra plots. pip install "
             "'cadre-rl[plots]'."
         ) from None
-    drawn: list[tuple[str, Path]] = []
+    plots: list[tuple[str, Path]] = []
     for title, ends in PLOTS.items():
         names = sorted({name for line in steps for name in line if name.endswith(ends)} - {"rollout/tokens"})
         if not names:
@@ -264,7 +259,7 @@ def draw_plots(steps: Sequence[Line], paths: Sequence[Path]) -> list[tuple[str, 
             axes.plot(*zip(*points, strict=True), label=name.rpartition("/")[0])
         axes.set(title=title, xlabel="step")
         axes.legend(frameon=False)
-        path = paths[len(drawn)]
+        path = paths[len(plots)]
         figure.savefig(path, dpi=130)
-        drawn.append((title, path))
-    return drawn
+        plots.append((title, path))
+    return plots

@@ -59,32 +59,22 @@ from cadre.runs.trackers import TrackedRun, Trackers
 from cadre.settings import CreditConfig
 from cadre.settings.trust import note_begun, only_reading
 
-# What a run that was stopped before its first line has in its folder.
+# Files of a run that was stopped before its first line.
 STARTED_FILES = {".lock", "config.yaml.new", "command.json.new", "command.json"}
-
-
-# Beside a run that is being built by a fork or a warm start.
+# A file beside a run that is being built by a fork or a warm start.
 COMMAND_NOTE = "command.txt"
-
-
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
-
-
 log = logging.getLogger(__name__)
-
-
 T = TypeVar("T")
-
-
 PACKAGES = ("torch", "transformers", "tokenizers", "peft", "numpy")
 
 
 class Run:
-    """Owns one run directory for as long as the process trains in it."""
+    """One run folder: writes what a training logs, and reads it back. Owned by the process that trains in it."""
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder, self.config = folder, config
-        self.words, self._shown = Vocabulary({}), ImageStore(folder)
+        self.vocabulary, self._images = Vocabulary({}), ImageStore(folder)
         self._trackers: Trackers | None = None
 
     @classmethod
@@ -96,8 +86,11 @@ class Run:
         overrides: Sequence[str] = (),
         forked_at: int | None = None,
     ) -> Run:
-        """A new run, which may begin where another one stood after the step `forked_at`. It appears whole, for others
-        that are begun in the same moment to see or not. Raises TakenError for a folder that holds anything."""
+        """Create a new run; `forked_at` is the step after which it begins if it is a fork.
+
+        It appears whole, so that of runs started at the same moment each sees the other or not. Raises TakenError for a
+        folder that holds anything.
+        """
         with build_run_folder(folder) as built:
             cls.fill(built, config, recipe, overrides, forked_at, folder)
         return cls(folder, config)
@@ -110,22 +103,22 @@ class Run:
         recipe: str = "",
         overrides: Sequence[str] = (),
         forked_at: int | None = None,
-        place: Path | None = None,
+        path: Path | None = None,
     ) -> Run:
-        """Write what every run begins with into the folder that it is built in, before it lies at its `place`."""
+        """Write what every run begins with into the folder that it is built in; it is moved to `path` later."""
         folder.mkdir(parents=True, exist_ok=True)
-        begun: dict[str, Any] = {"recipe": recipe, "overrides": list(overrides), **describe_root(place or folder)}
+        record: dict[str, Any] = {"recipe": recipe, "overrides": list(overrides), **describe_root(path or folder)}
         if forked_at is not None:
-            begun["forked_at"] = forked_at
-        write_text_atomically(folder / "command.json", json.dumps(begun) + "\n")
+            record["forked_at"] = forked_at
+        write_text_atomically(folder / "command.json", json.dumps(record) + "\n")
         run = cls(folder, config)
         run.write_config(config)
-        note_begun(folder, place or folder, config.model_dump(mode="json"))
+        note_begun(folder, path or folder, config.model_dump(mode="json"))
         return run
 
     @classmethod
     def open(cls, folder: Path, overrides: Sequence[str] = ()) -> Run:
-        """An existing run, with its own configuration; no code that it names is run."""
+        """Open an existing run, with its own configuration; no code that it names is run."""
         if not (folder / "config.yaml").is_file():
             if partial_folder(folder).is_dir():
                 raise RunError(
@@ -136,7 +129,7 @@ class Run:
                 f"run: {folder} holds no config.yaml; expected the folder of a run. See the folder runs/."
                 f"{_config_copy_hint(folder)}"
             )
-        open_plain(folder / "config.yaml").close()
+        open_plain(folder / "config.yaml").close()  # raises for a link
         try:
             with only_reading():
                 return cls(folder, load(str(folder / "config.yaml"), overrides))
@@ -146,28 +139,29 @@ class Run:
             raise ConfigError(f"{error}{copy}") from None
 
     def write_config(self, config: Config) -> None:
-        """Make `config` the run's own, whole or not at all."""
+        """Make `config` the run's own, all of it or nothing."""
         write_text_atomically(self.folder / "config.yaml", dump(config))
         self.config = config
 
     def command(self) -> tuple[str, list[str]]:
-        """The recipe and the changes that the run was begun with; no recipe where it was begun from Python."""
-        begun = self._begun()
-        return begun.recipe, begun.overrides
+        """Return the recipe and the overrides that the run was started with; no recipe if it was started from
+        Python."""
+        record = self._command_record()
+        return record.recipe, record.overrides
 
     def forked_at(self) -> int | None:
-        """The step after which the run begins, where it was forked from another one."""
-        return self._begun().forked_at
+        """Return the step after which the run begins if it was forked from another one."""
+        return self._command_record().forked_at
 
-    def _begun(self) -> CommandRecord:
+    def _command_record(self) -> CommandRecord:
         path = self.folder / "command.json"
         return _read_optional(path, CommandRecord) or CommandRecord(recipe="", overrides=[])
 
     def record_environment(
         self, sandbox: Mapping[str, Any], sampling_memory: Mapping[str, float], tasks: Mapping[str, str]
     ) -> None:
-        """What this run ran on, digests of its tasks by split, and the GiB that each policy may be sampled in, on which
-        rounding depends."""
+        """Write what the run runs on, digests of its tasks by split, and the GiB that each policy may be sampled in, on
+        which rounding depends."""
         versions = {name: _package_version(name) for name in PACKAGES}
         record = {
             "cadre": __version__,
@@ -182,50 +176,50 @@ class Run:
         write_text_atomically(self.folder / "environment.json", json.dumps(record, indent=1) + "\n")
 
     def environment(self) -> dict[str, Any]:
-        """What the run ran on, as `record_environment` wrote it; nothing before that."""
+        """Return what `record_environment` wrote; empty before that."""
         record = _read_optional(self.folder / "environment.json", EnvironmentRecord)
         return {} if record is None else record.model_dump(exclude_unset=True)
 
     def sampling_memory(self) -> dict[str, float]:
-        """GiB that each policy was sampled in; nothing where that was on another machine."""
+        """Return the GiB that each policy was sampled in; empty if that was on another machine."""
         record = self.environment()
-        known: dict[str, float] = (
+        memory: dict[str, float] = (
             record.get("sampling_memory", {}) if record.get("machine") == describe_machine() else {}
         )
-        return known
+        return memory
 
-    def keep(self, step: int, record: StepRecord, chosen: CreditConfig) -> None:
-        """Write what people may look at of a step, as the settings say."""
-        StepRecorder(self.folder, self.config.train, chosen, self.words, self._shown).keep(step, record)
+    def keep(self, step: int, record: StepRecord, credit: CreditConfig) -> None:
+        """Write the kept trees of a step, as the settings say."""
+        StepRecorder(self.folder, self.config.train, credit, self.vocabulary, self._images).keep(step, record)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One step's metrics to every tracker, when all else of it is written: a step that has them is logged whole."""
+        """Write one step's metrics, after all else of it: a step that has metrics is logged completely."""
         jsonl.append(self.folder / METRICS, {"step": step, **metrics})
         self._draw(step, metrics)
 
     def log_evaluation(self, step: int, report: Mapping[str, Any]) -> None:
-        """One evaluation, made after `step` updates."""
+        """Write one evaluation, made after `step` updates."""
         jsonl.append(self.folder / EVALUATIONS, {"step": step, **report})
         self._draw(step, _tracked_figures(report))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One object a step, first to last."""
+        """Return one object per step, first to last."""
         return jsonl.read_all(self.folder / METRICS, StepMetrics)
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """One object an evaluation, first to last."""
+        """Return one object per evaluation, first to last."""
         return jsonl.read_all(self.folder / EVALUATIONS, EvaluationLine)
 
     def steps_logged(self) -> Iterator[int]:
-        """The steps that have metrics, first to last, however long the run is."""
+        """Yield the steps that have metrics, first to last, however long the run is."""
         return (line["step"] for line in jsonl.records(self.folder / METRICS, StepMetrics))
 
     def total(self, name: str) -> float:
-        """The sum of a metric over the steps so far."""
+        """Return the sum of a metric over the steps so far."""
         return sum(line.get(name) or 0.0 for line in jsonl.records(self.folder / METRICS, StepMetrics))
 
     def flush(self) -> None:
-        """Make the disk hold all that was logged so far: a checkpoint that comes after it finds its lines there."""
+        """Flush all logs to the disk, so that a checkpoint that is written later finds its lines there."""
         with explain_disk_errors(self.folder):
             for path in (*self.folder.glob("*.json*"), *(self.folder / "annotations").glob("*.jsonl")):
                 if path.is_file() and not path.is_symlink():
@@ -235,22 +229,23 @@ class Run:
                     sync_to_disk(folder)
 
     def rewind(self, step: int) -> None:
-        """Forget what was logged at or after `step`: a resumed run makes it again. Trackers draw it anew."""
+        """Remove what was logged at or after `step`: a resumed run makes it again. Trackers plot the rest anew."""
         jsonl.append(self.folder / "resumed.jsonl", {"step": step})
         jsonl.truncate(self.folder / METRICS, lambda line: line["step"] >= step, StepMetrics)
         forget_steps(self.folder, step)
         jsonl.truncate(self.folder / EVALUATIONS, lambda line: line["step"] > step, EvaluationLine)
+        # Event files cannot be cut, so they are written again from the logs.
         self.close()
         shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)
-        for at, numbers in self._logged():
-            self._draw(at, numbers)
+        for logged_step, numbers in self._logged():
+            self._draw(logged_step, numbers)
 
     def _logged(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """All that trackers were told, (step, numbers), in the order in which it came about."""
+        """Yield all that trackers received, as (step, numbers), in the order in which it was logged."""
         reports = ((report["step"], _tracked_figures(report)) for report in self.evaluations())
         lines = ((line.pop("step"), line) for line in jsonl.records(self.folder / METRICS, StepMetrics))
         # Of equals the first comes first: an evaluation is made before the step that has its number.
-        return merge(reports, lines, key=lambda told: told[0])
+        return merge(reports, lines, key=lambda line: line[0])
 
     def _draw(self, step: int, numbers: Mapping[str, float]) -> None:
         with explain_disk_errors(self.folder / "tensorboard"):
@@ -258,7 +253,7 @@ class Run:
 
     @property
     def trackers(self) -> Trackers:
-        """Those of the settings, begun when they are first asked for. Raises ConfigError where one cannot begin."""
+        """The trackers of the settings, started when first used. Raises ConfigError if one cannot start."""
         if self._trackers is None:
             with explain_disk_errors(self.folder / "tensorboard"):
                 self._trackers = Trackers(TrackedRun(self.folder, self.config))
@@ -272,12 +267,15 @@ class Run:
 
 
 def _tracked_figures(report: Mapping[str, Any]) -> dict[str, float]:
-    """What trackers show of an evaluation."""
+    """Return the figures of an evaluation that trackers plot."""
     return {f"evaluate/{name}": report[name] for name in ("success", "reward")}
 
 
+# ---- New run folders
+
+
 def check_folder_free(folder: Path) -> None:
-    """Raises RunError where a new run would find anything in its folder."""
+    """Raise RunError if a new run's folder is not empty."""
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - STARTED_FILES):
         raise TakenError(
             f"--run: {folder} exists and is not empty; expected a new folder, as nothing is ever overwritten. "
@@ -286,7 +284,7 @@ def check_folder_free(folder: Path) -> None:
 
 
 def _read_optional(path: Path, model: type[Record]) -> Record | None:
-    """Return a record of a run, None where there is none. One that is damaged is told of, and left out."""
+    """Return a record of a run, or None if there is none. A damaged one is skipped with a warning."""
     if not path_exists(path):
         return None
     try:
@@ -298,12 +296,12 @@ def _read_optional(path: Path, model: type[Record]) -> Record | None:
 
 @cache
 def _warn_once(warning: str) -> None:
-    """Log a warning once, however often what it is about is read."""
+    """Log a warning once, however often the record is read."""
     log.warning("%s", warning)
 
 
 def _config_copy_hint(folder: Path) -> str:
-    """A sentence about the copy of a run's configuration that its newest checkpoint holds; nothing without one."""
+    """Return a sentence about the copy of a run's configuration in its newest checkpoint; empty without one."""
     copies = sorted((folder / "checkpoints").glob("step-*/config.yaml"))
     if not copies:
         return ""
@@ -311,18 +309,18 @@ def _config_copy_hint(folder: Path) -> str:
 
 
 def remove_started_files(folder: Path) -> None:
-    """Remove what a run that was stopped before its first line left in a folder that is free."""
+    """Remove what a run that was stopped before its first line left in a free folder."""
     for name in STARTED_FILES:
         (folder / name).unlink(missing_ok=True)
 
 
-def write_command_note(built: Path, words: Sequence[str]) -> None:
-    """Write beside a run that is being built which command makes it, for whoever finds it unfinished."""
-    (built.parent / COMMAND_NOTE).write_text(shlex.join(words), encoding="utf-8")
+def write_command_note(partial: Path, words: Sequence[str]) -> None:
+    """Write the command that makes a run beside the run while it is built, for whoever finds it unfinished."""
+    (partial.parent / COMMAND_NOTE).write_text(shlex.join(words), encoding="utf-8")
 
 
 def read_command_note(folder: Path) -> str:
-    """Return `: COMMAND` of the command that was to make the run in `folder`; nothing where none was noted."""
+    """Return `: COMMAND` of the command that was to make the run in `folder`; empty if none was noted."""
     path = partial_folder(folder) / COMMAND_NOTE
     with suppress(RunError):
         return f": {read_text(path)}" if path_exists(path) else ""
@@ -330,28 +328,28 @@ def read_command_note(folder: Path) -> str:
 
 
 def resume_command(folder: Path, command: str = "train") -> str:
-    """What a shell is told to go on with a run, as it is configured."""
+    """Return the shell command that resumes a run with its own configuration."""
     return shlex.join(["cadre", command, "--run", str(folder), "--resume"])
 
 
 @contextmanager
 def build_run_folder(folder: Path) -> Iterator[Path]:
-    """Yield the folder to build a run in; when the block ends it appears as `folder`, which nobody else can make
-    meanwhile. Raises TakenError where it holds anything, or where another process is making it."""
+    """Yield the folder to build a run in; when the block ends it appears as `folder`. Raises TakenError if that holds
+    anything, or if another process is making it."""
     check_folder_free(folder)
-    with publish_atomically(folder) as (built,):
+    with publish_atomically(folder) as (partial,):
         check_folder_free(folder)  # another process may have made it before the lock was ours
-        yield built
+        yield partial
         remove_started_files(folder)
 
 
 def new_folder(recipe: str, parent: Path = Path("runs")) -> Path:
-    """`runs/RECIPE-001` or the next number that is free."""
+    """Return `runs/RECIPE-001` or the next free number."""
     return next(free_folders(recipe, parent))
 
 
 def free_folders(recipe: str, parent: Path = Path("runs")) -> Iterator[Path]:
-    """Yield `runs/RECIPE-001` and so on, those that are free when they are asked for."""
+    """Yield `runs/RECIPE-001` and so on, each if it is free at that moment."""
     stem = Path(recipe).name.removesuffix(".yaml").removesuffix(".yml")
     for number in count(1):
         folder = parent / f"{stem}-{number:03d}"
@@ -360,29 +358,28 @@ def free_folders(recipe: str, parent: Path = Path("runs")) -> Iterator[Path]:
 
 
 def create_in_free_folder(folder: Path | None, recipe: str, create: Callable[[Path], T]) -> T:
-    """Return what `create` makes in `folder`, or where none is named in the first of the recipe's numbered ones that no
-    run begun in the same moment takes."""
+    """Return what `create` makes in `folder`, or by default in the first of the recipe's numbered folders that no run
+    started at the same moment takes."""
     if folder is not None:
         return create(folder)
     for numbered in free_folders(recipe):
-        with suppress(TakenError):
+        with suppress(TakenError):  # by another process, since it was found free
             return create(numbered)
     raise AssertionError("numbers do not end")
 
 
+# ---- The machine and the code that a run was made with
+
+
 @cache
 def describe_machine() -> str:
-    """The machine in general words, with its graphics cards where it has some; never its name."""
-    return ", ".join([f"{os.cpu_count()} cores", platform.machine(), platform.system(), *_gpu_names()])
-
-
-def _gpu_names() -> list[str]:
-    """The names of the graphics cards that the driver's own tool lists; empty where there is none."""
+    """Return the machine in general words, with its GPUs if the driver's own tool lists some; never its name."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
-        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.splitlines()
+        gpus = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
-        return []
+        gpus = []
+    return ", ".join([f"{os.cpu_count()} cores", platform.machine(), platform.system(), *gpus])
 
 
 def _package_version(package: str) -> str | None:
@@ -392,8 +389,12 @@ def _package_version(package: str) -> str | None:
         return None
 
 
+# ---- One writer per run folder
+
+
 class RunLock:
-    """Holds `FOLDER/.lock` from `__enter__` to `__exit__`; a second holder is refused. kill -9 releases it too."""
+    """Holds `FOLDER/.lock` from `__enter__` to `__exit__`; a second holder is refused. The lock goes with the process,
+    however it ends, kill -9 too."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / ".lock"
@@ -407,6 +408,7 @@ class RunLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            # The holder wrote its process id into the file.
             holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
             os.close(descriptor)
             raise RunError(
@@ -433,27 +435,31 @@ PACKAGE_FOLDER = Path(__file__).parents[1]
 
 
 def git_commits() -> dict[str, str]:
-    """Of Cadre where it runs from a checkout, and of the folder `here` where the run was begun, if these are in git."""
-    known = {"cadre": git_commit(PACKAGE_FOLDER), "here": git_commit(Path())}
-    return {name: commit for name, commit in known.items() if commit}
+    """Return the commits of Cadre, if it runs from a checkout, and of the current folder (`here`), if that is in
+    git."""
+    commits = {"cadre": git_commit(PACKAGE_FOLDER), "here": git_commit(Path())}
+    return {name: commit for name, commit in commits.items() if commit}
 
 
 def git_commit(folder: Path) -> str:
-    """`629b2570a1b2`, with a plus where tracked files differ from it; nothing where there is no git."""
+    """Return `629b2570a1b2`, with a plus if tracked files differ from it; empty without git."""
     head = _git(folder, "rev-parse", "--short=12", "HEAD")
     return head + ("+" if head and _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
 
 
 def _git(folder: Path, *arguments: str) -> str:
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
+        result = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return result.stdout.strip() if result.returncode == 0 else ""
 
 
-# Kinds of failures that are written down by one process; an environment may raise another text each time.
+# Kinds of failures that one process writes; an environment may raise another text each time.
 MAX_KINDS = 100
+
+
+# ---- Failed episodes
 
 
 class FailureLog:
@@ -465,17 +471,19 @@ class FailureLog:
         self._seen: set[tuple[str, str]] = set()
 
     def begin(self, step: int) -> None:
-        """What fails from here on belongs to this step."""
+        """Set the step that later failures belong to."""
         self.step = step
 
     def __call__(self, failure: Failure) -> None:
-        """Write a failure down where its kind is new, and tell of the first."""
+        """Write a failure if its kind is new, and print the first."""
         kind = (failure.reason, failure.error)
         if kind in self._seen or len(self._seen) >= MAX_KINDS:
             return
         if not self._seen:
-            what = "A branch of a tree" if failure.branches else "An episode"
-            self._say(f"{what} failed ({failure.reason}): {failure.error.rstrip('.')}. Tracebacks are in {self.path}.")
+            subject = "A branch of a tree" if failure.branches else "An episode"
+            self._say(
+                f"{subject} failed ({failure.reason}): {failure.error.rstrip('.')}. Tracebacks are in {self.path}."
+            )
         self._seen.add(kind)
         record = {"task": failure.task.id, "reason": failure.reason, "error": failure.error}
         jsonl.append(self.path, {"step": self.step, **record, "traceback": failure.traceback})

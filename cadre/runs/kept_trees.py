@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -47,96 +48,104 @@ from cadre.runs.annotations import (
 )
 from cadre.runs.records import IndexLine, LeftOutLine, TreeLineHead, VocabularyLine, validate_tree
 from cadre.settings import CreditConfig, TrainConfig
-from cadre.types import Branch, Image, Message, Node, Observation, Sample, Tree
+from cadre.types import Image, Message, Node, Tree
 
 TREE_VERSION = 2
-
-
 # {"version": 2, "step": 3, "tree": 0, "task": {...}, "nodes": [{...}, ...]}; steps and trees count from 0.
 KeptTree = Mapping[str, Any]
-
-
 Json = dict[str, Any]
 
 
+# ---- Trees as JSON
+
+
 def tree_to_json(step: int, number: int, tree: Tree) -> Json:
-    """The tree `number` of a step, as it is written."""
+    """Return tree `number` of a step, as it is written."""
     nodes = list(walk.nodes(tree.root))
-    numbers = {id(node): place for place, node in enumerate(nodes)}
-    task = {"id": tree.task.id, "data": dict(tree.task.data)}
-    written = [_node_to_json(node, numbers) for node in nodes]
-    return {"version": TREE_VERSION, "step": step, "tree": number, "task": task, "nodes": written}
+    numbers = {id(node): index for index, node in enumerate(nodes)}
+    return {
+        "version": TREE_VERSION,
+        "step": step,
+        "tree": number,
+        "task": {"id": tree.task.id, "data": dict(tree.task.data)},
+        "nodes": [_node_to_json(node, numbers) for node in nodes],
+    }
 
 
 def _node_to_json(node: Node, numbers: Mapping[int, int]) -> Json:
-    written: Json = {
+    observations: Json = {}
+    for role, observation in node.observations.items():
+        messages = [_message_to_json(message) for message in observation.messages]
+        observations[role] = {"role": observation.role, "messages": messages}
+        if observation.tools:
+            observations[role]["tools"] = [asdict(tool) for tool in observation.tools]
+
+    # The ids of the prompt are at the node, once for all siblings, and with a sample only if its own differ.
+    prompts = {role: list(siblings[0].prompt_ids) for role, siblings in node.samples.items() if siblings}
+    samples: Json = {}
+    for role, siblings in node.samples.items():
+        samples[role] = []
+        for sample in siblings:
+            fields: Json = {
+                "policy": sample.policy,
+                "text": sample.text,
+                "token_ids": list(sample.token_ids),
+                "logprobs": list(sample.logprobs),
+                "finish": sample.finish,
+                "version": sample.version,
+                "history": sample.history,
+            }
+            if sample.message is not None:
+                fields["message"] = _message_to_json(sample.message)
+            if sample.prompt_ids != siblings[0].prompt_ids:
+                fields["prompt_ids"] = list(sample.prompt_ids)
+            samples[role].append(fields)
+
+    branches = []
+    for branch in node.branches:
+        reward = branch.reward
+        fields = {
+            "choice": dict(branch.choice),
+            "reward": {"team": reward.team, "local": dict(reward.local), "parts": dict(reward.parts)},
+            "over": branch.over,
+            "success": branch.success,
+            "carried": branch.selected,
+            "child": None if branch.child is None else numbers[id(branch.child)],
+        }
+        if branch.failure is not None:
+            fields["failure"] = {"reason": branch.failure.reason, "error": branch.failure.error}
+        if branch.drawing:
+            fields["drawing"] = branch.drawing
+        branches.append(fields)
+
+    record: Json = {
         "turn": node.turn,
         "share": node.weight,
-        "observations": {role: _observation_to_json(seen) for role, seen in node.observations.items()},
-        "prompts": {role: list(siblings[0].prompt_ids) for role, siblings in node.samples.items() if siblings},
-        "samples": {
-            role: [_sample_to_json(sample, siblings[0]) for sample in siblings]
-            for role, siblings in node.samples.items()
-        },
-        "branches": [_branch_to_json(branch, numbers) for branch in node.branches],
+        "observations": observations,
+        "prompts": prompts,
+        "samples": samples,
+        "branches": branches,
     }
     optional = {"privileged": node.privileged, "drawing": node.drawing}
-    return written | {name: value for name, value in optional.items() if value}
-
-
-def _observation_to_json(seen: Observation) -> Json:
-    offered = {"tools": [asdict(tool) for tool in seen.tools]} if seen.tools else {}
-    return {"role": seen.role, "messages": [_message_to_json(message) for message in seen.messages]} | offered
+    return record | {name: value for name, value in optional.items() if value}
 
 
 def _message_to_json(message: Message) -> Json:
     calls = {"tool_calls": [asdict(call) for call in message.tool_calls]} if message.tool_calls else {}
     answers = {"tool_call_id": message.tool_call_id} if message.tool_call_id else {}
-    seen = {"images": [image_to_json(image) for image in message.images]} if message.images else {}
-    return {"role": message.role, "content": message.content, **calls, **answers, **seen}
+    images = {"images": [image_to_json(image) for image in message.images]} if message.images else {}
+    return {"role": message.role, "content": message.content, **calls, **answers, **images}
 
 
 def tree_images(tree: Tree) -> set[Image]:
-    """Every picture that a tree shows."""
-    seen = (one for node in walk.nodes(tree.root) for one in node.observations.values())
-    return {image for one in seen for image in types.images_of(one.messages)}
-
-
-def _sample_to_json(sample: Sample, first: Sample) -> Json:
-    """The ids of the prompt stand at the decision, once for all siblings; with a sample only where its own differ."""
-    written = {
-        "policy": sample.policy,
-        "text": sample.text,
-        "token_ids": list(sample.token_ids),
-        "logprobs": list(sample.logprobs),
-        "finish": sample.finish,
-        "version": sample.version,
-        "history": sample.history,
-    }
-    if sample.message is not None:
-        written["message"] = _message_to_json(sample.message)
-    return written if sample.prompt_ids == first.prompt_ids else written | {"prompt_ids": list(sample.prompt_ids)}
-
-
-def _branch_to_json(branch: Branch, numbers: Mapping[int, int]) -> Json:
-    reward = branch.reward
-    written: Json = {
-        "choice": dict(branch.choice),
-        "reward": {"team": reward.team, "local": dict(reward.local), "parts": dict(reward.parts)},
-        "over": branch.over,
-        "success": branch.success,
-        "carried": branch.selected,
-        "child": None if branch.child is None else numbers[id(branch.child)],
-    }
-    failure = branch.failure
-    if failure is not None:
-        written["failure"] = {"reason": failure.reason, "error": failure.error}
-    return written | ({"drawing": branch.drawing} if branch.drawing else {})
+    """Return all images that a tree shows."""
+    observations = (observation for node in walk.nodes(tree.root) for observation in node.observations.values())
+    return {image for observation in observations for image in types.images_of(observation.messages)}
 
 
 def upgrade_tree(line: Json, number: int) -> KeptTree:
-    """A line of any version as one of this version; `number` is its place in its step. Raises RunError for one of a
-    later version."""
+    """Convert a line of any version to this version; `number` is its index in its step. Raises RunError for a later
+    version."""
     version = line.get("version", 1)
     if not isinstance(version, int) or version < 1:
         raise ValueError(f"version: got {version!r}, expected a number")
@@ -149,7 +158,7 @@ def upgrade_tree(line: Json, number: int) -> KeptTree:
 
 
 def _flatten_version_1(line: Json, number: int) -> KeptTree:
-    """Version 1 had decisions within branches, and the prompt's ids with every sample."""
+    """Convert version 1, which had nodes nested in branches, and the prompt's ids with every sample."""
     nodes: list[Json] = []
     waiting: list[tuple[Json, Json | None]] = [(line["root"], None)]
     while waiting:
@@ -159,13 +168,14 @@ def _flatten_version_1(line: Json, number: int) -> KeptTree:
         flat = {**node, "branches": [dict(branch) for branch in node["branches"]]}
         flat["prompts"] = {role: siblings[0]["prompt_ids"] for role, siblings in node["samples"].items()}
         nodes.append(flat)
+        # Reversed onto a stack, so that nodes are numbered in the order of `walk.nodes`.
         children = [(branch["child"], branch) for branch in flat["branches"] if branch["child"] is not None]
         waiting += reversed(children)
     return {"version": TREE_VERSION, "step": line["step"], "tree": number, "task": line["task"], "nodes": nodes}
 
 
 def iterate_samples(tree: KeptTree) -> Iterator[tuple[int, str, int, Json]]:
-    """(number of the decision, role, number of the sibling, sample) of every sample."""
+    """Yield (number of the node, role, index among its siblings, sample) of every sample."""
     for number, node in enumerate(tree["nodes"]):
         for role, siblings in node["samples"].items():
             for index, sample in enumerate(siblings):
@@ -173,24 +183,26 @@ def iterate_samples(tree: KeptTree) -> Iterator[tuple[int, str, int, Json]]:
 
 
 IMAGES = "pictures"
-
-
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
+# ---- Images: `pictures/DIGEST.png`, each once, however often it was shown
+#
+# A record of an image in JSON is `{"digest": ..., "width": ..., "height": ...}`. Files are named by their content, so
+# none is ever rewritten, and one that nothing names any more does no harm.
+
+
 def image_to_json(image: Image) -> dict[str, Any]:
-    """What JSON says of a picture."""
+    """Return what JSON has of an image; its bytes are in a file of its own."""
     return {"digest": image.digest, "width": image.width, "height": image.height}
 
 
 def save_images(folder: Path, images: Iterable[Image]) -> None:
-    """Write the pictures that are not there yet, each whole or not at all. Raises RunError where the disk refuses."""
+    """Write the images that do not exist yet, each whole or not at all. Raises RunError if the disk refuses."""
     for image in images:
         path = folder / IMAGES / f"{image.digest}.png"
-        if not path.exists():
+        if not path.exists():  # a file is named by its content, so an existing one is equal
             with explain_disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 partial = path.with_name(f".partial-{path.name}")
@@ -201,7 +213,7 @@ def save_images(folder: Path, images: Iterable[Image]) -> None:
 
 
 def read_image(folder: Path, digest: str) -> bytes:
-    """The file of a picture. Raises RunError where there is none of that name."""
+    """Return the file of an image. Raises RunError if there is none of that name."""
     path = folder / IMAGES / f"{digest}.png"
     if not DIGEST.fullmatch(digest) or not path_exists(path):
         raise RunError(
@@ -216,20 +228,20 @@ def read_image(folder: Path, digest: str) -> bytes:
 
 
 class ImageStore:
-    """The pictures of a folder and how much they take. Owned by the one who writes there, for as long as it does."""
+    """The images of a folder and their total size. Owned by the writer of the folder, for as long as it writes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def save(self, images: Collection[Image]) -> None:
-        """Write those that are not there yet. Raises RunError where the disk refuses."""
+        """Write those that do not exist yet. Raises RunError if the disk refuses."""
         size, new = self.size_with(images), {image.digest for image in images}
         save_images(self.folder, images)
         self._size = size
         self._digests.update(new)
 
     def size_with(self, images: Collection[Image]) -> int:
-        """Bytes of all of them, were these among them."""
+        """Return the bytes of all of them, with these among them."""
         new = {image.digest: len(image.png) for image in images if image.digest not in self._digests}
         return self._size + sum(new.values())
 
@@ -246,7 +258,7 @@ class ImageStore:
 
 
 def load_images(value: Any, folder: Path) -> Any:
-    """JSON values with the bytes of every picture put in, as `Image` has them."""
+    """Return JSON values with the bytes of every image put in, as `Image` has them."""
     if isinstance(value, list):
         return [load_images(inner, folder) for inner in value]
     if not isinstance(value, dict):
@@ -256,6 +268,11 @@ def load_images(value: Any, folder: Path) -> Any:
     return {key: load_images(inner, folder) for key, inner in value.items()}
 
 
+# ---- The spelling of tokens: `vocabulary.jsonl`
+#
+# Lines `{"policy": "planner", "tokens": {"12": "the", "91": "<0xE2>"}}`, each token once per policy, so that a run can
+# be read without its models. A token that is a part of a character is spelt by its bytes.
+
 VOCABULARY = "vocabulary.jsonl"
 
 
@@ -263,12 +280,12 @@ class Speller(Protocol):
     """Spells the tokens of one model."""
 
     def spell(self, token: int) -> str:
-        """Its text; `<0xE2><0x82>` for bytes that are no whole character."""
+        """Return its text; `<0xE2><0x82>` for bytes that are no whole character."""
         ...
 
 
 class Vocabulary:
-    """Writes how the tokens of kept trees are spelt. Owned by the run; `spellers` are by policy, and a policy without
+    """Writes the spelling of the tokens of kept trees. Owned by the run; `spellers` are by policy, and a policy without
     one, such as a remote one, is left out."""
 
     def __init__(self, spellers: Mapping[str, Speller]) -> None:
@@ -277,13 +294,13 @@ class Vocabulary:
 
     def learn(self, folder: Path, tree: KeptTree) -> None:
         """Write the tokens of a tree that the file does not have yet."""
-        known = self._read(folder)
+        written = self._read(folder)
         for policy, tokens in tree_tokens(tree).items():
-            fresh = sorted(tokens - known.setdefault(policy, set()))
-            if fresh and policy in self._spellers:
-                spelt = {str(token): self._spellers[policy].spell(token) for token in fresh}
+            new = sorted(tokens - written.setdefault(policy, set()))
+            if new and policy in self._spellers:
+                spelt = {str(token): self._spellers[policy].spell(token) for token in new}
                 jsonl.append(folder / VOCABULARY, {"policy": policy, "tokens": spelt})
-                known[policy] |= tokens
+                written[policy] |= tokens
 
     def _read(self, folder: Path) -> dict[str, set[int]]:
         if self._known is None:
@@ -292,7 +309,7 @@ class Vocabulary:
 
 
 def tree_tokens(tree: KeptTree) -> dict[str, set[int]]:
-    """By policy: every token of its prompts and of its samples."""
+    """Return, by policy, every token of its prompts and of its samples."""
     tokens: dict[str, set[int]] = {}
     for node, role, _, sample in iterate_samples(tree):
         prompt = sample.get("prompt_ids") or tree["nodes"][node]["prompts"].get(role, ())
@@ -301,16 +318,16 @@ def tree_tokens(tree: KeptTree) -> dict[str, set[int]]:
 
 
 def read_vocabulary(folder: Path) -> dict[str, dict[str, str]]:
-    """By policy: the spelling of each token."""
+    """Return, by policy, the spelling of each token."""
     words: dict[str, dict[str, str]] = {}
     for line in jsonl.records(folder / VOCABULARY, VocabularyLine):
         words.setdefault(line["policy"], {}).update(line["tokens"])
     return words
 
 
+# ---- The stream of trees and its index
+
 TREES, INDEX = "trees.jsonl", "trees.index.jsonl"
-
-
 MEGABYTE = 1_000_000
 
 
@@ -319,10 +336,10 @@ class TreeEntry:
     """One kept tree in short.
 
     offset, length   the bytes of its line in `trees.jsonl`, newline included
-    step, tree       both from 0; `tree` is its place among all that the step sampled
+    step, tree       both from 0; `tree` is its index among all trees of the step
     task             id of its task
-    decisions, samples, episodes, wins   how many; wins are the episodes that ended in success
-    reward           team and local rewards of an episode, mean
+    decisions, samples, episodes, wins   counts; wins are the episodes that ended in success
+    reward           mean of team and local rewards of an episode
     roles            in the order in which they first act
     """
 
@@ -343,55 +360,45 @@ ENTRY_FIELDS = tuple(TreeEntry.__dataclass_fields__)
 
 
 def append_tree(folder: Path, record: KeptTree) -> None:
-    """Write a tree behind the last whole one, then its line of the index."""
+    """Write a tree after the last complete one, then its line of the index."""
     offset = jsonl.append(folder / TREES, record)
     length = (folder / TREES).stat().st_size - offset
     jsonl.append(folder / INDEX, asdict(make_entry(record, offset, length)))
 
 
-def fits_budget(folder: Path, record: KeptTree, most: float, beside: int = 0) -> bool:
-    """Whether the stream would stay within `most` megabytes with this tree and so many bytes beside it."""
+def fits_budget(folder: Path, record: KeptTree, megabytes: float, image_bytes: int = 0) -> bool:
+    """Return True if the stream stays within `megabytes` with this tree and so many bytes of images."""
     path = folder / TREES
     size = path.stat().st_size if path.exists() else 0
-    return size + len(json.dumps(record)) + beside < most * MEGABYTE
+    return size + len(json.dumps(record)) + image_bytes < megabytes * MEGABYTE
 
 
 def read_entries(folder: Path) -> list[TreeEntry]:
-    """The whole trees of a run, in the order in which they were kept; none where it keeps none."""
+    """Return the complete trees of a run, in the order in which they were kept; none if it keeps none."""
     path = folder / TREES
     if not path_exists(path):
         return []
-    known, end = _indexed_entries(folder, jsonl.complete_length(path))
-    return [*known, *_unindexed_entries(path, end, known)]
-
-
-def _indexed_entries(folder: Path, size: int) -> tuple[list[TreeEntry], int]:
-    """The lines of the index that fit the stream, and the byte up to which they tell of it."""
-    known: list[TreeEntry] = []
-    end = 0
+    # The lines of the index, as far as they cover the stream without a gap.
+    size, offset = jsonl.complete_length(path), 0
+    entries: list[TreeEntry] = []
     for line in jsonl.records(folder / INDEX, IndexLine):
         entry = TreeEntry(**{name: line[name] for name in ENTRY_FIELDS} | {"roles": tuple(line["roles"])})
-        if entry.offset != end or entry.offset + entry.length > size:
+        if entry.offset != offset or entry.offset + entry.length > size:
             break
-        known.append(entry)
-        end += entry.length
-    return known, end
-
-
-def _unindexed_entries(path: Path, offset: int, before: list[TreeEntry]) -> Iterator[TreeEntry]:
-    """Entries of the trees from a byte on, which the index does not have."""
-    made: dict[int, int] = {}
-    for entry in before:
-        made[entry.step] = made.get(entry.step, 0) + 1
+        entries.append(entry)
+        offset += entry.length
+    # The trees after these, read from the stream.
+    counts = Counter(entry.step for entry in entries)
     for end, line in jsonl.records_with_offsets(path, offset, TreeLineHead):
-        number = made.get(line["step"], 0)
-        made[line["step"]] = number + 1
-        yield make_entry(_upgrade_and_validate(path, line, number), offset, end - offset)
+        tree = _upgrade_and_validate(path, line, counts[line["step"]])
+        counts[line["step"]] += 1
+        entries.append(make_entry(tree, offset, end - offset))
         offset = end
+    return entries
 
 
 def read_tree(folder: Path, entry: TreeEntry) -> KeptTree:
-    """The tree that an entry stands for. Raises RunError where it is damaged."""
+    """Return the tree of an entry. Raises RunError if it is damaged."""
     path = folder / TREES
     with open_plain(path) as file:
         file.seek(entry.offset)
@@ -405,7 +412,7 @@ def read_tree(folder: Path, entry: TreeEntry) -> KeptTree:
 
 
 def _upgrade_and_validate(path: Path, line: dict[str, Any], number: int) -> KeptTree:
-    """A line in the present format, which holds together."""
+    """Return a line in the present format, validated."""
     try:
         tree = upgrade_tree(line, number)
         validate_tree(tree)
@@ -417,8 +424,21 @@ def _upgrade_and_validate(path: Path, line: dict[str, Any], number: int) -> Kept
 
 
 def make_entry(tree: KeptTree, offset: int, length: int) -> TreeEntry:
-    """The entry of a tree whose line stands there."""
-    paid, wins = _episode_rewards(tree)
+    """Return the entry of a tree whose line is at that offset."""
+    # The reward of each episode that was rolled out to the end, from a walk with the reward above each node.
+    rewards: list[float] = []
+    wins, waiting = 0, [(0, 0.0)]
+    while waiting:
+        number, reward_above = waiting.pop()
+        for branch in tree["nodes"][number]["branches"]:
+            if not branch["carried"]:
+                continue
+            reward = reward_above + branch["reward"]["team"] + sum(branch["reward"]["local"].values())
+            if branch["child"] is not None:
+                waiting.append((branch["child"], reward))
+            else:
+                rewards.append(reward)
+                wins += branch["success"]
     return TreeEntry(
         offset,
         length,
@@ -427,55 +447,38 @@ def make_entry(tree: KeptTree, offset: int, length: int) -> TreeEntry:
         task=tree["task"]["id"],
         decisions=len(tree["nodes"]),
         samples=sum(1 for _ in iterate_samples(tree)),
-        episodes=len(paid),
+        episodes=len(rewards),
         wins=wins,
-        reward=sum(paid) / len(paid) if paid else 0.0,
+        reward=sum(rewards) / len(rewards) if rewards else 0.0,
         roles=tuple(dict.fromkeys(role for node in tree["nodes"] for role in node["samples"])),
     )
 
 
-def _episode_rewards(tree: KeptTree) -> tuple[list[float], int]:
-    """What each episode that was played to its end was paid, and how many of them were solved."""
-    paid: list[float] = []
-    wins, waiting = 0, [(0, 0.0)]
-    while waiting:
-        number, so_far = waiting.pop()
-        for branch in tree["nodes"][number]["branches"]:
-            if not branch["carried"]:
-                continue
-            reward = so_far + branch["reward"]["team"] + sum(branch["reward"]["local"].values())
-            if branch["child"] is not None:
-                waiting.append((branch["child"], reward))
-            else:
-                paid.append(reward)
-                wins += branch["success"]
-    return paid, wins
-
-
 def truncate_trees(folder: Path, step: int) -> None:
-    """Forget the trees of `step` and of later ones."""
+    """Remove the trees of `step` and of later ones."""
     jsonl.truncate(folder / INDEX, lambda line: line["step"] >= step, IndexLine)
     jsonl.truncate(folder / TREES, lambda line: line["step"] >= step, TreeLineHead)
 
 
 def rebuild_index(folder: Path) -> None:
-    """Write the index of a stream whose lines have changed, or that has lost it."""
-    found = read_entries(folder)
+    """Write the index of a stream whose lines have changed, or whose index was lost."""
+    entries = read_entries(folder)
     (folder / INDEX).unlink(missing_ok=True)
-    for entry in found:
+    for entry in entries:
         jsonl.append(folder / INDEX, asdict(entry))
 
 
-# Megabytes that the first steps may fill, whatever part of the budget is due by then.
+# Megabytes that the first steps may fill, whatever their part of the budget.
 INITIAL_MEGABYTES = 16.0
-
-
 COPIED_FILES = (TREES, INDEX, LEFT_OUT, VOCABULARY)
+
+
+# ---- What is kept of a step
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """All that a step sampled and made of it, before it is known what of it is kept."""
+    """All that a step sampled and computed from it, before it is decided what is kept."""
 
     sampled: SampledTrees
     batch: TrainingBatch
@@ -484,45 +487,45 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class StepRecorder:
-    """Writes what the settings keep of each step into the `folder` of a run, its pictures into `shown`, and how tokens
-    are spelt into `words`."""
+    """Writes what the settings keep of each step into the `folder` of a run, its images into `images`, and the spelling
+    of tokens into `vocabulary`."""
 
     folder: Path
-    goal: TrainConfig
-    chosen: CreditConfig
-    words: Vocabulary
-    shown: ImageStore
+    settings: TrainConfig
+    credit: CreditConfig
+    vocabulary: Vocabulary
+    images: ImageStore
 
     def keep(self, step: int, record: StepRecord) -> None:
-        """Write the kept trees of a step, what is said of their samples, and what was left out."""
+        """Write the kept trees of a step, their annotations, and what was left out."""
         trees, batch = record.sampled.trees, record.batch
-        kept = self._trees(step, trees)
-        write_annotations(self.folder, step, annotate_trees(trees[:kept], batch, record.notes, self.chosen))
-        missing = not_kept_lines(len(trees), kept, self.goal.trees_kept)
-        for line in (*left_out_lines(record.sampled, batch, self.chosen), *missing):
+        count = self._trees(step, trees)
+        write_annotations(self.folder, step, annotate_trees(trees[:count], batch, record.notes, self.credit))
+        not_kept = not_kept_lines(len(trees), count, self.settings.trees_kept)
+        for line in (*left_out_lines(record.sampled, batch, self.credit), *not_kept):
             jsonl.append(self.folder / LEFT_OUT, {"step": step, **line})
 
     def _trees(self, step: int, trees: Sequence[Tree]) -> int:
-        """Write as many trees of a step as are to be kept; how many."""
-        due = self.due(step)
-        for number, tree in enumerate(trees[: self.goal.trees_kept]):
+        """Write as many trees of a step as are to be kept; return their number."""
+        megabytes = self.due(step)
+        for number, tree in enumerate(trees[: self.settings.trees_kept]):
             written, images = tree_to_json(step, number, tree), tree_images(tree)
-            if not fits_budget(self.folder, written, due, self.shown.size_with(images)):
+            if not fits_budget(self.folder, written, megabytes, self.images.size_with(images)):
                 return number
-            self.words.learn(self.folder, written)
-            self.shown.save(images)
+            self.vocabulary.learn(self.folder, written)
+            self.images.save(images)
             append_tree(self.folder, written)
-        return min(len(trees), self.goal.trees_kept)
+        return min(len(trees), self.settings.trees_kept)
 
     def due(self, step: int) -> float:
-        """Megabytes that trees may fill by the end of a step: the budget is spread over the steps, but for AT_ONCE, so
-        that a long run is seen to its end. Equal runs keep equal trees."""
-        budget = self.goal.trees_megabytes
-        return min(budget, max(INITIAL_MEGABYTES, budget * (step + 1) / self.goal.steps))
+        """Return the megabytes that trees may fill by the end of a step. The budget is spread over the steps, except
+        for the first INITIAL_MEGABYTES, so that a long run is covered to its end. Equal runs keep equal trees."""
+        budget = self.settings.trees_megabytes
+        return min(budget, max(INITIAL_MEGABYTES, budget * (step + 1) / self.settings.steps))
 
 
 def forget_steps(folder: Path, step: int) -> None:
-    """Forget what was written of `step` and of later ones; what the words of a model are stays true."""
+    """Remove what was written of `step` and of later ones. The spelling of a model's tokens stays valid."""
     truncate_trees(folder, step)
     truncate_annotations(folder, step)
     jsonl.truncate(folder / LEFT_OUT, lambda line: line["step"] >= step, LeftOutLine)
@@ -534,38 +537,39 @@ def copy_steps(folder: Path, into: Path, step: int) -> None:
     streams = [*folder.glob("*.jsonl"), *annotation_files(folder)]
     for path in streams:
         if path.name in COPIED_FILES or path.parent.name == ANNOTATIONS:
-            there = into / path.relative_to(folder)
-            there.parent.mkdir(exist_ok=True)
-            copy_plain(path, there)
+            target = into / path.relative_to(folder)
+            target.parent.mkdir(exist_ok=True)
+            copy_plain(path, target)
     for path in (folder / IMAGES).glob("*.png"):
         (into / IMAGES).mkdir(exist_ok=True)
         copy_plain(path, into / IMAGES / path.name)
     forget_steps(into, step)
 
 
+# ---- Reading the trees of a run
+
+
 def find_tree(folder: Path, step: int, number: int = 0) -> KeptTree:
-    """The tree with this number, from 0, that was kept of a step, from 1. Raises RunError where there is none."""
+    """Return the tree with this number, from 0, that was kept of a step, from 1. Raises RunError if there is none."""
     if not (folder / TREES).is_file():
         raise RunError(f"play: {folder} holds no trees.jsonl; expected the folder of a run that has made a step.")
     entries = read_entries(folder)
-    of_step = [entry for entry in entries if entry.step == step - 1]
-    if number >= len(of_step):
-        raise RunError(_no_tree_message(folder, step, number, entries))
-    return read_tree(folder, of_step[number])
+    step_entries = [entry for entry in entries if entry.step == step - 1]
+    if number < len(step_entries):
+        return read_tree(folder, step_entries[number])
+    steps = [entry.step + 1 for entry in entries]
+    if not steps:
+        raise RunError(f"play: {folder} has kept no tree; expected train.trees_kept of 1 or more. Train with that.")
+    if not step_entries:
+        raise RunError(
+            f"play --step: got {step}; expected a step of {folder}, {min(steps)} to {max(steps)}. Name one of those."
+        )
+    raise RunError(
+        f"play --task: got {number}; expected 0 to {len(step_entries) - 1}, as step {step} has kept "
+        f"{len(step_entries)}. Name one of those, or train with a larger train.trees_kept."
+    )
 
 
 def read_all_trees(folder: Path) -> Iterator[KeptTree]:
-    """Every tree of a run, in the order in which they were kept; none where it kept none."""
+    """Yield every tree of a run, in the order in which they were kept; nothing if it kept none."""
     return (read_tree(folder, entry) for entry in read_entries(folder))
-
-
-def _no_tree_message(folder: Path, step: int, number: int, entries: Sequence[TreeEntry]) -> str:
-    steps = [entry.step + 1 for entry in entries]
-    if not steps:
-        return f"play: {folder} has kept no tree; expected train.trees_kept of 1 or more. Train with that."
-    if step not in steps:
-        return f"play --step: got {step}; expected a step of {folder}, {min(steps)} to {max(steps)}. Name one of those."
-    return (
-        f"play --task: got {number}; expected 0 to {steps.count(step) - 1}, as step {step} has kept "
-        f"{steps.count(step)}. Name one of those, or train with a larger train.trees_kept."
-    )

@@ -34,18 +34,19 @@ from cadre.training.asynchronous import StepQueue
 from cadre.training.checkpoint import Checkpointer
 
 WIDTH, GAP, INDENT = 80, "  ", "    "
-
-
-# With more roles the rate makes room for them.
+# With more roles the rate is left out to make room.
 MAX_ROLES_WITH_RATE = 2
 
 
-class Progress:
-    """One run's display. It begins at `start` and ends at `steps`, or sooner at `most` tokens, of which it has `spent`
-    some already; 0 is no limit."""
+# ---- On the console
 
-    def __init__(self, console: Console, steps: int, start: int = 0, most: int = 0, spent: float = 0.0) -> None:
-        self.console, self.steps, self.most, self.spent = console, steps, most, spent
+
+class Progress:
+    """One run's display. It begins at step `start` and ends at `steps`, or sooner at `max_tokens` tokens, of which
+    `spent` are used already; 0 is no limit."""
+
+    def __init__(self, console: Console, steps: int, start: int = 0, max_tokens: int = 0, spent: float = 0.0) -> None:
+        self.console, self.steps, self.max_tokens, self.spent = console, steps, max_tokens, spent
         self.made, self.seconds, self.tokens = 0, 0.0, 0.0
         columns = (
             TextColumn("{task.description}"),
@@ -67,17 +68,17 @@ class Progress:
         self.bars.stop()
 
     def sampling(self, step: int, tasks: int) -> Callable[[], None]:
-        """A callback a finished tree."""
+        """Show a new bar for sampling; return a callback for each finished tree."""
         self.bars.reset(self.inner, total=tasks, description="sampling")
         return lambda: self.bars.advance(self.inner)
 
     def evaluating(self, step: int, tasks: int) -> Callable[[], None]:
-        """A callback a finished episode."""
+        """Show a new bar for evaluating; return a callback for each finished episode."""
         self.bars.reset(self.inner, total=tasks, description="evaluating")
         return lambda: self.bars.advance(self.inner)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A line a step: reward by role, success of what was sampled, tokens a second, time left."""
+        """Print a line for a step: reward by role, success of the samples, tokens per second, time left."""
         tokens, seconds = metrics["rollout/tokens"], metrics["time/wait_s"] + metrics["time/learn_s"]
         self.took(tokens, seconds)
         success = f"success {metrics['rollout/success']:.0%}"
@@ -97,15 +98,17 @@ class Progress:
         """Count a step."""
         self.made, self.seconds, self.tokens = self.made + 1, self.seconds + seconds, self.tokens + tokens
 
-    def left(self, done: int) -> float:
-        """Seconds to the end after `done` steps, by the mean of those seen; evaluations are not foreseen."""
-        steps = float(self.steps - done)
-        if self.most and self.tokens:
-            steps = min(steps, max(0.0, self.most - self.spent - self.tokens) / (self.tokens / self.made))
+    def left(self, done_steps: int) -> float:
+        """Return the seconds to the end after `steps` steps, by the mean of those seen; evaluations are not
+        included."""
+        steps = float(self.steps - done_steps)
+        # A limit of tokens may come before that of steps: at the mean number of tokens per step so far.
+        if self.max_tokens and self.tokens:
+            steps = min(steps, max(0.0, self.max_tokens - self.spent - self.tokens) / (self.tokens / self.made))
         return steps * self.seconds / self.made
 
     def evaluated(self, step: int, report: Report) -> None:
-        """A line an evaluation: the share of success, its 95% interval, and the share of tasks that failed to run."""
+        """Print a line for an evaluation: success rate, its 95% interval, and the rate of tasks that failed to run."""
         failed = f", {report.failures / report.tasks:.1%} failed to run" if report.failures else ""
         line = (
             f"after {step} steps: success {report.success:.1%} [{report.low:.1%}, {report.high:.1%}] on "
@@ -114,7 +117,7 @@ class Progress:
         self._print(textwrap.wrap(line, WIDTH, subsequent_indent=INDENT))
 
     def say(self, paragraph: str) -> None:
-        """Something that seldom happens."""
+        """Print a paragraph about a rare event."""
         self._print([paragraph])
 
     def _print(self, lines: Sequence[str]) -> None:
@@ -123,8 +126,8 @@ class Progress:
 
 
 class EvaluationProgress:
-    """How far an evaluation of its own is: a bar on a terminal, elsewhere a line every tenth of its tasks. Lives as
-    long as the evaluation."""
+    """The progress of `cadre eval`: a bar on a terminal, elsewhere a line every tenth of its tasks. Lives as long as
+    the evaluation."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._done, self._total = console, 0, 0
@@ -142,7 +145,7 @@ class EvaluationProgress:
         self._bars.stop()
 
     def begin(self, tasks: int) -> Callable[[], None]:
-        """Begin with so many tasks; returns what to call when one has been played."""
+        """Begin with so many tasks; return a callback for each finished one."""
         self._total = tasks
         self._bars.start()
         bar = self._bars.add_task("tasks", total=tasks)
@@ -150,6 +153,7 @@ class EvaluationProgress:
         def played() -> None:
             self._done += 1
             self._bars.advance(bar)
+            # Ten lines in all, whatever the number of tasks.
             if self._plain and self._done * 10 // self._total > (self._done - 1) * 10 // self._total:
                 self._console.print(f"evaluated {self._done}/{self._total} tasks", markup=False, highlight=False)
 
@@ -157,19 +161,19 @@ class EvaluationProgress:
 
 
 def _has_no_update(metrics: Mapping[str, float]) -> bool:
-    """Whether no policy made an optimiser step, as where all samples of every group were paid alike."""
+    """Return True if no policy made an optimizer step, as when every group has zero variance."""
     updates = [value for name, value in metrics.items() if name.endswith("/updates")]
     return bool(updates) and not any(updates)
 
 
 def format_rewards(metrics: Mapping[str, float]) -> list[str]:
-    """`planner +0.11` for every role."""
+    """Return `planner +0.11` for every role."""
     rewards = {name: value for name, value in metrics.items() if name.endswith("/reward")}
     return [f"{name.split('/')[0]} {value:+.2f}" for name, value in rewards.items() if not name.startswith("parts/")]
 
 
 def wrap_step_line(head: str, rewards: Sequence[str], rest: Sequence[str]) -> list[str]:
-    """One line of at most `WIDTH` columns; where that is too short, the rewards follow on lines of their own."""
+    """Return one line of at most `WIDTH` columns; if that is too short, the rewards follow on lines of their own."""
     line = GAP.join([head, *rewards, *rest])
     if len(line) <= WIDTH:
         return [line]
@@ -182,16 +186,16 @@ def wrap_step_line(head: str, rewards: Sequence[str], rest: Sequence[str]) -> li
     return lines
 
 
+# ---- In `status.json`
+
 STATUS = "status.json"
-
-
 STATUS_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class StatusPart:
-    """A sampler or a learner: the policies that it has, in how many processes (0: in the one that trains), how many
-    requests it has been asked and not answered, and how often one of its processes was replaced."""
+    """A sampler or a learner: its policies, its number of processes (0: in the one that trains), its unanswered
+    requests, and how often one of its processes was replaced."""
 
     kind: str
     policies: Sequence[str]
@@ -201,11 +205,11 @@ class StatusPart:
 
 
 def describe_parts(team: Team) -> list[StatusPart]:
-    """The samplers and learners of a team."""
-    played = {id(sampler): sampler for sampler in team.samplers.values()}
-    names = {key: [name for name, sampler in team.samplers.items() if id(sampler) == key] for key in played}
+    """Return the samplers and learners of a team."""
+    samplers = {id(sampler): sampler for sampler in team.samplers.values()}
+    names = {key: [name for name, sampler in team.samplers.items() if id(sampler) == key] for key in samplers}
     parts = []
-    for key, sampler in played.items():
+    for key, sampler in samplers.items():
         if isinstance(sampler, SamplerPool):
             deaths = sum(member.deaths for member in sampler.members)
             parts.append(StatusPart("sampler", names[key], len(sampler.members), sampler.asked, deaths))
@@ -222,75 +226,76 @@ def describe_parts(team: Team) -> list[StatusPart]:
 
 
 class StatusWriter:
-    """Writes the file for as long as a training goes on; owned by the loop. `last` are the metrics of the last step."""
+    """Writes `status.json` for as long as a training goes on; owned by the loop. `metrics` are those of the last
+    step."""
 
-    def __init__(self, keeper: Checkpointer, ahead: StepQueue) -> None:
-        self.last: Metrics = {}
-        self._keeper, self._ahead = keeper, ahead
+    def __init__(self, checkpointer: Checkpointer, queue: StepQueue) -> None:
+        self.metrics: Metrics = {}
+        self._checkpointer, self._queue = checkpointer, queue
 
     @asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
-        """Within it the file is written every few seconds, and once more at its end."""
-        writing = asyncio.create_task(self._write_on())
+    async def writing(self) -> AsyncIterator[None]:
+        """Write the file every few seconds while the block runs, and once more at its end."""
+
+        async def write_forever() -> None:
+            while True:
+                self.write()
+                await asyncio.sleep(STATUS_SECONDS)
+
+        task = asyncio.create_task(write_forever())
         try:
             yield
         finally:
-            writing.cancel()
+            task.cancel()
             self.write()
 
     def write(self) -> None:
-        """Write it now. Where the disk is full it stays as it was: a run does not end for its status."""
-        path = self._keeper.run.folder / STATUS
+        """Write the file now. If the disk is full it stays as it was: a run does not end for its status."""
+        run, state = self._checkpointer.run, self._checkpointer.state
+        seconds = self.metrics.get("time/wait_s", 0.0) + self.metrics.get("time/learn_s", 0.0)
+        status = {
+            "written": time.time(),
+            "process": os.getpid(),
+            "step": state.step,
+            "steps": run.config.train.steps,
+            "learning": self._checkpointer.is_updating,
+            "sampling": self._queue.sampling(),
+            "ready": [sampled.step for sampled in self._queue.sampled()],
+            "max_staleness": run.config.train.max_staleness,
+            "staleness": {name: value for name, value in self.metrics.items() if "/staleness" in name},
+            "tokens_per_s": self.metrics["rollout/tokens"] / seconds if seconds else None,
+            "parts": [asdict(part) for part in describe_parts(self._checkpointer.team)],
+        }
+        path = run.folder / STATUS
         fresh = path.with_suffix(".new")
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
-            fresh.write_text(to_json(self._now(), indent=1) + "\n")
+            fresh.write_text(to_json(status, indent=1) + "\n")
             fresh.replace(path)
-
-    async def _write_on(self) -> None:
-        while True:
-            self.write()
-            await asyncio.sleep(STATUS_SECONDS)
-
-    def _now(self) -> dict[str, Any]:
-        goal, last = self._keeper.run.config.train, self.last
-        seconds = last.get("time/wait_s", 0.0) + last.get("time/learn_s", 0.0)
-        return {
-            "written": time.time(),
-            "process": os.getpid(),
-            "step": self._keeper.state.step,
-            "steps": goal.steps,
-            "learning": self._keeper.is_changing,
-            "sampling": self._ahead.sampling(),
-            "ready": [step.step for step in self._ahead.ready()],
-            "max_staleness": goal.max_staleness,
-            "staleness": {name: value for name, value in last.items() if "/staleness" in name},
-            "tokens_per_s": last["rollout/tokens"] / seconds if seconds else None,
-            "parts": [asdict(part) for part in describe_parts(self._keeper.team)],
-        }
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """What the run in `folder` was doing when it last said so, whether it still `runs`, and its last `evaluation`.
+    """Return what the run in `folder` was doing when it last wrote its status, whether it still `runs`, and its last
+    `evaluation`.
 
-    Raises RunError where no run ever trained there.
+    Raises RunError if no run ever trained there.
     """
     path = folder / STATUS
     if not path_exists(path):
         raise RunError(f"status: {folder} holds no {STATUS}; expected the folder of a run that has begun to train.")
     try:
-        said = parse_record(read_text(path), StatusRecord)
+        record = parse_record(read_text(path), StatusRecord)
     except ValueError as error:
         raise RunError(
             f"status: {path} is damaged ({error}); expected what a run writes. It is written anew with --resume."
         ) from None
-    last = None
+    evaluation = None
     for report in jsonl.records(folder / "evaluations.jsonl", EvaluationLine):
-        last = report
+        evaluation = report
     return {
-        **said.model_dump(),
+        **record.model_dump(),
         "runs": _is_locked(folder / ".lock"),
-        "evaluation": last,
+        "evaluation": evaluation,
     }
 
 

@@ -14,11 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from cadre.files import Count, OpenRecord, Text, validate_record
 
 Step = Annotated[int, Field(strict=True, ge=0, le=1 << 40)]
-
-
 Number = Annotated[float, Field(strict=True)]
-
-
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
@@ -62,7 +58,7 @@ class EvaluationLine(OpenRecord):
 
 
 class StepLine(OpenRecord):
-    """A line of which only the step is looked at: `resumed.jsonl`."""
+    """A line of which only the step is read: `resumed.jsonl`."""
 
     step: Step
 
@@ -99,7 +95,7 @@ class IndexLine(OpenRecord):
 
 
 class AnnotatedSample(OpenRecord):
-    """What an annotation says of one sample."""
+    """The annotation of one sample."""
 
     node: Count
     role: Text
@@ -107,7 +103,7 @@ class AnnotatedSample(OpenRecord):
 
 
 class AnnotationLineHead(OpenRecord):
-    """A line of `annotations/PRODUCER.jsonl`, as far as it says where it belongs."""
+    """A line of `annotations/PRODUCER.jsonl`, with its position only."""
 
     step: Step
     tree: Count
@@ -184,7 +180,7 @@ class TreeLine(OpenRecord):
 
 
 class TreeLineHead(OpenRecord):
-    """A line of `trees.jsonl` in any format, as far as all formats agree."""
+    """A line of `trees.jsonl` in any format, with the fields that all formats have."""
 
     step: Step
 
@@ -242,12 +238,13 @@ class RewardModelStart(OpenRecord):
 
 
 def validate_tree(value: Any) -> None:
-    """Raises ValueError where a kept tree does not hold together: what its branches name has to be there, and each
-    decision but the first has one branch above it, so that whoever walks it comes to an end."""
+    """Raise ValueError if a kept tree is inconsistent: what its branches name has to exist, and each node but the first
+    has one branch above it, so that a walk over it ends."""
     tree = validate_record(value, TreeLine)
     if not tree.nodes:
         raise ValueError("nodes: empty")
-    led_to = [False] * len(tree.nodes)
+    # Parents come first and each node has one, so that children never lead back.
+    has_parent = [False] * len(tree.nodes)
     for number, node in enumerate(tree.nodes):
         if not node.samples or node.samples.keys() - node.observations.keys():
             raise ValueError(f"nodes.{number}.samples: not of the roles of observations")
@@ -260,6 +257,6 @@ def validate_tree(value: Any) -> None:
                     raise ValueError(f"nodes.{number}.branches: chooses {role!r} number {index}, which is not there")
             child = branch.child
             if child is not None:
-                if not number < child < len(tree.nodes) or led_to[child]:
+                if not number < child < len(tree.nodes) or has_parent[child]:
                     raise ValueError(f"nodes.{number}.branches: leads to {child}, no decision below it alone")
-                led_to[child] = True
+                has_parent[child] = True

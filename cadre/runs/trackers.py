@@ -26,7 +26,7 @@ from cadre.errors import ConfigError
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run, as a tracker is told of it when it begins."""
+    """A run, as a tracker receives it when it starts."""
 
     folder: Path
     config: Config
@@ -45,28 +45,32 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-    """Draws one run, from its first step to its last. Making it imports its package, and does nothing else.
+    """Plots one run, from its first step to its last. Constructing it imports its package, and does nothing else.
 
-    errors   what it raises where it cannot be reached or refuses what it is told: the run goes on without it
+    errors   what it raises if it cannot be reached or refuses what it receives: the run continues without it
     """
 
     errors: tuple[type[Exception], ...]
 
-    def begin(self, story: TrackedRun) -> None:
-        """Get ready to draw."""
+    def begin(self, run: TrackedRun) -> None:
+        """Prepare to plot."""
         ...
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Draw what is known after `step` updates. Steps never fall."""
+        """Plot the numbers after `step` updates. Steps never decrease."""
         ...
 
     def close(self) -> None: ...
 
 
+# ---- One class per package
+
+
 class TensorBoard:
     """One file of events in `tensorboard/` of the run's folder; each number is in it when `draw` returns.
 
-    A disk that refuses it is the run's own business: OSError is raised.
+    Written without a thread, a queue, or the machine's name in the file's. Errors of the disk are the run's own:
+    OSError is raised.
     """
 
     def __init__(self) -> None:
@@ -79,9 +83,10 @@ class TensorBoard:
         self._summary: Any = Summary
         self._writer: Any = RecordWriter
 
-    def begin(self, story: TrackedRun) -> None:
-        folder = story.folder / "tensorboard"
+    def begin(self, run: TrackedRun) -> None:
+        folder = run.folder / "tensorboard"
         folder.mkdir(parents=True, exist_ok=True)
+        # Unbuffered: each number is in the file when `draw` returns, and a killed process loses none.
         self._file = (folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}").open("ab", buffering=0)
         self._records = self._writer(self._file)
         self._write(file_version="brain.Event:2")
@@ -99,7 +104,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of the project, grouped under the run's name; what waits to be sent is in `wandb/` of the run's folder."""
+    """A run of the project, grouped under the run's name; unsent data are in `wandb/` of the run's folder."""
 
     def __init__(self) -> None:
         import wandb
@@ -107,13 +112,13 @@ class WeightsAndBiases:
         self.errors: tuple[type[Exception], ...] = (wandb.Error, OSError)
         self._wandb: Any = wandb
 
-    def begin(self, story: TrackedRun) -> None:
+    def begin(self, run: TrackedRun) -> None:
         self._run = self._wandb.init(
-            project=story.project,
-            name=story.name,
-            group=story.name,
-            dir=story.folder,
-            config=story.settings,
+            project=run.project,
+            name=run.name,
+            group=run.name,
+            dir=run.folder,
+            config=run.settings,
             settings=self._wandb.Settings(console="off"),
             reinit="create_new",
         )
@@ -125,11 +130,9 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-# What MLflow takes no name with.
+# Characters that MLflow does not accept in names.
 INVALID_CHARACTERS = re.compile(r"[^\w\-. :/]")
-
-
-# The most parameters that it takes at once, and of how many letters each.
+# The most parameters that it accepts at once, and the most letters of each.
 MAX_PARAMS, MAX_LETTERS = 100, 6000
 
 
@@ -145,17 +148,18 @@ class MLflow:
         self._metric: Any = Metric
         self._param: Any = Param
 
-    def begin(self, story: TrackedRun) -> None:
+    def begin(self, run: TrackedRun) -> None:
         self._client = self._client()
-        known = self._client.get_experiment_by_name(story.project)
-        experiment = known.experiment_id if known else self._client.create_experiment(story.project)
-        self._run = self._client.create_run(experiment, run_name=story.name).info.run_id
-        params = [self._param(_valid_name(key), str(value)[:MAX_LETTERS]) for key, value in flatten(story.settings)]
+        existing = self._client.get_experiment_by_name(run.project)
+        experiment = existing.experiment_id if existing else self._client.create_experiment(run.project)
+        self._run = self._client.create_run(experiment, run_name=run.name).info.run_id
+        params = [self._param(_valid_name(key), str(value)[:MAX_LETTERS]) for key, value in flatten(run.settings)]
+        # A configuration has more settings than MLflow accepts at once.
         for first in range(0, len(params), MAX_PARAMS):
             self._client.log_batch(self._run, params=params[first : first + MAX_PARAMS])
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
-        now = int(time.time() * 1000)
+        now = int(time.time() * 1000)  # milliseconds
         metrics = [self._metric(_valid_name(name), float(value), now, step) for name, value in numbers.items()]
         self._client.log_batch(self._run, metrics=metrics)
 
@@ -176,8 +180,8 @@ class Trackio:
         self.errors: tuple[type[Exception], ...] = (OSError, ValueError, sqlite3.Error)
         self._trackio: Any = trackio
 
-    def begin(self, story: TrackedRun) -> None:
-        self._trackio.init(project=story.project, name=story.name, group=story.name, config=story.settings, embed=False)
+    def begin(self, run: TrackedRun) -> None:
+        self._trackio.init(project=run.project, name=run.name, group=run.name, config=run.settings, embed=False)
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
         self._trackio.log(dict(numbers), step=step)
@@ -187,7 +191,7 @@ class Trackio:
 
 
 log = logging.getLogger(__name__)
-
+# ---- The trackers of a run
 
 TRACKERS: Mapping[str, Callable[[], Tracker]] = {
     "tensorboard": TensorBoard,
@@ -195,9 +199,7 @@ TRACKERS: Mapping[str, Callable[[], Tracker]] = {
     "mlflow": MLflow,
     "trackio": Trackio,
 }
-
-
-# What a user may do where one cannot begin.
+# What a user may do if a tracker cannot start.
 START_ADVICE = {
     "wandb": "Log in with `wandb login`, or set WANDB_MODE=offline",
     "mlflow": "Set MLFLOW_TRACKING_URI to a server that answers, or to sqlite:///mlflow.db",
@@ -208,19 +210,21 @@ START_ADVICE = {
 class Trackers:
     """The trackers of one run; owned by it, closed with it."""
 
-    def __init__(self, story: TrackedRun) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         """Raises ConfigError where one cannot begin."""
-        names = dict.fromkeys(story.config.trackers.names)
-        self._open = {name: start_tracker(name, story) for name in names}
+        names = dict.fromkeys(run.config.trackers.names)
+        self._open = {name: start_tracker(name, run) for name in names}
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Draw everywhere what is a finite number. One that fails is left out from there on, with a warning: training
-        is worth more."""
-        drawn = {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
+        """Plot all finite numbers in every tracker. A tracker that fails is dropped with a warning: training is worth
+        more."""
+        # JSON null stands for numbers that are not finite, and no tracker plots those.
+        finite = {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
         for name, tracker in list(self._open.items()):
             try:
-                tracker.draw(step, drawn)
+                tracker.draw(step, finite)
             except tracker.errors as error:
+                # A tracker that failed once may fail at every step, each time after a long timeout.
                 del self._open[name]
                 log.warning("%s is told no more of this run, which goes on: %s", name, _describe_error(error))
 
@@ -233,14 +237,14 @@ class Trackers:
         self._open = {}
 
 
-def start_tracker(name: str, story: TrackedRun) -> Tracker:
-    """The tracker of that name, ready to draw. Raises ConfigError where it is not installed or cannot begin."""
+def start_tracker(name: str, run: TrackedRun) -> Tracker:
+    """Return the tracker of that name, ready to plot. Raises ConfigError if it is not installed or cannot start."""
     try:
         tracker = TRACKERS[name]()
     except ImportError:
         raise ConfigError(missing_trackers([name])) from None
     try:
-        tracker.begin(story)
+        tracker.begin(run)
     except tracker.errors as error:
         raise ConfigError(
             f"trackers.names: {name} could not begin ({_describe_error(error)}); expected it to answer. "
@@ -250,5 +254,5 @@ def start_tracker(name: str, story: TrackedRun) -> Tracker:
 
 
 def _describe_error(error: Exception) -> str:
-    """`CommError: the server does not answer`, on a line."""
+    """Return `CommError: the server does not answer`, on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

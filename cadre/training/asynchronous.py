@@ -4,9 +4,7 @@ The rule: step n is sampled with the weights that n - max_staleness updates made
 negative), and the steps are learned from in order. So the weights that a step is sampled with follow from the settings
 and never from the clock, and equal seeds give equal runs. The price: where sampling is the slower side, fresher weights
 that exist are not used. A step waits for its slowest episode, while the next steps are sampled as far as the rule
-allows.
-
-With `max_staleness: 0` a step is sampled when the update before it is done, and learned from at once.
+allows. With `max_staleness: 0` a step is sampled when the update before it is done, and learned from at once.
 
 Steps that are sampled and not yet learned from are saved in a checkpoint as the trees themselves: the weights that drew
 them are gone by then, and trees are small beside weights.
@@ -33,43 +31,167 @@ from cadre.runs import jsonl
 from cadre.runs.kept_trees import IMAGES, load_images, save_images, tree_images
 from cadre.team import Team, Weights
 
-PENDING_STEPS = "in_flight.jsonl"
-
-
+SAMPLED_STEPS = "in_flight.jsonl"
 NOT_FINITE = "number that is not finite"
 
 
 @dataclass(frozen=True)
 class SampledStep:
-    """All that was sampled for update number `step`, and how many seconds that took."""
+    """The samples for update number `step`, and how many seconds sampling took."""
 
     step: int
     sampled: SampledTrees
     seconds: float
 
 
+@dataclass(frozen=True)
+class StalenessLimit:
+    """How far sampling may run ahead: `max_staleness` updates, and not to the step `end`, where training ends."""
+
+    max_staleness: int
+    end: int
+
+    def capacity(self, version: int, started: int) -> int:
+        """Return how many more steps may be started after `version` updates: max_staleness + version + 1 - started.
+
+        That is (max_staleness + version + 1) * batch - (samples taken) in whole steps, so that no group is cut. After a
+        resume, `started` counts the sampled steps of the checkpoint too.
+        """
+        return max(0, min(self.max_staleness + version + 1, self.end) - started)
+
+
+@dataclass(frozen=True)
+class StartedStep:
+    """A step that is being sampled, or was, with the weights that `version` updates had made."""
+
+    step: int
+    version: int
+    task: asyncio.Task[SampledStep]
+
+    @property
+    def is_sampled(self) -> bool:
+        return self.task.done() and not self.task.cancelled() and self.task.exception() is None
+
+
+class StepQueue:
+    """The steps that are sampled, being sampled, or started next. Owned by the loop, lives as long as that.
+
+    One step is sampled at a time. Where learners change the very weights that are sampled from, learning waits until no
+    step is being sampled. Where the team is `apart`, both run at once, and the samplers load new weights between two
+    steps.
+    """
+
+    def __init__(
+        self,
+        sample: Callable[[int], Awaitable[SampledTrees]],
+        team: Team,
+        limit: StalenessLimit,
+        sampled: Sequence[SampledStep] = (),
+    ) -> None:
+        self._sample, self._team, self._limit = sample, team, limit
+        self._sampled = deque(sampled)
+        self._started: deque[StartedStep] = deque()
+        self._weights: Sequence[Weights] = ()
+        self._loaded: Sequence[Weights] = ()
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """The number of updates of each policy."""
+        return {weights.policy: weights.version for weights in self._weights}
+
+    def sampling(self) -> list[int]:
+        """Return the steps that are being sampled, or wait for it."""
+        return [started.step for started in self._started if not started.task.done()]
+
+    def sampled(self) -> tuple[SampledStep, ...]:
+        """Return the steps that are sampled and not learned from, in order, as a checkpoint saves them."""
+        return (*self._sampled, *(started.task.result() for started in self._started if started.is_sampled))
+
+    async def next_step(self, version: int) -> SampledStep:
+        """Return the samples for the update after `version`, and start as many further steps as the rule allows."""
+        # Steps version, ..., first - 1 are sampled or started already.
+        first = version + len(self._sampled) + len(self._started)
+        for step in range(first, first + self._limit.capacity(version, first)):
+            previous = self._started[-1].task if self._started else None
+            task = asyncio.create_task(self._sample_step(step, self._weights, previous))
+            self._started.append(StartedStep(step, version, task))
+        # Learners that change the sampled weights in place must not run beside sampling.
+        if not self._team.apart:
+            await self._wait_until_sampled()
+        if not self._sampled:
+            # Shielded: an interrupt that cancels the waiting does not cancel the sampling itself.
+            self._sampled.append(await asyncio.shield(self._started[0].task))
+            self._started.popleft()
+        return self._sampled.popleft()
+
+    async def sync_weights(self) -> None:
+        """Load the learners' weights into the samplers, as soon as no step is being sampled with older ones."""
+        self._weights = await self._team.published()
+        if all(started.task.done() for started in self._started):
+            await self._load(self._weights)
+
+    async def drain(self) -> None:
+        """Wait until no step is being sampled, and load the newest weights into the samplers."""
+        await self._wait_until_sampled()
+        await self._load(self._weights)
+
+    async def close(self, version: int) -> bool:
+        """Cancel what is being sampled; return False if a step was lost that cannot be sampled again.
+
+        A step that is sampled with the present weights can be sampled again. One with older weights is waited for.
+        """
+        for started in self._started:
+            if started.version == version:
+                started.task.cancel()
+        await asyncio.gather(*(started.task for started in self._started), return_exceptions=True)
+        return all(started.is_sampled for started in self._started if started.version < version)
+
+    async def _sample_step(
+        self, step: int, weights: Sequence[Weights], previous: asyncio.Task[SampledStep] | None
+    ) -> SampledStep:
+        # One step at a time, as samplers hold one set of weights.
+        if previous is not None:
+            await asyncio.shield(previous)
+        await self._load(weights)
+        began = time.monotonic()
+        return SampledStep(step, await self._sample(step), time.monotonic() - began)
+
+    async def _load(self, weights: Sequence[Weights]) -> None:
+        # Each update publishes a new object, so identity tells whether these are loaded.
+        if weights is not self._loaded:
+            await self._team.load(weights)
+            self._loaded = weights
+
+    async def _wait_until_sampled(self) -> None:
+        for started in self._started:
+            await asyncio.shield(started.task)
+
+
+# ---- Sampled steps in a checkpoint
+
+
 def write_sampled_steps(folder: Path, steps: Sequence[SampledStep]) -> None:
-    """One line a step in `folder/in_flight.jsonl`, and pictures beside it; no file where there is none."""
+    """Write one line per step to `folder/in_flight.jsonl`, and images beside it; no file if there are no steps."""
     if steps:
         lines = (json.dumps(_encode_numbers(asdict(step)), allow_nan=False) + "\n" for step in steps)
-        (folder / PENDING_STEPS).write_text("".join(lines))
+        (folder / SAMPLED_STEPS).write_text("".join(lines))
         save_images(folder, {image for step in steps for tree in step.sampled.trees for image in tree_images(tree)})
 
 
 def read_sampled_steps(folder: Path) -> tuple[SampledStep, ...]:
-    """What `write` wrote, number for number."""
-    lines = jsonl.records(folder / PENDING_STEPS)
+    """Return the steps that `write_sampled_steps` wrote, number for number."""
+    lines = jsonl.records(folder / SAMPLED_STEPS)
     if (folder / IMAGES).is_dir():
         lines = (load_images(line, folder) for line in lines)
     try:
         return tuple(_step_adapter().validate_python(_decode_numbers(line)) for line in lines)
     except ValidationError as error:
-        raise damaged_file_error(folder / PENDING_STEPS, str(error).splitlines()[1].strip()) from None
+        raise damaged_file_error(folder / SAMPLED_STEPS, str(error).splitlines()[1].strip()) from None
 
 
 def _encode_numbers(value: Any) -> Any:
-    """Return values that JSON has: without the bytes of pictures, which are read again by their digest, and with a name
-    for each number that is not finite, which the data of a task may hold."""
+    """Return JSON values: without the bytes of images, which are read again by digest, and with a name for each number
+    that is not finite, which the data of a task may hold."""
     if isinstance(value, float):
         return value if math.isfinite(value) else {NOT_FINITE: repr(value)}
     if isinstance(value, dict):
@@ -78,7 +200,7 @@ def _encode_numbers(value: Any) -> Any:
 
 
 def _decode_numbers(value: Any) -> Any:
-    """Return what `_plain` was given, with the numbers that it named."""
+    """Invert `_encode_numbers`, but for the bytes of images."""
     if isinstance(value, dict):
         if value.keys() == {NOT_FINITE} and value[NOT_FINITE] in ("nan", "inf", "-inf"):
             return float(value[NOT_FINITE])
@@ -89,120 +211,3 @@ def _decode_numbers(value: Any) -> Any:
 @cache
 def _step_adapter() -> TypeAdapter[SampledStep]:
     return TypeAdapter(SampledStep)
-
-
-@dataclass(frozen=True)
-class StalenessLimit:
-    """How far sampling may run: `most` updates ahead, and to the step `end`, which it does not begin."""
-
-    most: int
-    end: int
-
-    def capacity(self, version: int, begun: int) -> int:
-        """The steps that may be begun after `version` updates when `begun` were: most + version + 1 - begun.
-
-        That is (most + version + 1) * batch - (samples taken) in whole steps, so that no group is cut. After a resume
-        `begun` counts what the checkpoint holds.
-        """
-        return max(0, min(self.most + version + 1, self.end) - begun)
-
-
-@dataclass(frozen=True)
-class PendingStep:
-    """A step that is being sampled, or was: from the weights that so many updates had made."""
-
-    step: int
-    version: int
-    task: asyncio.Task[SampledStep]
-
-    @property
-    def sampled(self) -> bool:
-        return self.task.done() and not self.task.cancelled() and self.task.exception() is None
-
-
-class StepQueue:
-    """The steps that are sampled, being sampled, or begun next; owned by the loop, lives as long as that.
-
-    One step is sampled at a time. Where learners change the very weights that are sampled from, learning waits until
-    no step is being sampled; where the team is `apart`, both go on at once and the samplers take new weights between
-    two steps.
-    """
-
-    def __init__(
-        self,
-        sample: Callable[[int], Awaitable[SampledTrees]],
-        team: Team,
-        span: StalenessLimit,
-        ready: Sequence[SampledStep] = (),
-    ) -> None:
-        self._sample, self._team, self._span = sample, team, span
-        self._ready = deque(ready)
-        self._begun: deque[PendingStep] = deque()
-        self._weights: Sequence[Weights] = ()
-        self._loaded: Sequence[Weights] = ()
-
-    @property
-    def versions(self) -> dict[str, int]:
-        """By policy, the updates that it has had."""
-        return {weights.policy: weights.version for weights in self._weights}
-
-    def sampling(self) -> list[int]:
-        """The steps that are being sampled, or wait for it."""
-        return [begun.step for begun in self._begun if not begun.task.done()]
-
-    def ready(self) -> tuple[SampledStep, ...]:
-        """The steps that are sampled and not learned from, in order: what a checkpoint keeps."""
-        return (*self._ready, *(begun.task.result() for begun in self._begun if begun.sampled))
-
-    async def take(self, version: int) -> SampledStep:
-        """What was sampled for the update that comes after `version`. Begins as many steps as the rule allows."""
-        first = version + len(self._ready) + len(self._begun)
-        for step in range(first, first + self._span.capacity(version, first)):
-            before = self._begun[-1].task if self._begun else None
-            self._begun.append(PendingStep(step, version, asyncio.create_task(self._draw(step, self._weights, before))))
-        if not self._team.apart:
-            await self._all_sampled()
-        if not self._ready:
-            self._ready.append(await asyncio.shield(self._begun[0].task))
-            self._begun.popleft()
-        return self._ready.popleft()
-
-    async def hand_over(self) -> None:
-        """Samplers take the weights that the learners have now, once no step is being sampled from others."""
-        self._weights = await self._team.published()
-        if all(begun.task.done() for begun in self._begun):
-            await self._load(self._weights)
-
-    async def settle(self) -> None:
-        """Wait until no step is being sampled, and give the samplers the newest weights."""
-        await self._all_sampled()
-        await self._load(self._weights)
-
-    async def close(self, version: int) -> bool:
-        """End what is being sampled; whether nothing is lost that could not be sampled again.
-
-        A step that is sampled from the weights of now can be, later on. One that is not is waited for.
-        """
-        for begun in self._begun:
-            if begun.version == version:
-                begun.task.cancel()
-        await asyncio.gather(*(begun.task for begun in self._begun), return_exceptions=True)
-        return all(begun.sampled for begun in self._begun if begun.version < version)
-
-    async def _draw(
-        self, step: int, weights: Sequence[Weights], before: asyncio.Task[SampledStep] | None
-    ) -> SampledStep:
-        if before is not None:
-            await asyncio.shield(before)
-        await self._load(weights)
-        began = time.monotonic()
-        return SampledStep(step, await self._sample(step), time.monotonic() - began)
-
-    async def _load(self, weights: Sequence[Weights]) -> None:
-        if weights is not self._loaded:
-            await self._team.load(weights)
-            self._loaded = weights
-
-    async def _all_sampled(self) -> None:
-        for begun in self._begun:
-            await asyncio.shield(begun.task)

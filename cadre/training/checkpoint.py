@@ -19,9 +19,8 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from cadre.config.experiment import dump
 from cadre.errors import CadreError, DivergedError, EngineError, RunError
@@ -34,27 +33,100 @@ from cadre.training.asynchronous import SampledStep, StepQueue, read_sampled_ste
 from cadre.training.interrupt import Interrupt
 
 log = logging.getLogger(__name__)
-
-
 STATE_FILE = "state.json"
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What the loop itself carries from step to step.
+    """The state that the loop carries from step to step.
 
-    step        updates made so far
-    baselines   the running baselines by name
-    best_step   the step of the best evaluation so far, None before the first
-    best        its share of successes
-    in_flight   the next steps, as far as they are sampled
+    step           updates made so far
+    baselines      the running baselines by name
+    best_step      the step of the best evaluation so far, None before the first
+    best           its success rate
+    sampled_steps  the next steps, as far as they are sampled
     """
 
     step: int = 0
     baselines: dict[str, float] = field(default_factory=dict)
     best_step: int | None = None
     best: float = 0.0
-    in_flight: tuple[SampledStep, ...] = ()
+    sampled_steps: tuple[SampledStep, ...] = ()
+
+
+class Checkpointer:
+    """Holds the state of a training and decides when it is saved: at its start, every few minutes or steps, at the best
+    evaluation, at its end, and when it fails. Owned by the loop, lives as long as that.
+
+    The saved state is always one between two steps, with everything of the steps before it logged, and with the next
+    steps as far as `queue` has sampled them.
+    """
+
+    def __init__(self, run: Run, team: Team, state: TrainingState, queue: StepQueue, interrupt: Interrupt) -> None:
+        self.run, self.team, self.state, self._queue, self._interrupt = run, team, state, queue, interrupt
+        self._folder = run.folder / "checkpoints"
+        self._is_consistent = True
+        self._saved_at = time.monotonic()
+
+    @property
+    def is_updating(self) -> bool:
+        """True while a step is changing the weights."""
+        return not self._is_consistent
+
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """Wrap a step that changes weights and logs; at its end one more update has been made."""
+        self._is_consistent = False
+        yield
+        self.state = replace(self.state, step=self.state.step + 1)
+        self._is_consistent = True
+
+    @asynccontextmanager
+    async def save_on_exit(self) -> AsyncIterator[None]:
+        """Save however the block ends, with four exceptions, in which the last checkpoint stands: a step was changing
+        the weights, a step that cannot be sampled again is lost, the loss diverged, or a second interrupt forced the
+        end."""
+        try:
+            yield
+        except DivergedError:
+            self._is_consistent = False
+            raise
+        finally:
+            nothing_lost = await self._queue.close(self.state.step)
+            if self._is_consistent and nothing_lost and not self._interrupt.forced:
+                self.save()
+
+    async def save_if_due(self) -> None:
+        """Save by minutes, by steps, or if the evaluation just made is the best so far."""
+        goal, step = self.run.config.train, self.state.step
+        minutes = (time.monotonic() - self._saved_at) / 60
+        by_time = 0 < goal.checkpoint_minutes <= minutes
+        by_step = goal.checkpoint_every > 0 and step % goal.checkpoint_every == 0
+        if by_time or by_step or self._best()[0] == step:
+            # A step that is still being sampled could not be sampled again: its weights will be gone after a resume.
+            await self._queue.drain()
+            self.save()
+
+    def save(self) -> None:
+        """Write the state, after the logs of the steps before it are on the disk, and remove old checkpoints."""
+        goal = self.run.config.train
+        best_step, best = self._best()
+        self.state = replace(self.state, best_step=best_step, best=best, sampled_steps=self._queue.sampled())
+        # The order matters: a checkpoint whose log lines were lost could not be resumed from exactly.
+        self.run.flush()
+        save_checkpoint(self._folder, self.state, self.team, dump(self.run.config))
+        remove_old_checkpoints(self._folder, self.state.step, goal.checkpoints_kept, best_step, goal.checkpoint_every)
+        self._saved_at = time.monotonic()
+
+    def _best(self) -> tuple[int | None, float]:
+        """Return the step of the best evaluation so far, the first of equals, and its success rate."""
+        # Negative steps, so that the maximum is the first of equal reports.
+        reports = [(report["success"], -report["step"]) for report in self.run.evaluations()]
+        success, step = max(reports, default=(0.0, None))
+        return (None if step is None else -step), success
+
+
+# ---- Writing
 
 
 def checkpoint_name(step: int) -> str:
@@ -64,49 +136,66 @@ def checkpoint_name(step: int) -> str:
 def save_checkpoint(
     folder: Path, state: TrainingState, team: Team, config: str = "", weights: Mapping[str, Path] | None = None
 ) -> Path:
-    """Write the state, and the configuration that made it, to `folder/step-NNNNNN`: whole, or not at all.
+    """Write the state, and the configuration that made it, to `folder/step-NNNNNN`: all of it, or nothing.
 
-    One that is there already and whole is kept. `weights` are folders of policies in other checkpoints whose weights
-    take the place of the team's, beside the optimisers that this one has.
+    An intact checkpoint of that step is kept as it is. `weights` are folders of policies in other checkpoints whose
+    weights replace the team's; optimizers and value heads stay the team's.
     """
     final = folder / checkpoint_name(state.step)
+    # After a resume the same step may be saved again; a damaged folder of that name is replaced.
     if final.exists():
         if find_checkpoint_damage(final) is None:
             return final
-        final.unlink() if final.is_symlink() or final.is_file() else shutil.rmtree(final)
+        _remove(final)
 
     def fill(partial: Path) -> None:
         for learner in team.learners:
             learner.save(partial)
-        for policy, other in (weights or {}).items():
-            _replace_weights(other, partial / policy)
-        write_sampled_steps(partial, state.in_flight)
-        (partial / STATE_FILE).write_text(json.dumps(_state_fields(state)))
+        for policy, source in (weights or {}).items():
+            # Files are weights; optimizers and value heads are in folders below.
+            for path in (partial / policy).iterdir():
+                if path.is_file():
+                    path.unlink()
+            for path in source.iterdir():
+                if path.is_file():
+                    shutil.copyfile(path, partial / policy / path.name)
+        write_sampled_steps(partial, state.sampled_steps)
+        fields = {name: value for name, value in vars(state).items() if name != "sampled_steps"}
+        (partial / STATE_FILE).write_text(json.dumps(fields))
         (partial / "config.yaml").write_text(config)
 
     return write_with_manifest(final, fill)
 
 
-def _replace_weights(saved: Path, policy: Path) -> None:
-    """Let a policy's folder have the files of another one, but for optimisers and value heads."""
-    for path in policy.iterdir():
-        if path.is_file():
-            path.unlink()
-    for path in saved.iterdir():
-        if path.is_file():
-            shutil.copyfile(path, policy / path.name)
+def remove_old_checkpoints(folder: Path, present: int, keep: int, best: int | None, every: int = 0) -> None:
+    """Remove all checkpoints but the last `keep` up to the `present` step, the one of step `best`, and those of every
+    `every`-th step. Those after the present step were damaged, or the run would have been resumed from them."""
+    steps = checkpoint_steps(folder)
+    # A resumed run may stand before steps that are damaged: only steps of the past count as the last ones.
+    past = [step for step in steps if step <= present]
+    kept_steps = {*past[max(0, len(past) - keep) :], best, *(step for step in past if every and step % every == 0)}
+    for step in steps:
+        if step not in kept_steps:
+            _remove(folder / checkpoint_name(step))
+
+
+def _remove(path: Path) -> None:
+    path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
+
+
+# ---- Reading
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
-    """The steps that have a checkpoint, whole or damaged, in order."""
-    named = (re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob("step-*"))
-    return sorted(int(name[1]) for name in named if name)
+    """Return the steps that have a checkpoint, intact or damaged, in order."""
+    names = (re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob("step-*"))
+    return sorted(int(name[1]) for name in names if name)
 
 
 def find_checkpoint_damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, in words, or None where it is whole and its state can be read."""
-    if (wrong := find_damage(checkpoint)) is not None:
-        return wrong
+    """Return a description of a checkpoint's damage, or None if it is intact and its state can be read."""
+    if (damage := find_damage(checkpoint)) is not None:
+        return damage
     try:
         state = read_state(checkpoint)
     except RunError as error:
@@ -116,51 +205,53 @@ def find_checkpoint_damage(checkpoint: Path) -> str | None:
     return None
 
 
-def latest_checkpoint(folder: Path, at_most: int | None = None) -> Path:
-    """The newest whole checkpoint, of a step of `at_most` where that is given.
-
-    A damaged one is passed over with a warning. Raises RunError where no whole one is left.
-    """
-    return next(intact_checkpoints(folder, at_most))
-
-
 def intact_checkpoints(folder: Path, at_most: int | None = None) -> Iterator[Path]:
-    """The whole checkpoints, newest first. Damaged ones are passed over with a warning. Raises RunError at the end."""
+    """Yield the intact checkpoints up to the step `at_most`, newest first. Damaged ones are skipped with a warning.
+    Raises RunError at the end."""
     require_no_link(folder)
-    damaged: list[str] = []
-    for path in _newest_first(folder, at_most):
-        if (wrong := find_checkpoint_damage(path)) is not None:
-            damaged.append(f"{path.name}: {wrong}")
-            log.warning("The checkpoint %s is damaged: %s. The one before it is used.", path, wrong)
+    damages: list[str] = []
+    for step in reversed(checkpoint_steps(folder)):
+        if at_most is not None and step > at_most:
+            continue
+        path = folder / checkpoint_name(step)
+        if (damage := find_checkpoint_damage(path)) is not None:
+            damages.append(f"{path.name}: {damage}")
+            log.warning("The checkpoint %s is damaged: %s. The one before it is used.", path, damage)
             continue
         yield path
-    told = f" ({'; '.join(damaged)})" if damaged else ""
+    details = f" ({'; '.join(damages)})" if damages else ""
     raise RunError(
-        f"checkpoint: {folder} holds no whole checkpoint{told}; expected step-NNNNNN with a manifest.json. Restore one "
-        "from a copy, or train anew in another folder."
+        f"checkpoint: {folder} holds no whole checkpoint{details}; expected step-NNNNNN with a manifest.json. Restore "
+        "one from a copy, or train anew in another folder."
     )
 
 
-def restore_latest(folder: Path, team: Team) -> tuple[Path, TrainingState]:
-    """Restore a team from the newest checkpoint that is whole and fits it; returns that and its state.
+def latest_checkpoint(folder: Path, at_most: int | None = None) -> Path:
+    """Return the newest intact checkpoint up to the step `at_most`. Raises RunError if there is none."""
+    return next(intact_checkpoints(folder, at_most))
 
-    Those that are passed over are named in warnings, with the steps that are lost. Raises RunError where none is whole,
-    and what the newest raised where none fits.
+
+def restore_latest(folder: Path, team: Team) -> tuple[Path, TrainingState]:
+    """Load the newest checkpoint that is intact and fits the team; return its folder and its state.
+
+    Skipped ones are named in warnings, with the steps that are lost. Raises RunError if none is intact, and the newest
+    one's error if none fits.
     """
     newest = max(checkpoint_steps(folder), default=0)
-    first: CadreError | None = None
+    first_error: CadreError | None = None
     candidates = intact_checkpoints(folder)
     while True:
         try:
             path = next(candidates)
         except RunError:
-            if first is not None:
-                raise first from None
+            if first_error is not None:
+                raise first_error from None
             raise
         try:
             state = load_checkpoint(path, team)
         except (EngineError, RunError) as error:
-            first = first or error
+            # The weights may be fine and not fit this team, so the newest error is the one to report.
+            first_error = first_error or error
             log.warning("The checkpoint %s cannot be used: %s The one before it is tried.", path, error)
             continue
         if state.step < newest:
@@ -168,75 +259,56 @@ def restore_latest(folder: Path, team: Team) -> tuple[Path, TrainingState]:
         return path, state
 
 
-def _newest_first(folder: Path, at_most: int | None) -> Iterator[Path]:
-    for step in reversed(checkpoint_steps(folder)):
-        if at_most is None or step <= at_most:
-            yield folder / checkpoint_name(step)
-
-
-def read_state(checkpoint: Path) -> TrainingState:
-    """The loop's own state, without the weights."""
-    record = read_record(checkpoint / STATE_FILE, CheckpointState)
-    return TrainingState(**record.model_dump(), in_flight=read_sampled_steps(checkpoint))
-
-
-def _state_fields(state: TrainingState) -> dict[str, Any]:
-    fields = asdict(replace(state, in_flight=()))
-    del fields["in_flight"]
-    return fields
-
-
 def load_checkpoint(checkpoint: Path, team: Team) -> TrainingState:
-    """Restore every policy of the team and return the loop's own state."""
+    """Load every policy of the team, with its optimizer; return the loop's state."""
     for learner in team.learners:
         learner.load(checkpoint)
     return read_state(checkpoint)
 
 
 async def load_weights(checkpoint: Path, team: Team, policies: Iterable[str]) -> None:
-    """Let a team that only plays have the weights of these policies; no optimiser is made or read."""
+    """Load the weights of these policies into a team that only plays; no optimizer is made or read."""
     step = read_state(checkpoint).step
     await team.load(Weights(policy, step, checkpoint / policy) for policy in policies)
 
 
-def remove_old_checkpoints(folder: Path, present: int, keep: int, best: int | None, every: int = 0) -> None:
-    """Remove all checkpoints but the last `keep` up to the `present` step, the one of step `best`, and those of every
-    `every`-th step. Those beyond the present were damaged, or the run would have gone on with them."""
-    found = checkpoint_steps(folder)
-    past = [step for step in found if step <= present]
-    kept = {*past[max(0, len(past) - keep) :], best, *(step for step in past if every and step % every == 0)}
-    for step in found:
-        if step not in kept:
-            damaged = folder / checkpoint_name(step)
-            damaged.unlink() if damaged.is_symlink() or damaged.is_file() else shutil.rmtree(damaged)
+def read_state(checkpoint: Path) -> TrainingState:
+    """Return the loop's state, without loading weights."""
+    record = read_record(checkpoint / STATE_FILE, CheckpointState)
+    return TrainingState(**record.model_dump(), sampled_steps=read_sampled_steps(checkpoint))
+
+
+# ---- A checkpoint that the user names
 
 
 @dataclass(frozen=True)
 class CheckpointChoice:
-    """A checkpoint by what a user calls it: the `best`, the one after `at` updates, or else the latest whole one."""
+    """A checkpoint as the user names it: the `best`, the one after `at` updates, or else the latest intact one."""
 
     best: bool = False
     at: int | None = None
 
     def find(self, run: Path) -> Path:
-        """Return its folder. Raises RunError where the run has none that is whole."""
+        """Return its folder. Raises RunError if the run has no such checkpoint that is intact."""
         folder = run / "checkpoints"
         step = best_evaluated_step(run) if self.best else self.at
         if step is None:
             return latest_checkpoint(folder)
-        what = f"the best evaluation of {run} is that after step {step}" if self.best else f"step {step} of {run}"
-        kept = checkpoint_steps(folder)
-        if step not in kept:
+        description = (
+            f"the best evaluation of {run} is that after step {step}" if self.best else f"step {step} of {run}"
+        )
+        steps = checkpoint_steps(folder)
+        if step not in steps:
             raise RunError(
-                f"checkpoint: {what}, and no checkpoint of it is there; expected one of "
-                f"{', '.join(map(str, kept)) or 'some, and there is none'}. Name one with --at, or keep more with "
+                f"checkpoint: {description}, and no checkpoint of it is there; expected one of "
+                f"{', '.join(map(str, steps)) or 'some, and there is none'}. Name one with --at, or keep more with "
                 "train.checkpoint_every=N."
             )
         path = folder / checkpoint_name(step)
-        if (wrong := find_damage(path)) is not None:
+        if (damage := find_damage(path)) is not None:
             raise RunError(
-                f"checkpoint: {what}, and {path} is damaged ({wrong}); expected a whole one. Restore it from a copy, "
-                "or name another with --at."
+                f"checkpoint: {description}, and {path} is damaged ({damage}); expected a whole one. Restore it from a "
+                "copy, or name another with --at."
             )
         return path
 
@@ -245,7 +317,8 @@ LATEST = CheckpointChoice()
 
 
 def best_evaluated_step(run: Path) -> int:
-    """Return the step of the run's best evaluation, the first of equals. Raises RunError where it made none."""
+    """Return the step of the run's best evaluation, the first of equals. Raises RunError if it made none."""
+    # Negative steps, so that the maximum is the first of equal reports.
     reports = jsonl.records(run / "evaluations.jsonl", EvaluationLine)
     best = max(((report["success"], -report["step"]) for report in reports), default=None)
     if best is None:
@@ -254,74 +327,3 @@ def best_evaluated_step(run: Path) -> int:
             "with evaluate.tasks above 0. Leave --best out for the latest checkpoint, or name one with --at STEP."
         )
     return -best[1]
-
-
-class Checkpointer:
-    """Holds the state of a training and writes its checkpoints; owned by the loop, lives as long as that.
-
-    What is saved is always a state between two steps, with everything of the steps before it logged, and with the next
-    steps as far as `ahead` has sampled them.
-    """
-
-    def __init__(self, run: Run, team: Team, state: TrainingState, ahead: StepQueue, interrupt: Interrupt) -> None:
-        self.run, self.team, self.state, self.ahead, self._interrupt = run, team, state, ahead, interrupt
-        self._folder = run.folder / "checkpoints"
-        self._whole = True
-        self._saved = time.monotonic()
-
-    @asynccontextmanager
-    async def to_the_end(self) -> AsyncIterator[None]:
-        """Save whatever ends this, unless a step was just changing the weights, or one that was sampled from earlier
-        ones is lost, or what was learned is worth nothing, or the end was forced: then the last checkpoint stands."""
-        try:
-            yield
-        except DivergedError:
-            self._whole = False
-            raise
-        finally:
-            again = await self.ahead.close(self.state.step)
-            if self._whole and again and not self._interrupt.forced:
-                self.save()
-
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """A step that changes weights and logs what it did; at its end one more update has been made."""
-        self._whole = False
-        yield
-        self.state = replace(self.state, step=self.state.step + 1)
-        self._whole = True
-
-    @property
-    def is_changing(self) -> bool:
-        """Whether a step is just changing the weights."""
-        return not self._whole
-
-    async def save_where_due(self) -> None:
-        """By minutes, by steps, or because the evaluation just made is the best so far; once no step is being sampled
-        from weights that are gone when this is read."""
-        if self._due():
-            await self.ahead.settle()
-            self.save()
-
-    def _due(self) -> bool:
-        goal, step = self.run.config.train, self.state.step
-        minutes = (time.monotonic() - self._saved) / 60
-        by_time = 0 < goal.checkpoint_minutes <= minutes
-        by_step = goal.checkpoint_every > 0 and step % goal.checkpoint_every == 0
-        return by_time or by_step or self._best()[0] == step
-
-    def save(self) -> None:
-        """Write the state, once the logs of the steps before it are on the disk, and remove what need not be kept."""
-        goal = self.run.config.train
-        best_step, best = self._best()
-        self.state = replace(self.state, best_step=best_step, best=best, in_flight=self.ahead.ready())
-        self.run.flush()
-        save_checkpoint(self._folder, self.state, self.team, dump(self.run.config))
-        remove_old_checkpoints(self._folder, self.state.step, goal.checkpoints_kept, best_step, goal.checkpoint_every)
-        self._saved = time.monotonic()
-
-    def _best(self) -> tuple[int | None, float]:
-        """The step of the best evaluation so far, the first of equals, and its share of successes."""
-        reports = [(report["success"], -report["step"]) for report in self.run.evaluations()]
-        success, step = max(reports, default=(0.0, None))
-        return (None if step is None else -step), success

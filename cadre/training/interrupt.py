@@ -15,43 +15,44 @@ from typing import Any, TypeVar
 from cadre.rollout import deadlines
 
 T = TypeVar("T")
-
-
-# Terminals and impatient hands send the same signal twice; the second one within these seconds means no more.
+# Terminals and impatient users send the same signal twice; a second one within these seconds means no more.
 REPEAT_SECONDS = 1.0
-
-
 STOP_NOTE = b"Stopping: what was begun is saved first. Ctrl-C again, after a second, ends at once and loses it.\n"
 
 
 class Interrupt:
-    """Asked once, it ends what is `stoppable` at once, or soon where an environment blocks, and lets everything else
-    finish. A Ctrl-C more than a second later is `forced`: it raises KeyboardInterrupt, and nothing more is saved. One
-    object lives as long as a training."""
+    """A request to end a training. Lives as long as the training.
+
+    Once requested, it cancels work that is `stoppable` at once, or soon if an environment blocks, and lets everything
+    else finish. A Ctrl-C more than a second later is `forced`: it raises KeyboardInterrupt, and nothing more is saved.
+    """
 
     def __init__(self) -> None:
-        self.asked = self.forced = False
-        self._asked_at = 0.0
+        self.requested = self.forced = False
+        self._requested_at = 0.0
         self._work: asyncio.Future[Any] | None = None
 
     def __call__(self, number: int | None = None, _: object = None) -> None:
-        """Ask; a signal handler, and safe to call from another thread, where a second call forces."""
-        if self.asked:
-            again = number is None or (number == signal.SIGINT and time.monotonic() - self._asked_at > REPEAT_SECONDS)
-            if again:
+        """Request the end. A signal handler; may be called from another thread, where a second call forces."""
+        if self.requested:
+            is_second = number is None or (
+                number == signal.SIGINT and time.monotonic() - self._requested_at > REPEAT_SECONDS
+            )
+            if is_second:
                 self.forced = True
                 raise KeyboardInterrupt
             return
-        self.asked, self._asked_at = True, time.monotonic()
+        self.requested, self._requested_at = True, time.monotonic()
         if number is not None:
             _announce_stop(number)
-        deadlines.hurry()
+        deadlines.hurry()  # an environment that blocks gets a short time to return
         if self._work is not None:
+            # A signal handler runs between two bytecodes, so it must not touch the loop directly.
             self._work.get_loop().call_soon_threadsafe(self._work.cancel)
 
     async def stoppable(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """What the work returns, or None where it was ended before that."""
-        if self.asked:
+        """Return what the work returns, or None if it was cancelled before that."""
+        if self.requested:
             work.close()
             return None
         self._work = asyncio.ensure_future(work)
@@ -59,7 +60,7 @@ class Interrupt:
             result: T = await self._work
             return result
         except asyncio.CancelledError:
-            if not self.asked:
+            if not self.requested:
                 raise
             return None
         finally:
@@ -67,25 +68,25 @@ class Interrupt:
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM ask, and SIGHUP where it is not ignored, as under nohup. Only the main thread hears
-        signals; elsewhere this changes nothing."""
+        """Let SIGINT and SIGTERM request the end, and SIGHUP unless it is ignored, as under nohup. Only the main thread
+        receives signals; elsewhere this changes nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         numbers = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
             numbers.append(signal.SIGHUP)
-        before = {number: signal.signal(number, self) for number in numbers}
+        handlers = {number: signal.signal(number, self) for number in numbers}
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
 
 
 class LossyStream:
-    """A stream that drops what is printed to it once nobody reads it: the signal that asked for the end has ended the
-    terminal too, or the `tee` behind a pipe, and the save must not fail for that."""
+    """A stream that drops what is printed to it once its reader is gone: the signal may have ended the terminal too, or
+    the `tee` behind a pipe, and the save must not fail for that."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -117,7 +118,7 @@ def _redirect_to_null(descriptor: int) -> None:
 
 
 def _announce_stop(number: int) -> None:
-    """Say on stderr that the end was asked for. A handler may not enter a stream that is just being written to."""
+    """Write to stderr that the end was requested. A handler may not use a stream that is just being written to."""
     sys.stdout, sys.stderr = LossyStream(sys.stdout), LossyStream(sys.stderr)
     for descriptor in (1, 2):
         try:

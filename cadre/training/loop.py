@@ -1,10 +1,14 @@
-"""The training loop: sample trees, compute advantages, update every policy; log; evaluate and save when due."""
+"""The training loop: sample trees, compute advantages, update every policy; log; evaluate and save when due.
+
+`run_training` sets a training up and tears it down, `train_loop` is the loop, and the functions below it are its
+stages.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -43,258 +47,133 @@ from cadre.training.checkpoint import Checkpointer, TrainingState, checkpoint_st
 from cadre.training.interrupt import Interrupt
 from cadre.types import Task
 
+PATIENCE = 5  # steps
+FRACTION_SUFFIX = "/groups_without_std"
+
+
+class ZeroVarianceMonitor:
+    """Counts, by role, the consecutive steps in which all groups of the role had zero variance. Owned by a loop, so
+    that there is one warning per role and start."""
+
+    def __init__(self, patience: int = PATIENCE) -> None:
+        self.patience = patience
+        self._consecutive: Counter[str] = Counter()
+        self._warned: set[str] = set()
+
+    def warnings(self, step_metrics: Mapping[str, float]) -> list[str]:
+        """Return the warnings that are due after a step with these metrics."""
+        for name, fraction in step_metrics.items():
+            role = name.removesuffix(FRACTION_SUFFIX)
+            if role not in (name, "rollout"):
+                self._consecutive[role] = self._consecutive[role] + 1 if fraction == 1.0 else 0
+        new = [role for role, steps in self._consecutive.items() if steps >= self.patience and role not in self._warned]
+        self._warned.update(new)  # each role once
+        return [
+            f"warning: {role} learned nothing in the last {self.patience} steps, as all its samples were worth the "
+            "same as those that they were compared with. Check what the environment pays this role at its own step; "
+            "else sample more (algorithm.k, sampling.temperature), or take tasks that it neither always nor never "
+            "solves."
+            for role in new
+        ]
+
+
+@dataclass(frozen=True)
+class Training:
+    """The objects that take part in a training, from its first step to its last."""
+
+    experiment: Experiment
+    run: Run
+    team: Team
+    progress: Progress
+    monitor: ZeroVarianceMonitor = field(default_factory=ZeroVarianceMonitor)
+    notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))
+
+    @cached_property
+    def tasks(self) -> Sequence[Task]:
+        """The training split, read once: it stays the same to the end, whatever becomes of its files."""
+        return self.experiment.training_tasks
+
+    @cached_property
+    def held_out(self) -> Sequence[Task]:
+        """The tasks of every evaluation."""
+        settings = self.experiment.evaluate
+        return self.experiment.held_out_tasks[settings.first : settings.first + settings.tasks]
+
+    @cached_property
+    def failed(self) -> FailureLog:
+        """Called with every episode that fails."""
+        return FailureLog(self.run.folder, self.progress.say)
+
+
+def run_training(
+    experiment: Experiment, run: Run, console: Console, resume: bool = False, force: bool = False
+) -> tuple[Team, int]:
+    """Train in `run`, with `resume` from its latest checkpoint; return the team and the number of updates made in all.
+
+    A team that could not be trained to the end is closed. Raises RunError where another process trains in the run, and
+    where the tasks of a resumed run have changed, unless forced.
+    """
+
+    def tell(paragraphs: Iterable[str]) -> None:
+        for paragraph in paragraphs:
+            console.print(paragraph, markup=False, highlight=False)
+
+    with RunLock(run.folder), closing(run):
+        if resume:
+            tell_imports()
+            if not force:
+                check_same_tasks(experiment, run)
+            tell(repair_logs(run))
+            adopt_config(run)
+        configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
+        tell(find_training_warnings(experiment))
+        if not resume:
+            _ = (
+                run.trackers
+            )  # one that cannot start raises before models load; a resumed run plots its past steps first
+
+        # Load the models.
+        diagnostics = Diagnostics(run.folder / "diverged", TokenNotes(experiment.train.trees_kept))
+        memory = run.sampling_memory() if resume else {}
+        team = build_team(experiment, train=True, diagnostics=diagnostics, memory=memory)
+        with closed_on_failure() as failed, files_held():
+            failed.callback(team.close)
+            run.vocabulary = make_vocabulary(experiment)
+            confinement = program_sandbox()
+            sandbox = confinement.record() if confinement else {}
+            run.record_environment(sandbox, measured_sampling_memory(team), task_digests(experiment))
+            state = TrainingState()
+            if resume:
+                state = restore_state(run, team)
+                tell(describe_missing_logs(run, state))
+
+            # Train. Environments step in other processes if the cluster has some for them.
+            experiment = host_environments(experiment)
+            goal, spent, interrupt = experiment.train, run.total("rollout/tokens"), Interrupt()
+            with (
+                closing(experiment.env_spec),
+                Progress(console, goal.steps, state.step, goal.max_tokens, spent) as progress,
+                interrupt.on_signals(),
+            ):
+                training = Training(experiment, run, team, progress, notes=diagnostics.notes)
+                updates = run_coroutine(train_loop(training, state, interrupt), interrupt)
+    return team, updates
+
 
 def make_vocabulary(experiment: Experiment) -> Vocabulary:
-    """What spells the tokens of every policy whose model is here."""
+    """Return the vocabulary that spells the tokens of every policy whose model is on this machine."""
     from cadre.engines.spelling import Speller
 
     trusted = {name: policy.trust_remote_code for name, policy in experiment.policies.items()}
     return Vocabulary({name: Speller(source, trusted[name]) for name, source in experiment.models.items()})
 
 
-PATIENCE = 5
+def restore_state(run: Run, team: Team) -> TrainingState:
+    """Return the state of the latest checkpoint, or the initial state where none was written yet.
 
-
-FRACTION_SUFFIX = "/groups_without_std"
-
-
-class ZeroVarianceMonitor:
-    """Counts, by role, the steps in a row in which all samples of each of its groups were worth the same. Owned by a
-    loop, so that every role is warned about once a start."""
-
-    def __init__(self, patience: int = PATIENCE) -> None:
-        self.patience = patience
-        self._in_a_row: Counter[str] = Counter()
-        self._warned: set[str] = set()
-
-    def warnings(self, metrics: Mapping[str, float]) -> list[str]:
-        """What there is to say after a step with these metrics."""
-        for name, share in metrics.items():
-            role = name.removesuffix(FRACTION_SUFFIX)
-            if role not in (name, "rollout"):
-                self._in_a_row[role] = self._in_a_row[role] + 1 if share == 1.0 else 0
-        new = [role for role, steps in self._in_a_row.items() if steps >= self.patience and role not in self._warned]
-        self._warned.update(new)
-        return [self._paragraph(role) for role in new]
-
-    def _paragraph(self, role: str) -> str:
-        return (
-            f"warning: {role} learned nothing in the last {self.patience} steps, as all its samples were worth the "
-            "same as those that they were compared with. Check what the environment pays this role at its own step; "
-            "else sample more (algorithm.k, sampling.temperature), or take tasks that it neither always nor never "
-            "solves."
-        )
-
-
-@dataclass(frozen=True)
-class Training:
-    """Who and what takes part in a training, from its first step to its last."""
-
-    experiment: Experiment
-    run: Run
-    team: Team
-    progress: Progress
-    watch: ZeroVarianceMonitor = field(default_factory=ZeroVarianceMonitor)
-    notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))
-
-    @cached_property
-    def tasks(self) -> Sequence[Task]:
-        """The training split, the same to the end whatever becomes of its files."""
-        return self.experiment.env_spec.tasks("train")
-
-    @cached_property
-    def held_out(self) -> Sequence[Task]:
-        """The tasks that every evaluation plays."""
-        wanted = self.experiment.config.evaluate
-        return self.experiment.held_out.tasks("test")[wanted.first : wanted.first + wanted.tasks]
-
-    @cached_property
-    def failed(self) -> FailureLog:
-        """Told of every episode that fails."""
-        return FailureLog(self.run.folder, self.progress.say)
-
-
-async def train_loop(training: Training, start: TrainingState, interrupt: Interrupt) -> int:
-    """Train from where `start` stands to `train.steps` or `train.max_tokens`; returns the updates made in all.
-
-    Sampling runs ahead of learning as far as `train.max_staleness` lets it. When `interrupt` is asked, a step that is
-    still sampling is dropped where it can be sampled again, one that is learning is finished, and either way the state
-    is saved.
-    """
-    goal, every = training.experiment.config.train, training.experiment.config.evaluate.every
-    span = StalenessLimit(goal.max_staleness, goal.steps)
-    ahead = StepQueue(partial(sample_step, training), training.team, span, start.in_flight)
-    keeper, tokens = (
-        Checkpointer(training.run, training.team, start, ahead, interrupt),
-        training.run.total("rollout/tokens"),
-    )
-    status = StatusWriter(keeper, ahead)
-    async with status.kept(), keeper.to_the_end():
-        await ahead.hand_over()
-        if is_due(start.step, every) or start.step == 0:
-            await interrupt.stoppable(evaluate_step(training, start.step, ahead))
-        keeper.save()
-        while not interrupt.asked and keeper.state.step < goal.steps and not 0 < goal.max_tokens <= tokens:
-            # Sample: a tree from every task, all at once.
-            began = time.monotonic()
-            step_sample = await interrupt.stoppable(ahead.take(keeper.state.step))
-            if step_sample is None:
-                break
-
-            # Learn: groups or a critic give advantages, advantages become one update a policy.
-            with keeper.changing():
-                waited = {"time/wait_s": time.monotonic() - began}
-                status.last = learned = await learn_step(training, keeper.state, step_sample, ahead, waited)
-            tokens += learned["rollout/tokens"]
-
-            # Evaluate and save when due.
-            if is_due(keeper.state.step, every):
-                await interrupt.stoppable(evaluate_step(training, keeper.state.step, ahead))
-            await keeper.save_where_due()
-        await interrupt.stoppable(evaluate_step(training, keeper.state.step, ahead))
-    return keeper.state.step
-
-
-async def sample_step(training: Training, step: int) -> SampledTrees:
-    """A tree from every task of the step; where the experiment asks for it, others in place of those that teach
-    nothing."""
-    experiment, team = training.experiment, team_of_step(training, step)
-    goal, plan = experiment.config.train, experiment.plan
-    training.failed.begin(step)
-    tasks = pick_tasks(training.tasks, goal.tasks_per_step, step, goal.seed)
-    fresh = replacement_tasks(training.tasks, tasks, step, goal.seed)
-    return await episodes.sample_step(
-        tasks,
-        Replacements(fresh, goal.replacements, is_useful(plan, team)),
-        replace(experiment.rollout(team, training.failed), drawn=goal.trees_kept),
-        random_keys.key(goal.seed, "train", step),
-        partial(training.progress.sampling, step),
-    )
-
-
-def team_of_step(training: Training, step: int) -> Team:
-    """Who plays which role in a step: as configured, but where the policies exchange their roles."""
-    every = training.experiment.config.team.exchange_every
-    return training.team.exchanged(step // every) if every else training.team
-
-
-async def learn_step(
-    training: Training, state: TrainingState, step_sample: SampledStep, ahead: StepQueue, waited: Metrics
-) -> Metrics:
-    """Learn from what a step sampled, hand the weights over, and log it; the step's metrics."""
-    plan, began, sampled = training.experiment.plan, time.monotonic(), step_sample.sampled
-    batch = build_batch(sampled.trees, plan, training.team, state.baselines)
-    updates = await training.team.update(batch.sequences)
-    staleness = metrics.staleness_metrics(sampled.trees, ahead.versions)
-    await ahead.hand_over()
-    seconds = waited | {"time/sample_s": step_sample.seconds, "time/learn_s": time.monotonic() - began}
-    of_step = metrics.compute_step_metrics(
-        sampled, batch, updates, plan.credit.alpha, training.experiment.trained_roles
-    )
-    step_metrics = of_step | staleness | seconds
-    log_step(training, state.step, step_metrics, StepRecord(sampled, batch, training.notes.drain()))
-    return step_metrics
-
-
-def log_step(training: Training, step: int, step_metrics: Metrics, record: StepRecord) -> None:
-    """What is kept of the step, its metrics, and what they warn of."""
-    run, progress = training.run, training.progress
-    run.keep(step, record, training.experiment.plan.selection)
-    run.log(step, step_metrics)
-    progress.step(step, step_metrics)
-    for paragraph in training.watch.warnings(step_metrics):
-        progress.console.print(paragraph, markup=False, highlight=False)
-
-
-async def evaluate_step(training: Training, step: int, ahead: StepQueue) -> None:
-    """`evaluate.tasks` of the test split, greedily, into the run, where it does not hold the report of `step` yet; with
-    the newest weights."""
-    experiment, run = training.experiment, training.run
-    if not experiment.config.evaluate.tasks or any(report["step"] == step for report in run.evaluations()):
-        return
-    await ahead.settle()
-    ticking = training.progress.evaluating(step, len(training.held_out))
-    training.failed.begin(step)
-    rollout = experiment.evaluation(training.team, training.failed)
-    report, _ = await evaluate(rollout, training.held_out, 0, ticking)
-    run.log_evaluation(step, report.as_dict() | exact_field(training.team, experiment.held_out))
-    training.progress.evaluated(step, report)
-
-
-def pick_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:
-    """The tasks of a step: epochs of the training split, each shuffled by its own key."""
-    return [tasks[place] for place in random_keys.in_epochs(len(tasks), count, step, seed, "order")]
-
-
-def is_due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
-
-
-def run_training(
-    experiment: Experiment, run: Run, console: Console, resume: bool = False, force: bool = False
-) -> tuple[Team, int]:
-    """Train in `run`, from its latest checkpoint if it is to `resume`, with the configuration that it then makes its
-    own; the team and the updates made in all. A team that could not be trained to the end is closed.
-
-    Raises RunError where another process trains in the run, and where the tasks of one that is to go on have changed,
-    unless forced.
-    """
-    with RunLock(run.folder), closing(run):
-        if resume:
-            tell_imports()
-        if resume and not force:
-            check_same_tasks(experiment, run)
-        if resume:
-            for paragraph in repair_logs(run):
-                console.print(paragraph, markup=False, highlight=False)
-            adopt_config(run)
-        return _train_locked(experiment, run, console, resume)
-
-
-def _train_locked(experiment: Experiment, run: Run, console: Console, resume: bool) -> tuple[Team, int]:
-    config = experiment.config
-    configure_sandbox(config.sandbox.level, config.sandbox.cgroup)
-    for paragraph in find_training_warnings(experiment):
-        console.print(paragraph, markup=False, highlight=False)
-    if not resume:
-        _ = run.trackers  # one that cannot begin says so before models load; a resumed run draws its steps first
-    memory = run.sampling_memory() if resume else {}
-    watched = Diagnostics(run.folder / "diverged", TokenNotes(config.train.trees_kept))
-    team = build_team(experiment, train=True, watched=watched, memory=memory)
-    with closed_on_failure() as failed, files_held():
-        failed.callback(team.close)
-        done = _train_team(experiment, run, team, watched, console, resume)
-    return team, done
-
-
-def _train_team(
-    experiment: Experiment, run: Run, team: Team, watched: Diagnostics, console: Console, resume: bool
-) -> int:
-    """The updates made in all once the team has been trained."""
-    run.words = make_vocabulary(experiment)
-    confinement = program_sandbox()
-    run.record_environment(
-        confinement.record() if confinement else {}, measured_sampling_memory(team), task_digests(experiment)
-    )
-    state = _restore_state(run, team) if resume else TrainingState()
-    for paragraph in describe_missing_logs(run, state) if resume else ():
-        console.print(paragraph, markup=False, highlight=False)
-    experiment = host_environments(experiment)
-    goal, spent, interrupt = experiment.config.train, run.total("rollout/tokens"), Interrupt()
-    with (
-        closing(experiment.env_spec),
-        Progress(console, goal.steps, state.step, goal.max_tokens, spent) as progress,
-        interrupt.on_signals(),
-    ):
-        training = Training(experiment, run, team, progress, notes=watched.notes)
-        return run_coroutine(train_loop(training, state, interrupt), interrupt)
-
-
-def _restore_state(run: Run, team: Team) -> TrainingState:
-    """The state of the latest checkpoint, or the first where none was written yet; what the run logged after it is
-    forgotten. Steps that were sampled under other settings than the run's are sampled anew.
-
-    Raises RunError where there are steps and no checkpoint: one is written before the first, so they are lost.
+    Log lines after that step are removed. Steps that were sampled under other settings are dropped and sampled again.
+    Raises RunError where there are logged steps and no checkpoint: one is written before the first step, so it was
+    lost.
     """
     folder = run.folder / "checkpoints"
     if not checkpoint_steps(folder):
@@ -304,17 +183,131 @@ def _restore_state(run: Run, team: Team) -> TrainingState:
                 f"that of step {forked} in {folder}, without which it would begin anew. Restore it, or fork again into "
                 "another folder."
             )
-        if done := sum(1 for _ in run.steps_logged()):
+        if logged := sum(1 for _ in run.steps_logged()):
             raise RunError(
-                f"--resume: {run.folder} has logged {done} steps and holds no checkpoint; expected those in {folder}, "
-                "which may have been left where the run was copied from. Restore them, or train anew in another folder."
+                f"--resume: {run.folder} has logged {logged} steps and holds no checkpoint; expected those in "
+                f"{folder}, which may have been left where the run was copied from. Restore them, or train anew in "
+                "another folder."
             )
         run.rewind(0)
         return TrainingState()
     latest, state = restore_latest(folder, team)
     run.rewind(state.step)
     with only_reading():
-        before = load(str(latest / "config.yaml")) if state.in_flight else run.config
-    if forbidden_changes(before, run.config):
-        return replace(state, in_flight=())
+        config_before = load(str(latest / "config.yaml")) if state.sampled_steps else run.config
+    # Only settings that change samples are forbidden, so other changes keep what is sampled already.
+    if forbidden_changes(config_before, run.config):
+        return replace(state, sampled_steps=())
     return state
+
+
+async def train_loop(training: Training, start: TrainingState, interrupt: Interrupt) -> int:
+    """Train from `start` to `train.steps` or `train.max_tokens`; return the number of updates made in all.
+
+    Sampling runs ahead of learning as far as `train.max_staleness` allows. After an interrupt, a step that is being
+    sampled is dropped if it can be sampled again, a step that is learning is finished, and the state is saved.
+    """
+    goal, every = training.experiment.train, training.experiment.evaluate.every
+    limit = StalenessLimit(goal.max_staleness, goal.steps)
+    queue = StepQueue(partial(sample_step, training), training.team, limit, start.sampled_steps)
+    checkpointer = Checkpointer(training.run, training.team, start, queue, interrupt)
+    status, tokens = StatusWriter(checkpointer, queue), training.run.total("rollout/tokens")
+    async with status.writing(), checkpointer.save_on_exit():
+        await queue.sync_weights()
+        if is_due(start.step, every) or start.step == 0:
+            await interrupt.stoppable(evaluate_step(training, start.step, queue))
+        checkpointer.save()
+        while not interrupt.requested and checkpointer.state.step < goal.steps and not 0 < goal.max_tokens <= tokens:
+            # Sample: one tree per task, all at once.
+            began = time.monotonic()
+            sampled = await interrupt.stoppable(queue.next_step(checkpointer.state.step))
+            if sampled is None:
+                break
+
+            # Learn: groups or a critic give advantages, and advantages become one update per policy.
+            with checkpointer.updating():
+                waited = {"time/wait_s": time.monotonic() - began}
+                status.metrics = learned = await learn_step(training, checkpointer.state, sampled, queue, waited)
+            tokens += learned["rollout/tokens"]
+
+            # Evaluate and save when due.
+            if is_due(checkpointer.state.step, every):
+                await interrupt.stoppable(evaluate_step(training, checkpointer.state.step, queue))
+            await checkpointer.save_if_due()
+        await interrupt.stoppable(evaluate_step(training, checkpointer.state.step, queue))
+    return checkpointer.state.step
+
+
+async def sample_step(training: Training, step: int) -> SampledTrees:
+    """Sample one tree per task of the step; with `train.replacements` also trees of other tasks in place of those that
+    have no gradient."""
+    experiment, goal = training.experiment, training.experiment.train
+    team = team_of_step(training, step)
+    training.failed.begin(step)
+    tasks = pick_tasks(training.tasks, goal.tasks_per_step, step, goal.seed)
+    fresh = replacement_tasks(training.tasks, tasks, step, goal.seed)
+    return await episodes.sample_step(
+        tasks,
+        Replacements(fresh, goal.replacements, is_useful(experiment.plan, team)),
+        replace(experiment.rollout(team, training.failed), drawn=goal.trees_kept),
+        random_keys.key(goal.seed, "train", step),
+        partial(training.progress.sampling, step),
+    )
+
+
+def team_of_step(training: Training, step: int) -> Team:
+    """Return the team of a step: as configured, unless the policies exchange their roles."""
+    every = training.experiment.config.team.exchange_every
+    return training.team.exchanged(step // every) if every else training.team
+
+
+async def learn_step(
+    training: Training, state: TrainingState, sampled_step: SampledStep, queue: StepQueue, waited: Metrics
+) -> Metrics:
+    """Update the policies with what a step sampled, sync the weights, and log the step; return its metrics."""
+    plan, began, sampled = training.experiment.plan, time.monotonic(), sampled_step.sampled
+    batch = build_batch(sampled.trees, plan, training.team, state.baselines)
+    updates = await training.team.update(batch.sequences)
+    staleness = metrics.staleness_metrics(sampled.trees, queue.versions)
+    await queue.sync_weights()
+    seconds = waited | {"time/sample_s": sampled_step.seconds, "time/learn_s": time.monotonic() - began}
+    trained_roles = training.experiment.trained_roles
+    step_metrics = metrics.compute_step_metrics(sampled, batch, updates, plan.credit.alpha, trained_roles)
+    step_metrics = step_metrics | staleness | seconds
+    log_step(training, state.step, step_metrics, StepRecord(sampled, batch, training.notes.drain()))
+    return step_metrics
+
+
+def log_step(training: Training, step: int, step_metrics: Metrics, record: StepRecord) -> None:
+    """Write the step's kept trees and its metrics, and print its line and warnings."""
+    run, progress = training.run, training.progress
+    run.keep(step, record, training.experiment.plan.selection)
+    run.log(step, step_metrics)
+    progress.step(step, step_metrics)
+    for warning in training.monitor.warnings(step_metrics):
+        progress.console.print(warning, markup=False, highlight=False)
+
+
+async def evaluate_step(training: Training, step: int, queue: StepQueue) -> None:
+    """Evaluate the newest weights on `evaluate.tasks` held-out tasks, unless the run has the report of `step`
+    already."""
+    experiment, run = training.experiment, training.run
+    if not experiment.evaluate.tasks or any(report["step"] == step for report in run.evaluations()):
+        return
+    await queue.drain()  # an evaluation is of the newest weights, so nothing may be sampled with older ones
+    tick = training.progress.evaluating(step, len(training.held_out))
+    training.failed.begin(step)
+    rollout = experiment.evaluation(training.team, training.failed)
+    report, _ = await evaluate(rollout, training.held_out, 0, tick)
+    run.log_evaluation(step, report.as_dict() | exact_field(training.team, experiment.held_out))
+    training.progress.evaluated(step, report)
+
+
+def pick_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:
+    """Return the tasks of a step: epochs of the training split, each shuffled by its own key."""
+    return [tasks[index] for index in random_keys.in_epochs(len(tasks), count, step, seed, "order")]
+
+
+def is_due(step: int, every: int) -> bool:
+    """Return True at every `every`-th step; 0 is never."""
+    return every > 0 and step % every == 0

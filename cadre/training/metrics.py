@@ -20,7 +20,7 @@ from cadre.types import Sample, Tree
 def compute_step_metrics(
     sampled: SampledTrees, batch: TrainingBatch, updates: Mapping[str, Metrics], alpha: float, trained: Container[str]
 ) -> Metrics:
-    """All that a step is logged with but how long it took; `trained` are the roles whose policies learn."""
+    """Return all metrics of a step but its seconds; `trained` are the roles whose policies learn."""
     return (
         tree_metrics(sampled.trees, alpha)
         | failure_metrics(sampled)
@@ -32,26 +32,27 @@ def compute_step_metrics(
 
 
 def failure_metrics(sampled: SampledTrees) -> Metrics:
-    """How many of the step's tasks were dropped, what share for which reason, how many branches failed in the trees
-    that were kept, and how often programs diverged."""
+    """Return how many of the step's tasks were dropped, the fraction by reason, how many branches failed in the
+    remaining trees, and how often programs diverged."""
     tasks = len(sampled.trees) + len(sampled.failures)
     counts = Counter(failure.reason for failure in sampled.failures)
-    shares = {f"rollout/failed/{reason}": counts[reason] / tasks for reason in REASONS}
+    fractions = {f"rollout/failed/{reason}": counts[reason] / tasks for reason in REASONS}
     failed = len(sampled.failures)
+    # Tasks are counted once, whether dropped or not; retries are further episodes of the same tasks.
     counted = {"rollout/failures": failed, "rollout/failed": failed / tasks, "rollout/retried": sampled.retried}
     branches: Metrics = {"rollout/failed_branches": sum(sampled.failed_branches.values())}
     branches |= {f"rollout/failed_branches/{reason}": number for reason, number in sampled.failed_branches.items()}
-    return {**counted, **shares, **branches, "rollout/divergence_rate": sampled.diverged / (tasks + sampled.retried)}
+    return {**counted, **fractions, **branches, "rollout/divergence_rate": sampled.diverged / (tasks + sampled.retried)}
 
 
 def tree_metrics(trees: Sequence[Tree], alpha: float) -> Metrics:
-    """What was sampled: rewards and lengths by role, success of the episodes that were played out.
+    """Return rewards and lengths by role, and the success of the episodes that were rolled out to the end.
 
-    A reward part is the mean over the steps that say it (`mean_parts`), siblings that were left behind included.
+    A reward part is the mean over the steps that report it (`mean_parts`), branches that were not selected included.
     """
+    nodes = [node for tree in trees for node in walk.nodes(tree.root)]
     paths = [path for tree in trees for path in walk.episodes(tree.root)]
-    branches = [branch for tree in trees for node in walk.nodes(tree.root) for branch in node.branches]
-    parts = mean_parts([branches])
+    branches = [branch for node in nodes for branch in node.branches]
     metrics: Metrics = {
         "rollout/success": fmean(path[-1][1].success for path in paths) if paths else 0.0,
         "rollout/episodes": len(paths),
@@ -59,45 +60,38 @@ def tree_metrics(trees: Sequence[Tree], alpha: float) -> Metrics:
         "rollout/tokens": sum(len(sample.token_ids) for tree in trees for sample in walk.samples(tree.root)),
         "rollout/env_steps": len(branches),
     }
-    parted = {f"parts/{name}": value for name, value in parts.items()}
-    return metrics | parted | _history_metrics(trees) | _role_metrics(trees, alpha)
+    metrics |= {f"parts/{name}": value for name, value in mean_parts([branches]).items()}
 
+    # How turns continue an earlier turn: with the ids that were sampled, with them although the template would write
+    # them differently, or in a new sequence. Nothing if no prompt follows another.
+    histories = Counter(siblings[0].history for node in nodes for siblings in node.samples.values())
+    if sum(histories.values()) > histories["first"]:
+        metrics |= {f"rollout/history_{name}": histories[name] for name in ("clean", "realigned", "new")}
 
-def _history_metrics(trees: Sequence[Tree]) -> Metrics:
-    """How many decisions go on from a turn before: with the ids that were sampled, with them although the template
-    would write them in another way, or in a new sequence. Empty where no prompt followed another."""
-    decisions = [
-        siblings[0].history for tree in trees for node in walk.nodes(tree.root) for siblings in node.samples.values()
-    ]
-    later = Counter(history for history in decisions if history != "first")
-    return {f"rollout/history_{name}": later[name] for name in ("clean", "realigned", "new")} if later else {}
-
-
-def _role_metrics(trees: Sequence[Tree], alpha: float) -> Metrics:
+    # A role's reward is the mean over the branches of its own decisions, plus local rewards at decisions of others.
     rewards: dict[str, list[float]] = defaultdict(list)
     while_absent: dict[str, float] = defaultdict(float)
     samples: dict[str, list[Sample]] = defaultdict(list)
-    for node in (node for tree in trees for node in walk.nodes(tree.root)):
+    for node in nodes:
         for role, siblings in node.samples.items():
             samples[role] += siblings
             rewards[role] += [role_reward(branch, role, alpha) for branch in node.branches]
         for branch in node.branches:
             for role in branch.reward.local.keys() - node.samples.keys():
                 while_absent[role] += branch.reward.local[role]
-    metrics: Metrics = {}
-    for role, drawn in samples.items():
+    for role, role_samples in samples.items():
         metrics[f"{role}/reward"] = (sum(rewards[role]) + while_absent[role]) / len(rewards[role])
-        metrics[f"{role}/tokens"] = fmean(len(sample.token_ids) for sample in drawn)
-        metrics[f"{role}/tokens_max"] = max(len(sample.token_ids) for sample in drawn)
-        metrics[f"{role}/truncated"] = fmean(sample.finish == "length" for sample in drawn)
+        metrics[f"{role}/tokens"] = fmean(len(sample.token_ids) for sample in role_samples)
+        metrics[f"{role}/tokens_max"] = max(len(sample.token_ids) for sample in role_samples)
+        metrics[f"{role}/truncated"] = fmean(sample.finish == "length" for sample in role_samples)
     return metrics
 
 
 def group_metrics(groups: Sequence[AdvantageGroup]) -> Metrics:
-    """The share of groups that teach nothing as all their samples were worth the same: of all, of those that hold a
-    role's samples, and of those by the number of the role's decision in its episode.
+    """Return the fraction of zero-variance groups: of all, of those that hold a role's samples, and of those by the
+    number of the role's decision in its episode.
 
-    Empty where nothing is compared, as under a critic.
+    Empty if nothing is compared, as with a critic.
     """
     flat: dict[str, list[bool]] = defaultdict(list)
     for group in groups:
@@ -105,29 +99,30 @@ def group_metrics(groups: Sequence[AdvantageGroup]) -> Metrics:
             flat[name].append(not group.has_signal)
     by_decision = no_signal_fractions(groups).items()
     return {
-        **{f"{name}/groups_without_std": fmean(shares) for name, shares in sorted(flat.items())},
-        **{f"{role}/groups_without_std/{number}": share for (role, number), share in by_decision},
+        **{f"{name}/groups_without_std": fmean(flags) for name, flags in sorted(flat.items())},
+        **{f"{role}/groups_without_std/{number}": fraction for (role, number), fraction in by_decision},
     }
 
 
 def staleness_metrics(trees: Sequence[Tree], versions: Mapping[str, int]) -> Metrics:
-    """By how many updates the samples are behind the policies that learn from them, in `versions`: the mean by role of
-    trained policies, and the most."""
+    """Return by how many updates the samples are behind the policies that learn from them, in `versions`: the mean by
+    role of trained policies, and the maximum."""
     behind: dict[str, list[int]] = defaultdict(list)
     for sample in (sample for tree in trees for sample in walk.samples(tree.root)):
         if sample.policy in versions:
             behind[sample.role].append(versions[sample.policy] - sample.version)
-    most = max((max(updates) for updates in behind.values()), default=0)
-    return {f"{role}/staleness": fmean(updates) for role, updates in behind.items()} | {"rollout/staleness_max": most}
+    maximum = max((max(updates) for updates in behind.values()), default=0)
+    return {f"{role}/staleness": fmean(updates) for role, updates in behind.items()} | {
+        "rollout/staleness_max": maximum
+    }
 
 
 def update_metrics(updates: Mapping[str, Metrics]) -> Metrics:
-    """What the learners say, by policy, and by role what they say of one."""
-    said = [(policy, name, value) for policy, metrics in updates.items() for name, value in metrics.items()]
-    return {_metric_name(policy, name): value for policy, name, value in said}
-
-
-def _metric_name(policy: str, name: str) -> str:
-    """`loss` of planner as `planner/loss`, `mismatch/tool` as `tool/mismatch`."""
-    what, _, role = name.partition("/")
-    return f"{role}/{what}" if role else f"{policy}/{what}"
+    """Return the learners' metrics by policy, and by role where they are of one: `loss` of planner as `planner/loss`,
+    `mismatch/tool` as `tool/mismatch`."""
+    flat: Metrics = {}
+    for policy, metrics in updates.items():
+        for name, value in metrics.items():
+            metric, _, role = name.partition("/")
+            flat[f"{role or policy}/{metric}"] = value
+    return flat

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from cadre import random_keys
 from cadre.advantages.batch import Plan
@@ -49,20 +48,14 @@ from cadre.training.interrupt import Interrupt
 from cadre.types import Message, TrainingSequence, Tree
 
 CROSS_ENTROPY = LossConfig(ratio="none", aggregate="token_mean")
-
-
 WARM_START, SETTINGS, EXAMPLES, METRICS = "warm_start", "settings.json", "examples.jsonl", "metrics.jsonl"
-
-
 SAVE_EVERY = 20  # steps
-
-
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """How long and how fast: `steps` of `examples` each at a constant `learning_rate`, drawn by `seed`."""
+    """The settings: `steps` of `examples` each at a constant `learning_rate`, drawn by `seed`."""
 
     steps: int = 100
     examples: int = 16
@@ -73,18 +66,19 @@ class WarmStart:
 def create_warm_start(
     folder: Path, config: Config, settings: WarmStart, examples: Sequence[Example], command: Sequence[str] = ()
 ) -> Run:
-    """A new run that begins with a warm start, which `start` makes and `reopened` goes on with: whole or not at all.
+    """Create a new run that begins with a warm start, all of it or nothing; `run_warm_start` trains it, and
+    `open_warm_start` resumes it.
 
-    `command` is the recipe, and the changes to it.
+    `command` is the recipe and its overrides.
     """
     recipe, *overrides = command or ("",)
-    with build_run_folder(folder) as built:
-        write_warm_start(Run.fill(built, config, recipe, overrides, None, folder), settings, examples)
+    with build_run_folder(folder) as partial:
+        write_warm_start(Run.fill(partial, config, recipe, overrides, None, folder), settings, examples)
     return Run(folder, config)
 
 
 def write_warm_start(run: Run, settings: WarmStart, examples: Sequence[Example]) -> None:
-    """Write what a warm start is about into a new run, so that it can be gone on with."""
+    """Write the settings and examples of a warm start into a new run, so that it can be resumed."""
     home = run.folder / WARM_START
     home.mkdir()
     (home / EXAMPLES).write_text("".join(f"{example_to_json(example)}\n" for example in examples), encoding="utf-8")
@@ -92,7 +86,7 @@ def write_warm_start(run: Run, settings: WarmStart, examples: Sequence[Example])
 
 
 def open_warm_start(run: Run) -> WarmStart:
-    """The settings of a run's warm start. Raises RunError where it has none, or is trained already."""
+    """Return the settings of a run's warm start. Raises RunError if it has none, or if it is complete."""
     path = run.folder / WARM_START / SETTINGS
     if not path_exists(path):
         raise RunError(
@@ -114,70 +108,72 @@ def run_warm_start(
     data: Sequence[TrainingSequence],
     tell: Callable[[int, Metrics], None],
 ) -> int:
-    """Warm the policies on encoded examples, from the last save on where there is one; the steps made in all.
+    """Train the policies on encoded examples, from the last save if there is one; return the number of steps made in
+    all.
 
-    At the end the run has a checkpoint of step 0, from which `cadre train --resume` goes on. `tell` is called with
+    At the end the run has a checkpoint of step 0, from which `cadre train --resume` continues. `tell` is called with
     every step and its metrics. Raises DivergedError as training does.
     """
     with RunLock(run.folder):
-        watched = Diagnostics(run.folder / "diverged")
-        team = build_team(supervised_experiment(experiment, settings), train=True, watched=watched)
+        diagnostics = Diagnostics(run.folder / "diverged")
+        team = build_team(supervised_experiment(experiment, settings), train=True, diagnostics=diagnostics)
         interrupt = Interrupt()
         with interrupt.on_signals():
-            done = run_coroutine(
+            steps = run_coroutine(
                 _train_steps(team, run.folder / WARM_START, settings, data, (interrupt, tell)), interrupt
             )
         team.close()
-        if done == settings.steps:
+        if steps == settings.steps:
             _write_first_checkpoint(experiment, run)
-    return done
+    return steps
 
 
 def supervised_experiment(experiment: Experiment, settings: WarmStart) -> Experiment:
-    """The experiment with the loss and the optimiser of a warm start: no critics, one optimiser step an update."""
-    change = LearnerConfig(
+    """Return the experiment with the loss and the optimizer of a warm start: no critics, one optimizer step per
+    update."""
+    changes = LearnerConfig(
         learning_rate=settings.learning_rate, schedule="constant", warmup_steps=0, epochs=1, minibatches=1
     )
-    playing = set(experiment.config.team.policies)
-    learners = {name: merged(learner, change) for name, learner in experiment.learners.items() if name in playing}
+    names = set(experiment.config.team.policies)
+    learners = {name: merged(learner, changes) for name, learner in experiment.learners.items() if name in names}
     plan = replace(Plan(experiment.plan.shape, experiment.plan.credit), loss=CROSS_ENTROPY)
-    models = {name: model for name, model in experiment.models.items() if name in playing}
+    models = {name: model for name, model in experiment.models.items() if name in names}
     return replace(experiment, plan=plan, learners=learners, models=models, heads={})
 
 
 def encode_examples(experiment: Experiment, examples: Sequence[Example]) -> list[TrainingSequence]:
-    """The examples as training sequences of the policies that play their roles. Raises DataError for one that is longer
-    than its model's context, or whose answer spells out a token that ends turns; no model is loaded."""
+    """Return the examples as training sequences of the policies that play their roles. Raises DataError for one that is
+    longer than its model's context, or whose answer contains a token that ends turns; no model is loaded."""
     from cadre.engines.answers import AnswerEncoder
 
     encoders: dict[str, AnswerEncoder] = {}
-    data = []
+    sequences = []
     for number, example in enumerate(examples, start=1):
         name = experiment.trained_roles[example.role]
         if name not in encoders:
             policy = experiment.policies[name]
             encoders[name] = AnswerEncoder.of(experiment.models[name], policy.enable_thinking, policy.trust_remote_code)
-        place = f"{example.where or f'warm-start: example {number}'}, of {example.role},"
+        where = f"{example.where or f'warm-start: example {number}'}, of {example.role},"
         if token := encoders[name].turn_token(example.answer):
             raise DataError(
-                f"{place} has {token!r} in its answer, which begins or ends turns; expected what is "
+                f"{where} has {token!r} in its answer, which begins or ends turns; expected what is "
                 f"said in one turn of {experiment.models[name]}, whose end is added. Take it out."
             )
         prompt, answer = encoders[name].encode(example.prompt, example.answer)
-        most, length = encoders[name].context, len(prompt) + len(answer)
-        if most is not None and length > most:
+        context, length = encoders[name].context, len(prompt) + len(answer)
+        if context is not None and length > context:
             raise DataError(
-                f"{place} has {length} tokens, {len(prompt)} in its prompt; expected at most {most}, the context of "
+                f"{where} has {length} tokens, {len(prompt)} in its prompt; expected at most {context}, the context of "
                 f"{experiment.models[name]}. Shorten it or leave it out."
             )
-        data.append(make_sequence(name, example.role, prompt, answer))
-    return data
+        sequences.append(make_sequence(name, example.role, prompt, answer))
+    return sequences
 
 
 def make_sequence(policy: str, role: str, prompt: Sequence[int], answer: Sequence[int]) -> TrainingSequence:
-    """One sequence whose answer has advantage 1 at every token."""
+    """Return one sequence whose answer has advantage 1 at every token."""
     mask = (False,) * len(prompt) + (True,) * len(answer)
-    zeros = (0.0,) * len(mask)
+    zeros = (0.0,) * len(mask)  # log-probabilities, which a loss without a ratio does not read
     return TrainingSequence(policy, role, (*prompt, *answer), mask, zeros, tuple(map(float, mask)), 0)
 
 
@@ -186,18 +182,22 @@ async def _train_steps(
     home: Path,
     settings: WarmStart,
     data: Sequence[TrainingSequence],
-    watching: tuple[Interrupt, Callable[[int, Metrics], None]],
+    control: tuple[Interrupt, Callable[[int, Metrics], None]],
 ) -> int:
-    """Make the steps that are left; saved every so many, and where an interrupt asks for the end."""
-    interrupt, tell = watching
+    """Make the remaining steps; save every so many, and after an interrupt."""
+    interrupt, tell = control
     folder = home / "checkpoints"
     state = restore_latest(folder, team)[1] if checkpoint_steps(folder) else TrainingState()
-    for wrong in jsonl.repair(home / METRICS, StepMetrics):
-        log.warning("%s: left out %s.", home / METRICS, wrong)
+    for fault in jsonl.repair(home / METRICS, StepMetrics):
+        log.warning("%s: left out %s.", home / METRICS, fault)
     jsonl.truncate(home / METRICS, lambda line: line["step"] >= state.step, StepMetrics)
-    while state.step < settings.steps and not interrupt.asked:
+    while state.step < settings.steps and not interrupt.requested:
         updates = await team.update(pick_examples(data, state.step, settings))
-        metrics = {f"{policy}/{name}": value for policy, told in updates.items() for name, value in told.items()}
+        metrics = {
+            f"{policy}/{name}": value
+            for policy, policy_metrics in updates.items()
+            for name, value in policy_metrics.items()
+        }
         jsonl.append(home / METRICS, {"step": state.step, **metrics})
         tell(state.step, metrics)
         state = replace(state, step=state.step + 1)
@@ -208,40 +208,41 @@ async def _train_steps(
 
 
 def _save_progress(folder: Path, state: TrainingState, team: Team) -> None:
-    """Save the only checkpoint that is kept, unless it is there."""
+    """Save the only checkpoint that is kept, unless it exists."""
     if state.step:
         save_checkpoint(folder, state, team)
         remove_old_checkpoints(folder, state.step, 1, None)
 
 
 def pick_examples(data: Sequence[TrainingSequence], step: int, settings: WarmStart) -> list[TrainingSequence]:
-    """The examples of a step: epochs, each in an order of its own."""
-    places = random_keys.in_epochs(len(data), settings.examples, step, settings.seed, "warm start")
-    return [data[place] for place in places]
+    """Return the examples of a step: epochs, each shuffled by its own key."""
+    indices = random_keys.in_epochs(len(data), settings.examples, step, settings.seed, "warm start")
+    return [data[index] for index in indices]
 
 
 def _write_first_checkpoint(experiment: Experiment, run: Run) -> None:
-    """Make the warmed weights the run's state before its first step, with the optimiser that it begins with.
+    """Make the warmed weights the run's state before its first step, with a fresh optimizer.
 
-    They are handed over as files, since whoever learns may share its weights with nobody.
+    They are copied as files, since a learner may be in another process.
     """
+    # A new team, since the optimizer of the warm start is not the run's.
     team = build_team(experiment, train=True)
-    playing = [name for name in experiment.learners if name in experiment.config.team.policies]
+    names = [name for name in experiment.learners if name in experiment.config.team.policies]
     warmed = latest_checkpoint(run.folder / WARM_START / "checkpoints")
-    weights = {name: warmed / name for name in playing}
+    weights = {name: warmed / name for name in names}
     save_checkpoint(run.folder / "checkpoints", TrainingState(), team, dump(experiment.config), weights)
     team.close()
 
 
+# ---- Examples
+
 EXAMPLE_FIELDS = ("role", "prompt", "answer")
-
-
 EXAMPLE_FORM = 'expected {"role": name, "prompt": text or messages, "answer": text}'
 
 
 @dataclass(frozen=True)
 class Example:
-    """What a role saw, and what it should have said: `Example("tool", (Message("user", "2 + 2?"),), "4")`; `where` is
+    """A prompt of a role and the answer to imitate: `Example("tool", (Message("user", "2 + 2?"),), "4")`; `where` is
     the file and line that it was read from."""
 
     role: str
@@ -251,66 +252,65 @@ class Example:
 
 
 def read_examples(path: Path, roles: Sequence[str]) -> list[Example]:
-    """The examples of a file, all of them checked; repeated ones count once. Raises DataError that names the first bad
+    """Return the examples of a file, validated; repeated ones count once. Raises DataError that names the first bad
     line."""
     if not path.is_file():
         raise DataError(f"examples: there is no file {path}; expected one JSON object a line. Fix the path.")
-    found = [_parse_example(raw, f"examples: {path}, line {number}", roles) for number, raw in read_json_lines(path)]
-    if not found:
+    examples = []
+    for number, raw in read_json_lines(path):
+        where = f"examples: {path}, line {number}"
+        if sorted(raw) != sorted(EXAMPLE_FIELDS):
+            raise DataError(f"{where}: got {list(raw)}; {EXAMPLE_FORM}. Fix it.")
+        if raw["role"] not in roles:
+            raise DataError(
+                f"{where}: got the role {raw['role']!r}; expected one that is trained, {', '.join(roles)}. Fix or "
+                f"remove the line.{nearest(str(raw['role']), roles)}"
+            )
+        for name in ("prompt", "answer"):
+            if not raw[name]:
+                raise DataError(f"{where}: got the {name} {raw[name]!r}; {EXAMPLE_FORM}. Fix or remove the line.")
+        if not isinstance(raw["answer"], str) or not raw["answer"].strip():
+            raise DataError(f"{where}: got the answer {raw['answer']!r}; {EXAMPLE_FORM}. Fix or remove the line.")
+        examples.append(Example(raw["role"], parse_prompt(raw["prompt"], where), raw["answer"], where))
+    if not examples:
         raise DataError(f"examples: {path} is empty; {EXAMPLE_FORM} a line. Name another file.")
-    kept = list(dict.fromkeys(found))
-    if len(kept) < len(found):
-        log.warning("examples: %s repeats %d of its examples; each counts once.", path, len(found) - len(kept))
-    return kept
-
-
-def _parse_example(raw: Mapping[str, Any], where: str, roles: Sequence[str]) -> Example:
-    if sorted(raw) != sorted(EXAMPLE_FIELDS):
-        raise DataError(f"{where}: got {list(raw)}; {EXAMPLE_FORM}. Fix it.")
-    if raw["role"] not in roles:
-        raise DataError(
-            f"{where}: got the role {raw['role']!r}; expected one that is trained, {', '.join(roles)}. Fix or remove "
-            f"the line.{nearest(str(raw['role']), roles)}"
-        )
-    for name in ("prompt", "answer"):
-        if not raw[name]:
-            raise DataError(f"{where}: got the {name} {raw[name]!r}; {EXAMPLE_FORM}. Fix or remove the line.")
-    if not isinstance(raw["answer"], str) or not raw["answer"].strip():
-        raise DataError(f"{where}: got the answer {raw['answer']!r}; {EXAMPLE_FORM}. Fix or remove the line.")
-    return Example(raw["role"], parse_prompt(raw["prompt"], where), raw["answer"], where)
+    unique = list(dict.fromkeys(examples))
+    if len(unique) < len(examples):
+        log.warning("examples: %s repeats %d of its examples; each counts once.", path, len(examples) - len(unique))
+    return unique
 
 
 def example_to_json(example: Example) -> str:
-    """An example as `read_examples` reads it."""
-    told = [{"role": message.role, "content": message.content} for message in example.prompt]
-    return json.dumps({"role": example.role, "prompt": told, "answer": example.answer})
+    """Return an example as `read_examples` reads it."""
+    messages = [{"role": message.role, "content": message.content} for message in example.prompt]
+    return json.dumps({"role": example.role, "prompt": messages, "answer": example.answer})
 
 
 def sample_successes(experiment: Experiment, tasks: int, attempts: int = 8) -> tuple[list[Example], int]:
-    """What the untrained team says in the episodes that it wins, playing so many training tasks `attempts` times each
-    as it is sampled in training; and how many episodes it played. Raises RunError where it wins none."""
-    config = experiment.config
-    configure_sandbox(config.sandbox.level, config.sandbox.cgroup)
+    """Return the untrained team's answers in the episodes that succeed, and the number of episodes: so many training
+    tasks, `attempts` times each, sampled as in training. Raises RunError if no episode succeeds."""
+    configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
     team = build_team(experiment)
-    key = random_keys.key(config.train.seed, "own successes")
+    key = random_keys.key(experiment.train.seed, "own successes")
     rollout = replace(experiment.rollout(team), shape=shapes.independent(attempts))
-    trees, _ = run_coroutine(grow_many(experiment.env_spec.tasks("train")[:tasks], rollout, key))
+    trees, _ = run_coroutine(grow_many(experiment.training_tasks[:tasks], rollout, key))
     team.close()
+    # Frozen policies are not trained, so their answers are no examples.
     roles = set(experiment.trained_roles)
-    found = list(
+    examples = list(
         dict.fromkeys(example for tree in trees for example in successful_examples(tree) if example.role in roles)
     )
     episodes = sum(1 for tree in trees for _ in walk.episodes(tree.root))
-    if not found:
+    if not examples:
         raise RunError(
             f"warm-start: the team won none of {episodes} episodes, so nothing of its own can be imitated; expected "
             "one at least. Ask for more tasks with --own, or give examples with --on."
         )
-    return found, episodes
+    return examples, episodes
 
 
 def successful_examples(tree: Tree) -> Iterator[Example]:
-    """What was said on the paths that end in success; answers that were cut at max_tokens are left out."""
+    """Yield the answers on the paths that end in success; answers that were cut at max_tokens are left out."""
     for path in walk.episodes(tree.root):
         if not path[-1][1].success:
             continue

@@ -125,8 +125,8 @@ def test_a_run_that_was_stopped_goes_on_as_if_unbroken(
     play(chosen, tmp_path / "run", quiet)
     kept = read_state(latest_checkpoint(tmp_path / "run" / "checkpoints"))
     assert kept.step < 5
-    assert [step.step for step in kept.in_flight] == [kept.step + i for i in range(len(kept.in_flight))]
-    assert apart or len(kept.in_flight) == (2 if at else 0)
+    assert [step.step for step in kept.sampled_steps] == [kept.step + i for i in range(len(kept.sampled_steps))]
+    assert apart or len(kept.sampled_steps) == (2 if at else 0)
     monkeypatch.setattr(loop, "sample_step", real)
     play(chosen, tmp_path / "run", quiet, resume=True)
     for name in ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl"):
@@ -190,16 +190,16 @@ def test_new_weights_wait_for_the_step_that_is_being_sampled() -> None:
     ahead = StepQueue(gate, Team({}, {"p": both}, {}, [both], apart=True), StalenessLimit(1, end=9))
 
     async def run() -> None:
-        await ahead.hand_over()
+        await ahead.sync_weights()
         gate.open[0] = gate.open[2] = asyncio.Event()
         gate.open[0].set()
-        assert (await ahead.take(0)).step == 0
+        assert (await ahead.next_step(0)).step == 0
         await asyncio.sleep(0)
         assert gate.begun == [0, 1]
         both.version = 1
-        await ahead.hand_over()
+        await ahead.sync_weights()
         assert both.loaded == [0]
-        taking = asyncio.create_task(ahead.take(1))
+        taking = asyncio.create_task(ahead.next_step(1))
         await asyncio.sleep(0.01)
         assert (gate.begun, both.loaded) == ([0, 1], [0])
         gate.open[1].set()
@@ -219,21 +219,21 @@ def test_at_the_end_a_step_of_earlier_weights_is_waited_for(lost: bool) -> None:
     async def run() -> tuple[bool, Sequence[int]]:
         gate.open[0] = asyncio.Event()
         gate.open[0].set()
-        await ahead.take(0)
+        await ahead.next_step(0)
         await asyncio.sleep(0)
-        taking = asyncio.create_task(ahead.take(1))
+        taking = asyncio.create_task(ahead.next_step(1))
         await asyncio.sleep(0)
         taking.cancel()
         closing = asyncio.create_task(ahead.close(1))
         await asyncio.sleep(0.01)
         assert not closing.done()
         if lost:
-            ahead._begun[0].task.cancel()
+            ahead._started[0].task.cancel()
         else:
             gate.open[1].set()
             await asyncio.sleep(0.01)
             gate.open[2].set()
-        return await closing, [step.step for step in ahead.ready()]
+        return await closing, [step.step for step in ahead.sampled()]
 
     assert asyncio.run(run()) == ((False, []) if lost else (True, [1, 2]))
 

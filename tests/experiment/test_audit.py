@@ -94,10 +94,10 @@ def test_a_step_that_fails_now_and_then_costs_no_audit() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(game, "step", failing(lambda task: len(calls) == 3))
-        assert len(played()) == len(found.spots)
-        first = found.spots[0].task.id
+        assert len(played()) == len(found.decisions)
+        first = found.decisions[0].task.id
         patch.setattr(game, "step", failing(lambda task: task == first))
-        assert len(played()) == sum(spot.task.id != first for spot in found.spots)
+        assert len(played()) == sum(spot.task.id != first for spot in found.decisions)
         patch.setattr(game, "step", failing(lambda task: True))
         with pytest.raises(ContractError, match=r"Every episode failed .* a server that hiccups"):
             played()

@@ -35,7 +35,7 @@ def test_what_is_not_stoppable_is_finished() -> None:
         interrupt = Interrupt()
         asyncio.get_running_loop().call_soon(interrupt)
         await asyncio.sleep(0.01)
-        return await seven(), interrupt.asked
+        return await seven(), interrupt.requested
 
     assert asyncio.run(work()) == (7, True)
 
@@ -72,7 +72,7 @@ def test_a_signal_asks_and_the_handlers_come_back() -> None:
     with interrupt.on_signals():
         os.kill(os.getpid(), signal.SIGTERM)
         assert asyncio.run(interrupt.stoppable(forever())) is None
-    assert interrupt.asked
+    assert interrupt.requested
     assert signal.getsignal(signal.SIGTERM) == before
 
 

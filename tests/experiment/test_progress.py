@@ -19,7 +19,7 @@ def test_time_left_by_steps() -> None:
 
 
 def test_time_left_by_tokens_where_these_end_first() -> None:
-    progress = Progress(Console(quiet=True), steps=100_000, most=1_000, spent=300.0)
+    progress = Progress(Console(quiet=True), steps=100_000, max_tokens=1_000, spent=300.0)
     progress.took(tokens=100.0, seconds=2.0)
     assert progress.left(1) == 12.0  # 600 tokens at 50 a second
     progress.took(tokens=300.0, seconds=2.0)

@@ -19,7 +19,7 @@ from cadre.errors import RunError
 from cadre.rollout.episodes import Failure, SampledTrees
 from cadre.runs import jsonl
 from cadre.runs.folder import Run
-from cadre.training.asynchronous import PENDING_STEPS, SampledStep, read_sampled_steps, write_sampled_steps
+from cadre.training.asynchronous import SAMPLED_STEPS, SampledStep, read_sampled_steps, write_sampled_steps
 from cadre.types import Task, TrainingSequence
 from tests.cli.calling import call
 from tests.helpers.training import configured
@@ -138,7 +138,7 @@ def test_steps_in_flight_are_json_and_come_back_number_for_number(tmp_path: Path
     data = {"a": math.inf, "b": [-math.inf, 1.5, {"c": math.nan}], "number that is not finite": "nan", "d": 2}
     failed = Failure(Task("t", data), "raised", "ValueError", "Traceback", True)
     write_sampled_steps(tmp_path, (SampledStep(3, SampledTrees([], [failed], 2), 0.25),))
-    strict((tmp_path / PENDING_STEPS).read_text())
+    strict((tmp_path / SAMPLED_STEPS).read_text())
     ((back,),) = [step.sampled.failures for step in read_sampled_steps(tmp_path)]
     assert repr(back.task.data) == repr(data)
 

@@ -10,7 +10,6 @@ import torch
 from rich.console import Console
 
 from cadre.config.engines import build_team, cuda_graphs_setting, make_engine_spec, measured_sampling_memory
-from cadre.config.experiment import group_policies
 from cadre.config.resolve import resolve
 from cadre.engines.torch import engine as engine_module
 from cadre.engines.torch import memory
@@ -57,7 +56,7 @@ def test_by_the_device_or_as_set(speaker: Path, monkeypatch: pytest.MonkeyPatch)
 def test_samplers_of_a_cluster_share_what_is_not_their_own(speaker: Path, cluster: dict | None, sharing: int) -> None:
     """Two base models that are trained, on the processor or each with its learner on one card; or with cards each."""
     experiment = resolve(configured(speaker, "Pair", ("p", "q"), cluster=cluster))
-    for names in group_policies(experiment):
+    for names in experiment.engines:
         assert make_engine_spec(experiment, names, None, None).engine.sharing == sharing
 
 

@@ -68,7 +68,7 @@ def test_a_run_goes_on_as_if_unbroken_with_its_pictures(
     monkeypatch.setattr(loop, "sample_step", stopping)
     play(chosen, tmp_path / "run", quiet)
     newest = latest_checkpoint(tmp_path / "run" / "checkpoints")
-    (waiting,) = read_state(newest).in_flight
+    (waiting,) = read_state(newest).sampled_steps
     images = waiting.sampled.trees[0].root.samples["planner"][0].images
     assert (images[0].width, images[0].height) == (32, 32)
     assert images[0].png == read_image(newest, images[0].digest)

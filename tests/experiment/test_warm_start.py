@@ -8,12 +8,12 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
-import cadre
 from cadre.config.experiment import Config, dump
 from cadre.config.resolve import find_target, resolve
 from cadre.engines.answers import AnswerEncoder
 from cadre.errors import DataError, RunError
 from cadre.evaluation.loaded_team import open_team
+from cadre.plugins import embedded_models
 from cadre.runs.folder import Run, resume_command
 from cadre.training import warm_start
 from cadre.training.warm_start import (
@@ -35,7 +35,7 @@ from cadre.types import Message
 from tests.cli.calling import call
 from tests.helpers.training import configured
 
-SEED = Path(cadre.__file__).parent / "models" / "seed"
+SEED = embedded_models()["seed"]
 FAST = WarmStart(steps=6, examples=4, learning_rate=1e-2)
 
 

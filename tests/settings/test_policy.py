@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cadre.config.experiment import Config, group_policies, parse
+from cadre.config.experiment import Config, parse
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
 
@@ -35,9 +35,9 @@ def test_policies_share_a_base_on_one_device() -> None:
     frozen = {"model": "seed", "frozen": True}
     lora = {"model": "seed", "lora": {"rank": 2}}
     together = resolve(chosen({"a": frozen, "b": lora}))
-    assert group_policies(together) == [["a", "b"]]
+    assert together.engines == [["a", "b"]]
     apart = resolve(chosen({"a": {**frozen, "device": "cpu"}, "b": lora}))
-    assert group_policies(apart) == [["a"], ["b"]]
+    assert apart.engines == [["a"], ["b"]]
 
 
 def test_stop_strings_reach_the_roles() -> None:

@@ -12,7 +12,7 @@ from cadre import image
 from cadre.errors import RunError
 from cadre.rollout.episodes import SampledTrees
 from cadre.runs.kept_trees import IMAGES, ImageStore, read_image, save_images, tree_images, tree_to_json
-from cadre.training.asynchronous import PENDING_STEPS, SampledStep, read_sampled_steps, write_sampled_steps
+from cadre.training.asynchronous import SAMPLED_STEPS, SampledStep, read_sampled_steps, write_sampled_steps
 from cadre.types import Branch, Image, Message, Node, Observation, Reward, Sample, Task, Tree
 
 
@@ -68,7 +68,7 @@ def test_steps_in_flight_come_back_with_their_pictures(tmp_path: Path) -> None:
     assert again == step
     sample = again.sampled.trees[0].root.samples["p"][0]
     assert sample.images[0].png == shade(1).png
-    assert "png" not in (tmp_path / PENDING_STEPS).read_text()
+    assert "png" not in (tmp_path / SAMPLED_STEPS).read_text()
     assert len(list((tmp_path / "pictures").iterdir())) == 2
 
 
