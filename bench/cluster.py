@@ -23,10 +23,9 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from cadre.cluster import connection
-from cadre.cluster.member import Member
-from cadre.cluster.remote_learner import RemoteLearner
-from cadre.cluster.sampler_pool import SamplerPool
+from cadre.cluster import ray_actors
+from cadre.cluster.ray_actors import SupervisedActor
+from cadre.cluster.remote import RemoteLearner, SamplerPool
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
 from cadre.rollout.episodes import SampledTrees
@@ -44,7 +43,7 @@ class Killer:
 
     def __init__(self, kills: int, seed: int) -> None:
         self.left, self.made, self._draw = kills, 0, random.Random(seed)
-        self._members: list[Member] = []
+        self._members: list[SupervisedActor] = []
         self._ended = threading.Event()
 
     def watch(self, training: Training) -> None:
@@ -52,7 +51,7 @@ class Killer:
         if not self._members:
             pools = [sampler for sampler in training.team.samplers.values() if isinstance(sampler, SamplerPool)]
             learners = [learner for learner in training.team.learners if isinstance(learner, RemoteLearner)]
-            self._members = [member for pool in pools for member in pool.members] + [one.member for one in learners]
+            self._members = [member for pool in pools for member in pool.actors] + [one.actor for one in learners]
             threading.Thread(target=self._run, daemon=True).start()
 
     def end(self) -> None:
@@ -62,7 +61,7 @@ class Killer:
         while self.left and not self._ended.wait(self._draw.uniform(0.0, 6.0)):
             member = self._draw.choice(self._members)
             before = member.deaths
-            os.kill(member.ask(lambda handle: handle.pid.remote()), signal.SIGKILL)
+            os.kill(member.call(lambda handle: handle.pid.remote()), signal.SIGKILL)
             self.left, self.made = self.left - 1, self.made + 1
             print(f"kill {self.made}: a {member.kind.__name__}", flush=True)
             while member.deaths == before and not self._ended.is_set():
@@ -114,7 +113,7 @@ def main() -> None:
         broken = trained(Path(scratch) / "broken", options, "{}", killer)
         difference = largest_difference(single, whole)
         survived = killer.made if largest_difference(whole, broken) == 0.0 else 0
-    connection.close()
+    ray_actors.close()
     print(f"largest difference {difference}, {survived} of {killer.made} kills survived", flush=True)
     if options.write:
         command = f"python bench/cluster.py --kills {options.kills} --steps {options.steps} --write"

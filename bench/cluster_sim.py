@@ -26,8 +26,8 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from cadre.cluster import connection
-from cadre.cluster.sampler_pool import deal
+from cadre.cluster import ray_actors
+from cadre.cluster.remote import split_batch
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
 from cadre.rollout import walk
@@ -124,7 +124,7 @@ class Simulation:
         if number == len(work.rounds):
             self.is_sampling, self.sampled = False, self.sampled + 1
             return
-        each = [self.costs.sampling(part) for part in deal(work.rounds[number], self.samplers)]
+        each = [self.costs.sampling(part) for part in split_batch(work.rounds[number], self.samplers)]
         self.spent["samplers"] += sum(each)
         self.spent["sampling"] += max(each)
         self._after(max(each), lambda: self._round(work, number + 1))
@@ -222,7 +222,7 @@ def main() -> None:
     costs = fitted(work, metrics)
     console.print(str(costs), highlight=False)
     {"table": table, "check": check}[options.part](options, work, costs)
-    connection.close()
+    ray_actors.close()
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from cadre.config.experiment import load
 from cadre.config.resolve import resolve
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.vllm import VllmSampler
-from cadre.engines.vllm.arguments import Options
+from cadre.engines.vllm.engine import Options
 from cadre.rollout.batching import gather
 from cadre.runs.folder import Run
 from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig, VllmConfig

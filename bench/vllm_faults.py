@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import cadre
 from cadre.engines.torch.lora import linear_layers
 from cadre.engines.torch.storage import write_adapter
-from cadre.engines.vllm.arguments import ENVIRONMENT, ON_CPU
+from cadre.engines.vllm.engine import CPU_ENVIRONMENT, ENVIRONMENT
 from cadre.settings import LoraConfig
 from common import record
 
@@ -241,7 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="append the counts to results/vllm.jsonl")
     write = parser.parse_args().write
-    for name, value in (ENVIRONMENT | ON_CPU).items():
+    for name, value in (ENVIRONMENT | CPU_ENVIRONMENT).items():
         os.environ.setdefault(name, value)
     folder = Path(tempfile.mkdtemp(prefix="cadre-faults-"))
     outcomes: dict[str, Outcome] = {}

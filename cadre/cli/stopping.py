@@ -54,9 +54,9 @@ def _end(number: int) -> None:
     pool = sys.modules.get("cadre_sandbox.pool")
     if pool is not None:
         pool.close_all()
-    scratch = sys.modules.get("cadre.engines.scratch")
-    if scratch is not None:
-        scratch.remove_all()
+    host = sys.modules.get("cadre.engines.host")
+    if host is not None:
+        host.remove_all_scratch()
     with suppress(OSError, ValueError):  # a terminal that hung up takes nothing more
         sys.stdout.flush()
         sys.stderr.write("Stopped.\n")

@@ -1,85 +1,84 @@
-"""Environments that step in other processes: a step is a function of state and actions, so any process will do."""
+"""Environments that step in other processes: a step is a function of state and actions, so any process can do it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from cadre.cluster.connection import deaths, ray_module
-from cadre.cluster.member import Member, as_raised
+from cadre.cluster.ray_actors import SupervisedActor, death_errors, ray_module, unwrap_error
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
 from cadre.types import Drawing, Observation, Reward, Sample, Task
 
-# What a process may take to say that it is there, once a step of it was given up.
-SIGN_S = 5.0
-Said = Mapping[str, str] | Mapping[str, Sample]
+# Seconds in which a process has to answer after a step of it was cancelled.
+ANSWER_S = 5.0
+Actions = Mapping[str, str] | Mapping[str, Sample]
 
 
-class Environments:
-    """Processes that step environments. A step whose process dies is made again by the one that replaces it."""
+class EnvironmentPool:
+    """Processes that step environments. A step whose process dies is repeated by its replacement."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
-        for member in members:
-            member.ask(lambda handle: handle.pid.remote())
-        self.members = members
-        self.running = [0] * len(members)
-        self._looking: set[asyncio.Task[None]] = set()
+    def __init__(self, actors: Sequence[SupervisedActor]) -> None:
+        for actor in actors:
+            actor.call(lambda handle: handle.pid.remote())
+        self.actors = actors
+        # Running steps of each process.
+        self.running = [0] * len(actors)
+        self._checks: set[asyncio.Task[None]] = set()
 
-    async def step(self, env: Env, said: Said) -> tuple[Env, Reward]:
-        """The environment after the step, by texts or samples of those who act, and what that paid. Raises what the
-        step raised. A process that a step which was given up has blocked is replaced before it is used again."""
-        place = self.running.index(min(self.running))
-        self.running[place] += 1
+    async def step(self, env: Env, actions: Actions) -> tuple[Env, Reward]:
+        """Return the environment after the step, by texts or samples of the acting roles, and its reward.
+
+        Raises the error of the step. A process that a cancelled step blocks is replaced before its next use.
+        """
+        # The process with the fewest running steps.
+        index, deaths = self.running.index(min(self.running)), 0
+        actor = self.actors[index]
+        self.running[index] += 1
         try:
-            return await _step(self.members[place], env, said)
+            while True:
+                handle = actor.handle
+                try:
+                    next_env, reward = await handle.step.remote(env, actions)
+                    return next_env, reward
+                except death_errors() as error:
+                    deaths = await asyncio.to_thread(actor.replace, handle, error, deaths)
+                except ray_module().exceptions.RayTaskError as error:
+                    raise unwrap_error(error) from None
         except asyncio.CancelledError:
-            self.running[place] += 1  # until it is known to be there
-            looking = asyncio.ensure_future(self._look_after(place))
-            self._looking.add(looking)
-            looking.add_done_callback(self._looking.discard)
+            self.running[index] += 1  # not used until the check has ended
+            check = asyncio.ensure_future(self._check(index))
+            self._checks.add(check)
+            check.add_done_callback(self._checks.discard)
             raise
         finally:
-            self.running[place] -= 1
+            self.running[index] -= 1
 
-    async def _look_after(self, place: int) -> None:
-        """Replace a process that does not say that it is there."""
-        member = self.members[place]
-        handle = member.handle
+    async def _check(self, index: int) -> None:
+        """Replace a process that does not answer."""
+        actor = self.actors[index]
+        handle = actor.handle
         try:
-            await asyncio.wait_for(handle.pid.remote(), SIGN_S)
+            await asyncio.wait_for(handle.pid.remote(), ANSWER_S)
         except TimeoutError:
-            await asyncio.to_thread(member.renew, handle)
-        except deaths():
+            await asyncio.to_thread(actor.replace_stuck, handle)
+        except death_errors():
             pass  # the next step replaces it
         finally:
-            self.running[place] -= 1
+            self.running[index] -= 1
 
     def close(self) -> None:
         """End the processes."""
-        for member in self.members:
-            member.close()
+        for actor in self.actors:
+            actor.close()
 
 
-async def _step(member: Member, env: Env, said: Said) -> tuple[Env, Reward]:
-    met = 0
-    while True:
-        handle = member.handle
-        try:
-            after, reward = await handle.step.remote(env, said)
-            return after, reward
-        except deaths() as error:
-            met = await asyncio.to_thread(member.replace, handle, error, met)
-        except ray_module().exceptions.RayTaskError as error:
-            raise as_raised(error) from None
+class RemoteEnv(Env):
+    """An environment whose state is in this process and whose steps run in others."""
 
-
-class HostedEnv(Env):
-    """An environment whose state is here and whose steps are made elsewhere. All else is asked of the state."""
-
-    def __init__(self, inner: Env, hosts: Environments) -> None:
+    def __init__(self, inner: Env, pool: EnvironmentPool) -> None:
         super().__init__(inner.task)
-        self.inner, self.hosts = inner, hosts
+        self.inner, self.pool = inner, pool
         self.repeatable, self.pays_absent = inner.repeatable, inner.pays_absent
 
     def observe(self) -> dict[str, Observation]:
@@ -89,15 +88,15 @@ class HostedEnv(Env):
         await self.inner.until_ready()
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        self.inner, reward = await self.hosts.step(self.inner, actions)
+        self.inner, reward = await self.pool.step(self.inner, actions)
         return reward
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
-        self.inner, reward = await self.hosts.step(self.inner, samples)
+        self.inner, reward = await self.pool.step(self.inner, samples)
         return reward
 
-    def fork(self) -> HostedEnv:
-        return HostedEnv(self.inner.fork(), self.hosts)
+    def fork(self) -> RemoteEnv:
+        return RemoteEnv(self.inner.fork(), self.pool)
 
     def close(self) -> None:
         self.inner.close()
@@ -113,17 +112,17 @@ class HostedEnv(Env):
         return self.inner.render()
 
 
-class HostedSpec(EnvSpec):
+class RemoteEnvSpec(EnvSpec):
     """An environment's specification whose episodes step in other processes."""
 
-    def __init__(self, spec: EnvSpec, hosts: Environments) -> None:
+    def __init__(self, spec: EnvSpec, pool: EnvironmentPool) -> None:
         self.__dict__.update(vars(spec))
-        self.hosts = hosts
+        self.pool = pool
 
     def make(self, task: Task) -> Env:
-        """A fresh episode of the task."""
-        return HostedEnv(super().make(task), self.hosts)
+        """Return a fresh episode of the task."""
+        return RemoteEnv(super().make(task), self.pool)
 
     def close(self) -> None:
         """End the processes."""
-        self.hosts.close()
+        self.pool.close()

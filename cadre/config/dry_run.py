@@ -412,9 +412,9 @@ def find_tokenizer(model: str) -> str:
     source = find_model("--model", PolicyConfig(model=model))
     folder = Path(source)
     if not folder.is_dir():
-        from cadre.engines import hub
+        from cadre.engines import model_folder
 
-        return hub.available(source)
+        return model_folder.find_hub_model(source)
     if not any(folder.glob("*token*")) and not any(folder.glob("vocab*")):
         raise ConfigError(
             f"--model: got {model!r}, but {folder} holds no tokenizer; expected tokenizer.json beside config.json. "
@@ -430,7 +430,7 @@ def render_first_prompts(
 
     `source` is the folder or the hub name of the model that is called `name`. Loads a tokenizer, no weights.
     """
-    from cadre.engines.prompt_preview import Previewer
+    from cadre.engines.model_text import Previewer
 
     previewer, first_prompts, faults = Previewer(source), [], []
     for role, messages in prompts.items():
@@ -440,7 +440,7 @@ def render_first_prompts(
             faults.append(f"{role}: {error}")
             continue
         first_prompts.append(FirstPrompt(role, preview.text, preview.tokens))
-        for index in preview.left_out:
+        for index in preview.dropped:
             faults.append(
                 f"{role}: the template of {name} leaves out the message by {messages[index].role} that begins "
                 f"{messages[index].content[:40]!r}; expected every message in the prompt. Give it to another speaker, "

@@ -10,7 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from cadre.cluster.placement import check_policies, placement
+from cadre.cluster.specs import check_policies, plan_placement
 from cadre.config.experiment import Experiment
 from cadre.errors import ConfigError
 from cadre.programs.program import Program
@@ -114,7 +114,7 @@ def check_cluster(experiment: Experiment) -> None:
     check_policies(config, experiment.policies)
     for names in experiment.engines:
         ranks = experiment.ranks(names)
-        placed = placement(config, names, trains=ranks > 0)
+        placed = plan_placement(config, names, trains=ranks > 0)
         if ranks > 1 and placed.learner_cards not in (0, ranks):
             raise ConfigError(
                 f"cluster.learner_cards: got {placed.learner_cards:.0f} with learner.ranks={ranks} for policy "

@@ -13,8 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from cadre.cluster.placement import placement
-from cadre.cluster.recipes import EngineRecipe, LearnerRecipe, VllmRecipe
+from cadre.cluster.specs import LearnerSpec, TorchSpec, VllmSpec, plan_placement
 from cadre.config.engine_validation import check_vision_learner
 from cadre.config.experiment import Config, Experiment
 from cadre.errors import ConfigError, nearest
@@ -42,10 +41,10 @@ class EngineSpec:
     overlapping  sampling goes on while the learner learns
     """
 
-    engine: EngineRecipe
+    engine: TorchSpec
     vllm_names: Sequence[str]
-    vllm: VllmRecipe | None
-    learner: LearnerRecipe | None
+    vllm: VllmSpec | None
+    learner: LearnerSpec | None
     colocated: bool
     overlapping: bool
 
@@ -104,12 +103,12 @@ def check_hub_models(experiment: Experiment) -> None:
     sources = {name: model for name, model in experiment.models.items() if not Path(model).is_dir()}
     if sources:
         # Imported here, so that a local model needs no hub library.
-        from cadre.engines import hub
+        from cadre.engines import model_folder
 
         for name, model in sources.items():
-            source = hub.available(model)
+            source = model_folder.find_hub_model(model)
             if name in experiment.learners:
-                check_vision_learner(experiment, name, partial(hub.model_type, source))
+                check_vision_learner(experiment, name, partial(model_folder.model_type, source))
 
 
 def _can_sample_while_learning(experiment: Experiment) -> bool:
@@ -159,8 +158,8 @@ def make_engine_spec(
     model, staleness = experiment.models[names[0]], experiment.train.max_staleness
     # vLLM has memory of its own, set by the policies that it samples.
     vllm_memory = sampling_memory_setting(experiment, vllm_names)
-    vllm = VllmRecipe(model, {name: policies[name] for name in vllm_names}, experiment.vllm, vllm_memory, staleness)
-    engine = EngineRecipe(
+    vllm = VllmSpec(model, {name: policies[name] for name in vllm_names}, experiment.vllm, vllm_memory, staleness)
+    engine = TorchSpec(
         model,
         policies,
         experiment.train.seed,
@@ -170,7 +169,7 @@ def make_engine_spec(
         cuda_graphs_setting(experiment, names),
     )
     # Weights of as many updates as sampling may be behind are kept, and two more: the present and the next ones.
-    learner = None if training is None else LearnerRecipe(engine, training, experiment.ranks(names), staleness + 2)
+    learner = None if training is None else LearnerSpec(engine, training, experiment.ranks(names), staleness + 2)
     return EngineSpec(
         engine=engine,
         vllm_names=vllm_names,
@@ -229,7 +228,7 @@ def count_memory_sharers(experiment: Experiment) -> int:
     sharers = 0
     for names in experiment.engines:
         is_trained = experiment.ranks(names) > 0
-        placed = placement(config, names, is_trained)
+        placed = plan_placement(config, names, is_trained)
         if placed.together:
             sharers += placed.samplers + is_trained
         else:
@@ -239,7 +238,7 @@ def count_memory_sharers(experiment: Experiment) -> int:
 
 def measured_sampling_memory(team: Team) -> dict[str, float]:
     """Return the GiB that each policy may be sampled in, of those that torch samples."""
-    from cadre.cluster.sampler_pool import SamplerPool
+    from cadre.cluster.remote import SamplerPool
     from cadre.engines.torch import TorchEngine
 
     return {
@@ -264,12 +263,12 @@ def build_in_process(spec: EngineSpec) -> SamplersAndLearner:
             samplers |= dict.fromkeys(spec.torch_names, engine)
         learner: Learner | None = None if spec.learner is None else spec.learner.make(engine)
         if learner is not None and vllm is not None:
-            from cadre.engines.vllm.beside import LearnerAtOnce, LearnerInTurns
+            from cadre.engines.vllm.weight_sync import AsyncLearner, ColocatedLearner
 
             if spec.colocated:
-                learner = LearnerInTurns(learner, vllm)
+                learner = ColocatedLearner(learner, vllm)
             elif spec.overlapping:
-                learner = LearnerAtOnce(learner)
+                learner = AsyncLearner(learner)
     return samplers, learner
 
 
@@ -277,12 +276,12 @@ def build_in_cluster(cluster: Cluster, spec: EngineSpec) -> SamplersAndLearner:
     """Return the samplers by policy and the learner, as Ray actors."""
     samplers: dict[str, Sampler] = {}
     with closed_on_failure() as failed:
-        learner = None if spec.learner is None else cluster.learner(spec.learner)
+        learner = None if spec.learner is None else cluster.make_learner(spec.learner)
         if learner is not None:
             failed.callback(learner.close)
         for recipe, names in ((spec.vllm, spec.vllm_names), (spec.engine, spec.torch_names)):
             if recipe is not None and names:
-                pool = cluster.pool(recipe, learner is not None)
+                pool = cluster.make_pool(recipe, learner is not None)
                 failed.callback(pool.close)
                 samplers |= dict.fromkeys(names, pool)
     return samplers, learner
@@ -295,7 +294,7 @@ def host_environments(experiment: Experiment) -> Experiment:
         return experiment
     from cadre.cluster.cluster import Cluster
 
-    return replace(experiment, env_spec=Cluster(config).hosted(experiment.env_spec, experiment.sandbox))
+    return replace(experiment, env_spec=Cluster(config).host_environment(experiment.env_spec, experiment.sandbox))
 
 
 # ---- Other policies for roles: `cadre eval --assign` and `--untrained`

@@ -1,4 +1,4 @@
-"""How a chat template writes tool calls, learned from what it writes, and calls read out of answers of that form.
+"""Forms of tool calls: learned from what a chat template writes, and used to read calls out of answers.
 
 Templates write calls in many ways. What they have in common is a payload, in one of five notations, between marks:
 
@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Name and arguments of a call, of which the latter may be anything that stood there.
+# Name and arguments of a call; the arguments are not checked.
 Call = tuple[str, Any]
-# By tool the JSON schema of its arguments.
+# The JSON schema of the arguments by tool.
 Schemas = Mapping[str, Mapping[str, Any]]
 
 PROBES: tuple[Call, Call] = (
@@ -42,11 +42,13 @@ CHANNEL, MESSAGE, START = "<|channel|>", "<|message|>", "<|start|>"
 class CallForm:
     """One way to write calls. `opening` stands before each, `outer` once before all, `closings` may stand after one.
 
-    name_key       where in a JSON object the name is; with `wrapper` within that key of it
-    argument_key   and the arguments
-    middle         between name and arguments (named), or name and first argument (tagged)
+    name_keys       keys of a JSON object that may hold the name (json)
+    argument_keys   keys that may hold the arguments (json)
+    wrapper         key of the object that holds both, "" for none (json)
+    middle          between name and arguments (named), or name and first argument (tagged)
     key_open, key_close, value_close    around the names and values of arguments (tagged)
-    string_mark    before and after a string (escape)
+    newline         whether values stand on lines of their own (tagged)
+    string_mark     before and after a string (escape)
     """
 
     notation: str
@@ -65,102 +67,96 @@ class CallForm:
 
     @property
     def marks(self) -> str:
-        """All that is written around payloads, in one text."""
+        """The text of all marks, one a line."""
         parts = (self.outer, self.opening, *self.closings, self.middle, self.key_open, self.key_close, self.value_close)
         parts = (*parts, self.string_mark)
         return "\n".join(parts)
 
     def read(self, text: str, schemas: Schemas) -> tuple[list[Call], str] | None:
-        """Return the calls and the text beside them; None where something looks like a call and cannot be read."""
+        """Return the calls and the text beside them; None if something looks like a call and cannot be read."""
         if _squeeze(self.opening) in ("", PYTHON_TAG):
             return self._read_bare(text, schemas)
-        opening, calls, beside, place = _flexible(self.opening), list[Call](), list[str](), 0
-        while found := opening.search(text, place):
+        opening, calls, texts, position = _flexible(self.opening), list[Call](), list[str](), 0
+        outer = rf"{_flexible(self.outer).pattern}\s*$" if _squeeze(self.outer) else ""
+        while match := opening.search(text, position):
             try:
-                read, end = self._payload(text, found.end(), schemas)
+                payload, end = READERS[self.notation](self, text, match.end(), schemas)
             except (ValueError, SyntaxError, RecursionError, MemoryError):
                 return None
-            beside.append(self._without_outer(text[place : found.start()]))
-            calls += read
-            place = self._after_closing(text, end, opening)
-            if place < 0:
+            between = text[position : match.start()]
+            # The mark before all calls stands before the first of them and is no text.
+            texts.append(re.sub(outer, "", between) if outer else between)
+            calls += payload
+            position = self._after_closing(text, end, opening)
+            if position < 0:
                 return None
-        beside.append(text[place:])
-        return calls, "".join(beside).strip()
+        texts.append(text[position:])
+        return calls, "".join(texts).strip()
 
     def _read_bare(self, text: str, schemas: Schemas) -> tuple[list[Call], str] | None:
-        """Read an answer that is calls and nothing else, as without a mark nothing tells a call from a quotation."""
+        """Read an answer that is calls and nothing else: without a mark nothing tells a call from a quotation."""
         rest, calls = text.strip().removeprefix(PYTHON_TAG).strip(), list[Call]()
-        before = text.partition(PYTHON_TAG)[0].strip() if PYTHON_TAG in text else ""
-        if before:
+        leading = text.partition(PYTHON_TAG)[0].strip() if PYTHON_TAG in text else ""
+        if leading:
             rest = text.partition(PYTHON_TAG)[2].strip()
         if not rest.startswith(("{", "[")) and not (self.notation == "python" and re.match(r"[\w.]+\(", rest)):
             return [], text
-        place = 0
+        position = 0
         try:
-            while place < len(rest):
-                read, end = self._payload(rest, place, schemas)
-                calls += read
-                place = self._after_closing(rest, end, None)
-                skipped = re.compile(r"[\s;,]*").match(rest, place)
-                place = skipped.end() if skipped else place
+            while position < len(rest):
+                payload, end = READERS[self.notation](self, rest, position, schemas)
+                calls += payload
+                position = self._after_closing(rest, end, None)
+                separator = re.compile(r"[\s;,]*").match(rest, position)
+                position = separator.end() if separator else position
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             return [], text
-        return calls, before
+        return calls, leading
 
-    def _without_outer(self, text: str) -> str:
-        outer = _squeeze(self.outer)
-        return re.sub(rf"{_flexible(self.outer).pattern}\s*$", "", text) if outer else text
-
-    def _after_closing(self, text: str, place: int, opening: re.Pattern[str] | None) -> int:
-        """Return where the text goes on after a closing mark, -1 where another one was due."""
+    def _after_closing(self, text: str, position: int, opening: re.Pattern[str] | None) -> int:
+        """Return the position after the closing mark; -1 if one is missing."""
         marks = [mark for mark in sorted(self.closings, key=len, reverse=True) if _squeeze(mark)]
         for mark in marks:
-            if found := _flexible(mark).match(text, place):
-                return found.end()
-        at_end = not text[place:].strip()
-        if marks and not at_end and opening is not None and not opening.match(text, place):
+            if match := _flexible(mark).match(text, position):
+                return match.end()
+        at_end = not text[position:].strip()
+        if marks and not at_end and opening is not None and not opening.match(text, position):
             return -1
-        return place
+        return position
 
-    def _payload(self, text: str, place: int, schemas: Schemas) -> tuple[list[Call], int]:
-        """Return the calls of one payload and where it ends. Raises ValueError or SyntaxError."""
-        return READERS[self.notation](self, text, place, schemas)
+    # One reader a notation: each returns the calls of a payload and its end, or raises ValueError or SyntaxError.
 
-    def _json(self, text: str, place: int, schemas: Schemas) -> tuple[list[Call], int]:
-        value, end = _decode(text, place)
-        entries = value if isinstance(value, list) else [value]
-        return [self._entry(entry) for entry in entries], end
+    def _json(self, text: str, position: int, schemas: Schemas) -> tuple[list[Call], int]:
+        value, end = _decode(text, position)
+        calls = list[Call]()
+        for entry in value if isinstance(value, list) else [value]:
+            inner = entry.get(self.wrapper, entry) if self.wrapper and isinstance(entry, dict) else entry
+            if not isinstance(inner, dict):
+                raise ValueError("no object")
+            name = next((inner[key] for key in self.name_keys if key in inner), None)
+            arguments: Any = next((inner[key] for key in self.argument_keys if key in inner), {})
+            calls.append((str(name), json.loads(arguments) if isinstance(arguments, str) else arguments))
+        return calls, end
 
-    def _entry(self, entry: Any) -> Call:
-        inner = entry.get(self.wrapper, entry) if self.wrapper and isinstance(entry, dict) else entry
-        if not isinstance(inner, dict):
-            raise ValueError("no object")
-        name = next((inner[key] for key in self.name_keys if key in inner), None)
-        arguments: Any = next((inner[key] for key in self.argument_keys if key in inner), {})
-        if isinstance(arguments, str):
-            arguments = json.loads(arguments)
-        return str(name), arguments
-
-    def _named(self, text: str, place: int, schemas: Schemas) -> tuple[list[Call], int]:
-        brace = text.find("{", place)
-        middle = _flexible(self.middle).search(text, place) if _squeeze(self.middle) else None
+    def _named(self, text: str, position: int, schemas: Schemas) -> tuple[list[Call], int]:
+        brace = text.find("{", position)
+        middle = _flexible(self.middle).search(text, position) if _squeeze(self.middle) else None
         if (_squeeze(self.middle) and middle is None) or brace < 0:
             raise ValueError("no arguments")
-        until, after = (middle.start(), middle.end()) if middle else (brace, brace)
-        arguments, end = _decode(text, after)
-        return [(re.sub(r":\d+$", "", text[place:until].strip()), arguments)], end
+        name_end, start = (middle.start(), middle.end()) if middle else (brace, brace)
+        arguments, end = _decode(text, start)
+        return [(re.sub(r":\d+$", "", text[position:name_end].strip()), arguments)], end
 
-    def _tagged(self, text: str, place: int, schemas: Schemas) -> tuple[list[Call], int]:
+    def _tagged(self, text: str, position: int, schemas: Schemas) -> tuple[list[Call], int]:
         if _squeeze(self.middle):
-            name_end = _flexible(self.middle).search(text, place)
-            until, after = (name_end.start(), name_end.end()) if name_end else (-1, -1)
+            end_mark = _flexible(self.middle).search(text, position)
+            name_end, start = (end_mark.start(), end_mark.end()) if end_mark else (-1, -1)
         else:
-            bare = re.compile(r"\s*[\w.\-:/]+").match(text, place)
-            until, after = (bare.end(), bare.end()) if bare else (-1, -1)
-        if until < 0:
+            bare = re.compile(r"\s*[\w.\-:/]+").match(text, position)
+            name_end, start = (bare.end(), bare.end()) if bare else (-1, -1)
+        if name_end < 0:
             raise ValueError("no end of the name")
-        name, place = text[place:until].strip(), after
+        name, position = text[position:name_end].strip(), start
         schema = schemas.get(name, {})
         arguments: dict[str, Any] = {}
         properties = schema.get("properties")
@@ -168,7 +164,7 @@ class CallForm:
         following = [_flexible(mark).pattern for mark in (self.key_open, *self.closings) if _squeeze(mark)]
         value_end = re.compile(f"{_exact(self.value_close)}(?={'|'.join([*following, SPACE + '$'])})")
         key_open, key_close = _flexible(self.key_open), re.compile(_exact(self.key_close.rstrip()))
-        while opened := key_open.match(text, place):
+        while opened := key_open.match(text, position):
             closed = key_close.search(text, opened.end())
             ended = value_end.search(text, closed.end()) if closed else None
             if closed is None or ended is None:
@@ -178,15 +174,15 @@ class CallForm:
                 raw = raw.removeprefix("\n").removesuffix("\n")
             key = text[opened.end() : closed.start()].strip()
             arguments[key] = _typed(raw, properties.get(key) if isinstance(properties, Mapping) else None)
-            place = ended.end()
-        return [(name, arguments)], place
+            position = ended.end()
+        return [(name, arguments)], position
 
-    def _python(self, text: str, place: int, schemas: Schemas) -> tuple[list[Call], int]:
+    def _python(self, text: str, position: int, schemas: Schemas) -> tuple[list[Call], int]:
         end = len(text)
         for mark in self.closings:
-            if _squeeze(mark) and (found := _flexible(mark).search(text, place)):
-                end = min(end, found.start())
-        tree = ast.parse(text[place:end].strip(), mode="exec")
+            if _squeeze(mark) and (closing := _flexible(mark).search(text, position)):
+                end = min(end, closing.start())
+        tree = ast.parse(text[position:end].strip(), mode="exec")
         calls = []
         for statement in tree.body:
             if not isinstance(statement, ast.Expr):
@@ -195,12 +191,12 @@ class CallForm:
             calls += [_python_call(node, schemas) for node in (value.elts if isinstance(value, ast.List) else [value])]
         return calls, end
 
-    def _escape(self, text: str, place: int, schemas: Schemas) -> tuple[list[Call], int]:
-        found = re.compile(r"\s*([\w.\-]+)\s*(?=\{)").match(text, place)
-        if found is None:
+    def _escape(self, text: str, position: int, schemas: Schemas) -> tuple[list[Call], int]:
+        name = re.compile(r"\s*([\w.\-]+)\s*(?=\{)").match(text, position)
+        if name is None:
             raise ValueError("no name")
-        value, end = _escaped(text, found.end(), self.string_mark)
-        return [(found[1], value)], end
+        value, end = _escaped(text, name.end(), self.string_mark)
+        return [(name[1], value)], end
 
 
 READERS: dict[str, Callable[[CallForm, str, int, Schemas], tuple[list[Call], int]]] = {
@@ -215,20 +211,21 @@ HERMES = CallForm("json", "<tool_call>", closings=("</tool_call>",))
 
 
 def learn(single: str, double: str | None, ids: Sequence[str] = ()) -> CallForm | None:
-    """Return the form in which the first probe, and where `double` is given both, are written as calls; None for a form
-    that is not known here. `ids` are those of the calls."""
+    """Return the form of a rendering of the first probe, and of both in `double` if given; None for an unknown form.
+
+    `ids` are those of the calls, which may stand within the marks.
+    """
     for id_ in ids:
         if not any(name in id_ for name, _ in PROBES):
             single, double = single.replace(id_, ID), None if double is None else double.replace(id_, ID)
+    renderings = [(single, list(PROBES[:1])), *([(double, list(PROBES))] if double is not None else [])]
     for candidate in _candidates(single, double):
-        if _reads(candidate, single, PROBES[:1]) and (double is None or _reads(candidate, double, PROBES)):
+        results = (candidate.read(text, PROBE_SCHEMAS) for text, _ in renderings)
+        if all(
+            result is not None and result[0] == calls for result, (_, calls) in zip(results, renderings, strict=True)
+        ):
             return candidate
     return None
-
-
-def _reads(form: CallForm, text: str, calls: Sequence[Call]) -> bool:
-    read = form.read(text, PROBE_SCHEMAS)
-    return read is not None and read[0] == list(calls)
 
 
 PROBE_SCHEMAS: Schemas = {
@@ -239,17 +236,17 @@ PROBE_SCHEMAS: Schemas = {
 
 def _candidates(single: str, double: str | None) -> Iterator[CallForm]:
     (name, arguments), _ = PROBES
-    for place in (found.start() for found in re.finditer(r"[{\[]", single)):
+    for position in (bracket.start() for bracket in re.finditer(r"[{\[]", single)):
         try:
-            value, end = _decode(single, place)
+            value, end = _decode(single, position)
         except (ValueError, RecursionError):
             continue
         if keys := _keys_of(value, name, arguments):
-            yield from _with_marks("json", single, place, end, double, **keys)
+            yield from _with_marks("json", single, position, end, double, **keys)
             break
-        if value == arguments and name in single[:place]:
-            start = single.rindex(name, 0, place)
-            middle = re.sub(r"^:\d+", "", single[start + len(name) : place])  # the number of the call, in Kimi's ids
+        if value == arguments and name in single[:position]:
+            start = single.rindex(name, 0, position)
+            middle = re.sub(r"^:\d+", "", single[start + len(name) : position])  # the number of the call, in Kimi's ids
             yield from _with_marks("named", single, start, end, double, middle=middle)
     if (start := single.find(f"{name}(")) >= 0:
         start = start - 1 if single[start - 1 : start] == "[" else start
@@ -259,30 +256,30 @@ def _candidates(single: str, double: str | None) -> Iterator[CallForm]:
     pairs = ",".join(
         f"{key}:{value}" if isinstance(value, int) else rf"{key}:(\S+?){value}\1" for key, value in arguments.items()
     )
-    if found := re.search(rf"{name}\s*\{{{pairs}\}}", single):
-        yield from _with_marks("escape", single, found.start(), found.end(), double, string_mark=found[1])
+    if escaped := re.search(rf"{name}\s*\{{{pairs}\}}", single):
+        yield from _with_marks("escape", single, escaped.start(), escaped.end(), double, string_mark=escaped[1])
     if tagged := _tagged_marks(single):
         start, end, marks = tagged
         yield from _with_marks("tagged", single, start, end, double, **marks)
 
 
 def _tagged_marks(single: str) -> tuple[int, int, dict[str, Any]] | None:
-    """Return where name and arguments lie and the marks around them, for calls whose arguments stand one by one."""
+    """Return start and end of name and arguments and the marks around them, if arguments stand one by one."""
     (name, arguments), _ = PROBES
-    places, place = [], 0
+    spans, position = [], 0
     for word in (name, *(str(part) for item in arguments.items() for part in item)):
-        place = single.find(word, place)
-        if place < 0:
+        position = single.find(word, position)
+        if position < 0:
             return None
-        places.append((place, place + len(word)))
-        place += len(word)
-    before_key, between, before_next = (single[places[n][1] : places[n + 1][0]] for n in (0, 1, 2))
+        spans.append((position, position + len(word)))
+        position += len(word)
+    before_key, between, before_next = (single[spans[n][1] : spans[n + 1][0]] for n in (0, 1, 2))
     key_open = _common_end(before_key, before_next)
     value_close = before_next.removesuffix(key_open)
     newline = between.endswith("\n") and value_close.startswith("\n")
     if not _squeeze(key_open) or not _squeeze(between) or not _squeeze(value_close):
         return None
-    end = places[-1][1] + len(value_close.rstrip())
+    end = spans[-1][1] + len(value_close.rstrip())
     marks = {
         "middle": before_key.removesuffix(key_open) or "\n",
         "key_open": key_open,
@@ -290,35 +287,38 @@ def _tagged_marks(single: str) -> tuple[int, int, dict[str, Any]] | None:
         "value_close": value_close.strip() if newline else value_close.rstrip(),
         "newline": newline,
     }
-    return places[0][0], end, marks
+    return spans[0][0], end, marks
 
 
 def _with_marks(
     notation: str, single: str, start: int, end: int, double: str | None, **more: Any
 ) -> Iterator[CallForm]:
-    """Yield the form with the marks around the payload at `start` to `end`, told apart by two calls where there are."""
-    before, after = single[:start], single[end:]
-    if notation == "json" and double is not None and (between := _between(double, before, end - start)):
-        opening = _common_end(before.rstrip(), between.rstrip())
-        outer, closing = before.rstrip().removesuffix(opening), between.rstrip().removesuffix(opening)
-        yield CallForm(notation, opening, outer, (after, closing), **more)
+    """Yield forms with the marks around the payload from `start` to `end`.
+
+    With two calls the marks of each are told from the one before all.
+    """
+    prefix, suffix = single[:start], single[end:]
+    if notation == "json" and double is not None and (between := _between(double, prefix, end - start)):
+        opening = _common_end(prefix.rstrip(), between.rstrip())
+        outer, closing = prefix.rstrip().removesuffix(opening), between.rstrip().removesuffix(opening)
+        yield CallForm(notation, opening, outer, (suffix, closing), **more)
     elif double is not None and notation != "python":
         payload = single[start:end]
         second = double.find(PROBES[1][0], double.find(PROBES[0][0]))
         first_end = double.find(payload) + len(payload)
         if double.find(payload) >= 0 and second > first_end:
             between = double[first_end:second]
-            opening = _common_end(before.rstrip(), between.rstrip())
-            outer, closing = before.rstrip().removesuffix(opening), between.rstrip().removesuffix(opening)
+            opening = _common_end(prefix.rstrip(), between.rstrip())
+            outer, closing = prefix.rstrip().removesuffix(opening), between.rstrip().removesuffix(opening)
             if _squeeze(opening):
-                yield CallForm(notation, opening, outer, (after, closing), **more)
-    yield CallForm(notation, before.strip(), "", (after.strip(),), **more)
+                yield CallForm(notation, opening, outer, (suffix, closing), **more)
+    yield CallForm(notation, prefix.strip(), "", (suffix.strip(),), **more)
 
 
-def _between(double: str, before: str, length: int) -> str:
-    """Return what stands between two JSON payloads, the first of them after `before`; "" where both are in one."""
-    start = len(before)
-    if not double.startswith(before):
+def _between(double: str, prefix: str, length: int) -> str:
+    """Return the text between two JSON payloads, the first of them after `prefix`; "" if both are in one."""
+    start = len(prefix)
+    if not double.startswith(prefix):
         return ""
     try:
         _, end = _decode(double, start)
@@ -329,17 +329,17 @@ def _between(double: str, before: str, length: int) -> str:
 
 
 def _keys_of(value: Any, name: str, arguments: Any) -> dict[str, Any]:
-    """Return under which keys a JSON value has the name and the arguments; {} where it has not."""
+    """Return the keys under which a JSON value has the name and the arguments; {} without them."""
     entry = value[0] if isinstance(value, list) and value else value
     if not isinstance(entry, dict):
         return {}
     for wrapper, inner in [("", entry), *entry.items()]:
         if not isinstance(inner, dict):
             continue
-        names = tuple(key for key, found in inner.items() if found == name)
-        found = tuple(key for key, held in inner.items() if held == arguments or _is_json_of(held, arguments))
-        if names and found:
-            keys = {"name_keys": (*names, *NAME_KEYS), "argument_keys": (*found, *ARGUMENT_KEYS)}
+        name_keys = tuple(key for key, item in inner.items() if item == name)
+        argument_keys = tuple(key for key, item in inner.items() if item == arguments or _is_json_of(item, arguments))
+        if name_keys and argument_keys:
+            keys = {"name_keys": (*name_keys, *NAME_KEYS), "argument_keys": (*argument_keys, *ARGUMENT_KEYS)}
             return {**keys, "wrapper": wrapper}
     return {}
 
@@ -351,9 +351,9 @@ def _is_json_of(text: Any, value: Any) -> bool:
         return False
 
 
-def _decode(text: str, place: int) -> tuple[Any, int]:
-    """Return the JSON value at a place, whitespace before it skipped, and where it ends."""
-    start = place + len(text[place:]) - len(text[place:].lstrip())
+def _decode(text: str, position: int) -> tuple[Any, int]:
+    """Return the JSON value at a position, leading whitespace skipped, and its end."""
+    start = position + len(text[position:]) - len(text[position:].lstrip())
     return json.JSONDecoder(strict=False).raw_decode(text, start)
 
 
@@ -367,16 +367,16 @@ def _python_call(node: ast.AST, schemas: Schemas) -> Call:
     names = list(properties) if isinstance(properties, Mapping) else []
     if len(node.args) > len(names):
         raise ValueError("arguments without names")
-    given = dict(zip(names, map(_python_value, node.args), strict=False))
-    return name, {**given, **{str(keyword.arg): _python_value(keyword.value) for keyword in node.keywords}}
+    positional = dict(zip(names, map(_python_value, node.args), strict=False))
+    return name, {**positional, **{str(keyword.arg): _python_value(keyword.value) for keyword in node.keywords}}
 
 
 def _python_value(node: ast.AST) -> Any:
-    """Return the value of a literal, in which JSON's true, false and null may stand as well."""
+    """Return the value of a literal, which may contain JSON's true, false and null."""
     if isinstance(node, ast.Name) and node.id in ("true", "false", "null"):
         return {"true": True, "false": False, "null": None}[node.id]
     if isinstance(node, ast.List | ast.Tuple):
-        return [_python_value(below) for below in node.elts]
+        return [_python_value(item) for item in node.elts]
     if isinstance(node, ast.Dict):
         keys = [_python_value(key) for key in node.keys if key is not None]
         if len(keys) != len(node.values) or not all(isinstance(key, str) for key in keys):
@@ -389,7 +389,7 @@ def _python_value(node: ast.AST) -> Any:
 
 
 def _typed(raw: str, schema: Any) -> Any:
-    """Return an argument that was written as it stands: by its schema a string, else the JSON value that it spells."""
+    """Return an unquoted argument: the text if the schema says string, else the JSON value if it is one."""
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     if kind == "string":
         return raw
@@ -399,65 +399,64 @@ def _typed(raw: str, schema: Any) -> Any:
         return {"true": True, "false": False, "none": None, "null": None}.get(raw.strip().lower(), raw)
 
 
-def _escaped(text: str, place: int, mark: str) -> tuple[Any, int]:
-    """Return the value at a place in the notation of Gemma, whose strings stand between two `mark`s, and where it
-    ends."""
-    if text.startswith(mark, place):
-        end = text.index(mark, place + len(mark))
-        return text[place + len(mark) : end], end + len(mark)
-    if text.startswith(("{", "["), place):
+def _escaped(text: str, position: int, mark: str) -> tuple[Any, int]:
+    """Return the value at a position in Gemma's notation, with strings between two `mark`s, and its end."""
+    if text.startswith(mark, position):
+        end = text.index(mark, position + len(mark))
+        return text[position + len(mark) : end], end + len(mark)
+    if text.startswith(("{", "["), position):
         try:
-            return _decode(text, place)  # a template that writes nested values as JSON
+            return _decode(text, position)  # a template that writes nested values as JSON
         except ValueError:
             pass
-    if text.startswith("{", place):
+    if text.startswith("{", position):
         table: dict[str, Any] = {}
-        place += 1
-        while not text.startswith("}", place):
-            if text.startswith(mark, place):
-                key, colon = _escaped(text, place, mark)
+        position += 1
+        while not text.startswith("}", position):
+            if text.startswith(mark, position):
+                key, colon = _escaped(text, position, mark)
                 colon = text.index(":", colon)
             else:
-                colon = text.index(":", place)
-                key = text[place:colon].strip()
-            table[key], place = _escaped(text, colon + 1, mark)
-            place += text.startswith(",", place)
-            if place >= len(text):
+                colon = text.index(":", position)
+                key = text[position:colon].strip()
+            table[key], position = _escaped(text, colon + 1, mark)
+            position += text.startswith(",", position)
+            if position >= len(text):
                 raise ValueError("no end")
-        return table, place + 1
-    if text.startswith("[", place):
+        return table, position + 1
+    if text.startswith("[", position):
         values = []
-        place += 1
-        while not text.startswith("]", place):
-            value, place = _escaped(text, place, mark)
+        position += 1
+        while not text.startswith("]", position):
+            value, position = _escaped(text, position, mark)
             values.append(value)
-            place += text.startswith(",", place)
-            if place >= len(text):
+            position += text.startswith(",", position)
+            if position >= len(text):
                 raise ValueError("no end")
-        return values, place + 1
-    found = re.compile(r"[^,}\]]+").match(text, place)
-    if found is None:
+        return values, position + 1
+    literal = re.compile(r"[^,}\]]+").match(text, position)
+    if literal is None:
         raise ValueError("no value")
-    word = found[0].strip().lower()
-    return None if word == "none" else json.loads(word), found.end()
+    word = literal[0].strip().lower()
+    return None if word == "none" else json.loads(word), literal.end()
 
 
 def split_thinking(text: str, opened: bool) -> tuple[str, str]:
-    """Return (thinking, what follows it) of an answer. `opened` says that the prompt opened the thinking already."""
-    begun = THINK_OPEN.match(text)
+    """Return (thinking, rest) of an answer. `opened` means that the prompt opened the thinking already."""
+    opening = THINK_OPEN.match(text)
     closed = THINK_CLOSE.search(text)
-    if closed and (begun or opened):
-        return text[begun.end() if begun else 0 : closed.start()], text[closed.end() :]
-    return (text, "") if begun or opened else ("", text)
+    if closed and (opening or opened):
+        return text[opening.end() if opening else 0 : closed.start()], text[closed.end() :]
+    return (text, "") if opening or opened else ("", text)
 
 
 def ends_in_thinking(prompt: str) -> bool:
-    """Whether a prompt ends where thinking is opened."""
+    """Return True if a prompt ends with a mark that opens thinking."""
     return bool(re.search(rf"(?:{THINK_OPEN.pattern.removeprefix('^')})$", prompt.rstrip()))
 
 
 def without_thinking(prompt: str) -> str:
-    """Return the prompt without thinking that is opened, and perhaps closed, at its end."""
+    """Return the prompt without marks that open, and perhaps close, thinking at its end."""
     opened = THINK_OPEN.pattern.removeprefix("^")
     return re.sub(rf"{opened}\s*(?:(?:{THINK_CLOSE.pattern})\s*)?$", "", prompt)
 
@@ -472,7 +471,7 @@ class Channels:
 
 
 def read_channels(text: str) -> Channels | None:
-    """Return what an answer says in which channel (harmony format); None where it names none."""
+    """Return the channels of an answer in the harmony format; None without any."""
     if MESSAGE not in text:
         return None
     content, thinking, calls = list[str](), list[str](), list[tuple[str, str]]()
@@ -493,17 +492,17 @@ def read_channels(text: str) -> Channels | None:
 
 
 def _common_end(first: str, second: str) -> str:
-    """Return the longest end that both have, from a whole mark on: not from within `tool_call>` or a word."""
+    """Return the longest common suffix that begins with a whole mark, not within `tool_call>` or a word."""
     length = 0
     while length < min(len(first), len(second)) and first[-1 - length] == second[-1 - length]:
         length += 1
     common = first[len(first) - length :]
-    whole = length in (len(first), len(second))
+    is_all = length in (len(first), len(second))
     if opened := re.search(r"[<\[]", common):
-        before = common[: opened.start()]
-        return common if whole and before.strip() and not re.search(r"[>\]]", before) else common[opened.start() :]
-    begun = re.search(r"\s|\b(?=\w)|$", common)
-    return common if whole or begun is None else common[begun.start() :]
+        head = common[: opened.start()]
+        return common if is_all and head.strip() and not re.search(r"[>\]]", head) else common[opened.start() :]
+    opening = re.search(r"\s|\b(?=\w)|$", common)
+    return common if is_all or opening is None else common[opening.start() :]
 
 
 def _squeeze(mark: str) -> str:
@@ -511,10 +510,10 @@ def _squeeze(mark: str) -> str:
 
 
 def _flexible(mark: str) -> re.Pattern[str]:
-    """Return a pattern for a mark in which whitespace may be more or less, around it too."""
+    """Return a pattern for a mark with any whitespace within and around it."""
     return re.compile(f"{SPACE}{_exact(mark)}{SPACE}" if _squeeze(mark) else SPACE)
 
 
 def _exact(mark: str) -> str:
-    """Return a pattern for a mark without whitespace around it; ID in it may be any id."""
+    """Return a pattern for a mark with any whitespace within it; ID stands for any id."""
     return SPACE.join(re.escape(word).replace(re.escape(ID), r"[^\s<\[{]*") for word in mark.split())

@@ -1,4 +1,4 @@
-"""The added tokens of a tokenizer, and texts that are kept from spelling them out.
+"""Strings that steer generation: a tokenizer's control tokens, kept out of texts, and stop strings.
 
 A tokenizer looks for its added tokens (`<|im_end|>`, `<think>`, `[INST]`) in a text before anything else, so a text of
 a task, a tool or another agent that spells one out would give the model the control token. Such a text is broken by a
@@ -8,7 +8,7 @@ space, `< |im_end|>`. Exempt are added tokens that are whitespace, which some to
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 # Marks the edges of a text within a rendered conversation; private use, so that no text has a meaning for it.
@@ -27,15 +27,15 @@ COMMON = re.compile(
 def break_common(text: str) -> str:
     """Return the text with everything that looks like a control token of a common model broken by a space."""
     while COMMON.search(text):
-        text = COMMON.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+        text = COMMON.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
     return text
 
 
 class ControlTokens:
     """The added tokens of one tokenizer that are more than whitespace; immutable, lives as long as the tokenizer.
 
-    `special` are those that the tokenizer calls special. Matching is the tokenizer's own where it normalises text
-    first (another case or width can spell a token then) or takes a token as a whole word only.
+    `special` are those that the tokenizer calls special. They are found by the tokenizer itself if it normalises text
+    first (another case or width can spell a token then) or takes a token as a whole word only, else by a pattern.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -46,10 +46,13 @@ class ControlTokens:
         # One character that is not special is a letter like others, and cannot be broken.
         self.tokens = {token for token in contents if len(token) > 1 or token in self.special}
         self._ids = {id_: str(token) for id_, token in added.items() if str(token) in self.tokens}
-        core = getattr(tokenizer, "backend_tokenizer", None)
-        own = [token for token in added.values() if token.single_word or (token.normalized and _normalises(core))]
-        self._asks = bool(own) and bool(tokenizer.is_fast)
-        self._pattern = _pattern(self.tokens)
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        normalizes = backend is not None and backend.normalizer is not None
+        inexact = [token for token in added.values() if token.single_word or (token.normalized and normalizes)]
+        self._needs_tokenizer = bool(inexact) and bool(tokenizer.is_fast)
+        # Longest first, as the tokenizer matches them.
+        ordered = sorted(self.tokens, key=lambda token: (-len(token), token))
+        self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
         self._prefixes = {token[:length] for token in self.tokens for length in range(1, len(token))}
         self._suffixes = {token[length:] for token in self.tokens for length in range(1, len(token))}
         self._longest = max(map(len, self.tokens), default=0)
@@ -59,33 +62,34 @@ class ControlTokens:
         """Return (start, end, token) of every token that the tokenizer would find in the text."""
         if self._pattern is None:
             return []
-        if not self._asks:
-            return [(found.start(), found.end(), found[0]) for found in self._pattern.finditer(text)]
+        if not self._needs_tokenizer:
+            return [(match.start(), match.end(), match[0]) for match in self._pattern.finditer(text)]
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        each = zip(encoded.input_ids, encoded.offset_mapping, strict=True)
-        return [(start, end, self._ids[id_]) for id_, (start, end) in each if id_ in self._ids]
+        spans = zip(encoded.input_ids, encoded.offset_mapping, strict=True)
+        return [(start, end, self._ids[id_]) for id_, (start, end) in spans if id_ in self._ids]
 
-    def in_ids(self, ids: Iterable[int]) -> bool:
-        """Whether one of the ids is that of a control token."""
+    def has_any(self, ids: Iterable[int]) -> bool:
+        """Return True if one of the ids is that of a control token."""
         return any(id_ in self._ids for id_ in ids)
 
     def break_up(self, text: str, keep: Iterable[str] = ()) -> str:
         """Return the text with a space within every token that it spells out, but for those to `keep`."""
-        kept = frozenset(keep)
+        exempt = frozenset(keep)
         for attempt in range(1, self._longest + 2):
-            spans = [span for span in self.find(text) if span[2] not in kept]
+            spans = [span for span in self.find(text) if span[2] not in exempt]
             if not spans:
                 break
             for start, end, _ in reversed(spans):
-                core = start + len(text[start:end]) - len(text[start:end].lstrip())
+                # A token may take the whitespace before it; the first visible character begins it.
+                first = start + len(text[start:end]) - len(text[start:end].lstrip())
                 # What is found again (a normaliser may drop the space) is broken further on.
-                place = min(core + attempt, end - 1) if end - core > 1 else core
-                after = text[place:] if end - core > 1 else text[end:]
-                text = f"{text[:place]} {after}"
+                split = min(first + attempt, end - 1) if end - first > 1 else first
+                rest = text[split:] if end - first > 1 else text[end:]
+                text = f"{text[:split]} {rest}"
         return text
 
     def may_join(self, text: str) -> bool:
-        """Whether the text could become part of a token together with what stands beside it."""
+        """Return True if the text could become part of a token together with its neighbours."""
         core = text.strip()
         if not core or not self.tokens:
             return False
@@ -99,13 +103,14 @@ class ControlTokens:
 
         `marked` is the same rendered with EDGE at the edges of the texts that may join.
         """
-        if marked.replace(EDGE, "") != plain:  # the template asks what the texts begin with, or escapes the marks
-            found = [token for _, _, token in self.find(plain)]
-            return plain if found == [token for _, _, token in self.find(marked)] else marked.replace(EDGE, " ")
+        if marked.replace(EDGE, "") != plain:  # the template tests what the texts begin with, or escapes the marks
+            tokens = [token for _, _, token in self.find(plain)]
+            return plain if tokens == [token for _, _, token in self.find(marked)] else marked.replace(EDGE, " ")
+        # Positions of the edges in `plain`: each mark before one shifts it by a character.
         edges, count = set(), 0
-        for place, letter in enumerate(marked):
-            if letter == EDGE:
-                edges.add(place - count)
+        for position, character in enumerate(marked):
+            if character == EDGE:
+                edges.add(position - count)
                 count += 1
         for start, end, _ in reversed(self.find(plain)):
             if inner := [edge for edge in edges if start < edge < end]:
@@ -125,14 +130,27 @@ def map_strings(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {map_strings(key, change): map_strings(below, change) for key, below in value.items()}
-    return [map_strings(below, change) for below in value] if isinstance(value, list | tuple) else value
+        return {map_strings(key, change): map_strings(item, change) for key, item in value.items()}
+    return [map_strings(item, change) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _normalises(core: Any) -> bool:
-    return core is not None and core.normalizer is not None
+def cut_at_stop(text: str, strings: Sequence[str]) -> str:
+    """Return the text before the first stop string in it; all of it without one.
+
+    The ids of a sample still include the string, as the loss is about what was sampled.
+    """
+    starts = [text.find(string) for string in strings if string in text]
+    return text[: min(starts)] if starts else text
 
 
-def _pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
-    longest_first = sorted(tokens, key=lambda token: (-len(token), token))
-    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+class StopStrings:
+    """Return True for the ids of a completion so far once their text has one of the strings."""
+
+    def __init__(self, strings: Sequence[str], decode: Callable[[Sequence[int]], str]) -> None:
+        self._strings, self._decode = tuple(strings), decode
+        # A character takes at most four tokens; the first ones of a tail may decode otherwise than in the middle.
+        self._tail = 4 * max(map(len, self._strings)) + 8
+
+    def __call__(self, token_ids: Sequence[int]) -> bool:
+        text = self._decode(token_ids[-self._tail :])
+        return any(string in text for string in self._strings)

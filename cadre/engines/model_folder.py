@@ -1,24 +1,32 @@
-"""Folders of models, which may hold anything: what is refused before a library reads them.
+"""Model folders and hub names: find a model, check its files before a library reads them, read its configuration.
 
-Imports neither torch nor transformers. What this leaves out: whether weights and configuration fit each other, which
-shows when the model is loaded.
+A folder may hold anything, so files that would take all memory or never end are rejected first. A hub that does not
+answer would be asked again for most of a minute a file, even where the cache has every file of the model, so it is
+tried once, for two seconds. Imports neither torch nor transformers. Left out: whether weights and configuration fit
+each other, which shows when the model is loaded.
 """
 
 from __future__ import annotations
 
+import socket
 import stat
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
+from threading import Thread
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
-from cadre.engines import host_memory
+from cadre.engines import host
 from cadre.errors import CadreError, EngineError, first_line
 from cadre.file_limits import MIB, read_json, size_of
+from cadre.settings import vision
 
-# Bytes of a file by the end of its name, the first that fits: no model that is known comes near. Weights have no limit.
-MOST_BYTES = {
+# Largest size in bytes by the end of a file's name, the first that fits: no known model comes near. Weights have none.
+MAX_BYTES = {
     "tokenizer.json": 512 * MIB,
     "vocab.json": 512 * MIB,
     ".index.json": 256 * MIB,
@@ -29,125 +37,223 @@ MOST_BYTES = {
 }
 # A hundred times the largest models, and layers that are built one by one. Experts may be rows of one tensor: Doge has
 # 16,384, and some have a million (arXiv 2407.04153).
-MOST_PARAMETERS = 10**14
-MOST_LAYERS, MOST_EXPERTS = 10_000, 10_000_000
+MAX_PARAMETERS = 10**14
+MAX_LAYERS, MAX_EXPERTS = 10_000, 10_000_000
 # The names that configurations of transformers give to what decides about a model's size.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "depth")
 WIDTHS = ("hidden_size", "n_embd", "d_model", "dim", "embed_dim")
 INNER = ("moe_intermediate_size", "intermediate_size", "n_inner", "d_ff", "ffn_dim")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ROWS = ("vocab_size", "n_positions", "num_embeddings", "vocab_size_per_layer_input")
-# Numbers whose names begin and go on so, or are these, say how often something is built.
-COUNTS, COUNTED = ("num_", "n_"), ("layers", "experts", "blocks", "stages", "modules")
-NEEDED = ("num_hidden_layers", "n_layer", "hidden_size", "n_embd", "vocab_size")
+# Other numbers of layers and experts, by the start and the end of their names.
+COUNT_STARTS, COUNT_ENDS = ("num_", "n_"), ("layers", "experts", "blocks", "stages", "modules")
+REQUIRED = ("num_hidden_layers", "n_layer", "hidden_size", "n_embd", "vocab_size")
 REPEATED = (*LAYERS, *EXPERTS, "depths")
+
+HUB_TIMEOUT_S = 1.5
+
+
+def find_hub_model(name: str) -> str:
+    """Return the hub name, or the cached folder if the hub does not answer.
+
+    Raises EngineError if the model is in neither, or the name is invalid.
+    """
+    # Imported here since a model in a folder, the common case of most commands, needs no hub.
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    if not constants.HF_HUB_OFFLINE and is_reachable(constants.ENDPOINT):
+        return name
+    try:
+        folder = snapshot_download(name, local_files_only=True)
+    except (LocalEntryNotFoundError, HFValidationError):
+        offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} does not answer"
+        raise EngineError(
+            f"The model {name!r} cannot be had: {offline}, and the cache of this machine does not hold it; expected "
+            "'seed', a folder, or a hub name that can be reached. Download it first, or fix the name."
+        ) from None
+    check_folder(name, Path(folder))
+    return folder
+
+
+@lru_cache
+def is_reachable(endpoint: str) -> bool:
+    """Return True if the endpoint, or the proxy on the way there, accepts connections; tried once a process."""
+    url = urlsplit(urllib.request.getproxies().get(urlsplit(endpoint).scheme, endpoint))
+    address = (url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
+    answers: list[bool] = []
+    # In a thread, as looking up the name has no time limit of its own.
+    thread = Thread(target=lambda: answers.append(_connects(address)), daemon=True)
+    thread.start()
+    thread.join(HUB_TIMEOUT_S)
+    return any(answers)
+
+
+def _connects(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, HUB_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def configuration_file(source: str) -> Path:
+    """Return the config.json of a model in a folder or on the hub. Raises EngineError if the model cannot be built."""
+    from huggingface_hub import hf_hub_download
+
+    if Path(source).is_dir():
+        return Path(source) / "config.json"
+    file = Path(hf_hub_download(source, "config.json"))
+    check_configuration(source, file)
+    return file
+
+
+def model_type(source: str) -> str:
+    """Return the type of a model in a folder or on the hub, such as `llama`."""
+    return vision.model_type(configuration_file(source).parent)
 
 
 @contextmanager
-def reading(source: str, what: str) -> Iterator[None]:
-    """Whatever a library raises over what it finds in a model's folder becomes an EngineError."""
+def wrap_load_errors(source: str, part: str) -> Iterator[None]:
+    """Turn any error that a library raises over a model's files into an EngineError."""
     try:
         yield
     except CadreError:
         raise
     except Exception as error:
         raise EngineError(
-            f"The {what} of {source!r} cannot be loaded: {first_line(error)}. Expected 'seed', a Hugging Face folder "
+            f"The {part} of {source!r} cannot be loaded: {first_line(error)}. Expected 'seed', a Hugging Face folder "
             "with safetensors, or a hub name that this machine can reach. Check the name, download the model first, "
             "or, where it needs code of its own that you trust, set trust_remote_code."
         ) from error
 
 
 def check_folder(name: str, folder: Path) -> None:
-    """Raise EngineError where a library could read or build without end: pipes and devices, descriptions of gigabytes,
-    and a configuration of more parameters than any machine holds."""
+    """Raise EngineError for files that a library would read or build without end.
+
+    Such are pipes and devices, descriptions of gigabytes, and a configuration of more parameters than any machine
+    holds.
+    """
     for path in sorted([*folder.iterdir(), *folder.glob("additional_chat_templates/*")]):
-        ending = next((ending for ending in (*MOST_BYTES, ".safetensors") if path.name.endswith(ending)), None)
+        ending = next((ending for ending in (*MAX_BYTES, ".safetensors") if path.name.endswith(ending)), None)
         if ending is None or not path.exists() or path.is_dir():
             continue
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode):
-            raise _refused(name, path, "it is no regular file", "Download the model again")
-        most = MOST_BYTES.get(ending)
-        if most is not None and about.st_size > most:
-            got = f"it holds {size_of(about.st_size)}, more than the {size_of(most)} that are read"
-            raise _refused(name, path, got, "Download the model again")
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise _invalid_file(name, path, "it is no regular file", "Download the model again")
+        limit = MAX_BYTES.get(ending)
+        if limit is not None and status.st_size > limit:
+            got = f"it holds {size_of(status.st_size)}, more than the {size_of(limit)} that are read"
+            raise _invalid_file(name, path, got, "Download the model again")
     if (folder / "config.json").is_file():
         check_configuration(name, folder / "config.json")
 
 
 def check_configuration(name: str, path: Path) -> None:
-    """Raise EngineError where a config.json is none, or describes a model that no machine holds."""
+    """Raise EngineError for a config.json that is malformed or describes a model that no machine holds."""
     try:
         config = read_json(path)
     except OSError as error:
-        raise _refused(name, path, str(error.strerror), "Fix its permissions") from None
+        raise _invalid_file(name, path, str(error.strerror), "Fix its permissions") from None
     except ValueError as error:
-        raise _refused(name, path, f"it is not JSON ({error})", "Download the model again") from None
+        raise _invalid_file(name, path, f"it is not JSON ({error})", "Download the model again") from None
     if not isinstance(config, dict):
-        raise _refused(name, path, f"it holds {type(config).__name__}", "Download the model again")
+        raise _invalid_file(name, path, f"it holds {type(config).__name__}", "Download the model again")
     check_parameters(name, estimate_parameters(config), config)
     for part in (part for part in (config, config.get("text_config")) if isinstance(part, dict)):
-        for key in NEEDED:
+        for key in REQUIRED:
             value = part.get(key, 1)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise _refused(name, path, f"{key} is {value!r}, no whole number from 1 on", "Fix the number")
+                raise _invalid_file(name, path, f"{key} is {value!r}, no whole number from 1 on", "Fix the number")
 
 
 def check_parameters(name: str, parameters: int, config: Mapping[str, Any] = MappingProxyType({})) -> None:
-    """Raise EngineError where a model has more parameters, or its configuration more layers, than any machine holds."""
-    beyond = [
-        (name, number)
-        for name, number in _repeated(config)
-        if number > (MOST_EXPERTS if name.endswith("experts") else MOST_LAYERS)
+    """Raise EngineError for a model of more parameters, layers or experts than any machine holds."""
+    excessive = [
+        (key, number)
+        for key, number in _repeated_counts(config)
+        if number > (MAX_EXPERTS if key.endswith("experts") else MAX_LAYERS)
     ]
-    if parameters > MOST_PARAMETERS or beyond:
-        why = f" and {beyond[0][0]} of {beyond[0][1]:,}" if beyond else ""
+    if parameters > MAX_PARAMETERS or excessive:
+        why = f" and {excessive[0][0]} of {excessive[0][1]:,}" if excessive else ""
         raise EngineError(
             f"The model {name!r} is not built: its config.json describes about {parameters:,} parameters{why}, which "
-            f"take {size_of(4 * parameters)} in float32; this machine has {size_of(host_memory.total())} of memory. "
-            f"Expected at most {MOST_PARAMETERS:,} parameters, {MOST_LAYERS:,} layers and "
-            f"{MOST_EXPERTS:,} experts. Fix config.json, or choose another model."
+            f"take {size_of(4 * parameters)} in float32; this machine has {size_of(host.total_memory())} of memory. "
+            f"Expected at most {MAX_PARAMETERS:,} parameters, {MAX_LAYERS:,} layers and "
+            f"{MAX_EXPERTS:,} experts. Fix config.json, or choose another model."
         )
 
 
 def estimate_parameters(config: Mapping[str, Any]) -> int:
-    """The parameters that a configuration describes, those of its parts included: attention and MLPs of every layer,
-    and embeddings. About right for decoders, and low for the rest."""
+    """Return about how many parameters a configuration and its parts describe.
+
+    Counts the attention and MLPs of every layer, and embeddings: about right for decoders, and low for the rest.
+    """
     width = _largest(config, WIDTHS)
+    # Query, key, value and output projections, then the three matrices of a gated MLP, of each expert.
     layer = 4 * width * width + 3 * width * (_largest(config, INNER) or 4 * width) * max(1, _largest(config, EXPERTS))
     heads = 2 * width * _largest(config, ("num_attention_heads",)) * _largest(config, ("head_dim",))
-    own = width * sum(_largest(config, (name,)) for name in ROWS) + _largest(config, LAYERS) * (layer + heads)
-    return own + sum(estimate_parameters(part) for part in config.values() if isinstance(part, dict))
+    count = width * sum(_largest(config, (name,)) for name in ROWS) + _largest(config, LAYERS) * (layer + heads)
+    return count + sum(estimate_parameters(part) for part in config.values() if isinstance(part, dict))
 
 
-def has_large_numbers(config: Mapping[str, Any], beyond: int = 10_000_000) -> bool:
-    """Whether a whole number of a configuration is so large that the estimate may say little."""
+def has_large_numbers(config: Mapping[str, Any], limit: int = 10_000_000) -> bool:
+    """Return True if a whole number of a configuration is so large that the estimate may be far off."""
     numbers = (value for value in config.values() if isinstance(value, int))
     parts = (part for part in config.values() if isinstance(part, dict))
-    return any(abs(number) > beyond for number in numbers) or any(has_large_numbers(part, beyond) for part in parts)
+    return any(abs(number) > limit for number in numbers) or any(has_large_numbers(part, limit) for part in parts)
 
 
 def _largest(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
-    """The largest whole number under one of these names; 0 where there is none."""
+    """Return the largest positive number under one of these names; 0 without one."""
     numbers = (config.get(name) for name in names)
-    whole = (int(n) for n in numbers if isinstance(n, int | float) and 0 < n < float("inf"))
-    return max(whole, default=0)
+    return max((int(n) for n in numbers if isinstance(n, int | float) and 0 < n < float("inf")), default=0)
 
 
-def _repeated(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """(name, number) of what is made so often, in the parts of a configuration too."""
+def _repeated_counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield (name, number) of layers, experts and the like, in the parts of a configuration too."""
     for name, value in config.items():
         if isinstance(value, dict):
-            yield from _repeated(value)
-        elif name in REPEATED or (str(name).startswith(COUNTS) and str(name).endswith(COUNTED)):
+            yield from _repeated_counts(value)
+        elif name in REPEATED or (str(name).startswith(COUNT_STARTS) and str(name).endswith(COUNT_ENDS)):
             for number in value if isinstance(value, list) else [value]:
                 if isinstance(number, int | float) and 0 < number < float("inf"):
                     yield name, int(number)
 
 
-def _refused(name: str, path: Path, got: str, advice: str) -> EngineError:
+def _invalid_file(name: str, path: Path, got: str, advice: str) -> EngineError:
     return EngineError(
         f"The model {name!r} cannot be loaded: {path.name}: {got}; expected the files of a Hugging Face folder, as "
         f"save_pretrained writes them. {advice}, or choose another one."
     )
+
+
+def context_length(config: Any) -> int | None:
+    """Return the most tokens of a sequence, prompt and completion, by a transformers configuration; None if unstated.
+
+    It is at most the length up to which rotary angles stay as they are (`stable_rope_length`).
+    """
+    text = config.get_text_config()
+    limits = (getattr(text, "max_position_embeddings", None), stable_rope_length(config))
+    # XLNet writes -1 for no limit.
+    return min((limit for limit in limits if limit and limit > 0), default=None)
+
+
+def stable_rope_length(config: Any) -> int | None:
+    """Return the length of a batch's longest sequence up to which rotary angles stay as they are; None for any length.
+
+    transformers chooses the angles of `longrope` (Phi-3, 3.5 and 4-mini) and `dynamic` scaling by that length, for all
+    of the batch: beyond it a sequence's log-probabilities depend on what shares its batch, and on its own length.
+    """
+    text = config.get_text_config()
+    longest: int | None = getattr(text, "max_position_embeddings", None)
+    rope = getattr(text, "rope_parameters", None) or {}
+    limits: list[int | None] = []
+    # Some models have one set of parameters a kind of layer.
+    for parameters in [value for value in rope.values() if isinstance(value, dict)] or [rope]:
+        kind = str(parameters.get("rope_type"))
+        if kind == "longrope":
+            limits.append(parameters.get("original_max_position_embeddings") or longest)
+        elif "dynamic" in kind:
+            limits.append(longest)
+    return min((limit for limit in limits if limit), default=None)

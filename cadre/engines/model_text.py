@@ -1,23 +1,31 @@
-"""What samplers of one model share: conversations in, token ids to the model, ids and text out."""
+"""The text side of a model, without its weights: prompts, samples, stop tokens, encoded answers, previews, spelling."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
+from transformers import AutoConfig, AutoTokenizer
+
+from cadre.engines import images
 from cadre.engines.chat_template import Prompt, Template
-from cadre.engines.stop_strings import cut
+from cadre.engines.control_tokens import cut_at_stop
+from cadre.engines.model_folder import context_length, find_hub_model, wrap_load_errors
 from cadre.errors import DivergedError, EngineError, PromptError
-from cadre.types import Finish, Message, Request, Sample
+from cadre.types import Finish, Message, Request, Sample, Tool
+
+# The character that a decoder writes for bytes that are no whole character.
+REPLACEMENT = "\ufffd"
 
 
 @dataclass(frozen=True)
 class Completion:
-    """One sibling: ids with their log-probabilities, how it ended, and the version of the weights that drew it.
+    """One completion: ids with their log-probabilities, how it ended, and the version of the weights that sampled it.
 
-    `changes` are the places from which later weights drew, each with their version, where they changed on the way.
+    `changes` are (position, version) of the weights that sampled from there on, if they changed on the way.
     """
 
     token_ids: tuple[int, ...]
@@ -29,8 +37,13 @@ class Completion:
 
 @dataclass(frozen=True)
 class ModelText:
-    """The chat `templates` of one model by policy, `stops`, the ids that end a turn, `context`, its longest sequence,
-    and how many tokens it has `embeddings` for, None where that is not known."""
+    """Turns requests into prompts, and completions into samples; shared by the samplers of one model.
+
+    templates   the chat template of each policy
+    stops       the ids that end a turn
+    context     the model's longest sequence, in tokens
+    embeddings  how many tokens it has embeddings for, None if unknown
+    """
 
     templates: Mapping[str, Template]
     stops: tuple[int, ...]
@@ -38,7 +51,7 @@ class ModelText:
     embeddings: int | None = None
 
     def prompt(self, request: Request) -> Prompt:
-        """What the model continues. Raises PromptError where it holds a token that the model cannot read."""
+        """Return the prompt of a request. Raises PromptError if it has a token without an embedding."""
         template = self.templates[request.policy]
         template.check_kept(request.messages, request.tools)
         prompt = template.prompt(request.messages, request.previous, self.stops, request.tools)
@@ -52,7 +65,7 @@ class ModelText:
         return prompt
 
     def limit(self, request: Request, prompt: int) -> int:
-        """The longest completion that fits the context. Raises PromptError where none does."""
+        """Return the most tokens of a completion after a `prompt` of so many. Raises PromptError if none fit."""
         room = self.context - prompt
         if room < 1:
             raise PromptError(
@@ -62,18 +75,22 @@ class ModelText:
         return min(request.sampling.max_tokens, room)
 
     def sample(self, request: Request, prompt: Prompt, completion: Completion) -> Sample:
-        """The completion as what the role said. Raises DivergedError where the model said nothing."""
+        """Return the completion as a sample. Raises DivergedError if its log-probabilities are not finite."""
         ids, template = completion.token_ids, self.templates[request.policy]
         if not math.isfinite(sum(completion.logprobs)):
             raise DivergedError(
                 f"Policy {request.policy!r}: what it samples has log-probabilities that are not finite; expected "
                 "numbers. Its weights have diverged, or are broken: go on from an earlier checkpoint (cadre fork)."
             )
-        said = ids[:-1] if ids[-1] in self.stops else ids
-        # A stop string may hold the text of the token that ends the turn.
-        text, stop = template.decode(said), request.sampling.stop
-        whole = cut(template.decode(ids), stop) if stop else text
-        text = whole if len(whole) < len(text) else text
+        answer_ids = ids[:-1] if ids[-1] in self.stops else ids
+        text, stop = template.decode(answer_ids), request.sampling.stop
+        # A stop string may include the text of the token that ends the turn.
+        cut = cut_at_stop(template.decode(ids), stop) if stop else text
+        text = cut if len(cut) < len(text) else text
+        message = None
+        if request.tools or template.has_channels(text):
+            message = template.parse_answer(prompt.ids, answer_ids, request.tools)
+            message = replace(message, content=cut_at_stop(message.content, stop))
         return Sample(
             role=request.role,
             policy=request.policy,
@@ -83,34 +100,136 @@ class ModelText:
             logprobs=completion.logprobs,
             finish=completion.finish,
             version=completion.version,
-            message=self._message(request, prompt, said) if request.tools or template.has_message(text) else None,
+            message=message,
             history=prompt.history,
             images=prompt.images,
             changes=completion.changes,
         )
 
-    def _message(self, request: Request, prompt: Prompt, said: Sequence[int]) -> Message:
-        """The completion as a message with the calls that it makes, its text cut as that of the sample is."""
-        message = self.templates[request.policy].said(prompt.ids, said, request.tools)
-        return replace(message, content=cut(message.content, request.sampling.stop))
 
+def collect_stops(configured: int | Sequence[int] | None, tokenizer: Any, template: Template) -> tuple[int, ...]:
+    """Return every id that ends a turn: `configured` in the generation config, the tokenizer's and the template's.
 
-def stops_of(configured: int | Sequence[int] | None, tokenizer: Any, template: Template) -> tuple[int, ...]:
-    """Every id that ends a turn: `configured` in the generation configuration, of the tokenizer, of the template.
-
-    Raises EngineError where there is none.
+    Raises EngineError if there is none.
     """
-    named: set[Any] = {*configured} if isinstance(configured, list | tuple) else {configured}
-    if wrong := [stop for stop in named if not isinstance(stop, int | None)]:
+    ids: set[Any] = {*configured} if isinstance(configured, list | tuple) else {configured}
+    if invalid := [stop for stop in ids if not isinstance(stop, int | None)]:
         raise EngineError(
-            f"The generation config's eos_token_id: got {wrong[0]!r}; expected the id of a token or a list of them. "
+            f"The generation config's eos_token_id: got {invalid[0]!r}; expected the id of a token or a list of them. "
             "Fix generation_config.json."
         )
-    named |= {tokenizer.eos_token_id, template.end_of_turn, *template.call_ends}
-    stops = sorted(stop for stop in named if stop is not None)
+    ids |= {tokenizer.eos_token_id, template.end_of_turn, *template.call_ends}
+    stops = sorted(stop for stop in ids if stop is not None)
     if not stops:
         raise EngineError(
             "The model has no token that ends a turn: neither its generation config nor its tokenizer names an "
             "end-of-sequence token. Expected at least one. Set eos_token in the tokenizer's configuration."
         )
     return tuple(stops)
+
+
+class AnswerEncoder:
+    """Encodes conversations with the answer that one model should give, for supervised learning and reward models.
+
+    `context` is the longest sequence that the model takes, None if unstated.
+    """
+
+    def __init__(self, tokenizer: Any, context: int | None, enable_thinking: bool | None = None) -> None:
+        self._tokenizer, self.context = tokenizer, context
+        self._template = Template(tokenizer, enable_thinking)
+
+    @classmethod
+    def of(cls, model: str, enable_thinking: bool | None = None, trust_remote_code: bool = False) -> Self:
+        """Return the encoder of a folder or an available hub model; no weights are read."""
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+        return cls(tokenizer, context_length(config), enable_thinking)
+
+    def turn_token(self, answer: str) -> str:
+        """Return the first token spelled out in the answer that begins or ends turns or texts; "" without one.
+
+        It has to be removed from an answer before `encode`: sampling would have ended there.
+        """
+        return self._template.turn_token(answer)
+
+    def encode(self, prompt: Sequence[Message], answer: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return (prompt ids, answer ids with the token that ends the turn), as sampling would have them."""
+        self._template.check_kept(prompt)
+        end = self._template.end_of_turn
+        answer_ids = self._tokenizer(answer, add_special_tokens=False).input_ids
+        prompt_ids = self._template.prompt_ids(prompt, None, ())
+        return prompt_ids, (*answer_ids, self._tokenizer.eos_token_id if end is None else end)
+
+    def encode_for_scoring(self, prompt: Sequence[Message], answer: str) -> tuple[int, ...]:
+        """Return the ids of both as one sequence, closed by the template's end of turn if it has one.
+
+        The answer is text throughout: control tokens that it spells out are not read.
+        """
+        self._template.check_kept(prompt)
+        end = self._template.end_of_turn
+        answer_ids = self._template.plain_ids(answer)
+        return (*self._template.prompt_ids(prompt, None, ()), *answer_ids, *(() if end is None else (end,)))
+
+
+@dataclass(frozen=True)
+class PromptPreview:
+    """A prompt as the model reads it. `dropped` are the indices of messages that the template drops."""
+
+    text: str
+    tokens: int
+    dropped: tuple[int, ...]
+
+
+class Previewer:
+    """Renders prompts with a model's tokenizer. `context` is the model's longest sequence, None if unstated."""
+
+    def __init__(self, source: str) -> None:
+        source = source if Path(source).is_dir() else find_hub_model(source)
+        with wrap_load_errors(source, "tokenizer"):
+            tokenizer = AutoTokenizer.from_pretrained(source)
+            config = AutoConfig.from_pretrained(source)
+        self.template = Template(tokenizer, images=images.load_processor(source, tokenizer))
+        self.context = context_length(config)
+
+    def preview(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> PromptPreview:
+        """Return the prompt that the model would continue.
+
+        Raises EngineError if the template rejects the messages, or drops parts of conversations with tools.
+        """
+        text = self.template.render(messages, generation=True, tools=tools)
+        contents = [self.template.break_tokens(message.content, message.role).strip() for message in messages]
+        dropped = tuple(index for index, content in enumerate(contents) if content not in text)
+        return PromptPreview(text, len(self.template.prompt(messages, None, (), tools).ids), dropped)
+
+
+class TokenSpeller:
+    """Spells single tokens of one model; the tokenizer is loaded at the first use."""
+
+    def __init__(self, source: str, trust_remote_code: bool = False) -> None:
+        self._source, self._trust = source, trust_remote_code
+        self._tokenizer: Any = None
+
+    def spell(self, token: int) -> str:
+        """Return the text of a token with its spaces; `<0xE2><0x82>` for a part of a character."""
+        if self._tokenizer is None:
+            source = self._source if Path(self._source).is_dir() else find_hub_model(self._source)
+            self._tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=self._trust)
+        raw: str = self._tokenizer.convert_ids_to_tokens(token) or ""
+        text: str = self._tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        if REPLACEMENT in text:
+            return spell_bytes(raw)
+        # SentencePiece marks a word's start with U+2581, which decoding one token alone would drop.
+        return f" {text}" if raw.startswith("\u2581") and not text.startswith(" ") else text
+
+
+def spell_bytes(raw: str) -> str:
+    """Return the bytes of a byte-level BPE token as `<0xE2><0x82>`; any other token unchanged.
+
+    The alphabet (Radford et al. 2019) writes printable bytes as themselves, the others follow from U+0100 on.
+    """
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
+    shifted = [byte for byte in range(256) if byte not in printable]
+    byte_of = {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(shifted)}
+    if all(letter in byte_of for letter in raw):
+        return "".join(f"<0x{byte_of[letter]:02X}>" for letter in raw)
+    return raw

@@ -1,8 +1,7 @@
-"""Rendering chat templates that end: a template comes with a model, and may loop, grow or nest as it likes.
+"""Render chat templates within limits: a template comes with a model, and may loop, grow or nest without end.
 
-A thread watches what is being rendered, by the processor time of the thread that renders, so that a machine that is
-busy or asleep counts for nothing. What this leaves out: a single operation that takes all memory, which Python refuses
-where the system does.
+A watchdog thread measures the CPU time of the thread that renders, so that a busy or suspended machine does not count.
+Left out: a single operation that takes all memory, which raises MemoryError if the system refuses it.
 """
 
 from __future__ import annotations
@@ -19,97 +18,100 @@ from typing import Any
 from cadre.errors import EngineError
 from cadre.file_limits import MIB, size_of
 
-# Seconds of one thread; a prompt of 100,000 tokens takes some milliseconds.
-SECONDS = 3.0
+# CPU seconds of one rendering; a prompt of 100,000 tokens takes some milliseconds.
+MAX_SECONDS = 3.0
 # Bytes that the process may grow by meanwhile, and characters of a prompt.
-GROWTH = 1024 * MIB
-MOST_CHARACTERS = 64 * MIB
-OFTEN_S = 0.05
-# How often a thread is stopped again that went on, as a finaliser which was running then does.
-AGAIN_S = 1.0
+MAX_GROWTH = 1024 * MIB
+MAX_CHARACTERS = 64 * MIB
+CHECK_INTERVAL_S = 0.05
+# A thread may swallow the exception that stops it, as in a finaliser; it is stopped again after this time.
+RETRY_S = 1.0
 
 
-class _TooMuch(BaseException):
-    """Raised by the watch within the template. Not an Exception, so that nothing on the way catches it."""
+class _LimitExceeded(BaseException):
+    """Raised by the watchdog within the template. Not an Exception, so that nothing on the way catches it."""
 
 
 @dataclass
 class _Rendering:
+    """One rendering in progress: its thread, CPU clock, and values at its start; `stopped` is the exceeded limit."""
+
     thread: int
     clock: int
-    began: float
-    memory: int
+    start_cpu: float
+    start_memory: int
     stopped: str = ""
-    again: float = 0.0
+    next_stop: float = 0.0
 
 
-class _Watch:
-    """The renderings of this process, and the thread that stops those that do not end; it is made when it is needed,
-    and anew in a forked process."""
+class _Watchdog:
+    """The renderings of one process and the thread that stops them; a forked process makes its own."""
 
     def __init__(self) -> None:
         self.process, self.lock = os.getpid(), threading.Lock()
         self.renderings: list[_Rendering] = []
-        self.something = threading.Event()
+        self.pending = threading.Event()
         threading.Thread(target=self._run, name="cadre-templates", daemon=True).start()
 
     def _run(self) -> None:
         while True:
-            self.something.wait()
-            time.sleep(OFTEN_S)
+            self.pending.wait()
+            time.sleep(CHECK_INTERVAL_S)
             with self.lock:
                 for rendering in self.renderings:
                     self._check(rendering)
                 if not self.renderings:
-                    self.something.clear()
+                    self.pending.clear()
 
     def _check(self, rendering: _Rendering) -> None:
-        if time.clock_gettime(rendering.clock) - rendering.began > SECONDS:
-            rendering.stopped = f"it does not end within {SECONDS:g} s"
-        elif _resident() - rendering.memory > GROWTH:
-            rendering.stopped = f"it takes more than {size_of(GROWTH)} of memory"
-        if rendering.stopped and time.monotonic() > rendering.again:
-            rendering.again = time.monotonic() + AGAIN_S
-            _raise_in(rendering.thread, _TooMuch)
+        if time.clock_gettime(rendering.clock) - rendering.start_cpu > MAX_SECONDS:
+            rendering.stopped = f"it does not end within {MAX_SECONDS:g} s"
+        elif _resident() - rendering.start_memory > MAX_GROWTH:
+            rendering.stopped = f"it takes more than {size_of(MAX_GROWTH)} of memory"
+        if rendering.stopped and time.monotonic() > rendering.next_stop:
+            rendering.next_stop = time.monotonic() + RETRY_S
+            _raise_in(rendering.thread, _LimitExceeded)
 
 
-_watch: _Watch | None = None
+_watchdog: _Watchdog | None = None
 
 
 @contextmanager
 def _watched() -> Iterator[_Rendering]:
-    global _watch
-    if _watch is None or _watch.process != os.getpid():
-        _watch = _Watch()
-    watch, thread = _watch, threading.get_ident()
+    global _watchdog
+    if _watchdog is None or _watchdog.process != os.getpid():
+        _watchdog = _Watchdog()
+    watchdog, thread = _watchdog, threading.get_ident()
     clock = time.pthread_getcpuclockid(thread)
     rendering = _Rendering(thread, clock, time.clock_gettime(clock), _resident())
-    with watch.lock:
-        watch.renderings.append(rendering)
-    watch.something.set()
+    with watchdog.lock:
+        watchdog.renderings.append(rendering)
+    watchdog.pending.set()
     try:
         yield rendering
     finally:
-        _forget(watch, rendering)
+        _forget(watchdog, rendering)
 
 
-def _forget(watch: _Watch, rendering: _Rendering) -> None:
-    """Take a rendering off the watch, though that may stop it at any line of this."""
+def _forget(watchdog: _Watchdog, rendering: _Rendering) -> None:
+    """Remove a rendering from the watchdog, which may stop this thread at any line meanwhile."""
     while True:
         try:
-            with watch.lock:
-                if rendering in watch.renderings:
-                    watch.renderings.remove(rendering)
+            with watchdog.lock:
+                if rendering in watchdog.renderings:
+                    watchdog.renderings.remove(rendering)
                 if rendering.stopped:
                     _raise_in(rendering.thread, None)  # what has not arrived yet would interrupt what comes next
             return
-        except _TooMuch:
+        except _LimitExceeded:
             continue
 
 
 def render(tokenizer: Any, messages: Any, **options: Any) -> str:
-    """Return what the tokenizer's template writes. Raises EngineError where it does not end, or writes without measure,
-    and whatever else the template raises."""
+    """Return what the tokenizer's template writes.
+
+    Raises EngineError if it exceeds a limit, and whatever the template itself raises.
+    """
     text, stopped = "", ""
     try:
         with _watched() as rendering:
@@ -117,9 +119,9 @@ def render(tokenizer: Any, messages: Any, **options: Any) -> str:
                 text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
             finally:
                 stopped = rendering.stopped
-    except _TooMuch:
+    except _LimitExceeded:
         stopped = stopped or "it does not end"
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MAX_CHARACTERS:
         stopped = f"it writes {len(text):,} characters"
     if stopped:
         raise EngineError(
@@ -130,7 +132,7 @@ def render(tokenizer: Any, messages: Any, **options: Any) -> str:
 
 
 def _resident() -> int:
-    """Bytes of memory that the process has; 0 where Linux does not say."""
+    """Return the bytes of resident memory of the process; 0 on other systems than Linux."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -139,5 +141,5 @@ def _resident() -> int:
 
 
 def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    """Let a thread raise this at its next line of Python; None takes back what has not been raised yet."""
+    """Make a thread raise this at its next bytecode; None cancels what has not been raised yet."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind) if kind else None)

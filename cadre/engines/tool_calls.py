@@ -1,17 +1,23 @@
-"""Tools in chat templates, and tool calls in what a model said.
+"""Conversations with tools: what a chat template does with them, and how messages are written so that it keeps all.
 
-A template that knows tools writes them itself (`tool_use`). For one that does not they are described in the system
-message, and a call is written as Qwen and Hermes models do: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
-What cannot be read in the template's form, or calls a tool that was not offered, is text.
+A template that supports tools writes them itself. For one that does not they are described in the system message, and a
+call is written as Qwen and Hermes models do: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. Templates also
+drop things silently: calls, results, the second of two calls, the text beside a call, the tools if there is no system
+message. `probe_tool_use` renders a conversation with each and looks for it; what is dropped is then written in another
+way, as text if there is no other. An answer that cannot be read in the template's form, or calls a tool that was not
+offered, is plain text.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+from cadre.engines import call_forms
+from cadre.engines.call_forms import CallForm
 from cadre.engines.control_tokens import map_strings
 from cadre.types import Message, Sample, Tool, ToolCall
 
@@ -21,10 +27,12 @@ OFFER = (
     '<tool_call>{"name": "...", "arguments": {...}}</tool_call>\n'
     "and wait for what it returns. The tools:\n"
 )
+IdFormat = Literal["own", "nine", "indexed"]
+LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 def to_json(value: Any) -> str:
-    """Return the value as JSON with its characters as they are; half a surrogate pair, which is none, escaped."""
+    """Return the value as JSON with its characters as they are, except that lone surrogates are escaped."""
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()
@@ -33,59 +41,27 @@ def to_json(value: Any) -> str:
     return text
 
 
-def as_dicts(
-    messages: Iterable[Message], arguments_as_text: bool = False, id_of: Callable[[ToolCall, int], str] | None = None
-) -> list[dict[str, Any]]:
-    """Return the messages as chat templates take them.
+def parse_arguments(call: ToolCall) -> Any:
+    """Return the arguments of a call as a value; as the text that they are if they are not JSON."""
 
-    Arguments are values, since most templates write them out as JSON, or their JSON where `arguments_as_text`. A
-    result has the name of the tool beside its call's id. `id_of` maps a call and its number in the conversation to the
-    id that the template is shown.
-    """
-    plain, number, known = [], 0, dict[str, tuple[str, str]]()
-    for message in messages:
-        entry: dict[str, Any] = {"role": message.role, "content": message.content}
-        if message.tool_calls:
-            entry["tool_calls"] = []
-            for call in message.tool_calls:
-                shown = id_of(call, number) if id_of else call.id
-                known[call.id] = (shown, call.name)
-                number += 1
-                arguments = arguments_of(call)
-                if arguments_as_text:
-                    arguments = call.arguments if isinstance(arguments, str) else to_json(arguments)
-                function = {"name": call.name, "arguments": arguments}
-                entry["tool_calls"].append({"type": "function", "id": shown, "function": function})
-        if message.role == "tool":
-            entry["tool_call_id"], name = known.get(message.tool_call_id, (message.tool_call_id, ""))
-            if name:
-                entry["name"] = name
-        plain.append(entry)
-    return plain
+    def join_surrogates(text: str) -> str:
+        # Surrogate pairs become the characters that they are, and half of one U+FFFD.
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
-
-def arguments_of(call: ToolCall) -> Any:
-    """The arguments as a value; as they stand where they are not JSON."""
     try:
-        value = json.loads(call.arguments)
-        return map_strings(value, _whole_characters)
+        return map_strings(json.loads(call.arguments), join_surrogates)
     except (ValueError, RecursionError):
         return call.arguments
 
 
 def map_arguments(call: ToolCall, change: Callable[[str], str]) -> str:
-    """Return the arguments as JSON with every string in them changed, or changed as they stand where they are none."""
-    arguments = arguments_of(call)
+    """Return the arguments as JSON with every string in them changed; text that is not JSON is changed whole."""
+    arguments = parse_arguments(call)
     return change(arguments) if isinstance(arguments, str) else to_json(map_strings(arguments, change))
 
 
-def _whole_characters(text: str) -> str:
-    """Return the text with surrogate pairs as the characters that they are, and half of one as U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def definitions(tools: Iterable[Tool]) -> list[dict[str, Any]]:
-    """The tools as chat templates and endpoints take them."""
+def tool_definitions(tools: Iterable[Tool]) -> list[dict[str, Any]]:
+    """Return the tools as chat templates and endpoints take them."""
     return [
         {
             "type": "function",
@@ -95,94 +71,291 @@ def definitions(tools: Iterable[Tool]) -> list[dict[str, Any]]:
     ]
 
 
-def in_words(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
-    """The conversation for a template that knows no tools: what they are, how they are called, what they returned."""
-    told = [call_in_words(result_in_words(message)) for message in messages]
+def to_template_dicts(
+    messages: Iterable[Message], arguments_as_text: bool = False, id_of: Callable[[ToolCall, int], str] | None = None
+) -> list[dict[str, Any]]:
+    """Return the messages as chat templates take them.
+
+    Arguments are values, since most templates write them out as JSON, or their JSON with `arguments_as_text`. A
+    result has the name of the tool beside its call's id. `id_of` maps a call and its number in the conversation to the
+    id that the template is shown.
+    """
+    entries, number, calls_by_id = [], 0, dict[str, tuple[str, str]]()
+    for message in messages:
+        entry: dict[str, Any] = {"role": message.role, "content": message.content}
+        if message.tool_calls:
+            entry["tool_calls"] = []
+            for call in message.tool_calls:
+                shown_id = id_of(call, number) if id_of else call.id
+                calls_by_id[call.id] = (shown_id, call.name)
+                number += 1
+                arguments = parse_arguments(call)
+                if arguments_as_text:
+                    arguments = call.arguments if isinstance(arguments, str) else to_json(arguments)
+                function = {"name": call.name, "arguments": arguments}
+                entry["tool_calls"].append({"type": "function", "id": shown_id, "function": function})
+        if message.role == "tool":
+            entry["tool_call_id"], name = calls_by_id.get(message.tool_call_id, (message.tool_call_id, ""))
+            if name:
+                entry["name"] = name
+        entries.append(entry)
+    return entries
+
+
+def write_tools_as_text(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
+    """Return the conversation with tools, calls and results as text, for a template without tools."""
+    written = [write_calls_as_text(write_result_as_text(message)) for message in messages]
     if not tools:
-        return told
-    listed = "\n".join(to_json(definition["function"]) for definition in definitions(tools))
-    if told and told[0].role == "system":
-        return [replace(told[0], content=f"{told[0].content}\n\n{OFFER}{listed}"), *told[1:]]
-    return [Message("system", OFFER + listed), *told]
+        return written
+    listed = "\n".join(to_json(definition["function"]) for definition in tool_definitions(tools))
+    if written and written[0].role == "system":
+        return [replace(written[0], content=f"{written[0].content}\n\n{OFFER}{listed}"), *written[1:]]
+    return [Message("system", OFFER + listed), *written]
 
 
-def result_in_words(message: Message) -> Message:
-    """Return what a tool returned as said by the user; any other message as it is."""
+def write_result_as_text(message: Message) -> Message:
+    """Return the result of a tool as a user message; any other message unchanged."""
     if message.role != "tool":
         return message
     return Message("user", f"<tool_response>{message.content}</tool_response>", images=message.images)
 
 
-def call_in_words(message: Message) -> Message:
+def write_calls_as_text(message: Message) -> Message:
     """Return the message with its calls in its text."""
     if not message.tool_calls:
         return message
     calls = [
-        f"{OPEN}{to_json({'name': call.name, 'arguments': arguments_of(call)})}{CLOSE}" for call in message.tool_calls
+        f"{OPEN}{to_json({'name': call.name, 'arguments': parse_arguments(call)})}{CLOSE}"
+        for call in message.tool_calls
     ]
     return Message(message.role, "\n".join(filter(None, [message.content, *calls])), images=message.images)
 
 
-def text_before_calls(messages: Sequence[Message]) -> list[Message]:
+def split_text_from_calls(messages: Sequence[Message]) -> list[Message]:
     """Return the conversation with the text beside calls as a message of its own before them."""
-    apart: list[Message] = []
+    split: list[Message] = []
     for message in messages:
         if message.tool_calls and message.content:
-            apart += [replace(message, tool_calls=()), Message(message.role, "", message.tool_calls)]
+            split += [replace(message, tool_calls=()), Message(message.role, "", message.tool_calls)]
         else:
-            apart.append(message)
-    return apart
+            split.append(message)
+    return split
 
 
-def in_sequence(messages: Sequence[Message]) -> list[Message]:
-    """Return the conversation with one call a message, each followed by its result where there is one."""
-    rest, sequence = list(messages), list[Message]()
+def split_parallel_calls(messages: Sequence[Message]) -> list[Message]:
+    """Return the conversation with one call a message, each followed by its result if it has one."""
+    rest, split = list(messages), list[Message]()
     while rest:
         message = rest.pop(0)
         if len(message.tool_calls) < 2:
-            sequence.append(message)
+            split.append(message)
             continue
         results = []
         while rest and rest[0].role == "tool":
             results.append(rest.pop(0))
         for number, call in enumerate(message.tool_calls):
             text, images = (message.content, message.images) if number == 0 else ("", ())
-            sequence.append(Message("assistant", text, (call,), images=images))
-            mine = [result for result in results if result.tool_call_id == call.id]
-            sequence += mine
-            results = [result for result in results if result not in mine]
-        sequence += results
-    return sequence
+            split.append(Message("assistant", text, (call,), images=images))
+            answers = [result for result in results if result.tool_call_id == call.id]
+            split += answers
+            results = [result for result in results if result not in answers]
+        split += results
+    return split
 
 
-def said(text: str, parsed: Mapping[str, Any], tools: Sequence[Tool]) -> Message:
-    """The message that a response template read out of an answer; the text itself where what it read is no call."""
-    calls = [_call(number, raw, tools) for number, raw in enumerate(parsed.get("tool_calls") or [])]
+def make_message(text: str, parsed: Mapping[str, Any], tools: Sequence[Tool]) -> Message:
+    """Return the message that was `parsed` out of an answer; the text itself if a parsed call is invalid."""
+    calls, names = list[ToolCall](), [tool.name for tool in tools]
     content = parsed.get("content") or ""
-    if None in calls or not isinstance(content, str):
+    for number, raw in enumerate(parsed.get("tool_calls") or []):
+        function = raw.get("function") if isinstance(raw, dict) else None
+        if not isinstance(function, dict):
+            return Message("assistant", text)
+        name, arguments = function.get("name"), function.get("arguments", {})
+        if not isinstance(arguments, dict) or name not in names:
+            return Message("assistant", text)
+        calls.append(ToolCall(f"call_{number}", str(name), to_json(arguments)))
+    if not isinstance(content, str):
         return Message("assistant", text)
-    read = tuple(call for call in calls if call is not None)
-    return Message("assistant", content.strip() if read else text, read)
+    return Message("assistant", content.strip() if calls else text, tuple(calls))
 
 
-def _call(number: int, raw: Any, tools: Sequence[Tool]) -> ToolCall | None:
-    function = raw.get("function") if isinstance(raw, dict) else None
-    if not isinstance(function, dict):
-        return None
-    name, arguments = function.get("name"), function.get("arguments", {})
-    if not isinstance(arguments, dict) or name not in [tool.name for tool in tools]:
-        return None
-    return ToolCall(f"call_{number}", str(name), to_json(arguments))
+def is_sampled_message(message: Message, sample: Sample) -> bool:
+    """Return True if a message of a conversation is the sample.
+
+    Calls are compared by name and arguments: programs write arguments out again in their own way, number calls as they
+    like, and some drop the text beside a call.
+    """
+    sampled = sample.message or Message("assistant", sample.text)
+    if not sampled.tool_calls:
+        return message in (Message("assistant", sampled.content), Message("assistant", sample.text))
+    calls, sampled_calls = (
+        [(call.name, parse_arguments(call)) for call in calls] for calls in (message.tool_calls, sampled.tool_calls)
+    )
+    return message.role == "assistant" and calls == sampled_calls
 
 
-def is_turn(message: Message, sample: Sample) -> bool:
-    """Whether a message of a conversation is what was sampled. Programs write arguments out again in their own way,
-    number calls as they like, and some drop the text beside a call."""
-    said_then = sample.message or Message("assistant", sample.text)
-    if not said_then.tool_calls:
-        return message in (Message("assistant", said_then.content), Message("assistant", sample.text))
-    return message.role == "assistant" and _calls(message) == _calls(said_then)
+@dataclass(frozen=True)
+class ToolUse:
+    """What one template does with tools.
+
+    offers, calls, results    whether it writes these itself; they are written as text if not
+    form                      how calls are written; None for channels and tokenizers that parse answers themselves
+    arguments_as_text         whether it takes arguments as JSON text
+    ids                       the ids of calls that it takes: any, nine letters (Mistral), `functions.NAME:0` (Kimi)
+    parallel                  whether it writes all calls of one message
+    text_with_calls           whether it writes the text beside calls
+    system                    whether it keeps a system message with tools, writes tools only with one, or drops it
+    several                   whether it offers all tools if there are several
+    without_tools             whether it writes calls if no tools are offered
+    dropped                   what is written as text, for a warning; "" for nothing
+    hidden                    what no model of this template sees, for a warning; "" for nothing
+    complete                  whether all of a conversation with tools is in the prompt, be it as text
+    """
+
+    offers: bool = True
+    calls: bool = True
+    results: bool = True
+    form: CallForm | None = None
+    arguments_as_text: bool = False
+    ids: IdFormat = "own"
+    parallel: bool = True
+    text_with_calls: bool = True
+    system: Literal["kept", "needed", "dropped"] = "kept"
+    several: bool = True
+    without_tools: bool = True
+    dropped: str = ""
+    hidden: str = ""
+    complete: bool = True
+
+    @property
+    def warning(self) -> str:
+        """The template's shortcomings with tools and their consequence; "" if it has none."""
+        dropped = f"leaves out {self.dropped}: put in words in every prompt that has some" if self.dropped else ""
+        hidden = f"leaves out {self.hidden}: say that in the prompts of the task" if self.hidden else ""
+        return "; it ".join(filter(None, (dropped, hidden)))
 
 
-def _calls(message: Message) -> list[tuple[str, Any]]:
-    return [(call.name, arguments_of(call)) for call in message.tool_calls]
+AS_TEXT = ToolUse(offers=False, calls=False, results=False, form=call_forms.HERMES)
+
+# Renders (messages, tools, generation) in one way of using tools; None if the template rejects that.
+Render = Callable[[Sequence[Message], Sequence[Tool], bool, ToolUse], str | None]
+# Returns what follows the opening of the last turn, without its end: (messages, tools, use) -> text.
+RenderLastTurn = Callable[[Sequence[Message], Sequence[Tool], ToolUse], str]
+
+# The conversation of the probes, whose words appear in no template.
+PROBE_TEXT, PROBE_RESULTS, PROBE_SYSTEM, PROBE_PURPOSE = "qzxwords", ("qzxsaid", "qzxtold"), "qzxsystem", "qzxpurpose"
+PROBE_TOOLS = tuple(Tool(name, PROBE_PURPOSE, call_forms.PROBE_SCHEMAS[name]) for name, _ in call_forms.PROBES)
+PROBE_CALLS = tuple(
+    ToolCall(f"qzxid{number}", name, to_json(arguments)) for number, (name, arguments) in enumerate(call_forms.PROBES)
+)
+QUESTION = Message("user", "x")
+RESULT_MESSAGES = tuple(
+    Message("tool", text, tool_call_id=call.id) for text, call in zip(PROBE_RESULTS, PROBE_CALLS, strict=True)
+)
+
+
+def format_call_id(ids: IdFormat, call: ToolCall, number: int) -> str:
+    """Return the id of a call, the `number`-th of its conversation, in the form that a template takes."""
+    if ids == "nine" and not (len(call.id) == 9 and call.id.isascii() and call.id.isalnum()):
+        digest = int.from_bytes(hashlib.blake2b(call.id.encode(), digest_size=8).digest())
+        return "".join(LETTERS[digest // 62**digit % 62] for digit in range(9))
+    return f"functions.{call.name}:{number}" if ids == "indexed" else call.id
+
+
+def probe_tool_use(render: Render, render_last_turn: RenderLastTurn, source: str, parses_itself: bool) -> ToolUse:
+    """Return how the template that `render` renders uses tools.
+
+    `source` is the template's text; `parses_itself` means that the tokenizer declares how answers are parsed.
+    """
+    use = _probe(render, render_last_turn, source, parses_itself)
+    call = Message("assistant", PROBE_TEXT, PROBE_CALLS[:1])
+    conversation = [QUESTION, call, RESULT_MESSAGES[0], Message("assistant", "qzxdone"), Message("user", "qzxnext")]
+    text = render(conversation, PROBE_TOOLS[:1], True, use) or ""
+    argument = str(call_forms.PROBES[0][1]["qzxkey"])
+    words = (PROBE_CALLS[0].name, PROBE_TEXT, PROBE_RESULTS[0], "qzxdone", "qzxnext", argument)
+    return replace(use, complete=all(word in text for word in words))
+
+
+def _probe(render: Render, render_last_turn: RenderLastTurn, source: str, parses_itself: bool) -> ToolUse:
+    def has(messages: Sequence[Message], use: ToolUse, *words: str, tools: Sequence[Tool] = PROBE_TOOLS) -> bool:
+        text = render(messages, tools, True, use)
+        return text is not None and all(word in text for word in words)
+
+    # The offer: is each tool in the prompt, with its description, and with a system message beside it?
+    system, (first_name, second_name) = Message("system", PROBE_SYSTEM), [tool.name for tool in PROBE_TOOLS]
+    native, dropped = ToolUse(), list[str]()
+    if not has([QUESTION], native, first_name):
+        native = replace(native, system="needed")
+        if not has([QUESTION], native, first_name):
+            return AS_TEXT
+    elif not has([system, QUESTION], native, PROBE_SYSTEM, first_name):
+        native = replace(native, system="dropped")
+    if not has([QUESTION], native, PROBE_PURPOSE, "qzxkey"):
+        native = replace(native, hidden="what tools are for and what they take")
+    if not has([QUESTION], native, second_name):
+        native, dropped = replace(native, several=False), ["all tools but one"]
+
+    # Calls: does it write them, in a form that can be read back?
+    use = _probe_calls(render_last_turn, native)
+    if use is None:
+        if call_forms.HERMES.opening not in source:
+            return replace(AS_TEXT, dropped="calls of tools")
+        # It asks for calls in this form and does not write them itself.
+        use, dropped = replace(native, calls=False, form=call_forms.HERMES), [*dropped, "calls"]
+    elif use.form is None and not parses_itself and call_forms.CHANNEL not in source:
+        return replace(AS_TEXT, dropped="nothing, but writes calls in a form that cannot be read back")
+
+    # Results, at once and after a later turn.
+    call = Message("assistant", "", PROBE_CALLS[:1])
+    called = [QUESTION, call, RESULT_MESSAGES[0]]
+    later = [*called, Message("assistant", "qzxdone"), Message("user", "qzxnext")]
+    if not (has(called, use, PROBE_RESULTS[0]) and has(later, use, PROBE_RESULTS[0], "qzxnext")):
+        use, dropped = replace(use, results=False), [*dropped, "what calls return"]
+        if not has(called, use, PROBE_RESULTS[0]):
+            return replace(AS_TEXT, dropped="what calls return")
+    if native.system == "kept" and not has(
+        [system, *called], use, PROBE_SYSTEM
+    ):  # written before the last message alone
+        use = replace(use, system="dropped")
+
+    # Earlier calls, parallel calls, text beside a call, calls without an offer.
+    first, second = (str(arguments["qzxkey"]) for _, arguments in call_forms.PROBES)
+    if not has(later, use, first):
+        return replace(AS_TEXT, dropped="earlier calls")
+    both = [QUESTION, Message("assistant", "", PROBE_CALLS), *RESULT_MESSAGES]
+    if use.calls and not has(both, use, first, second, *PROBE_RESULTS):
+        use = replace(use, parallel=False)
+        if not has(both, use, first, second, *PROBE_RESULTS):
+            return replace(AS_TEXT, dropped="all but one call")
+    with_text = [QUESTION, Message("assistant", PROBE_TEXT, PROBE_CALLS[:1]), RESULT_MESSAGES[0]]
+    # gpt-oss takes that text for thinking, which it leaves out once there is a later answer.
+    with_text_later = [*with_text, *later[-2:]]
+    if use.calls and not (has(with_text, use, PROBE_TEXT, first) and has(with_text_later, use, PROBE_TEXT, first)):
+        use = replace(use, text_with_calls=False)
+        if not (has(with_text, use, PROBE_TEXT, first) and has(with_text_later, use, PROBE_TEXT, first)):
+            return replace(AS_TEXT, dropped="the text beside a call")
+    without_tools = has(called, use, first, PROBE_RESULTS[0], tools=())
+    return replace(use, without_tools=without_tools, dropped=" and ".join(dropped))
+
+
+def _probe_calls(render_last_turn: RenderLastTurn, native: ToolUse) -> ToolUse | None:
+    """Return in which way the template writes a call with its name and its arguments; None if in no way.
+
+    A way that can be read back is preferred over earlier ones that cannot.
+    """
+    name, arguments = call_forms.PROBES[0]
+    unreadable = None
+    ways: list[tuple[IdFormat, bool]] = [("own", False), ("own", True), ("nine", False), ("nine", True)]
+    for ids, arguments_as_text in [*ways, ("indexed", False), ("indexed", True)]:
+        use = replace(native, ids=ids, arguments_as_text=arguments_as_text)
+        single = render_last_turn([QUESTION, Message("assistant", "", PROBE_CALLS[:1])], PROBE_TOOLS, use)
+        if not all(str(word) in single for word in (name, *arguments, *arguments.values())):
+            continue
+        double = render_last_turn([QUESTION, Message("assistant", "", PROBE_CALLS)], PROBE_TOOLS, use)
+        has_both = all(str(word) in double for word in (name, *call_forms.PROBES[1][1].values()))
+        shown_ids = [format_call_id(ids, call, number) for number, call in enumerate(PROBE_CALLS)]
+        if form := call_forms.learn(single, double if has_both else None, shown_ids):
+            return replace(use, form=form)
+        unreadable = unreadable or use
+    return unreadable

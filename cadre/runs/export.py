@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from cadre.cluster.recipes import EngineRecipe
+from cadre.cluster.specs import TorchSpec
 from cadre.config.experiment import dump
 from cadre.config.resolve import find_model
 from cadre.errors import ConfigError, nearest, one_line
@@ -51,7 +51,7 @@ def export_policy(
     if settings.trust_remote_code and not trust:
         code = f"the code that ships with {settings.model!r} (team.policies.{policy}.trust_remote_code)"
         raise ConfigError(refused([code], run.folder))
-    engine = EngineRecipe(find_model(policy, settings), {policy: settings}, run.config.train.seed).make()
+    engine = TorchSpec(find_model(policy, settings), {policy: settings}, run.config.train.seed).make()
     with closing(engine):
         engine.work(engine.restore, policy, saved / policy)
         with publish_atomically(out) as (partial,):

@@ -21,8 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from cadre.cluster.remote_learner import RemoteLearner
-from cadre.cluster.sampler_pool import SamplerPool
+from cadre.cluster.remote import RemoteLearner, SamplerPool
 from cadre.config.dry_run import format_seconds
 from cadre.errors import RunError
 from cadre.evaluation.evaluate import Report
@@ -211,14 +210,14 @@ def describe_parts(team: Team) -> list[StatusPart]:
     parts = []
     for key, sampler in samplers.items():
         if isinstance(sampler, SamplerPool):
-            deaths = sum(member.deaths for member in sampler.members)
-            parts.append(StatusPart("sampler", names[key], len(sampler.members), sampler.asked, deaths))
+            deaths = sum(member.deaths for member in sampler.actors)
+            parts.append(StatusPart("sampler", names[key], len(sampler.actors), sampler.waiting_requests, deaths))
         else:
             parts.append(StatusPart("sampler", names[key]))
     for learner in team.learners:
         if isinstance(learner, RemoteLearner):
             parts.append(
-                StatusPart("learner", learner.policies, learner.member.size, int(learner.busy), learner.member.deaths)
+                StatusPart("learner", learner.policies, learner.actor.size, int(learner.busy), learner.actor.deaths)
             )
         else:
             parts.append(StatusPart("learner", learner.policies))

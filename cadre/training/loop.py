@@ -162,10 +162,10 @@ def run_training(
 
 def make_vocabulary(experiment: Experiment) -> Vocabulary:
     """Return the vocabulary that spells the tokens of every policy whose model is on this machine."""
-    from cadre.engines.spelling import Speller
+    from cadre.engines.model_text import TokenSpeller
 
     trusted = {name: policy.trust_remote_code for name, policy in experiment.policies.items()}
-    return Vocabulary({name: Speller(source, trusted[name]) for name, source in experiment.models.items()})
+    return Vocabulary({name: TokenSpeller(source, trusted[name]) for name, source in experiment.models.items()})
 
 
 def restore_state(run: Run, team: Team) -> TrainingState:

@@ -21,7 +21,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 
 from cadre import random_keys
 from cadre.engines.chat_template import Template
-from cadre.engines.pictures import Pictures
+from cadre.engines.images import VisionProcessor
 from cadre.engines.torch import vision
 from cadre.types import Image, Observation
 from cadre_tasks.answers import numbered
@@ -112,7 +112,7 @@ def batches(
         yield [row() for _ in range(size)]
 
 
-def tensors(model: Any, pictures: Pictures, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
+def tensors(model: Any, pictures: VisionProcessor, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
     """What the model is trained on: as the engine would run the rows, with labels for what is said."""
     seen = vision.make_inputs(model, pictures, [(ids, images) for ids, _, images in rows]).tensors
     labels = [torch.tensor([-100] * start + list(ids[start:])) for ids, start, _ in rows]
@@ -131,9 +131,9 @@ def main() -> None:
     tokenizer = make_tokenizer()
     model = make_model(tokenizer)
     save(model, tokenizer, chosen.out)
-    pictures = Pictures(str(chosen.out), tokenizer, model.config)
+    pictures = VisionProcessor(str(chosen.out), tokenizer, model.config)
     Console().print(f"{model.num_parameters() / 1e6:.2f} million parameters, {len(tokenizer)} tokens")
-    template = Template(tokenizer, pictures=pictures)
+    template = Template(tokenizer, images=pictures)
     rows = batches(template, tokenizer, chosen.batch, random_keys.generator("vision pretrain"))
     pretrain(model, (tensors(model, pictures, batch) for batch in rows), chosen.steps, chosen.rate)
     save(model, tokenizer, chosen.out)

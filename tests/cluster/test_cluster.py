@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cadre.cluster import connection
-from cadre.cluster.environments import HostedSpec
-from cadre.cluster.member import Member
-from cadre.cluster.remote_learner import RemoteLearner
-from cadre.cluster.sampler_pool import SamplerPool
+from cadre.cluster import ray_actors
+from cadre.cluster.environments import RemoteEnvSpec
+from cadre.cluster.ray_actors import SupervisedActor
+from cadre.cluster.remote import RemoteLearner, SamplerPool
 from cadre.config import engine_validation, engines
 from cadre.config.experiment import Config
 from cadre.config.resolve import resolve
@@ -24,7 +23,7 @@ from cadre.runs.folder import Run
 from cadre.training import loop
 from cadre.training.loop import Training, sample_step
 from tests.engines import tiny
-from tests.engines.vllm.stand_in import StandInRecipe
+from tests.engines.vllm.fake_backend import FakeVllmSpec
 from tests.helpers.training import configured, lines, play, weights
 
 pytest.importorskip("ray")
@@ -34,7 +33,7 @@ FILES = ("metrics.jsonl", "evaluations.jsonl")
 @pytest.fixture(scope="module", autouse=True)
 def ray() -> Iterator[None]:
     yield
-    connection.close()
+    ray_actors.close()
 
 
 def chosen(speaker: Path, **cluster: Any) -> Config:
@@ -49,9 +48,9 @@ def single(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def kill(member: Member) -> None:
+def kill(member: SupervisedActor) -> None:
     """End an actor's process as the kernel would where memory is short."""
-    os.kill(member.ask(lambda handle: handle.pid.remote()), signal.SIGKILL)
+    os.kill(member.call(lambda handle: handle.pid.remote()), signal.SIGKILL)
     time.sleep(0.1)
 
 
@@ -68,8 +67,8 @@ def test_every_kind_of_actor_may_die(
         (learner,) = training.team.learners
         assert isinstance(pool, SamplerPool)
         assert isinstance(learner, RemoteLearner)
-        assert isinstance(spec, HostedSpec)
-        victims = {1: pool.members[0], 2: spec.hosts.members[0], 3: learner.member}
+        assert isinstance(spec, RemoteEnvSpec)
+        victims = {1: pool.actors[0], 2: spec.pool.actors[0], 3: learner.actor}
         if step in victims:
             kill(victims[step])
             killed.append(victims[step])
@@ -107,20 +106,20 @@ def test_a_pool_of_vllm_samplers_is_handed_every_adapter(
 ) -> None:
     """Two of them, of which one dies and is given the adapters again: the run is that of one sampler in one process."""
     monkeypatch.setattr(engine_validation, "find_spec", lambda name: object())
-    monkeypatch.setattr(engines, "VllmRecipe", StandInRecipe)
+    monkeypatch.setattr(engines, "VllmSpec", FakeVllmSpec)
     model = tiny.build(tmp_path / "model")
     policies = {name: {"model": str(model), "device": "cpu", "lora": {"rank": 2}} for name in "ab"}
     team = {"policies": policies, "roles": {"left": "a", "right": "b"}}
     sections = {"team": team, "sampling": {"engine": "vllm", "max_tokens": 2}}
     sections["train"] = {"steps": 2, "tasks_per_step": 2}
     _, single = play(configured(model, "Handshake", **sections), tmp_path / "single", quiet)
-    real, members = sample_step, list[Member]()
+    real, members = sample_step, list[SupervisedActor]()
 
     async def dying(training: Training, step: int) -> SampledTrees:
         pool = training.team.samplers["a"]
         assert pool is training.team.samplers["b"]
         assert isinstance(pool, SamplerPool)
-        members[:] = pool.members
+        members[:] = pool.actors
         if step == 1:
             kill(members[1])
         return await real(training, step)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cadre.cluster import environments
-from cadre.cluster.environments import Environments, HostedEnv
+from cadre.cluster.environments import EnvironmentPool, RemoteEnv
 from cadre.env import Env
 from cadre.types import Observation, Reward, Sample, Task
 
@@ -46,7 +46,7 @@ class Told(Env):
     success = True
 
 
-class Here(Environments):
+class Here(EnvironmentPool):
     """Steps in this process."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Here(Environments):
 
 def test_a_hosted_environment_is_what_its_state_is() -> None:
     inner = Told(Task("t", {}))
-    hosted = HostedEnv(inner, Here())
+    hosted = RemoteEnv(inner, Here())
     sample = Sample("left", "p", "x", (), (), (), "stop", 0)
 
     async def play() -> Reward:
@@ -99,10 +99,10 @@ class Replaced:
     def __init__(self) -> None:
         self.handle, self.renewed = Actor(), 0
 
-    def ask(self, work: Any) -> None:
+    def call(self, work: Any) -> None:
         pass
 
-    def renew(self, stuck: Actor) -> None:
+    def replace_stuck(self, stuck: Actor) -> None:
         assert self.handle is stuck
         self.handle, self.renewed = Actor(), self.renewed + 1
 
@@ -110,9 +110,9 @@ class Replaced:
 def test_a_process_that_a_step_has_blocked_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Meanwhile others are asked; one whose step was given up for another reason is kept."""
     pytest.importorskip("ray")
-    monkeypatch.setattr(environments, "SIGN_S", 0.2)
+    monkeypatch.setattr(environments, "ANSWER_S", 0.2)
     first, second = members = [Replaced(), Replaced()]
-    hosts, env = Environments(members), Told(Task("t", {}))  # type: ignore[arg-type]
+    hosts, env = EnvironmentPool(members), Told(Task("t", {}))  # type: ignore[arg-type]
 
     async def idle() -> None:
         until = time.monotonic() + 10

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre.cluster import files
+from cadre.cluster.processes import pack_weights, read_files, write_files
 from cadre.errors import EngineError
 from cadre.team import Weights
 
@@ -20,13 +20,13 @@ def test_a_sampler_is_sent_the_weights_and_a_learner_all(tmp_path: Path) -> None
     for name, content in contents.items():
         (policy / name).parent.mkdir(parents=True, exist_ok=True)
         (policy / name).write_bytes(content)
-    sent = files.content_of(Weights("p", 1, policy))
+    sent = pack_weights(Weights("p", 1, policy))
     assert isinstance(sent, dict)
     assert {name: content.tobytes() for name, content in sent.items()} == {
         "config.json": b"{}",
         "model.safetensors": b"weights",
     }
-    files.write(files.read(policy), again)
+    write_files(read_files(policy), again)
     assert {str(path.relative_to(again)): path.read_bytes() for path in again.rglob("*") if path.is_file()} == contents
     with pytest.raises(EngineError, match="without any"):
-        files.content_of(Weights("p", 1))
+        pack_weights(Weights("p", 1))

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cadre.cluster import connection
-from cadre.cluster.member import IN_A_ROW, Member
-from cadre.cluster.remote_learner import RemoteLearner
-from cadre.cluster.sampler_pool import StoredWeights
+from cadre.cluster import ray_actors
+from cadre.cluster.ray_actors import MAX_DEATHS_PER_CALL, SupervisedActor
+from cadre.cluster.remote import RemoteLearner, StoredWeights
 from cadre.errors import EngineError
 
 pytest.importorskip("ray")
@@ -48,19 +47,19 @@ def cluster() -> Iterator[Any]:
     """This machine as a node for the training process, and two for learners."""
     from ray.cluster_utils import Cluster
 
-    connection.close()
-    os.environ |= connection.SETTINGS
+    ray_actors.close()
+    os.environ |= ray_actors.SETTINGS
     made = Cluster(initialize_head=True, connect=False, head_node_args={"num_cpus": 1})
     for _ in range(2):
         made.add_node(num_cpus=1, resources={"learner": 1})
     made.wait_for_nodes()
-    connection.connect(made.address)
+    ray_actors.connect(made.address)
     yield made
-    connection.close()
+    ray_actors.close()
     made.shutdown()
 
 
-def node_of(member: Member) -> str:
+def node_of(member: SupervisedActor) -> str:
     import ray
 
     named: str = ray.get(member.handle.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id()))
@@ -72,8 +71,8 @@ def test_what_was_on_a_lost_node_is_elsewhere(cluster: Any) -> None:
     """Mistake: the copy of the state, and the weights, are in the store of the learner's node alone."""
     import ray
 
-    member = Member(Counting, (), {"num_cpus": 0, "resources": {"learner": 1}}, 3)
-    learner = RemoteLearner(member, ["p"], kept=2)
+    member = SupervisedActor(Counting, (), {"num_cpus": 0, "resources": {"learner": 1}}, 3)
+    learner = RemoteLearner(member, ["p"], copy_interval=2)
     for _ in range(3):
         asyncio.run(learner.update([]))
     weights = asyncio.run(learner.publish("p"))
@@ -88,21 +87,21 @@ def test_what_was_on_a_lost_node_is_elsewhere(cluster: Any) -> None:
     assert ray.get(weights.content)["p/state"][0] == 3
 
 
-class Answering(Member):
+class Answering(SupervisedActor):
     """An actor whose answers are there, and whose second ones are lost before they are fetched."""
 
     def __init__(self) -> None:
         self.made = 0
         super().__init__(int, (), {}, 100)
 
-    def _made(self) -> tuple[Any, Any]:
+    def _create(self) -> tuple[Any, Any]:
         self.made += 1
         return self.made, None
 
-    def _end(self, handle: Any) -> None:
+    def _kill(self, handle: Any) -> None:
         pass
 
-    def _got(self, reference: Any) -> Any:
+    def _get(self, reference: Any) -> Any:
         return reference
 
 
@@ -110,18 +109,16 @@ def test_what_is_lost_before_it_is_fetched_is_asked_for_again(monkeypatch: pytes
     """And an end to it, which says how to go on."""
     from ray.exceptions import ObjectReconstructionFailedError
 
-    from cadre.cluster import member
-
     def here(reference: Any) -> Any:
         if reference < found:
             raise ObjectReconstructionFailedError("00", None, "")
         return reference
 
     found = 3
-    monkeypatch.setattr(member, "_here", here)
+    monkeypatch.setattr(ray_actors, "_to_local_store", here)
     asked = Answering()
-    assert asked.kept(lambda handle: (f"of {handle}", handle)) == ("of 3", [3])
+    assert asked.call_and_store(lambda handle: (f"of {handle}", handle)) == ("of 3", [3])
     assert asked.deaths == 2
     found = 1000
-    with pytest.raises(EngineError, match=f"died {IN_A_ROW + 1} times in a row.* --resume goes on"):
-        asked.kept(lambda handle: (None, handle))
+    with pytest.raises(EngineError, match=f"died {MAX_DEATHS_PER_CALL + 1} times in a row.* --resume goes on"):
+        asked.call_and_store(lambda handle: (None, handle))

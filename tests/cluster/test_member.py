@@ -4,33 +4,32 @@ from typing import Any
 
 import pytest
 
-from cadre.cluster.member import IN_A_ROW, Died, Member
-from cadre.cluster.rank_group import RankGroup
+from cadre.cluster.ray_actors import MAX_DEATHS_PER_CALL, ActorDied, SupervisedActor, SupervisedRanks
 from cadre.errors import EngineError
 
 pytest.importorskip("ray")
 
 
-class Scripted(Member):
+class Scripted(SupervisedActor):
     """Actors are numbers; the asked one dies where `dies` says so."""
 
     def __init__(self, dies: list[bool], most: int) -> None:
         self.dies, self.made, self.ended = iter(dies), 0, list[int]()
         super().__init__(int, (), {}, most)
 
-    def answer(self, handle: Any, work: Any) -> Any:
+    def call_once(self, handle: Any, work: Any) -> Any:
         if next(self.dies):
-            raise Died("killed")
+            raise ActorDied("killed")
         return work(handle)
 
-    def _made(self) -> tuple[Any, Any]:
+    def _create(self) -> tuple[Any, Any]:
         self.made += 1
         return self.made, None
 
-    def _end(self, handle: Any) -> None:
+    def _kill(self, handle: Any) -> None:
         self.ended.append(handle)
 
-    def _got(self, reference: Any) -> Any:
+    def _get(self, reference: Any) -> Any:
         return reference
 
 
@@ -39,44 +38,44 @@ def test_what_kills_everybody_who_is_asked_is_given_up() -> None:
     with pytest.raises(
         EngineError, match=r"an? int died 6 times in a row, the last time by: killed\. What it is asked"
     ):
-        member.ask(str)
-    assert member.made == 1 + IN_A_ROW
-    assert member.ended == list(range(1, 1 + IN_A_ROW))
+        member.call(str)
+    assert member.made == 1 + MAX_DEATHS_PER_CALL
+    assert member.ended == list(range(1, 1 + MAX_DEATHS_PER_CALL))
 
 
 def test_every_question_counts_its_own_deaths() -> None:
-    member = Scripted([*([True] * IN_A_ROW), False] * 3, most=100)
-    assert [member.ask(str) for _ in range(3)] == ["6", "11", "16"]
+    member = Scripted([*([True] * MAX_DEATHS_PER_CALL), False] * 3, most=100)
+    assert [member.call(str) for _ in range(3)] == ["6", "11", "16"]
 
 
 def test_answers_to_others_do_not_hide_a_question_that_kills() -> None:
     member = Scripted([False] * 100, most=100)
 
     def kills(handle: Any) -> Any:
-        member.ask(str)
-        raise Died("killed")
+        member.call(str)
+        raise ActorDied("killed")
 
     with pytest.raises(EngineError, match="died 6 times in a row"):
-        member.ask(kills)
-    assert member.made == 1 + IN_A_ROW
+        member.call(kills)
+    assert member.made == 1 + MAX_DEATHS_PER_CALL
 
 
 def test_a_question_counts_deaths_after_which_another_had_it_replaced() -> None:
     member = Scripted([False] * 100, most=100)
 
     def kills(handle: Any) -> Any:
-        member.replace(handle, Died("killed"), 0)
-        raise Died("killed")
+        member.replace(handle, ActorDied("killed"), 0)
+        raise ActorDied("killed")
 
     with pytest.raises(EngineError, match="died 6 times in a row"):
-        member.ask(kills)
+        member.call(kills)
 
 
 def test_too_many_in_all() -> None:
     member = Scripted([True, False] * 9, most=2)
-    assert [member.ask(str) for _ in range(2)] == ["2", "3"]
+    assert [member.call(str) for _ in range(2)] == ["2", "3"]
     with pytest.raises(EngineError, match=r"died 3 times, .* Expected at most 2 \(cluster\.replaced\)"):
-        member.ask(str)
+        member.call(str)
 
 
 def test_whatever_ends_an_actor_is_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +87,9 @@ def test_whatever_ends_an_actor_is_a_death(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(ray, "get", ended)
     monkeypatch.setattr(ray, "wait", lambda references, **_: (references[:1], references[1:]))
-    member, group = Member.__new__(Member), RankGroup.__new__(RankGroup)
+    member, group = SupervisedActor.__new__(SupervisedActor), SupervisedRanks.__new__(SupervisedRanks)
     for death in (ActorDiedError(), OutOfMemoryError("The node is short of memory"), NodeDiedError("It is gone")):
-        with pytest.raises(Died):
-            member._got(death)
-        with pytest.raises(Died):
-            group._got([death])
+        with pytest.raises(ActorDied):
+            member._get(death)
+        with pytest.raises(ActorDied):
+            group._get([death])

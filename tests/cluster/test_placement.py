@@ -2,28 +2,28 @@
 
 import pytest
 
-from cadre.cluster.placement import Placement, placement
-from cadre.cluster.sampler_pool import deal
+from cadre.cluster.remote import split_batch
+from cadre.cluster.specs import Placement, plan_placement
 from cadre.errors import ConfigError
 from cadre.settings import ClusterConfig
 
 
 def test_cards_apart_and_shared() -> None:
     apart = ClusterConfig(samplers=3, sampler_cards=2, learner_cards=4)
-    assert placement(apart, ["a"], trains=True) == Placement(3, 2.0, 4.0, False)
-    assert placement(apart, ["a"], trains=False) == Placement(3, 2.0, 0.0, False)
+    assert plan_placement(apart, ["a"], trains=True) == Placement(3, 2.0, 4.0, False)
+    assert plan_placement(apart, ["a"], trains=False) == Placement(3, 2.0, 0.0, False)
     shared = ClusterConfig(samplers=3, learner_cards=1, colocated=True)
-    assert placement(shared, ["a"], trains=True) == Placement(3, 0.25, 0.25, True)
+    assert plan_placement(shared, ["a"], trains=True) == Placement(3, 0.25, 0.25, True)
 
 
 def test_a_policy_may_have_its_own_numbers_and_its_base_has_one_placement() -> None:
     config = ClusterConfig(samplers=2, learner_cards=1, policies={"b": {"samplers": 5}})
-    assert placement(config, ["a"], trains=True) == Placement(2, 0.0, 1.0, False)
-    assert placement(config, ["b"], trains=True) == Placement(5, 0.0, 1.0, False)
+    assert plan_placement(config, ["a"], trains=True) == Placement(2, 0.0, 1.0, False)
+    assert plan_placement(config, ["b"], trains=True) == Placement(5, 0.0, 1.0, False)
     with pytest.raises(ConfigError, match=r"cluster\.policies\.b: got other numbers than for a"):
-        placement(config, ["a", "b"], trains=True)
+        plan_placement(config, ["a", "b"], trains=True)
 
 
 def test_requests_are_dealt_in_turn() -> None:
-    assert deal("abcdefg", 3) == ["adg", "be", "cf"]
-    assert deal("ab", 3) == ["a", "b"]
+    assert split_batch("abcdefg", 3) == ["adg", "be", "cf"]
+    assert split_batch("ab", 3) == ["a", "b"]

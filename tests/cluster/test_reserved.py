@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cadre.cluster import connection
+from cadre.cluster import ray_actors
 from cadre.cluster.cluster import Cluster
-from cadre.cluster.recipes import EngineRecipe, LearnerRecipe
+from cadre.cluster.specs import LearnerSpec, TorchSpec
 from cadre.engines.torch import TrainingSettings
 from cadre.errors import EngineError
 from cadre.settings import ClusterConfig, LearnerConfig
@@ -25,11 +25,11 @@ pytest.importorskip("ray")
 def card() -> Iterator[None]:
     import ray
 
-    connection.close()
-    os.environ |= connection.SETTINGS
+    ray_actors.close()
+    os.environ |= ray_actors.SETTINGS
     ray.init(address="local", num_cpus=1, num_gpus=1, include_dashboard=False, log_to_driver=False)
     yield
-    connection.close()
+    ray_actors.close()
 
 
 def states() -> list[str]:
@@ -41,12 +41,12 @@ def states() -> list[str]:
 @pytest.mark.slow
 def test_what_is_closed_or_cannot_begin_leaves_the_card(card: None, tmp_path: Path) -> None:
     model = tiny.build(tmp_path / "model")
-    engine = EngineRecipe(str(model), {"p": tiny.policy(model)}, 0, memory=1 << 28)
-    recipe = LearnerRecipe(engine, TrainingSettings({"p": LearnerConfig()}), 1, 2)
+    engine = TorchSpec(str(model), {"p": tiny.policy(model)}, 0, memory=1 << 28)
+    recipe = LearnerSpec(engine, TrainingSettings({"p": LearnerConfig()}), 1, 2)
     config = ClusterConfig(learner_cards=1, colocated=True)
 
     cluster = Cluster(config)
-    learner, pool = cluster.learner(recipe), cluster.pool(engine, trains=True)
+    learner, pool = cluster.make_learner(recipe), cluster.make_pool(engine, trains=True)
     assert states() == ["CREATED"]
     for _ in range(2):
         learner.close()
@@ -54,5 +54,5 @@ def test_what_is_closed_or_cannot_begin_leaves_the_card(card: None, tmp_path: Pa
     assert states() == ["REMOVED"]
 
     with pytest.raises(EngineError, match="no-such-model"):
-        Cluster(config).pool(replace(engine, model=str(tmp_path / "no-such-model")), trains=True)
+        Cluster(config).make_pool(replace(engine, model=str(tmp_path / "no-such-model")), trains=True)
     assert states() == ["REMOVED", "REMOVED"]

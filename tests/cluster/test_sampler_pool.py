@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cadre.cluster.actors import Outcome, SamplerProcess
-from cadre.cluster.sampler_pool import Drawer, Waiting
+from cadre.cluster.processes import Outcome, SamplerProcess
+from cadre.cluster.remote import PoolSampler, WaitingRequest
 from cadre.errors import EngineError, PromptError
 from cadre.types import Request, Sample
 from tests.engines.tiny import request
@@ -72,9 +72,9 @@ def drawn(member: Replaced, *texts: str) -> list[Any]:
 
     async def draw() -> list[Any]:
         new = asyncio.get_running_loop().create_future
-        part = [Waiting(request(text), new(), None) for text in texts]
-        drawer = Drawer(member, lambda handle: None)  # type: ignore[arg-type]
-        await asyncio.wait_for(drawer.draw(1, part), 20)
+        part = [WaitingRequest(request(text), new(), None) for text in texts]
+        sampler = PoolSampler(member, lambda handle: None)  # type: ignore[arg-type]
+        await asyncio.wait_for(sampler.sample(1, part), 20)
         assert all(waiting.future.done() for waiting in part)
         return await asyncio.gather(*(waiting.future for waiting in part), return_exceptions=True)
 

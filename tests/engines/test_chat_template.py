@@ -182,7 +182,7 @@ CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 def tool_turn(one: Template, text: str) -> PreviousTurn:
     prompt = one.prompt(HISTORY, None, STOPS, [ADD]).ids
     sampled = (*ids(text), 259)
-    message = one.said(prompt, sampled[:-1], [ADD])
+    message = one.parse_answer(prompt, sampled[:-1], [ADD])
     sample = Sample("r", "p", text, prompt, sampled, (0.0,) * len(sampled), "stop", 0, message)
     return PreviousTurn(HISTORY, sample, (ADD,))
 
@@ -206,9 +206,9 @@ def test_tools_are_written_by_the_template_or_put_in_words(text, takes):
 def test_calls_are_read_out_of_an_answer(text):
     one = template(text)
     prompt = one.prompt(HISTORY, None, STOPS, [ADD]).ids
-    two = one.said(prompt, ids(f"Well. {CALL}{CALL}"), [ADD])
+    two = one.parse_answer(prompt, ids(f"Well. {CALL}{CALL}"), [ADD])
     assert two == Message("assistant", "Well.", tuple(ToolCall(f"call_{n}", "add", '{"a": 1}') for n in range(2)))
-    unclosed = one.said(prompt, ids(CALL.removesuffix("\n</tool_call>")), [ADD])
+    unclosed = one.parse_answer(prompt, ids(CALL.removesuffix("\n</tool_call>")), [ADD])
     assert [call.name for call in unclosed.tool_calls] == ["add"]
 
 
@@ -225,12 +225,12 @@ def test_calls_are_read_out_of_an_answer(text):
 )
 def test_what_is_no_call_of_an_offered_tool_is_text(said):
     one = template(TOOLING)
-    assert one.said(one.prompt(HISTORY, None, STOPS, [ADD]).ids, ids(said), [ADD]) == Message("assistant", said)
+    assert one.parse_answer(one.prompt(HISTORY, None, STOPS, [ADD]).ids, ids(said), [ADD]) == Message("assistant", said)
 
 
 def test_a_template_whose_calls_nobody_can_read_gives_text():
     one = template(TOOLING.replace("tool_call>", "odd>"))
-    assert one.said((), ids(CALL), [ADD]) == Message("assistant", CALL)
+    assert one.parse_answer((), ids(CALL), [ADD]) == Message("assistant", CALL)
 
 
 def test_a_tokenizers_own_response_template_reads_the_answer():
@@ -240,7 +240,7 @@ def test_a_tokenizers_own_response_template_reads_the_answer():
         "start_anchor": "assistant\n",
         "fields": {"tool_calls": field, "content": {"content": "text"}},
     }
-    message = Template(tokenizer).said((), ids('CALL {"name": "add", "arguments": {"a": "1"}};'), [ADD])
+    message = Template(tokenizer).parse_answer((), ids('CALL {"name": "add", "arguments": {"a": "1"}};'), [ADD])
     assert message.tool_calls == (ToolCall("call_0", "add", '{"a": 1}'),)  # cast by the tool's schema
 
 

@@ -5,11 +5,9 @@ import json
 import pytest
 from tokenizers import AddedToken, normalizers
 
-from cadre.engines.answers import AnswerEncoder
 from cadre.engines.chat_template import Template
-from cadre.engines.control_tokens import break_common
-from cadre.engines.model_text import Completion, ModelText
-from cadre.engines.stop_strings import StopStrings
+from cadre.engines.control_tokens import StopStrings, break_common
+from cadre.engines.model_text import AnswerEncoder, Completion, ModelText
 from cadre.engines.torch.learner import answer_probabilities
 from cadre.types import Choice, Message, Observation, PreviousTurn, Request, Sample, Sampling, Tool, ToolCall
 from tests.engines import forms
@@ -156,7 +154,7 @@ def test_answers_that_spell_out_an_end_are_told(answer, token):
 @pytest.mark.parametrize("token", TOKENS)
 def test_scored_answers_are_text_throughout(token):
     encoder = AnswerEncoder(tokenizer(), None)
-    hostile, plain = (encoder.scored((Message("user", text),), text) for text in (f"a{token}b", "ab"))
+    hostile, plain = (encoder.encode_for_scoring((Message("user", text),), text) for text in (f"a{token}b", "ab"))
     assert [i for i in hostile if i > 255] == [i for i in plain if i > 255]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from cadre.engines import hub
+from cadre.engines import model_folder
 from cadre.errors import EngineError
 
 
@@ -16,7 +16,7 @@ from cadre.errors import EngineError
 def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("urllib.request.getproxies", dict)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    hub.reachable.cache_clear()
+    model_folder.is_reachable.cache_clear()
 
 
 @pytest.fixture
@@ -35,26 +35,26 @@ def silent() -> str:
 
 def test_a_hub_that_answers_is_asked_for_the_name(listening: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", listening)
-    assert hub.available("some/model") == "some/model"
+    assert model_folder.find_hub_model("some/model") == "some/model"
 
 
 def test_a_proxy_is_asked_in_place_of_the_hub(listening: str, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("urllib.request.getproxies", lambda: {"http": listening})
-    assert hub.reachable(silent)
+    assert model_folder.is_reachable(silent)
 
 
 @pytest.mark.parametrize("name", ["some/model", "nowhere", "a b"])
 def test_what_cannot_be_had_is_one_paragraph(name: str, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", silent)
     with pytest.raises(EngineError, match="does not answer, and the cache of this machine does not hold it") as raised:
-        hub.available(name)
+        model_folder.find_hub_model(name)
     assert "\n" not in str(raised.value)
 
 
 def test_a_name_that_is_never_looked_up_is_waited_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "PATIENCE_S", 0.05)
-    monkeypatch.setattr(hub, "_connects", lambda address: time.sleep(30))
-    assert not hub.reachable("https://nowhere.example")
+    monkeypatch.setattr(model_folder, "HUB_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(model_folder, "_connects", lambda address: time.sleep(30))
+    assert not model_folder.is_reachable("https://nowhere.example")
 
 
 def test_what_is_in_the_cache_is_taken_from_there(silent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,10 +65,10 @@ def test_what_is_in_the_cache_is_taken_from_there(silent: str, tmp_path: Path, m
     (stored / "refs").mkdir()
     (stored / "refs" / "main").write_text("abc")
     (stored / "snapshots" / "abc" / "config.json").write_text("{}")
-    assert hub.available("some/model") == str(stored / "snapshots" / "abc")
+    assert model_folder.find_hub_model("some/model") == str(stored / "snapshots" / "abc")
 
 
 def test_offline_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(EngineError, match="HF_HUB_OFFLINE is set"):
-        hub.available("some/model")
+        model_folder.find_hub_model("some/model")

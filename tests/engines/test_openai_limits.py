@@ -64,7 +64,7 @@ def serving(how: str) -> Iterator[str]:
 )
 def test_an_answer_without_end(how: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openai")
-    monkeypatch.setattr(remote, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(remote, "MAX_BYTES", 1 << 20)
     monkeypatch.setattr(remote, "ANSWER_S", 1.0 if how == "slow" else 60.0)
     request = Request("guess", "far", (Message("user", "x"),), 2, Sampling(), key=3)
     with serving(how) as url, pytest.raises(EngineError, match=f"{why}") as raised:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cadre.engines import scratch
+from cadre.engines import host
 from tests.helpers import forked
 
-PROC = pytest.mark.skipif(not scratch.here(), reason="processes cannot be told apart here")
+PROC = pytest.mark.skipif(not host.process_namespace(), reason="processes cannot be told apart here")
 
 
 def run(code: str) -> tuple[int, str]:
@@ -28,18 +28,18 @@ def named(folder: Path, where: str, pid: int, since: str) -> Path:
 
 
 def test_a_folder_is_there_while_it_is_lent(tmp_path: Path) -> None:
-    with scratch.lent("weights", tmp_path) as folder:
+    with host.temporary_scratch("weights", tmp_path) as folder:
         (folder / "v0").mkdir()
         assert folder.parent == tmp_path
         assert folder.name.startswith("cadre-weights-")
-        scratch.sweep(tmp_path)
+        host.sweep_scratch(tmp_path)
         assert (folder / "v0").exists()
     assert not folder.exists()
 
 
 @PROC
 def test_folders_of_processes_that_are_no_more_are_swept(tmp_path: Path) -> None:
-    where, pid, since = scratch.here(), os.getpid(), scratch.begun(os.getpid())
+    where, pid, since = host.process_namespace(), os.getpid(), host.start_time(os.getpid())
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     gone = named(tmp_path, where, dead.pid, since)
@@ -51,7 +51,7 @@ def test_folders_of_processes_that_are_no_more_are_swept(tmp_path: Path) -> None
         other.mkdir()
     link = tmp_path / f"cadre-weights-{where}-{dead.pid}-{since}-linked"
     link.symlink_to(others[0], target_is_directory=True)
-    scratch.sweep(tmp_path)
+    host.sweep_scratch(tmp_path)
     assert not gone.exists()
     assert not before.exists()
     assert all(path.exists() for path in (alive, elsewhere, link, *others))
@@ -59,26 +59,26 @@ def test_folders_of_processes_that_are_no_more_are_swept(tmp_path: Path) -> None
 
 @PROC
 def test_anothers_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    owned = named(tmp_path, scratch.here(), os.getpid(), "1")
+    owned = named(tmp_path, host.process_namespace(), os.getpid(), "1")
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    scratch.sweep(tmp_path)
+    host.sweep_scratch(tmp_path)
     assert owned.exists()
 
 
 def test_nothing_is_swept_where_processes_cannot_be_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = named(tmp_path, "0" * 16, 1, "1")
-    monkeypatch.setattr(scratch, "PROC", tmp_path / "none")
-    made = scratch.make("weights", tmp_path)
-    scratch.sweep(tmp_path)
+    monkeypatch.setattr(host, "PROC", tmp_path / "none")
+    made = host.make_scratch("weights", tmp_path)
+    host.sweep_scratch(tmp_path)
     assert old.exists()
     assert made.exists()
-    scratch.remove(made)
+    host.remove_scratch(made)
     assert not made.exists()
 
 
 @PROC
 def test_what_a_killed_process_left_goes_when_the_next_makes_one() -> None:
-    code = "from cadre.engines import scratch; print(scratch.make('weights', scratch.in_memory()), flush=True)"
+    code = "from cadre.engines import host; print(host.make_scratch('weights', host.shared_folder()), flush=True)"
     _, left = run(f"{code}; import os; os.kill(os.getpid(), 9)")
     assert Path(left).exists()
     run(code)
@@ -86,21 +86,21 @@ def test_what_a_killed_process_left_goes_when_the_next_makes_one() -> None:
 
 
 def test_a_fork_leaves_its_parents(tmp_path: Path) -> None:
-    folder = scratch.make("weights", tmp_path)
+    folder = host.make_scratch("weights", tmp_path)
     pid = os.fork()
     if not pid:
-        scratch.remove_all()
+        host.remove_all_scratch()
         os._exit(0)
     os.waitpid(pid, 0)
     assert folder.exists()
-    scratch.remove(folder)
+    host.remove_scratch(folder)
 
 
 def test_a_command_that_is_stopped_leaves_none() -> None:
     """Ctrl-C where nobody hears it but the command line, which does not wait for the interpreter's end."""
     code, left = run(
         "from cadre.cli.stopping import stoppable\n"
-        "from cadre.engines.vllm.published import AdapterFiles\n"
+        "from cadre.engines.vllm.adapters import AdapterFiles\n"
         "with stoppable():\n"
         "    files = AdapterFiles('x')\n"
         "    (files._root / 'planner-v7').mkdir()\n"
@@ -108,7 +108,7 @@ def test_a_command_that_is_stopped_leaves_none() -> None:
         "    raise KeyboardInterrupt\n"
     )
     assert code == 130
-    assert left.startswith(str(scratch.in_memory()))
+    assert left.startswith(str(host.shared_folder()))
     assert not Path(left).exists()
 
 
@@ -116,7 +116,7 @@ KILLED = """
 import os, signal, time
 from multiprocessing import get_context
 from pathlib import Path
-from cadre.engines import scratch
+from cadre.engines import host
 from cadre.engines.torch.group import end_with_parent
 
 def rank(folder, ready):
@@ -125,7 +125,7 @@ def rank(folder, ready):
     ready.send("")
     time.sleep(60)
 
-folder = scratch.make("ranks")
+folder = host.make_scratch("ranks")
 mine, theirs = get_context("fork").Pipe()
 get_context("fork").Process(target=rank, args=(folder, theirs), daemon=True).start()
 mine.recv()

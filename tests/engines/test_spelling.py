@@ -7,24 +7,23 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-import cadre
-from cadre.engines.answers import AnswerEncoder
-from cadre.engines.spelling import Speller, _as_bytes
+from cadre.engines.model_text import AnswerEncoder, TokenSpeller, spell_bytes
+from cadre.plugins import embedded_models
 from cadre.types import Message
 
-SEED = Path(cadre.__file__).parent / "models" / "seed"
+SEED = Path(embedded_models()["seed"])
 
 
 def test_spelt_tokens_make_up_the_text() -> None:
     text = "program\nS.#..G\nMoves: RRD  x"
     ids = AutoTokenizer.from_pretrained(SEED)(text, add_special_tokens=False).input_ids
-    speller = Speller(str(SEED))
+    speller = TokenSpeller(str(SEED))
     assert "".join(speller.spell(token) for token in ids) == text
 
 
 @pytest.mark.parametrize(("piece", "spelt"), [("âĤ¬", "<0xE2><0x82><0xAC>"), ("Ġ", "<0x20>"), ("世", "世")])
 def test_parts_of_characters_are_spelt_by_their_bytes(piece: str, spelt: str) -> None:
-    assert _as_bytes(piece) == spelt
+    assert spell_bytes(piece) == spelt
 
 
 def test_code_that_ships_with_a_tokenizer_runs_where_it_is_trusted(tmp_path: Path) -> None:
@@ -33,8 +32,8 @@ def test_code_that_ships_with_a_tokenizer_runs_where_it_is_trusted(tmp_path: Pat
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings |= {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": [None, "own.Mine"]}}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    plain = Speller(str(SEED)).spell(20)
-    assert Speller(str(folder), trust_remote_code=True).spell(20) == plain
+    plain = TokenSpeller(str(SEED)).spell(20)
+    assert TokenSpeller(str(folder), trust_remote_code=True).spell(20) == plain
     prompt, answer = [Message("user", "hi")], "there"
     trusting = AnswerEncoder.of(str(folder), trust_remote_code=True)
     assert trusting.encode(prompt, answer) == AnswerEncoder.of(str(SEED)).encode(prompt, answer)

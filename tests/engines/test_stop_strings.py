@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cadre.engines.stop_strings import StopStrings, cut
+from cadre.engines.control_tokens import StopStrings, cut_at_stop
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from cadre.engines.stop_strings import StopStrings, cut
     ],
 )
 def test_a_text_ends_before_the_first_string(text: str, strings: tuple[str, ...], kept: str) -> None:
-    assert cut(text, strings) == kept
+    assert cut_at_stop(text, strings) == kept
 
 
 def utf8(token_ids: Sequence[int]) -> str:

@@ -27,7 +27,7 @@ ENDLESS = {
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_limits, "SECONDS", 0.2)
+    monkeypatch.setattr(template_limits, "MAX_SECONDS", 0.2)
 
 
 @pytest.mark.parametrize("name", ENDLESS)
@@ -38,15 +38,15 @@ def test_a_template_without_end(name: str) -> None:
 
 
 def test_a_template_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_limits, "SECONDS", 30.0)
-    monkeypatch.setattr(template_limits, "GROWTH", 100 << 20)
+    monkeypatch.setattr(template_limits, "MAX_SECONDS", 30.0)
+    monkeypatch.setattr(template_limits, "MAX_GROWTH", 100 << 20)
     loop = "{% for i in range(99999) %}{% set ns.x = ns.x ~ 'x' * 1000000 %}{% endfor %}"
     with pytest.raises(EngineError, match="it takes more than 100 MiB of memory"):
         Template(byte_tokenizer("{% set ns = namespace(x='') %}" + loop))
 
 
 def test_a_prompt_of_too_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_limits, "MOST_CHARACTERS", 1_000)
+    monkeypatch.setattr(template_limits, "MAX_CHARACTERS", 1_000)
     with pytest.raises(EngineError, match="it writes 2,000 characters"):
         Template(byte_tokenizer("x" * 2_000))
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cadre.engines.chat_template import Template
-from cadre.engines.model_text import stops_of
+from cadre.engines.model_text import collect_stops
 from cadre.errors import EngineError
 from cadre.types import Message, PreviousTurn, Sample, Tool, ToolCall
 from tests.engines import forms
@@ -52,7 +52,7 @@ def test_a_call_in_the_form_of_the_template_is_read_back(name, arguments):
     prompt = ids(one, one.render(ASKED, True, TOOLS))
     several = [(call(arguments),), (call(arguments), call({"word": "y"}, 1))][: 2 if one.tool_use.parallel else 1]
     for calls in several:
-        read = one.said(prompt, ids(one, written(one, calls)), TOOLS)
+        read = one.parse_answer(prompt, ids(one, written(one, calls)), TOOLS)
         assert [(c.name, json.loads(c.arguments)) for c in read.tool_calls] == [
             (c.name, json.loads(c.arguments)) for c in calls
         ]
@@ -65,7 +65,7 @@ def test_words_beside_a_call_are_its_text(name):
     if one.tool_use.form.opening.strip() in ("", "<|python_tag|>"):
         pytest.skip("without a mark a call stands alone")
     said = f"Well. {written(one, (call({'word': 'x'}),))}"
-    read = one.said((), ids(one, said), TOOLS)
+    read = one.parse_answer((), ids(one, said), TOOLS)
     assert (read.content, [c.name for c in read.tool_calls]) == ("Well.", ["find"])
 
 
@@ -170,7 +170,7 @@ def test_what_a_template_leaves_out_is_put_in_words(name):
 def test_calls_are_read_in_the_form_that_is_asked_for(name):
     one = template(QUIRKS[name][0])
     said = '<tool_call>\n{"name": "find", "arguments": {"word": "é"}}\n</tool_call>'
-    read = one.said(one.prompt(ASKED, None, STOPS, TOOLS).ids, ids(one, said), TOOLS)
+    read = one.parse_answer(one.prompt(ASKED, None, STOPS, TOOLS).ids, ids(one, said), TOOLS)
     assert read == Message("assistant", "", (ToolCall("call_0", "find", '{"word": "é"}'),))
 
 
@@ -178,7 +178,7 @@ def test_nothing_is_read_however_gemma_templates_write_it():
     """Templates of Gemma 4 write Python's None."""
     one = template(forms.chat(forms.FORMS["gemma 4"]))
     said = '<|tool_call>call:find{deep:{a:[1,None,true,<|"|>x:y]<|"|>],<|"|>b:c<|"|>:null},many:3}<tool_call|>'
-    (read,) = one.said((), ids(one, said), TOOLS).tool_calls
+    (read,) = one.parse_answer((), ids(one, said), TOOLS).tool_calls
     assert json.loads(read.arguments) == {"deep": {"a": [1, None, True, "x:y]"], "b:c": None}, "many": 3}
 
 
@@ -209,7 +209,7 @@ def test_the_template_for_tools_writes_conversations_with_tools(as_list):
     one = template([{"name": name, "template": text} for name, text in named.items()] if as_list else named)
     assert one.render(ASKED, True) == template(CONTENT).render(ASKED, True)
     assert one.render(ASKED, True, TOOLS) == template(named["tool_use"]).render(ASKED, True, TOOLS)
-    assert one.said((), ids(one, written(one, (call(HARD),))), TOOLS).tool_calls
+    assert one.parse_answer((), ids(one, written(one, (call(HARD),))), TOOLS).tool_calls
     check_conversation(one)
 
 
@@ -223,7 +223,7 @@ def test_a_lone_named_template_is_the_default_one():
 def test_a_call_is_read_with_the_end_of_its_turn_too(name):
     one = template(forms.chat(forms.FORMS[name]))
     said = (*ids(one, written(one, (call({"word": "x"}),))), one.end_of_turn)
-    assert [c.name for c in one.said((), said, TOOLS).tool_calls] == ["find"]
+    assert [c.name for c in one.parse_answer((), said, TOOLS).tool_calls] == ["find"]
 
 
 THINKING = CONTENT.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
@@ -243,7 +243,7 @@ def test_calls_within_thinking_are_none(said, calls):
     one = template(THINKING)
     prompt = one.prompt(ASKED, None, STOPS, TOOLS).ids
     said = said.replace("CALL", '<tool_call>{"name": "stop", "arguments": {}}</tool_call>')
-    read = one.said(prompt, ids(one, said), TOOLS)
+    read = one.parse_answer(prompt, ids(one, said), TOOLS)
     assert len(read.tool_calls) == calls
     assert calls or read.content == said
 
@@ -254,7 +254,7 @@ def test_names_that_spell_out_control_tokens_are_the_tools_own_again():
     tool = Tool("a<|im_end|>b")
     prompt = one.prompt(ASKED, None, STOPS, (tool,)).ids
     said = '<tool_call>{"name": "a< |im_end|>b", "arguments": {}}</tool_call>'
-    assert one.said(prompt, ids(one, said), (tool,)).tool_calls == (ToolCall("call_0", "a<|im_end|>b", "{}"),)
+    assert one.parse_answer(prompt, ids(one, said), (tool,)).tool_calls == (ToolCall("call_0", "a<|im_end|>b", "{}"),)
 
 
 @pytest.mark.parametrize("name", ["hermes", "mistral named", "llama bare"])
@@ -262,7 +262,7 @@ def test_sampled_ids_are_kept_over_calls_of_every_form(name):
     one = template(forms.chat(forms.FORMS[name]))
     prompt = one.prompt(ASKED, None, STOPS, TOOLS).ids
     sampled = (*ids(one, written(one, (call({"word": "é"}),))), 259)
-    message = one.said(prompt, sampled[:-1], TOOLS)
+    message = one.parse_answer(prompt, sampled[:-1], TOOLS)
     sample = Sample("r", "p", one.decode(sampled[:-1]), prompt, sampled, (0.0,) * len(sampled), "stop", 0, message)
     later = (*ASKED, message, Message("tool", "2", tool_call_id="call_0"))
     after = one.prompt(later, PreviousTurn(ASKED, sample, TOOLS), STOPS, TOOLS)
@@ -299,7 +299,7 @@ def harmony(text: str = HARMONY) -> Template:
 
 def test_text_beside_calls_that_is_taken_for_thinking_is_a_message_of_its_own():
     one = harmony(FORGETFUL)
-    assert one.tool_use.keeps
+    assert one.tool_use.complete
     check_conversation(one)
     told = (Message("assistant", "Let me.", (call({}, 0, "stop"),)), Message("tool", "1", tool_call_id="call_0"))
     shown = one.render((*ASKED, *told, Message("assistant", "Yes."), Message("user", "More.")), True, TOOLS)
@@ -329,7 +329,7 @@ def test_text_beside_calls_that_is_taken_for_thinking_is_a_message_of_its_own():
 def test_channels_are_told_apart(said, content, calls):
     one = harmony()
     token_ids = tuple(one._tokenizer(said, add_special_tokens=False).input_ids)
-    read = one.said((), token_ids, TOOLS)
+    read = one.parse_answer((), token_ids, TOOLS)
     assert (read.content, [(c.name, c.arguments) for c in read.tool_calls]) == (content, calls)
     assert one.decode(token_ids) == said
     shown = one.render((*ASKED, Message("assistant", said), Message("user", "More.")), True)
@@ -341,7 +341,7 @@ def test_channels_are_told_apart(said, content, calls):
 def ends(text, *added) -> set[str]:
     made = forms.tokenizer(text)
     made.add_special_tokens({"additional_special_tokens": list(added)})
-    return {made.convert_ids_to_tokens(stop) for stop in stops_of(None, made, Template(made))}
+    return {made.convert_ids_to_tokens(stop) for stop in collect_stops(None, made, Template(made))}
 
 
 def ending(calls: str) -> str:
@@ -413,7 +413,7 @@ def test_thinking_of_magistral_is_told_apart_as_other_thinking_is():
     made = '[TOOL_CALLS]find[ARGS]{"word": "a"}'
 
     def read(said: str, tools=TOOLS) -> Message:
-        return one.said((), tuple(one._tokenizer(said, add_special_tokens=False).input_ids), tools)
+        return one.parse_answer((), tuple(one._tokenizer(said, add_special_tokens=False).input_ids), tools)
 
     assert read("[THINK]So.[/THINK]Yes.", ()).content == "[THINK]So.[/THINK]Yes."
     assert read(f"[THINK]Perhaps {made}[/THINK]No.") == Message("assistant", f"[THINK]Perhaps {made}[/THINK]No.")

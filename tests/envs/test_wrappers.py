@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cadre.cluster.environments import HostedEnv
+from cadre.cluster.environments import RemoteEnv
 from cadre.env import Env
 from cadre.envs.wrappers import Central
 from cadre.rollout.timed_env import TimedEnv
@@ -21,6 +21,6 @@ def test_there_is_something_to_pass_on() -> None:
     assert {"observe", "step", "until_ready", "fork", "close", "success", "privileged", "render"} <= SAID
 
 
-@pytest.mark.parametrize("wrapper", [Central, HostedEnv, TimedEnv])
+@pytest.mark.parametrize("wrapper", [Central, RemoteEnv, TimedEnv])
 def test_a_wrapper_passes_on_everything(wrapper: type[Env]) -> None:
     assert set(vars(wrapper)) >= SAID

@@ -12,11 +12,12 @@ from cadre.config.engines import build_team
 from cadre.config.experiment import Experiment, dump
 from cadre.config.resolve import resolve
 from cadre.engines.torch import TorchEngine
-from cadre.engines.vllm import arguments, launch
-from cadre.engines.vllm.beside import LearnerAtOnce, LearnerInTurns
+from cadre.engines.vllm import engine as vllm_engine
+from cadre.engines.vllm import sampler as vllm_sampler
+from cadre.engines.vllm.weight_sync import AsyncLearner, ColocatedLearner
 from cadre.errors import ConfigError
 from tests.engines import tiny
-from tests.engines.vllm.stand_in import StandIn
+from tests.engines.vllm.fake_backend import FakeBackend
 from tests.helpers.training import configured, play
 
 ADAPTERS = {"lora": {"rank": 2}}
@@ -35,7 +36,7 @@ FAR = {"url": "http://x/v1", "frozen": True, "device": "auto"}
 def there(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM is installed, and every engine of it is a stand-in."""
     monkeypatch.setattr(engine_validation, "find_spec", lambda name: object())
-    monkeypatch.setattr(launch, "start", StandIn.start)
+    monkeypatch.setattr(vllm_sampler, "start_engine", FakeBackend.start)
 
 
 def played(speaker: Path, **sections) -> Experiment:
@@ -109,9 +110,9 @@ def test_the_settings_reach_the_engine(speaker: Path, monkeypatch: pytest.Monkey
 
     async def start(chosen):
         seen.append(chosen.arguments)
-        return await StandIn.start(chosen)
+        return await FakeBackend.start(chosen)
 
-    monkeypatch.setattr(launch, "start", start)
+    monkeypatch.setattr(vllm_sampler, "start_engine", start)
     sections = {"sampling": {"engine": "vllm", "memory": 0.5}, "vllm": {"context": 40, "sequences": 7}}
     build_team(played(speaker, **sections)).close()
     wanted = {"max_model_len": 40, "max_num_seqs": 7, "kv_cache_memory_bytes": 1 << 29, "dtype": "float32"}
@@ -127,11 +128,11 @@ def test_a_run_says_which_engine_drew(speaker: Path) -> None:
 def test_sampling_goes_on_beside_learning_but_for_one_card(
     speaker: Path, monkeypatch: pytest.MonkeyPatch, engine: str, colocated: bool, apart: bool
 ) -> None:
-    monkeypatch.setattr(arguments, "_check_card", lambda options, on_card: None)
+    monkeypatch.setattr(vllm_engine, "check_gpu_settings", lambda config, on_gpu: None)
     sections = {"vllm": {"colocated": colocated}, "train": {"steps": 4, "tasks_per_step": 4, "max_staleness": 1}}
     made = build_team(played(speaker, **sections), train=True)
     assert made.apart is apart
-    assert isinstance(made.learners[0], LearnerAtOnce if apart else LearnerInTurns)
+    assert isinstance(made.learners[0], AsyncLearner if apart else ColocatedLearner)
     made.close()
     assert not build_team(played(speaker, sampling={})).apart
 
@@ -139,19 +140,19 @@ def test_sampling_goes_on_beside_learning_but_for_one_card(
 def test_a_training_hands_every_version_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: Console, there: None
 ) -> None:
-    started: list[StandIn] = []
+    started: list[FakeBackend] = []
 
     async def start(chosen):
-        started.append(await StandIn.start(chosen))
+        started.append(await FakeBackend.start(chosen))
         return started[-1]
 
-    monkeypatch.setattr(launch, "start", start)
+    monkeypatch.setattr(vllm_sampler, "start_engine", start)
     model = tiny.build(tmp_path / "model")
     adapters = team(model, a=ADAPTERS, b=ADAPTERS)
     chosen = configured(model, "Handshake", **VLLM, team=adapters, train={"steps": 2, "tasks_per_step": 2})
     _, run = play(chosen, tmp_path / "run", quiet)
     (backend,) = started
-    handed = [said[1] for said in backend.said if said[0] == "adapter"]
+    handed = [said[1] for said in backend.calls if said[0] == "adapter"]
     assert sorted(handed) == ["a-v0", "a-v1", "a-v2", "b-v0", "b-v1", "b-v2"]
     assert sorted(backend.loras.values()) == ["a-v2", "b-v2"]
     assert [line["left/staleness"] for line in run.metrics()] == [0.0, 0.0]

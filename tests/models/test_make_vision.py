@@ -8,7 +8,7 @@ import torch
 
 from cadre import random_keys
 from cadre.engines.chat_template import Template
-from cadre.engines.pictures import Pictures
+from cadre.engines.images import VisionProcessor
 from cadre_tasks.models.make_vision import (
     CELL,
     KINDS,
@@ -45,8 +45,8 @@ def test_only_the_answer_is_learned_and_the_loss_reaches_the_eyes(tmp_path: Path
     tokenizer = make_tokenizer()
     model = make_model(tokenizer)
     save(model, tokenizer, tmp_path)
-    pictures = Pictures(str(tmp_path), tokenizer, model.config)
-    rows = next(batches(Template(tokenizer, pictures=pictures), tokenizer, 3, random_keys.generator("rows")))
+    pictures = VisionProcessor(str(tmp_path), tokenizer, model.config)
+    rows = next(batches(Template(tokenizer, images=pictures), tokenizer, 3, random_keys.generator("rows")))
     batch = tensors(model, pictures, rows)
     for (ids, start, _), labels in zip(rows, batch["labels"], strict=True):
         assert labels[labels >= 0].tolist() == list(ids[start:])

@@ -9,8 +9,8 @@ from typing import ParamSpec, TypeVar
 
 from torch import nn
 
+from cadre.engines.control_tokens import StopStrings
 from cadre.engines.model_text import ModelText
-from cadre.engines.stop_strings import StopStrings
 from cadre.engines.torch import memory as memory_limits
 from cadre.engines.torch import storage
 from cadre.engines.torch.decode import CacheOptions, decode

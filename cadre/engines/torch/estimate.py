@@ -22,8 +22,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AttentionInterface, AutoConfig, LlamaConfig
 
-from cadre.engines import hub
-from cadre.engines.model_folder import check_parameters, reading
+from cadre.engines import model_folder
+from cadre.engines.model_folder import check_parameters, wrap_load_errors
 from cadre.engines.torch.logprobs import CHUNK, KEPT
 from cadre.engines.torch.lora import Adapters, targeted_layers
 from cadre.engines.torch.memory import SequenceMemory
@@ -70,7 +70,7 @@ class Sizes:
 def measure(name: str, policy: PolicyConfig) -> Sizes:
     """Return the sizes of a policy by its model's configuration. Raises EngineError if there is none."""
     config = load_configuration(name, policy)
-    with reading(name, "model"), limit_modules(name), torch.device("meta"):
+    with wrap_load_errors(name, "model"), limit_modules(name), torch.device("meta"):
         model_class = select_model_class(config.model_type)
         model = model_class.from_config(config, trust_remote_code=policy.trust_remote_code)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -102,8 +102,8 @@ def load_configuration(name: str, policy: PolicyConfig) -> Any:
         shape = dict(SHAPES[name])
         return AutoConfig.for_model(shape.pop("model_type"), **shape)
     source = locate(name)
-    with reading(name, "configuration"):
-        hub.configuration_file(source)  # raises if the model cannot be built
+    with wrap_load_errors(name, "configuration"):
+        model_folder.configuration_file(source)  # raises if the model cannot be built
         return AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
 
 

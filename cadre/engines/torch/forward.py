@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from cadre.engines.context import steady
+from cadre.engines.model_folder import stable_rope_length
 from cadre.engines.torch import vision
 from cadre.engines.torch.logprobs import LogprobQuery, compute_token_logprobs, project
 from cadre.engines.torch.lora import segments
@@ -117,7 +117,7 @@ class MicroBatchRunner:
         self.scorer = Scorer(loaded.model, always_project=ranks.size > 1)
         self._adapters, self._pictures = loaded.adapters, loaded.pictures
         self._precision = Precision(precision, any(learner.flex_attention for learner in learners))
-        self._max_length = steady(self.model.config)
+        self._max_length = stable_rope_length(self.model.config)
         self._packing = choose_packing(self.model, learners)
         self._tokens = min((learner.tokens_per_microbatch for learner in learners), default=0)
         self._checkpointing = any(learner.gradient_checkpointing for learner in learners)

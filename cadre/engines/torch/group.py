@@ -28,7 +28,7 @@ import torch
 from torch import distributed, multiprocessing
 from torch.distributed.device_mesh import init_device_mesh
 
-from cadre.engines import scratch
+from cadre.engines import host
 from cadre.engines.torch import storage
 from cadre.engines.torch.forward import MicroBatchRunner, Scorer
 from cadre.engines.torch.logprobs import check_projection
@@ -134,7 +134,7 @@ class RankLearner:
             self.export(policy, Path())
             return Weights(policy, version)
         if self._published is None or not self._published.exists():
-            self._published = scratch.make("weights", self._below)
+            self._published = host.make_scratch("weights", self._below)
         folder = self._published / policy / f"v{version}"
         self.export(policy, folder)
         versions = sorted(folder.parent.iterdir(), key=lambda path: int(path.name[1:]))
@@ -219,7 +219,7 @@ class RankLearner:
     def close(self) -> None:
         """Leave the group. May be called more than once."""
         if self._published is not None:
-            scratch.remove(self._published)
+            host.remove_scratch(self._published)
         if distributed.is_initialized():
             distributed.destroy_process_group()
 
@@ -283,9 +283,9 @@ class GroupLearner:
                 "rank takes one; expected no more ranks than GPUs. Lower it, or set the policies' device to cpu."
             )
         self._policies = tuple(name for name, policy in part.policies.items() if not policy.frozen)
-        self._folder = scratch.make("ranks")
+        self._folder = host.make_scratch("ranks")
         # At the latest when the process ends, even if nobody closes this.
-        self._remove_folder = weakref.finalize(self, scratch.remove, self._folder)
+        self._remove_folder = weakref.finalize(self, host.remove_scratch, self._folder)
         # Before multiprocessing ends its children by a signal that these ignore.
         atexit.register(self.close)
         self._call_lock = threading.Lock()
@@ -470,7 +470,7 @@ def end_with_parent(folder: Path) -> None:
     def watch() -> None:
         if parent is not None:
             parent.join()
-        scratch.erase(folder)
+        host.erase(folder)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cadre import random_keys
-from cadre.engines import host_memory
+from cadre.engines import host
 from cadre.errors import EngineError
 from cadre.file_limits import size_of
 from cadre.settings import LoraConfig
@@ -78,7 +78,7 @@ class Adapters:
             layers = targeted_layers(model, config, policy)
             # Checked before anything is allocated: the system would kill the process without a message.
             needed = 4 * config.rank * sum(linear.in_features + linear.out_features for linear in layers.values())
-            available = host_memory.total()
+            available = host.total_memory()
             if needed > available:
                 raise EngineError(
                     f"team.policies.{policy}.lora.rank: got {config.rank:,}, with which the adapter takes "

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import torch
 
-from cadre.engines import host_memory
+from cadre.engines import host
 from cadre.engines.torch.request_batcher import GenerationRequest
 
 GIB = 1 << 30
@@ -37,8 +37,8 @@ def total_and_free(device: torch.device) -> tuple[int, int]:
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return total, free
-    total = host_memory.total()
-    return total, min(total, host_memory.available() or total)
+    total = host.total_memory()
+    return total, min(total, host.available_memory() or total)
 
 
 def choose_sampling_memory(device: torch.device, reserved: int, engines: int) -> int:

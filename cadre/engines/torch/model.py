@@ -23,12 +23,17 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from cadre.engines import chat_template, host_memory, hub
-from cadre.engines import pictures as vision_processors
-from cadre.engines.context import context_of
-from cadre.engines.model_folder import check_folder, estimate_parameters, has_large_numbers, reading
-from cadre.engines.model_text import stops_of
-from cadre.engines.pictures import Pictures
+from cadre.engines import chat_template, host, model_folder
+from cadre.engines import images as vision_processors
+from cadre.engines.images import VisionProcessor
+from cadre.engines.model_folder import (
+    check_folder,
+    context_length,
+    estimate_parameters,
+    has_large_numbers,
+    wrap_load_errors,
+)
+from cadre.engines.model_text import collect_stops
 from cadre.engines.torch import memory, storage
 from cadre.engines.torch.lora import Adapters
 from cadre.errors import EngineError
@@ -82,7 +87,7 @@ class LoadedModel:
     attention: LayerAttention
     stops: tuple[int, ...]
     context: int
-    pictures: Pictures | None = None
+    pictures: VisionProcessor | None = None
 
     def parameters(self, policy: str) -> dict[str, nn.Parameter]:
         """Return the weights that training the policy changes."""
@@ -109,7 +114,7 @@ def locate(name: str | Path) -> str:
         return str(folder)
     looks_like_hub = text.count("/") <= 1 and not text.startswith((".", "/", "~")) and text not in embedded_models()
     if looks_like_hub:
-        return hub.available(text)
+        return model_folder.find_hub_model(text)
     raise EngineError(
         f"The model {text!r} was not found: got {folder}, which is not a folder. Expected 'seed', a folder with "
         "config.json and *.safetensors, or a hub name such as 'Qwen/Qwen3-1.7B'. Check the path."
@@ -151,11 +156,11 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
     disable_progress_bar()  # the command line has a live display of its own
     tokenizer = load_tokenizer(source, policy)
     model = load_weights(source, policy, dtype).to(device).requires_grad_(False)
-    with reading(source, "tokenizer"):
-        pictures = vision_processors.of_model(source, tokenizer, policy.trust_remote_code)
+    with wrap_load_errors(source, "tokenizer"):
+        pictures = vision_processors.load_processor(source, tokenizer, policy.trust_remote_code)
         templates = make_templates(tokenizer, policies, pictures)
         configured = getattr(model.generation_config, "eos_token_id", None)
-        stops = stops_of(configured, tokenizer, next(iter(templates.values())))
+        stops = collect_stops(configured, tokenizer, next(iter(templates.values())))
     check_tokens(source, model, tokenizer, templates, stops)
 
     loras = {name: policy.lora for name, policy in policies.items() if policy.lora}
@@ -171,17 +176,17 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
             f"The model {source!r} reads pictures and attends within a window of {attention.window} tokens; expected a "
             "vision-language model whose layers attend to all before. Choose another one."
         )
-    context = context_of(config) or 1 << 20
+    context = context_length(config) or 1 << 20
     return LoadedModel(source, model, adapters, tokenizer, templates, attention, stops, context, pictures)
 
 
 def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype) -> Any:
     """Return the model alone, on the CPU, in eval mode. Raises EngineError if it cannot be loaded."""
     check_memory(source, policy, dtype)
-    with reading(source, "model"), LOADING_LOCK, limit_modules(source):
+    with wrap_load_errors(source, "model"), LOADING_LOCK, limit_modules(source):
         check_torch_defaults()
         check_padding(source, AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code))
-        model, report = select_model_class(hub.model_type(source)).from_pretrained(
+        model, report = select_model_class(model_folder.model_type(source)).from_pretrained(
             source,
             dtype=dtype,
             use_safetensors=True,
@@ -224,12 +229,12 @@ def restore_weights(model: Any, source: str, policy: PolicyConfig) -> None:
 
 def load_tokenizer(source: str, policy: PolicyConfig) -> Any:
     """Return the model's tokenizer. Raises EngineError if it cannot be loaded."""
-    with reading(source, "tokenizer"):
+    with wrap_load_errors(source, "tokenizer"):
         return AutoTokenizer.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
 
 
 def make_templates(
-    tokenizer: Any, policies: Mapping[str, PolicyConfig], pictures: Pictures | None = None
+    tokenizer: Any, policies: Mapping[str, PolicyConfig], pictures: VisionProcessor | None = None
 ) -> dict[str, chat_template.Template]:
     """Return the chat template of each policy; policies with the same thinking mode share one."""
     thinking = {name: policy.enable_thinking for name, policy in policies.items()}
@@ -246,16 +251,16 @@ def check_memory(source: str, policy: PolicyConfig, dtype: torch.dtype) -> None:
 
     It runs before anything is allocated, as the system would kill the process without a message.
     """
-    with reading(source, "configuration"):
-        described = read_json(hub.configuration_file(source))
+    with wrap_load_errors(source, "configuration"):
+        described = read_json(model_folder.configuration_file(source))
     available, _ = memory.total_and_free(torch.device("cpu"))
-    available += host_memory.swap()  # unused weights may lie there, or stay in their files
+    available += host.swap_memory()  # unused weights may lie there, or stay in their files
     if (device := pick_device(policy.device)).type == "cuda":
         available = max(available, memory.total_and_free(device)[0])
     if 2 * dtype.itemsize * estimate_parameters(described) < available and not has_large_numbers(described):
         return
     # The estimate is close to the limit: build the model without data and count exactly.
-    with reading(source, "model"), LOADING_LOCK, limit_modules(source), torch.device("meta"):
+    with wrap_load_errors(source, "model"), LOADING_LOCK, limit_modules(source), torch.device("meta"):
         config = AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
         model = select_model_class(config.model_type).from_config(config, trust_remote_code=policy.trust_remote_code)
     parameters = sum(parameter.numel() for parameter in model.parameters())

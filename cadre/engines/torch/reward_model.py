@@ -29,9 +29,8 @@ from transformers.utils.logging import disable_progress_bar
 from cadre import random_keys
 from cadre.data.preferences import PreferencePair
 from cadre.engines import chat_template
-from cadre.engines.answers import AnswerEncoder
-from cadre.engines.context import context_of
-from cadre.engines.model_folder import reading
+from cadre.engines.model_folder import context_length, wrap_load_errors
+from cadre.engines.model_text import AnswerEncoder
 from cadre.engines.torch.model import locate, pick_device
 from cadre.errors import ConfigError, DataError, DivergedError, EngineError, first_line
 from cadre.file_limits import LINE, read_json
@@ -58,7 +57,7 @@ class RewardModel:
 
     def __init__(self, model: Any, tokenizer: Any, tokens: int = TOKENS) -> None:
         self.model, self.tokenizer, self.tokens = model.eval(), tokenizer, tokens
-        self._encoder = AnswerEncoder(tokenizer, context_of(model.config))
+        self._encoder = AnswerEncoder(tokenizer, context_length(model.config))
         self.pad = model.config.get_text_config().pad_token_id
         self.mean = float(getattr(model.config, MEAN, 0.0))
 
@@ -95,7 +94,7 @@ class RewardModel:
 
     def encode(self, prompt: Sequence[Message], answer: str) -> tuple[int, ...]:
         """Return the ids of a scored sequence. Raises EngineError if it is longer than the model's context."""
-        ids, context = self._encoder.scored(prompt, answer), self._encoder.context
+        ids, context = self._encoder.encode_for_scoring(prompt, answer), self._encoder.context
         if context is not None and len(ids) > context:
             raise EngineError(
                 f"The reward model's context holds {context} tokens, and a prompt with its answer has {len(ids)}; "
@@ -136,7 +135,7 @@ def load_classifier(source: str, seed: int) -> tuple[Any, Any]:
     # That a causal model lacks this head and has another is expected here, and no warning.
     logging.set_verbosity_error()
     try:
-        with reading(source, "reward model"), torch.random.fork_rng():
+        with wrap_load_errors(source, "reward model"), torch.random.fork_rng():
             has_head = _is_classifier(AutoConfig.from_pretrained(source))
             tokenizer = AutoTokenizer.from_pretrained(source)
             torch.manual_seed(seed)
@@ -235,7 +234,7 @@ class RewardTraining:
         self.settings, self.losses, self.before = settings, list[float](), float("nan")
         self.training_pairs, self.held_out_pairs = split(pairs, settings.validate, settings.seed)
         source = locate(model)
-        with reading(source, "reward model"):
+        with wrap_load_errors(source, "reward model"):
             encoder = AnswerEncoder.of(source)
         encoded = {pair: encode_pair(pair, encoder) for pair in pairs}
         self._encoded = [encoded[pair] for pair in self.training_pairs]
@@ -318,7 +317,8 @@ def preference_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
 
 def encode_pair(pair: PreferencePair, encoder: AnswerEncoder) -> EncodedPair:
     """Return the pair's scored sequences. Raises DataError if one does not fit into the model's context."""
-    encoded = encoder.scored(pair.prompt, pair.chosen), encoder.scored(pair.prompt, pair.rejected)
+    encode = encoder.encode_for_scoring
+    encoded = encode(pair.prompt, pair.chosen), encode(pair.prompt, pair.rejected)
     length = max(map(len, encoded))
     if encoder.context is not None and length > encoder.context:
         raise DataError(

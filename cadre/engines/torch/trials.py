@@ -7,7 +7,7 @@ show whether that holds: layers pass their attention a sink, keep it to themselv
 against the model's plain forward over each sequence alone; and, if the configuration has windows, which so few tokens
 do not pass, on a copy of the model whose windows are small. Models of one kind are tried once.
 
-A trial does not show positions whose angles change with the longest sequence (`cadre.engines.context` handles these).
+A trial does not show positions whose angles change with the longest sequence (see `model_folder.stable_rope_length`).
 """
 
 from __future__ import annotations

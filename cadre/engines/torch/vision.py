@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from cadre.engines.pictures import Pictures
+from cadre.engines.images import VisionProcessor
 from cadre.types import Image
 
 
@@ -26,7 +26,9 @@ class VisionInputs:
     shifts: Tensor
 
 
-def make_inputs(model: Any, pictures: Pictures, rows: Sequence[tuple[Sequence[int], Sequence[Image]]]) -> VisionInputs:
+def make_inputs(
+    model: Any, pictures: VisionProcessor, rows: Sequence[tuple[Sequence[int], Sequence[Image]]]
+) -> VisionInputs:
     """Return the inputs of B sequences (token ids and images each), padded on the right to T.
 
     They are `input_ids` [B, T], the tensors of all images one after another, and `position_ids` [3, B, T] if the model
@@ -59,6 +61,6 @@ def make_inputs(model: Any, pictures: Pictures, rows: Sequence[tuple[Sequence[in
     return VisionInputs({**tensors, "position_ids": positions}, shifts.squeeze(1))
 
 
-def replace_placeholders(token_ids: Tensor, pictures: Pictures) -> Tensor:
+def replace_placeholders(token_ids: Tensor, pictures: VisionProcessor) -> Tensor:
     """Return the token ids with another token in place of placeholders that stand for no image."""
     return token_ids.masked_fill(token_ids == pictures.token, 0 if pictures.token else 1)

@@ -1,4 +1,4 @@
-"""Samples from vLLM, one engine a base model in processes of its own; its weights come from whoever trains them."""
+"""Samples from vLLM: one engine a base model, in processes of its own, whose weights come from a learner."""
 
 from cadre.engines.vllm.sampler import VllmSampler
 

@@ -19,10 +19,9 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from cadre.engines.vllm import transfer
+from cadre.engines.vllm import weight_transfer
 from cadre.engines.vllm.adapters import Adapter
-from cadre.engines.vllm.arguments import Launch
-from cadre.engines.vllm.backend import Call, Drawn, Pending, parameters
+from cadre.engines.vllm.engine import Call, EngineCompletion, Launch, PendingCall, sampling_parameters
 from cadre.errors import EngineError
 
 
@@ -34,19 +33,19 @@ class AsyncEngine:
         self._loras: dict[int, LoRARequest] = {}
 
     @classmethod
-    def of(cls, launch: Launch, dtype: torch.dtype) -> AsyncEngine:
+    def launch(cls, launch: Launch, dtype: torch.dtype) -> AsyncEngine:
         """Start the engine's processes."""
-        transfer.register()
+        weight_transfer.register()
         return cls(AsyncLLM.from_engine_args(AsyncEngineArgs(**launch.arguments)), launch, dtype)
 
-    async def add(self, call: Call) -> Pending:
-        settings = SamplingParams(**parameters(call), output_kind=RequestOutputKind.FINAL_ONLY)
+    async def add(self, call: Call) -> PendingCall:
+        settings = SamplingParams(**sampling_parameters(call), output_kind=RequestOutputKind.FINAL_ONLY)
         lora = self._loras[call.adapter.number] if call.adapter else None
         prompt = tokens_input(list(call.prompt_ids))
         try:
-            return Reading(await self._engine.add_request(call.name, prompt, settings, lora_request=lora), call)
+            return Stream(await self._engine.add_request(call.name, prompt, settings, lora_request=lora), call)
         except EngineDeadError as error:
-            raise _died(self._launch.source) from error
+            raise _engine_died(self._launch.source) from error
 
     async def abort(self, name: str) -> None:
         await self._engine.abort(name)
@@ -67,12 +66,12 @@ class AsyncEngine:
         await self._engine.remove_lora(adapter.number)
         del self._loras[adapter.number]
 
-    async def send(self, weights: Mapping[str, Tensor], version: int) -> None:
-        client = Client(self._engine, asyncio.get_running_loop(), version)
-        source = transfer.CastSource(weights, self._dtype)
-        await asyncio.to_thread(transfer.send, self._launch.transfer, client, source)
+    async def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
+        client = TransferClient(self._engine, asyncio.get_running_loop(), version)
+        source = weight_transfer.CastSource(weights, self._dtype)
+        await asyncio.to_thread(weight_transfer.send, self._launch.transfer, client, source)
 
-    async def forget_prompts(self) -> None:
+    async def clear_prefix_cache(self) -> None:
         await self._engine.reset_prefix_cache(reset_running_requests=True)
 
     async def sleep(self) -> None:
@@ -86,23 +85,25 @@ class AsyncEngine:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A call that vLLM has taken: `outputs` is where its one output comes out."""
+class Stream:
+    """A call in vLLM's queue; its one output comes out of `outputs`."""
 
     outputs: Any
     call: Call
 
-    async def drawn(self) -> Sequence[Drawn]:
+    async def completions(self) -> Sequence[EngineCompletion]:
         try:
-            output = await self.outputs.get()
+            result = await self.outputs.get()
         except EngineDeadError as error:
-            raise _died("the model") from error
-        return [_drawn(each, self.call) for each in output.outputs]
+            raise _engine_died("the model") from error
+        return [_convert(output, self.call) for output in result.outputs]
 
 
-class Client:
-    """The engine's weight life cycle for a sender in another thread, as vLLM's trainers drive it; what is sent is
-    `version`."""
+class TransferClient:
+    """The engine's weight life cycle, as vLLM's trainers drive it, for a sender in another thread.
+
+    `version` is that of the sent weights.
+    """
 
     def __init__(self, engine: Any, loop: asyncio.AbstractEventLoop, version: int) -> None:
         self._engine, self._loop, self._version = engine, loop, version
@@ -123,24 +124,22 @@ class Client:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
-def _drawn(output: Any, call: Call) -> Drawn:
+def _convert(output: Any, call: Call) -> EngineCompletion:
     ids = tuple(output.token_ids)
     if output.finish_reason not in ("stop", "length"):
         raise EngineError(f"vLLM ended a completion with {output.finish_reason!r}; what it says itself is above.")
-    # What is not drawn is certain.
+    # A greedy choice is certain, whatever probability the model gives it.
     greedy = call.sampling.temperature == 0.0
-    each = zip(ids, output.logprobs, strict=True)
-    logprobs = tuple(0.0 if greedy else float(said[token].logprob) for token, said in each)
-    return Drawn(ids, logprobs, output.finish_reason, _versions(output.weight_versions))
+    pairs = zip(ids, output.logprobs, strict=True)
+    logprobs = tuple(0.0 if greedy else float(candidates[token].logprob) for token, candidates in pairs)
+    # The weights that the engine was started with are version 0.
+    versions = tuple(
+        (span.start, 0 if span.version == "default" else int(span.version)) for span in output.weight_versions or ()
+    )
+    return EngineCompletion(ids, logprobs, output.finish_reason, versions or ((0, 0),))
 
 
-def _versions(spans: Any) -> tuple[tuple[int, int], ...]:
-    """Of the model's own weights; those that it was started with are version 0."""
-    named = [(span.start, 0 if span.version == "default" else int(span.version)) for span in spans or ()]
-    return tuple(named) or ((0, 0),)
-
-
-def _died(source: str) -> EngineError:
+def _engine_died(source: str) -> EngineError:
     return EngineError(
         f"vLLM's engine of {source!r} has died; what it says itself is above. Go on with the run from its last "
         "checkpoint: cadre train --resume RUN."

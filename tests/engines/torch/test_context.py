@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from cadre.engines.context import context_of, steady
-from cadre.engines.prompt_preview import Previewer
+from cadre.engines.model_folder import context_length, stable_rope_length
+from cadre.engines.model_text import Previewer
 from cadre.engines.torch import TorchLearner, TrainingSettings, shared_prefix_cache
 from cadre.errors import EngineError
 from cadre.rollout.batching import gather
@@ -95,11 +95,11 @@ def test_a_learner_takes_what_the_context_holds_and_refuses_more(folder, engine)
 
 def test_what_a_context_is():
     plain = AutoConfig.for_model("llama", max_position_embeddings=99)
-    assert (context_of(plain), steady(plain)) == (99, None)
+    assert (context_length(plain), stable_rope_length(plain)) == (99, None)
     layered = AutoConfig.for_model("gemma3_text", max_position_embeddings=99)
-    assert (context_of(layered), steady(layered)) == (99, None)
+    assert (context_length(layered), stable_rope_length(layered)) == (99, None)
     layered.rope_parameters["full_attention"] |= {"rope_type": "longrope", "original_max_position_embeddings": 50}
-    assert (context_of(layered), steady(layered)) == (50, 50)
-    assert context_of(AutoConfig.for_model("mpt")) is None
+    assert (context_length(layered), stable_rope_length(layered)) == (50, 50)
+    assert context_length(AutoConfig.for_model("mpt")) is None
     for kind in SETTINGS:
-        assert (context_of(configured(kind)), steady(configured(kind))) == (CONTEXT, CONTEXT)
+        assert (context_length(configured(kind)), stable_rope_length(configured(kind))) == (CONTEXT, CONTEXT)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from cadre.engines import host_memory
-from cadre.engines.host_memory import NO_LIMIT
+from cadre.engines import host
+from cadre.engines.host import NO_LIMIT
 from cadre.engines.torch import memory
 from cadre.engines.torch.memory import (
     GIB,
@@ -61,8 +61,8 @@ def test_others_on_the_device_change_it_only_when_little_is_left(monkeypatch: py
 
 def test_what_linux_says(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 10 kB\nMemFree: 3 kB\nMemAvailable:    7 kB\n")
-    assert host_memory.available(tmp_path / "meminfo") == 7 * 1024
-    assert host_memory.available(tmp_path / "nowhere") is None
+    assert host.available_memory(tmp_path / "meminfo") == 7 * 1024
+    assert host.available_memory(tmp_path / "nowhere") is None
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_what_control_groups_say(tmp_path: Path, own: str, limits: dict[str, str
     for name, limit in limits.items():
         (tmp_path / "mount" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "mount" / name).write_text(f"{limit}\n")
-    assert host_memory.cgroup_limit(tmp_path / "own", tmp_path / "mount") == least
-    assert host_memory.cgroup_limit(tmp_path / "nowhere", tmp_path / "mount") == NO_LIMIT
+    assert host.cgroup_limit(tmp_path / "own", tmp_path / "mount") == least
+    assert host.cgroup_limit(tmp_path / "nowhere", tmp_path / "mount") == NO_LIMIT
 
 
 def test_this_machine() -> None:

@@ -1,6 +1,6 @@
 """What vLLM is asked for."""
 
-from cadre.engines.vllm.backend import Call, parameters
+from cadre.engines.vllm.engine import Call, sampling_parameters
 from cadre.types import Sampling
 
 
@@ -9,7 +9,7 @@ def call(**sampling):
 
 
 def test_siblings_are_one_request_with_our_key_as_its_seed():
-    asked = parameters(call(temperature=0.7))
+    asked = sampling_parameters(call(temperature=0.7))
     assert asked == {
         "n": 4,
         "temperature": 0.7,
@@ -25,9 +25,9 @@ def test_siblings_are_one_request_with_our_key_as_its_seed():
 
 
 def test_text_is_made_only_where_strings_end_it():
-    asked = parameters(call(stop=("END",)))
+    asked = sampling_parameters(call(stop=("END",)))
     assert (asked["stop"], asked["detokenize"]) == (["END"], True)
 
 
 def test_what_is_greedy_has_no_generator():
-    assert parameters(call(temperature=0.0))["seed"] is None
+    assert sampling_parameters(call(temperature=0.0))["seed"] is None

@@ -4,7 +4,7 @@ import asyncio
 
 import torch
 
-from cadre.engines.vllm.beside import LearnerAtOnce, LearnerInTurns
+from cadre.engines.vllm.weight_sync import AsyncLearner, ColocatedLearner
 from tests.engines.tiny import datum, request, sample
 
 
@@ -22,7 +22,7 @@ def data_of(learner):
 
 def test_the_sampler_sleeps_while_the_learner_works_and_not_for_what_costs_nothing(learner, tmp_path):
     mine, sampler = learner(learning_rate=1e-3), Sleepy()
-    data, colocated = data_of(mine), LearnerInTurns(mine, sampler)
+    data, colocated = data_of(mine), ColocatedLearner(mine, sampler)
     assert colocated.policies == ("p",)
     assert colocated.encode("p", request("x").messages) == mine.encode("p", request("x").messages)
     colocated.save(tmp_path / "all")
@@ -38,8 +38,8 @@ def test_the_sampler_sleeps_while_the_learner_works_and_not_for_what_costs_nothi
 
 def test_what_is_published_at_once_stays_as_it_was(learner):
     mine = learner(learning_rate=1e-2)
-    published = asyncio.run(LearnerAtOnce(mine).publish("p"))
+    published = asyncio.run(AsyncLearner(mine).publish("p"))
     before = {name: tensor.clone() for name, tensor in published.tensors.items()}
-    asyncio.run(LearnerAtOnce(mine).update(data_of(mine)))
+    asyncio.run(AsyncLearner(mine).update(data_of(mine)))
     assert all(torch.equal(published.tensors[name], tensor) for name, tensor in before.items())
     assert not torch.equal(mine.engine.parameters("p")["model.norm.weight"], before["model.norm.weight"])

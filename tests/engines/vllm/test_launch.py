@@ -5,8 +5,9 @@ import builtins
 
 import pytest
 
-from cadre.engines.vllm import arguments, launch
-from cadre.engines.vllm.arguments import Options
+from cadre.engines.vllm import engine as vllm_engine
+from cadre.engines.vllm import sampler as vllm_sampler
+from cadre.engines.vllm.engine import Options
 from cadre.errors import EngineError
 from tests.engines import tiny
 
@@ -19,7 +20,7 @@ def test_vllm_that_cannot_be_imported_is_told_of(folders, monkeypatch):
             raise ImportError("No module named 'vllm'")
         return original(name, *arguments, **settings)
 
-    made = arguments.of(str(folders["llama"]), {"p": tiny.policy(folders["llama"])}, Options(), 512)
+    made = vllm_engine.plan_launch(str(folders["llama"]), {"p": tiny.policy(folders["llama"])}, Options(), 512)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(EngineError, match=r"cannot be imported \(No module named 'vllm'\).*pip install"):
-        asyncio.run(launch.start(made))
+        asyncio.run(vllm_sampler.start_engine(made))

@@ -12,7 +12,7 @@ import torch
 
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.vllm import VllmSampler
-from cadre.engines.vllm.arguments import Options
+from cadre.engines.vllm.engine import Options
 from cadre.rollout.batching import gather
 from cadre.settings import LearnerConfig, LoraConfig, VllmConfig
 from cadre.team import Weights

@@ -8,14 +8,14 @@ import torch
 
 from cadre.engines.torch import TorchEngine
 from cadre.engines.vllm import VllmSampler
-from cadre.engines.vllm.arguments import Options
+from cadre.engines.vllm.engine import Options
 from cadre.errors import EngineError
 from cadre.rollout.batching import gather
 from cadre.settings import LoraConfig
 from cadre.team import Weights
 from tests.engines import tiny
 from tests.engines.tiny import request
-from tests.engines.vllm.stand_in import StandIn
+from tests.engines.vllm.fake_backend import FakeBackend
 
 LORA = LoraConfig(rank=2, alpha=4)
 
@@ -29,7 +29,9 @@ def sampler(folders):
         folder = folders["llama"]
         policies = {name: tiny.policy(folder, lora=LORA) for name in adapters}
         policies |= {name: tiny.policy(folder, frozen=True) for name in frozen}
-        made.append(VllmSampler(folder, policies or {"p": tiny.policy(folder)}, options or Options(), StandIn.start))
+        made.append(
+            VllmSampler(folder, policies or {"p": tiny.policy(folder)}, options or Options(), FakeBackend.start)
+        )
         return made[-1]
 
     yield make
@@ -51,7 +53,7 @@ def adapter(folders, version, policy="planner"):
 def test_a_round_goes_in_together_and_each_answer_is_its_own(sampler):
     made = sampler("planner", "tool")
     first, second = drawn(made, request("a", 2, key=7, policy="planner"), request("b", 3, key=50, policy="tool"))
-    assert made._backend.said == ["pause", ("add", "r-0", None), ("add", "r-1", None), "resume"]
+    assert made._backend.calls == ["pause", ("add", "r-0", None), ("add", "r-1", None), "resume"]
     assert [sample.token_ids[0] for sample in first] == [7, 8]
     assert [sample.token_ids[0] for sample in second] == [50, 51, 52]
     assert {sample.policy for sample in second} == {"tool"}
@@ -219,4 +221,4 @@ def test_a_sleeping_sampler_wakes_for_a_round(sampler):
     made = sampler("planner")
     made.sleep()
     drawn(made, request("x", policy="planner"))
-    assert made._backend.said[:4] == ["sleep", "wake weights", "wake kv_cache", "resume"]
+    assert made._backend.calls[:4] == ["sleep", "wake weights", "wake kv_cache", "resume"]

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from cadre.engines.torch import TrainingSettings
 from cadre.engines.torch.trainer import PATIENCE
-from cadre.engines.vllm.published import tensors_of
+from cadre.engines.vllm.weight_sync import read_tensors
 from cadre.errors import DivergedError
 from cadre.settings import LearnerConfig, LoraConfig, LossConfig
 from cadre.team import Weights
@@ -114,7 +114,7 @@ def test_a_checkpoint_loads_at_one_and_two_ranks_and_in_a_process_alone(pool, fo
         pool.run(ranked, group, tmp_path / folder, tmp_path / "three", 2, 3, ranks=ranks)
     plain, known = alone(group), alone(group)
     plain.load(tmp_path / "three")
-    sent = tensors_of(Weights("p", 3, tmp_path / "three/p"))
+    sent = read_tensors(Weights("p", 3, tmp_path / "three/p"))
     assert apart(sent, plain.engine.parameters("p")) == 0.0
     steps(plain, {}, 2, 3)
     plain.save(tmp_path / "plain")

@@ -1,26 +1,25 @@
-"""A stand-in for vLLM's engine: draws ids by rule, remembers what it was told, and checks that it was told in order."""
+"""A fake of vLLM's engine: samples ids by rule, records its calls, and checks their order."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
 
-from cadre.cluster.recipes import VllmRecipe
+from cadre.cluster.specs import VllmSpec
 from cadre.engines.vllm import VllmSampler
-from cadre.engines.vllm.arguments import Options
-from cadre.engines.vllm.backend import Drawn
+from cadre.engines.vllm.engine import EngineCompletion, Options
 
 
-class StandIn:
-    """A `Backend` without a model. `said` is what it was told, in order; `gate` holds calls back until it is set, or of
-    `gates` the one for their seed; they then raise `broken`, if that is set.
+class FakeBackend:
+    """A `Backend` without a model. `calls` are those of its methods, in order; `gate` holds requests until it is
+    set, or of `gates` the one for their seed; they then raise `broken`, if that is set.
 
-    What it draws tells of seed, sibling and weights: ids are `(seed + k) % 100, mark`, where the mark is the number of
-    the adapter, or 200 + the version of the model's own weights.
+    What it samples depends on seed, index and weights: ids are `(seed + k) % 100, mark`, where the mark is the number
+    of the adapter, or 200 + the version of the model's own weights.
     """
 
     def __init__(self) -> None:
-        self.said: list[object] = []
+        self.calls: list[object] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.gates: dict[int, asyncio.Event] = {}
@@ -41,7 +40,7 @@ class StandIn:
     async def add(self, call):
         assert self.paused, "calls go in together, while nothing runs"
         assert not self.asleep
-        self.said.append(("add", call.name, call.adapter.name if call.adapter else None))
+        self.calls.append(("add", call.name, call.adapter.name if call.adapter else None))
         return Waiting(self, call)
 
     async def abort(self, name):
@@ -49,11 +48,11 @@ class StandIn:
 
     async def pause(self):
         self.paused += 1
-        self.said.append("pause")
+        self.calls.append("pause")
 
     async def resume(self):
         self.paused = 0
-        self.said.append("resume")
+        self.calls.append("resume")
 
     async def add_adapter(self, adapter, folder):
         assert self.paused, "an adapter is added while nothing runs"
@@ -61,41 +60,41 @@ class StandIn:
         assert adapter.number not in self.loras
         assert (folder / "adapter_model.safetensors").is_file()
         self.loras[adapter.number] = adapter.name
-        assert len(self.loras) <= self.launch.room + 1
-        self.said.append(("adapter", adapter.name))
+        assert len(self.loras) <= self.launch.slots + 1
+        self.calls.append(("adapter", adapter.name))
 
     async def remove_adapter(self, adapter):
         del self.loras[adapter.number]
-        self.said.append(("remove", adapter.name))
+        self.calls.append(("remove", adapter.name))
 
-    async def send(self, weights, version):
+    async def load_weights(self, weights, version):
         assert self.paused, "weights change while nothing runs"
         assert "weights" not in self.asleep
         self.version, self.sent = version, dict(weights)
-        self.said.append(("send", version))
+        self.calls.append(("send", version))
 
-    async def forget_prompts(self):
-        self.said.append("forget")
+    async def clear_prefix_cache(self):
+        self.calls.append("forget")
 
     async def sleep(self):
         self.asleep = {"weights", "kv_cache"}
-        self.said.append("sleep")
+        self.calls.append("sleep")
 
     async def wake(self, part):
         self.asleep.remove(part)
-        self.said.append(f"wake {part}")
+        self.calls.append(f"wake {part}")
 
     def shutdown(self):
         self.closed = True
 
 
 class Waiting:
-    """A call that the stand-in has taken; it draws when the gate is open."""
+    """A call in the queue of the fake; it samples when the gate is open."""
 
-    def __init__(self, backend: StandIn, call) -> None:
+    def __init__(self, backend: FakeBackend, call) -> None:
         self.backend, self.call, self.before = backend, call, backend.version
 
-    async def drawn(self):
+    async def completions(self):
         await self.backend.gates.get(self.call.seed, self.backend.gate).wait()
         if self.backend.broken:
             raise self.backend.broken
@@ -106,14 +105,14 @@ class Waiting:
         versions = ((0, self.before),)
         if self.backend.version != self.before:
             versions += ((1, self.backend.version),)
-        plain = Drawn((), (-0.5, -0.25), "length", versions)
+        plain = EngineCompletion((), (-0.5, -0.25), "length", versions)
         return [replace(plain, token_ids=((self.call.seed + k) % 100, mark)) for k in range(self.call.count)]
 
 
 @dataclass(frozen=True)
-class StandInRecipe(VllmRecipe):
-    """Makes the sampler on a stand-in, in whatever process it is told to."""
+class FakeVllmSpec(VllmSpec):
+    """Makes the sampler on a fake engine, in any process."""
 
     def make(self) -> VllmSampler:
         options = Options(self.config, self.memory, self.max_staleness)
-        return VllmSampler(self.model, self.policies, options, start=StandIn.start)
+        return VllmSampler(self.model, self.policies, options, start=FakeBackend.start)

@@ -5,25 +5,25 @@ import asyncio
 import pytest
 
 from cadre.engines.vllm.adapters import AdapterVersions
-from cadre.engines.vllm.backend import Call
-from cadre.engines.vllm.handover import Handover
+from cadre.engines.vllm.engine import Call
+from cadre.engines.vllm.weight_sync import WeightSync
 from cadre.types import Sampling
-from tests.engines.vllm.stand_in import StandIn
+from tests.engines.vllm.fake_backend import FakeBackend
 
 
 class Bench:
-    """A gate in front of a stand-in that has room for so many adapters."""
+    """A gate in front of a fake engine with slots for so many adapters."""
 
-    def __init__(self, folder, room=2):
+    def __init__(self, folder, slots=2):
         (folder / "adapter_model.safetensors").touch()
-        self.folder, self.versions, self.dropped = folder, AdapterVersions(room), []
-        self.backend = StandIn()
+        self.folder, self.versions, self.dropped = folder, AdapterVersions(slots), []
+        self.backend = FakeBackend()
         self.backend.launch = self
-        self.room = room
-        self.gate = Handover(self.backend, self.versions, self.dropped.append)
+        self.slots = slots
+        self.gate = WeightSync(self.backend, self.versions, self.dropped.append)
 
     async def adapter(self, version):
-        await self.gate.adapter(self.versions.fresh("planner", version), self.folder)
+        await self.gate.load_adapter(self.versions.create("planner", version), self.folder)
 
     def call(self, adapter=None):
         return Call("planner-0", (1,), 1, 2, Sampling(), 7, (2,), adapter)
@@ -37,8 +37,8 @@ def bench(tmp_path):
 def test_calls_go_in_together(bench):
     async def play():
         made = bench()
-        await made.gate.enter([made.call(), made.call()])
-        return made.backend.said
+        await made.gate.submit([made.call(), made.call()])
+        return made.backend.calls
 
     assert asyncio.run(play()) == ["pause", ("add", "planner-0", None), ("add", "planner-0", None), "resume"]
 
@@ -51,7 +51,7 @@ def test_an_adapter_is_added_while_nothing_runs_and_the_old_one_goes(bench):
         return made
 
     made = asyncio.run(play())
-    assert made.backend.said == [
+    assert made.backend.calls == [
         *("pause", ("adapter", "planner-v1"), "forget", "resume"),
         *("pause", ("adapter", "planner-v2"), ("remove", "planner-v1"), "forget", "resume"),
     ]
@@ -60,15 +60,15 @@ def test_an_adapter_is_added_while_nothing_runs_and_the_old_one_goes(bench):
 
 def test_an_adapter_waits_for_room(bench):
     async def play():
-        made = bench(room=2)
+        made = bench(slots=2)
         await made.adapter(1)
-        with made.versions.using("planner"):
+        with made.versions.use("planner"):
             await made.adapter(2)
             third = asyncio.create_task(made.adapter(3))
             await asyncio.sleep(0.01)
             assert not third.done()
             assert sorted(made.backend.loras.values()) == ["planner-v1", "planner-v2"]
-        made.gate.left(0)
+        made.gate.end(0)
         await third
         return sorted(made.backend.loras.values())
 
@@ -78,11 +78,11 @@ def test_an_adapter_waits_for_room(bench):
 def test_an_adapter_leaves_sequences_under_way_as_they_are(bench):
     async def play():
         made = bench()
-        await made.gate.enter([made.call()])
+        await made.gate.submit([made.call()])
         await made.adapter(1)
-        made.gate.left(1)
+        made.gate.end(1)
         await made.adapter(2)
-        return [said for said in made.backend.said if said == "forget" or said[0] == "adapter"]
+        return [said for said in made.backend.calls if said == "forget" or said[0] == "adapter"]
 
     assert asyncio.run(play()) == [("adapter", "planner-v1"), ("adapter", "planner-v2"), "forget"]
 
@@ -90,8 +90,8 @@ def test_an_adapter_leaves_sequences_under_way_as_they_are(bench):
 def test_weights_then_prompts_are_forgotten(bench):
     async def play():
         made = bench()
-        await made.gate.weights({"w": 1}, 3)
-        return made.backend.said
+        await made.gate.load_weights({"w": 1}, 3)
+        return made.backend.calls
 
     assert asyncio.run(play()) == ["pause", ("send", 3), "forget", "resume"]
 
@@ -101,8 +101,8 @@ def test_asleep_the_order_is_weights_then_what_is_sent_then_the_cache(bench):
         made = bench()
         await made.gate.sleep()
         await made.gate.sleep()
-        await made.gate.weights({"w": 1}, 3)
-        return [said for said in made.backend.said if said not in ("pause", "resume")]
+        await made.gate.load_weights({"w": 1}, 3)
+        return [said for said in made.backend.calls if said not in ("pause", "resume")]
 
     assert asyncio.run(play()) == ["sleep", "wake weights", ("send", 3), "forget", "wake kv_cache"]
 
@@ -112,7 +112,7 @@ def test_two_policies_that_are_handed_over_asleep_wake_it_once(bench):
         made = bench()
         await made.gate.sleep()
         await asyncio.gather(made.adapter(1), made.adapter(2))
-        return [said for said in made.backend.said if "wake" in said or said == "sleep"]
+        return [said for said in made.backend.calls if "wake" in said or said == "sleep"]
 
     assert asyncio.run(play()) == ["sleep", "wake weights", "wake kv_cache"]
 
@@ -121,8 +121,8 @@ def test_a_call_wakes_it(bench):
     async def play():
         made = bench()
         await made.gate.sleep()
-        await made.gate.enter([made.call()])
-        return made.backend.said, made.backend.paused
+        await made.gate.submit([made.call()])
+        return made.backend.calls, made.backend.paused
 
     said, paused = asyncio.run(play())
     assert said[:4] == ["sleep", "wake weights", "wake kv_cache", "resume"]
@@ -132,9 +132,9 @@ def test_a_call_wakes_it(bench):
 def test_it_goes_on_after_an_error(bench, monkeypatch):
     async def play():
         made = bench()
-        made.backend.send = broken
+        made.backend.load_weights = broken
         with pytest.raises(OSError, match="full"):
-            await made.gate.weights({"w": 1}, 3)
+            await made.gate.load_weights({"w": 1}, 3)
         return made.backend.paused
 
     async def broken(weights, version):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from cadre.engines.vllm import arguments as made_of
-from cadre.engines.vllm.arguments import Options
+from cadre.engines.vllm import engine as made_of
+from cadre.engines.vllm.engine import Options
 from cadre.errors import EngineError
 from cadre.settings import LoraConfig, VllmConfig
 from tests.engines import tiny
@@ -12,13 +12,13 @@ from tests.engines import tiny
 
 def asked(folder, options=None, **policies):
     chosen = {name: tiny.policy(folder, **settings) for name, settings in policies.items()}
-    return made_of.of(str(folder), chosen, options or Options(), 512)
+    return made_of.plan_launch(str(folder), chosen, options or Options(), 512)
 
 
 def test_adapters_have_room_for_stale_versions_and_one_slot_that_nobody_has(folders):
     policies = {"a": {"lora": LoraConfig(rank=4)}, "b": {"lora": LoraConfig(rank=20)}, "f": {"frozen": True}}
     made = asked(folders["llama"], Options(max_staleness=1), **policies)
-    assert made.room == 6
+    assert made.slots == 6
     assert {name: made.arguments[name] for name in ("enable_lora", "max_lora_rank", "max_loras")} == {
         "enable_lora": True,
         "max_lora_rank": 32,
@@ -47,7 +47,7 @@ def test_on_a_cpu_prompts_are_read_whole(folders):
     assert arguments["enable_chunked_prefill"] is False
     assert arguments["max_num_batched_tokens"] >= arguments["max_model_len"] == 512
     assert (arguments["block_size"], arguments["enforce_eager"]) == (32, True)
-    assert arguments["kv_cache_memory_bytes"] == made_of.CPU_MEMORY
+    assert arguments["kv_cache_memory_bytes"] == made_of.CPU_CACHE_BYTES
 
 
 def test_on_a_card(folders, monkeypatch):
@@ -73,9 +73,11 @@ def test_what_only_cards_share_is_refused_on_a_cpu(folders, settings, message):
 def test_the_context_is_the_models_or_a_shorter_one(folders):
     policies = {"p": tiny.policy(folders["llama"])}
     for chosen, context in ((None, 512), (100, 100), (9_000, 512)):
-        assert made_of.text_of(str(folders["llama"]), policies, Options(VllmConfig(context=chosen))).context == context
+        assert (
+            made_of.load_text(str(folders["llama"]), policies, Options(VllmConfig(context=chosen))).context == context
+        )
 
 
 def test_turns_end_where_the_torch_engine_ends_them(folders, engine):
-    text = made_of.text_of(str(folders["llama"]), {"p": tiny.policy(folders["llama"])}, Options())
+    text = made_of.load_text(str(folders["llama"]), {"p": tiny.policy(folders["llama"])}, Options())
     assert text.stops == engine().loaded.stops

@@ -1,0 +1,242 @@
+"""An engine of vLLM: its arguments, chosen from policies and settings, and the interface that the sampler uses.
+
+`Backend` is the interface; `async_engine.AsyncEngine` implements it with vLLM, and tests with a fake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformers import AutoConfig, GenerationConfig
+
+from cadre.engines.model_folder import context_length
+from cadre.engines.model_text import ModelText, collect_stops
+from cadre.engines.torch.model import is_fully_trained, load_tokenizer, make_templates, pick_device
+from cadre.engines.vllm.adapters import Adapter, count_slots, supported_rank
+from cadre.errors import EngineError
+from cadre.settings import PolicyConfig, VllmConfig
+from cadre.types import Finish, Sampling
+
+# Bytes of the KV cache on a CPU without a setting.
+CPU_CACHE_BYTES = 1 << 30
+# The fraction of a GPU that the learner lives on too: for the weights, and for the KV cache without a setting.
+GPU_FRACTION = 0.4
+# No usage statistics leave the machine, and only errors reach the terminal. A process with threads cannot be forked.
+ENVIRONMENT = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+}
+# vLLM would bind its threads to cores of its own, whatever else runs there.
+CPU_ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+# Handles of GPU memory cross between our own processes as Python objects.
+IPC_ENVIRONMENT = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Choices of the experiment: `memory` in bytes of KV cache, `max_staleness` in updates that sampling may lag."""
+
+    config: VllmConfig = field(default_factory=VllmConfig)
+    memory: int | None = None
+    max_staleness: int = 0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How an engine is started.
+
+    arguments    those of vLLM's AsyncEngineArgs
+    environment  variables that are set unless the user has set them
+    transfer     the weight transfer back-end for a model that is trained whole; "" if adapters alone are trained
+    slots        how many versions of adapters there may be
+    """
+
+    arguments: Mapping[str, Any]
+    environment: Mapping[str, str]
+    transfer: str
+    slots: int
+
+    @property
+    def source(self) -> str:
+        """The folder or hub name of the model."""
+        return str(self.arguments["model"])
+
+
+def load_text(source: str, policies: Mapping[str, PolicyConfig], options: Options) -> ModelText:
+    """Return the model's templates, stop tokens and context. Raises EngineError if it cannot be a chat model."""
+    policy = next(iter(policies.values()))
+    tokenizer = load_tokenizer(source, policy)
+    templates = make_templates(tokenizer, policies)
+    config = AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
+    try:
+        configured = GenerationConfig.from_pretrained(source).eos_token_id
+    except OSError:
+        configured = getattr(config.get_text_config(), "eos_token_id", None)
+    stops = collect_stops(configured, tokenizer, next(iter(templates.values())))
+    longest = context_length(config) or 1 << 20
+    return ModelText(templates, stops, min(longest, options.config.context or longest))
+
+
+def plan_launch(source: str, policies: Mapping[str, PolicyConfig], options: Options, context: int) -> Launch:
+    """Return how to start the engine of these policies: on a GPU if torch has one and the policies may use it.
+
+    Raises EngineError for settings that need a GPU.
+    """
+    config, policy = options.config, next(iter(policies.values()))
+    on_gpu = pick_device(policy.device).type == "cuda"
+    check_gpu_settings(config, on_gpu)
+    arguments = {
+        "model": source,
+        "dtype": policy.dtype,
+        "trust_remote_code": policy.trust_remote_code,
+        "max_model_len": context,
+        "max_num_seqs": config.sequences,
+        "enable_prefix_caching": True,
+        # Of the distribution that tokens are sampled from, which the loss is about.
+        "logprobs_mode": "processed_logprobs",
+        # The model's own generation config must not change the settings of a request.
+        "generation_config": "vllm",
+        "async_scheduling": False,
+        "disable_log_stats": True,
+    }
+    if on_gpu:
+        arguments |= {
+            "enforce_eager": bool(config.eager),
+            "tensor_parallel_size": config.cards,
+            "enable_sleep_mode": config.colocated,
+            "gpu_memory_utilization": GPU_FRACTION,
+            **({} if options.memory is None else {"kv_cache_memory_bytes": options.memory}),
+        }
+    else:
+        # Prompts are read whole: vLLM resets a generator after a part of a prompt, which one on the CPU does not
+        # support.
+        arguments |= {
+            "enforce_eager": config.eager is not False,
+            "block_size": 32,
+            "kv_cache_memory_bytes": options.memory or CPU_CACHE_BYTES,
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(context, config.sequences),
+        }
+    ranks = [item.lora.rank for item in policies.values() if item.lora is not None]
+    slots = count_slots(len(ranks), options.max_staleness)
+    if ranks:
+        # In a batch that mixes adapters, vLLM has given rows without one the adapter of the last slot: it stays empty.
+        arguments |= {"enable_lora": True, "max_lora_rank": supported_rank(ranks), "max_loras": slots + 1}
+    transfer = ""
+    if any(is_fully_trained(item) for item in policies.values()):
+        transfer = "ipc" if on_gpu else "cadre"
+        arguments["weight_transfer_config"] = {"backend": transfer}
+    environment = ENVIRONMENT | ({} if on_gpu else CPU_ENVIRONMENT) | (IPC_ENVIRONMENT if transfer == "ipc" else {})
+    return Launch(arguments, environment, transfer, slots)
+
+
+def check_gpu_settings(config: VllmConfig, on_gpu: bool) -> None:
+    """Raise EngineError for settings that need a GPU without one."""
+    if not on_gpu and (config.colocated or config.cards > 1):
+        name, got = ("colocated", "true") if config.colocated else ("cards", str(config.cards))
+        raise EngineError(
+            f"vllm.{name}: got {got}, and the model is on a CPU, where nothing can be shared so; expected a GPU. "
+            "Remove the setting."
+        )
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request to the engine: `count` completions of one prompt, sampled with an adapter or without.
+
+    `name` is unique. Completion k samples from a generator of its own with the seed `seed + k`.
+    """
+
+    name: str
+    prompt_ids: tuple[int, ...]
+    count: int
+    limit: int
+    sampling: Sampling
+    seed: int
+    stops: tuple[int, ...]
+    adapter: Adapter | None = None
+
+
+@dataclass(frozen=True)
+class EngineCompletion:
+    """One completion as the engine returns it.
+
+    `versions` are (first token, version) of the engine's own weights when sampling began and after each change.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: Finish
+    versions: tuple[tuple[int, int], ...] = ((0, 0),)
+
+
+class PendingCall(Protocol):
+    """A call that is in the engine's queue."""
+
+    async def completions(self) -> Sequence[EngineCompletion]:
+        """Return its completions, in order, once all have ended."""
+        ...
+
+
+class Backend(Protocol):
+    """An engine. Its methods are called in one event loop."""
+
+    async def add(self, call: Call) -> PendingCall:
+        """Put the call into the engine's queue."""
+        ...
+
+    async def abort(self, name: str) -> None: ...
+
+    async def pause(self) -> None:
+        """Return once nothing is computed any more. Running sequences are kept, new ones wait."""
+        ...
+
+    async def resume(self) -> None: ...
+
+    async def add_adapter(self, adapter: Adapter, folder: Path) -> None: ...
+
+    async def remove_adapter(self, adapter: Adapter) -> None: ...
+
+    async def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
+        """Replace the weights by these tensors, by their names in a checkpoint; they are that version."""
+        ...
+
+    async def clear_prefix_cache(self) -> None:
+        """Drop the KV cache of prompts; running sequences are computed again."""
+        ...
+
+    async def sleep(self) -> None:
+        """Free the GPU's memory: the weights wait on the CPU, the KV cache is dropped."""
+        ...
+
+    async def wake(self, part: str) -> None:
+        """Allocate the memory of `weights` or `kv_cache` again."""
+        ...
+
+    def shutdown(self) -> None: ...
+
+
+def sampling_parameters(call: Call) -> dict[str, Any]:
+    """Return the call as keyword arguments of vLLM's SamplingParams.
+
+    Log-probabilities are those of the sampled tokens alone. Text is made only for stop strings, with special tokens,
+    which a string may contain. At temperature 0 nothing is sampled, and no generator is made.
+    """
+    sampling = call.sampling
+    return {
+        "n": call.count,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "max_tokens": call.limit,
+        "seed": call.seed if sampling.temperature > 0.0 else None,
+        "stop": list(sampling.stop),
+        "stop_token_ids": list(call.stops),
+        "logprobs": 0,
+        "detokenize": bool(sampling.stop),
+        **({"skip_special_tokens": False} if sampling.stop else {}),
+    }

@@ -1,0 +1,206 @@
+"""Weight sync between a learner and an engine with weights of its own.
+
+On the engine's side `WeightSync` puts the steps in an order, each of which has gone wrong without the one before.
+Generation pauses while an adapter is added or weights change: with sequences running, engines have served one adapter's
+request with another's weights. The prefix cache is cleared afterwards, as it was computed with the old weights. A
+sleeping engine allocates memory for its weights first, then takes the new ones, then allocates its KV cache.
+
+On the learner's side `AsyncLearner` and `ColocatedLearner` adapt a learner to such a sampler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from cadre.engines.vllm.adapters import Adapter, AdapterVersions, weights_folder
+from cadre.engines.vllm.engine import Backend, Call, PendingCall
+from cadre.learn import tensor_files
+from cadre.team import Learner, Metrics, Weights
+from cadre.types import Message, TrainingSequence
+
+
+def read_tensors(weights: Weights) -> Mapping[str, Tensor]:
+    """Return the tensors of a whole model by their names in a checkpoint, which may be the shards of a group's ranks.
+
+    Raises EngineError if there are none.
+    """
+    if weights.tensors is not None:
+        return weights.tensors
+    folder = weights_folder(weights)
+    if tensor_files.is_sharded(folder):
+        return tensor_files.read_whole(folder)
+    files = sorted(folder.glob("*.safetensors"))
+    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+class WeightSync:
+    """The gate of one engine: calls enter together, weights change while nothing is computed.
+
+    Lives as long as the engine, in its event loop. `on_removed` is called for adapters whose files are read no more.
+    """
+
+    def __init__(self, backend: Backend, adapters: AdapterVersions, on_removed: Callable[[Adapter], None]) -> None:
+        self._backend, self._adapters, self._on_removed = backend, adapters, on_removed
+        self._gate = asyncio.Lock()
+        self._calls_ended = asyncio.Event()
+        self._asleep: list[str] = []
+        self._running_calls = 0
+
+    async def submit(self, calls: list[Call]) -> list[PendingCall]:
+        """Queue all calls before the engine begins any, so that its batches follow from the calls alone."""
+        self._running_calls += len(calls)
+        async with self._gate:
+            await self._wake("weights", "kv_cache")
+            async with self._paused():
+                return [await self._backend.add(call) for call in calls]
+
+    def end(self, count: int) -> None:
+        """Note that so many calls have ended: their versions may be unused now."""
+        self._running_calls -= count
+        self._calls_ended.set()
+
+    async def load_adapter(self, adapter: Adapter, folder: Path) -> None:
+        """Sample with the adapter in this folder from now on. Waits until old versions leave a slot."""
+        async with self._gate:
+            # The gate is held meanwhile: new calls would keep the current version in use.
+            while self._adapters.is_full:
+                self._calls_ended.clear()
+                await self._calls_ended.wait()
+            await self._wake("weights")
+            async with self._paused():
+                await self._remove_unused()
+                # Before and after: an old version may leave its slot to the new one, or become unused by it.
+                await self._backend.add_adapter(adapter, folder)
+                self._adapters.activate(adapter)
+                await self._remove_unused()
+                # Prefixes are cached by the adapter's name, so none is wrong. They are dropped all the same if no
+                # call runs, so that what is computed anew does not depend on how long the engine has run.
+                if not self._running_calls:
+                    await self._backend.clear_prefix_cache()
+            await self._wake("kv_cache")
+
+    async def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
+        """Replace the model's own weights; running sequences continue with the new ones."""
+        async with self._gate:
+            await self._wake("weights")
+            async with self._paused():
+                await self._backend.load_weights(weights, version)
+                await self._backend.clear_prefix_cache()
+            await self._wake("kv_cache")
+
+    async def sleep(self) -> None:
+        """Free the GPU's memory until the next call or weights."""
+        async with self._gate:
+            if not self._asleep:
+                await self._backend.sleep()
+                self._asleep = ["weights", "kv_cache"]
+
+    @asynccontextmanager
+    async def _paused(self) -> AsyncIterator[None]:
+        await self._backend.pause()
+        try:
+            yield
+        finally:
+            # A sleeping engine resumes once it has all its memory.
+            if not self._asleep:
+                await self._backend.resume()
+
+    async def _remove_unused(self) -> None:
+        for adapter in self._adapters.unused():
+            await self._backend.remove_adapter(adapter)
+            self._adapters.remove(adapter)
+            self._on_removed(adapter)
+
+    async def _wake(self, *parts: str) -> None:
+        for part in parts:
+            if part in self._asleep:
+                await self._backend.wake(part)
+                self._asleep.remove(part)
+                if not self._asleep:
+                    await self._backend.resume()
+
+
+class Sleeper(Protocol):
+    """A sampler that can free its memory; it wakes by itself for requests and weights."""
+
+    def sleep(self) -> None: ...
+
+
+class WrappedLearner:
+    """A `Learner` that delegates to another one; subclasses change single methods."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return self._learner.policies
+
+    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
+        return await self._learner.update(data)
+
+    async def publish(self, policy: str) -> Weights:
+        return await self._learner.publish(policy)
+
+    def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
+        return self._learner.encode(policy, messages)
+
+    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        return self._learner.values(data)
+
+    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        return self._learner.reference_logprobs(data)
+
+    def save(self, folder: Path) -> None:
+        self._learner.save(folder)
+
+    def load(self, folder: Path) -> None:
+        self._learner.load(folder)
+
+    def export(self, policy: str, folder: Path, merge: bool = False) -> None:
+        self._learner.export(policy, folder, merge)
+
+    def close(self) -> None:
+        self._learner.close()
+
+
+class AsyncLearner(WrappedLearner):
+    """Publishes copies of the weights, as the learner may be in its next update when the sampler reads them."""
+
+    async def publish(self, policy: str) -> Weights:
+        weights = await self._learner.publish(policy)
+        if weights.tensors is None:
+            return weights
+        return replace(weights, tensors={name: tensor.detach().clone() for name, tensor in weights.tensors.items()})
+
+
+class ColocatedLearner(WrappedLearner):
+    """Shares one GPU with the sampler: puts it to sleep before it computes, and frees its own spare memory after."""
+
+    def __init__(self, learner: Learner, sampler: Sleeper) -> None:
+        super().__init__(learner)
+        self._sampler = sampler
+
+    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
+        self._sampler.sleep()
+        metrics = await self._learner.update(data)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return metrics
+
+    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        self._sampler.sleep()
+        return self._learner.values(data)
+
+    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        self._sampler.sleep()
+        return self._learner.reference_logprobs(data)
