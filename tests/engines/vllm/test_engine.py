@@ -1,12 +1,17 @@
-"""What an engine is asked for with."""
+"""The arguments, calls and start of an engine of vLLM."""
+
+import asyncio
+import builtins
 
 import pytest
 import torch
 
 from cadre.engines.vllm import engine as made_of
-from cadre.engines.vllm.engine import Options
+from cadre.engines.vllm import sampler as vllm_sampler
+from cadre.engines.vllm.engine import Call, Options, sampling_parameters
 from cadre.errors import EngineError
 from cadre.settings import LoraConfig, VllmConfig
+from cadre.types import Sampling
 from tests.engines import tiny
 
 
@@ -81,3 +86,46 @@ def test_the_context_is_the_models_or_a_shorter_one(folders):
 def test_turns_end_where_the_torch_engine_ends_them(folders, engine):
     text = made_of.load_text(str(folders["llama"]), {"p": tiny.policy(folders["llama"])}, Options())
     assert text.stops == engine().loaded.stops
+
+
+def call(**sampling):
+    return Call("planner-0", (5, 6), 4, 12, Sampling(**sampling), 2**62 + 3, (2, 9))
+
+
+def test_siblings_are_one_request_with_our_key_as_its_seed():
+    asked = sampling_parameters(call(temperature=0.7))
+    assert asked == {
+        "n": 4,
+        "temperature": 0.7,
+        "top_p": 1.0,
+        "top_k": 0,
+        "max_tokens": 12,
+        "seed": 2**62 + 3,
+        "stop": [],
+        "stop_token_ids": [2, 9],
+        "logprobs": 0,
+        "detokenize": False,
+    }
+
+
+def test_text_is_made_only_where_strings_end_it():
+    asked = sampling_parameters(call(stop=("END",)))
+    assert (asked["stop"], asked["detokenize"]) == (["END"], True)
+
+
+def test_what_is_greedy_has_no_generator():
+    assert sampling_parameters(call(temperature=0.0))["seed"] is None
+
+
+def test_vllm_that_cannot_be_imported_is_told_of(folders, monkeypatch):
+    original = builtins.__import__
+
+    def without(name, *arguments, **settings):
+        if name.startswith("cadre.engines.vllm.async_engine"):
+            raise ImportError("No module named 'vllm'")
+        return original(name, *arguments, **settings)
+
+    made = made_of.plan_launch(str(folders["llama"]), {"p": tiny.policy(folders["llama"])}, Options(), 512)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(EngineError, match=r"cannot be imported \(No module named 'vllm'\).*pip install"):
+        asyncio.run(vllm_sampler.start_engine(made))
