@@ -138,7 +138,7 @@ class LearnerSpec:
 
     @property
     def part(self) -> LearnerPart:
-        """What each rank builds."""
+        """The part of the learner that each rank builds."""
         from cadre.engines.torch.group import LearnerPart
 
         engine = self.engine

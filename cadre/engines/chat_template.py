@@ -1,4 +1,4 @@
-"""From chat messages to token ids and back, with the tokenizer's own chat template.
+"""Convert chat messages to token ids and back, with the tokenizer's own chat template.
 
 Sampled tokens are never tokenised again: where a conversation extends an earlier turn of the model, its prompt
 continues the sampled ids. Where the template rewrites that turn (it strips thinking, say), all is rendered anew.
@@ -478,7 +478,7 @@ class Template:
 
     @cached_property
     def tool_use(self) -> ToolUse:
-        """How the template uses tools; probed at the first use."""
+        """The template's use of tools; probed at the first access."""
         declared = getattr(self._tokenizer, "response_template", None) is not None
         return tool_calls.probe_tool_use(self._try_to_write, self._write_last_turn, self._tool_source, declared)
 

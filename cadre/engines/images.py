@@ -105,7 +105,7 @@ class VisionProcessor:
 
     @property
     def patches_per_token(self) -> int:
-        """How many patches become one token."""
+        """The number of patches that become one token."""
         return int(self._config.vision_config.spatial_merge_size**2)
 
 

@@ -197,7 +197,7 @@ def is_sampled_message(message: Message, sample: Sample) -> bool:
 
 @dataclass(frozen=True)
 class ToolUse:
-    """What one template does with tools.
+    """The capabilities of one template with tools.
 
     offers, calls, results    whether it writes these itself; they are written as text if not
     form                      how calls are written; None for channels and tokenizers that parse answers themselves

@@ -47,7 +47,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Launch:
-    """How an engine is started.
+    """The start of an engine.
 
     arguments    those of vLLM's AsyncEngineArgs
     environment  variables that are set unless the user has set them

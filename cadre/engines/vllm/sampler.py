@@ -183,7 +183,7 @@ class VllmSampler:
                 pending.reply.set_exception(error)
 
     async def _generate(self, batch: Sequence[PendingRequest]) -> None:
-        """In the engine's loop: submit all requests together, then reply to each as it ends."""
+        """Submit all requests together, then reply to each as it ends. Runs in the engine's loop."""
         with ExitStack() as used:
             calls = [
                 Call(
