@@ -28,7 +28,6 @@ from bench.parity.comlrl_models import (
     words,
 )
 from bench.parity.shared import Compared, on, ours_among, with_gradient
-from cadre.advantages.batch import gaps
 from cadre.advantages.returns import samples_of
 from cadre.types import Task, Tree
 from tests.advantages.trees import leaf, node
@@ -116,7 +115,7 @@ def distance(generator: torch.Generator) -> Compared:
     (then,) = drawn.said(reference)
     root = told(node(0, {"a": 1}, [leaf({"a": 0})]), {"a": drawn.said(drawn.weights)})
     (scored,) = samples_of([Tree(Task("t", {}), root)])
-    apart = torch.tensor(gaps(replace(scored, reference=tuple(then.tolist()))))
+    apart = torch.tensor(replace(scored, reference=tuple(then.tolist())).logprob_diffs)
     ids = torch.cat([drawn.prompt, *drawn.completions]).unsqueeze(0)
     models = Model(drawn.weights), Model(reference)
     theirs = reference_kl_for_sequence(*models, ids, torch.ones_like(ids), len(drawn.prompt), len(apart))
