@@ -182,7 +182,7 @@ def measure_concurrent(arguments: argparse.Namespace) -> None:
 
 
 def pid_of(env: Program) -> int:
-    return getattr(env.trunk.running, "pid", 0)
+    return getattr(env.instance.running, "pid", 0)
 
 
 def proportional(pid: int) -> int:
