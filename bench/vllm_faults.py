@@ -21,14 +21,14 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import cadre
 from cadre.engines.torch.lora import linear_layers
 from cadre.engines.torch.storage import write_adapter
 from cadre.engines.vllm.engine import CPU_ENVIRONMENT, ENVIRONMENT
+from cadre.plugins import embedded_models
 from cadre.settings import LoraConfig
 from common import record
 
-MODEL = Path(cadre.__file__).parent / "models" / "seed"
+MODEL = embedded_models()["seed"]
 LORA = LoraConfig(rank=8, alpha=16)
 PROMPT = list(range(20, 84))
 # Two engines that compute the same in float32 differ by less.

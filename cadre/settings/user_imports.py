@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Iterator
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 PREFIX = "cadre_user_"
@@ -103,7 +103,14 @@ def plain_name(text: str) -> str:
 
 
 class UserLoader(SourceFileLoader):
-    """Runs a user's file with an `import` that looks beside it first."""
+    """Runs a user's file with an `import` that looks beside it first.
+
+    The source is compiled anew in each process: no `__pycache__` appears in the user's folder, and none is read there,
+    which would hide an edit of equal length within the same second.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
     def exec_module(self, module: ModuleType) -> None:
         module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _import_for(module)}

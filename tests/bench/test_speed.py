@@ -20,6 +20,7 @@ import stacks
 import turns
 import venvs
 from cadre.cli.app import main
+from cadre.plugins import embedded_models
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -44,7 +45,7 @@ def test_prompts_have_their_length_and_differ(small: Path) -> None:
 
 
 def test_the_copy_of_a_model_never_stops(tmp_path: Path) -> None:
-    source = Path(speed.ROOT / "cadre" / "models" / "seed")
+    source = embedded_models()["seed"]
     folder = material.endless_copy(source, tmp_path / "copy")
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
     assert tokenizer.eos_token_id == model.generation_config.eos_token_id == model.config.vocab_size

@@ -228,3 +228,23 @@ def test_an_error_in_a_function_names_the_setting_and_the_lines(tmp_path: Path) 
     assert isinstance(caught.value.__cause__, KeyError)
     with pytest.raises(ConfigError, match="has constant as int and no function"):
         load_function("algorithm.scale", f"{tmp_path}/mine.py:constant", {})
+
+
+def test_no_byte_code_is_left_beside_the_users_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    write(tmp_path, toy="import scoring\nvalue = scoring.value\n", scoring="value = 3\n")
+    assert value_of(tmp_path / "toy.py") == 3
+    assert not (tmp_path / "__pycache__").exists()
+
+
+def test_an_edit_of_equal_length_within_the_same_second_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python itself would take the byte code of before, which it tells apart by seconds and size."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    write(tmp_path, toy="value = 1\n")
+    os.utime(tmp_path / "toy.py", ns=(10**18, 10**18))
+    assert value_of(tmp_path / "toy.py") == 1
+    write(tmp_path, toy="value = 2\n")
+    os.utime(tmp_path / "toy.py", ns=(10**18, 10**18 + 1))
+    assert value_of(tmp_path / "toy.py") == 2

@@ -203,12 +203,12 @@ def test_an_interrupt_after_the_last_look_at_it_is_saved_too(folders, tmp_path, 
         looks = 0
 
         @property
-        def asked(self):
+        def requested(self):
             self.looks += 1
             return self.looks > 3
 
-        @asked.setter
-        def asked(self, value):
+        @requested.setter
+        def requested(self, value):
             pass
 
     monkeypatch.setattr(reward_model, "Interrupt", Late)
