@@ -10,7 +10,7 @@ from rich.table import Table
 
 from cadre.cli.terminal import console, print_error, refuse_beside, visible
 from cadre.config.dry_run import FirstPrompt
-from cadre.envs.check import Report, examine
+from cadre.envs.check import CheckReport, examine
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.plugins import program_sandbox
@@ -78,7 +78,7 @@ def _faults(env_spec: EnvSpec, model: str, step_seconds: float) -> int:
     return len(report.broken) + len(refused)
 
 
-def _report(env_spec: EnvSpec, step_seconds: float) -> Report:
+def _report(env_spec: EnvSpec, step_seconds: float) -> CheckReport:
     """What can be said of an environment; a program has a check of its own."""
     if not issubclass(env_spec.declared, Program):
         return asyncio.run(examine(env_spec, step_seconds=step_seconds))

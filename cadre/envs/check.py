@@ -58,7 +58,7 @@ RULES = {
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """The result of a check.
 
     held     the rules that held, a line each
@@ -89,7 +89,7 @@ async def examine(
     actions: Sequence[str] = ACTIONS,
     seed: int = 0,
     step_seconds: float = math.inf,
-) -> Report:
+) -> CheckReport:
     """Return the report on the class, its tasks, and `episodes` episodes of actions drawn from `actions`.
 
     Faults neither raise nor end the check. Only a call that takes longer than `step_seconds` raises DeadlineError, as
@@ -100,7 +100,7 @@ async def examine(
     for fault in faults:
         findings.add(fault.name, fault.paragraph)
     if any(fault.fatal for fault in faults):
-        return Report((), findings.paragraphs, (), {})
+        return CheckReport((), findings.paragraphs, (), {})
 
     # The tasks.
     name = env_spec.env_class.__name__
@@ -140,7 +140,7 @@ async def examine(
                 "every step paid the same, whatever was said (nonsense, so this may be right); a team learns only from "
                 "answers that are paid differently."
             )
-    return Report(tuple(held), findings.paragraphs, tuple(notes), prompts, tools)
+    return CheckReport(tuple(held), findings.paragraphs, tuple(notes), prompts, tools)
 
 
 def _checked_tasks(findings: Findings, env_spec: EnvSpec, split: Split) -> list[Task]:

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field
 
 from cadre import random_keys
-from cadre.envs.check import Report
+from cadre.envs.check import CheckReport
 from cadre.envs.spec import EnvSpec
 from cadre.programs.processes import Diverged, ProgramFailed
 from cadre.programs.program import Program
@@ -39,11 +39,11 @@ class EpisodeCheck:
     failure: str = ""
 
 
-async def examine(env_spec: EnvSpec, tasks: int = 5, seed: int = 0) -> Report:
+async def examine(env_spec: EnvSpec, tasks: int = 5, seed: int = 0) -> CheckReport:
     """Check some training tasks, with random answers that depend only on the calls."""
     if missing := env_spec.missing:
         words = f"settings.{missing[0]}: missing; expected a value, such as {missing[0]}=... behind the name."
-        return Report((), (words,), (), {})
+        return CheckReport((), (words,), (), {})
     checks = await asyncio.gather(*(_check_task(env_spec, task, seed) for task in env_spec.tasks("train")[:tasks]))
 
     diverged = [f"task {check.task.id}: {check.divergence}\n{DIVERGED_ADVICE}" for check in checks if check.divergence]
@@ -59,8 +59,8 @@ async def examine(env_spec: EnvSpec, tasks: int = 5, seed: int = 0) -> Report:
     if passed:
         results.append(f"{sum(check.calls for check in passed) / len(passed):.1f} calls an episode.")
     if env_spec.all_settings["replayable"]:
-        return Report(tuple(results), tuple(diverged), tuple(notes), prompts, tools)
-    return Report(tuple(results), (), (*notes, *diverged), prompts, tools)
+        return CheckReport(tuple(results), tuple(diverged), tuple(notes), prompts, tools)
+    return CheckReport(tuple(results), (), (*notes, *diverged), prompts, tools)
 
 
 async def _check_task(env_spec: EnvSpec, task: Task, seed: int) -> EpisodeCheck:

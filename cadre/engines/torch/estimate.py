@@ -202,7 +202,7 @@ def saved_bytes(model: Any, forward: Callable[[], object]) -> int:
     return size
 
 
-class _Attention(torch.autograd.Function):
+class _SavedAttention(torch.autograd.Function):
     """Keeps what attention kernels keep: queries, keys, values, the result and its denominators."""
 
     @staticmethod
@@ -219,7 +219,7 @@ class _Attention(torch.autograd.Function):
 def _attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **keywords: Any) -> tuple[Tensor, None]:
     # Under autocast rotary embeddings leave queries and keys in another precision than values.
     query, key = query.to(value.dtype), key.to(value.dtype)
-    result: Tensor = _Attention.apply(query, key, value)  # type: ignore[no-untyped-call]
+    result: Tensor = _SavedAttention.apply(query, key, value)  # type: ignore[no-untyped-call]
     return result.transpose(1, 2), None
 
 

@@ -257,7 +257,7 @@ class RankFailed(EngineError):
 
 
 @dataclass(frozen=True)
-class Failure:
+class RankFailure:
     """A rank's failure: Cadre's own error as it is, the text of any other, and its time by the machine's clock.
 
     A rank that was killed counts as the first to fail: the others then fail because it is gone.
@@ -373,7 +373,7 @@ class GroupLearner:
         Raises the first failure, after which the group is closed; the other ranks have GRACE seconds to report theirs.
         """
         answers: dict[int, Any] = {}
-        failures: dict[int, Failure] = {}
+        failures: dict[int, RankFailure] = {}
         deadline: float | None = None
         while len(answers) + len(failures) < len(self._pipes):
             waiting = [rank for rank in range(len(self._pipes)) if rank not in {*answers, *failures}]
@@ -384,7 +384,7 @@ class GroupLearner:
             for rank in waiting:
                 if self._pipes[rank] in ready:
                     answer = _receive(self._pipes[rank], self._processes[rank])
-                    (failures if isinstance(answer, Failure) else answers)[rank] = answer
+                    (failures if isinstance(answer, RankFailure) else answers)[rank] = answer
             if failures and deadline is None:
                 deadline = time.monotonic() + GRACE
         if not failures:
@@ -416,7 +416,7 @@ def _receive(pipe: Connection, process: Any) -> Any:
         return pipe.recv()
     except (EOFError, OSError):
         process.join(GRACE)
-        return Failure(-math.inf, None, f"its process ended (exit code {process.exitcode}).")
+        return RankFailure(-math.inf, None, f"its process ended (exit code {process.exitcode}).")
 
 
 # In a rank's process.
@@ -453,7 +453,7 @@ def _report_failure(pipe: Connection) -> Iterator[None]:
         own_error = error if isinstance(error, CadreError) else None
         message = f"{type(error).__name__}: {' '.join(str(error).split())}"
         message = message if message.endswith((".", "!")) else f"{message}."
-        _send(pipe, Failure(time.monotonic(), own_error, message))
+        _send(pipe, RankFailure(time.monotonic(), own_error, message))
         if own_error is None:
             raise
 

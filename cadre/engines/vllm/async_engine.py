@@ -21,7 +21,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from cadre.engines.vllm import weight_transfer
 from cadre.engines.vllm.adapters import Adapter
-from cadre.engines.vllm.engine import Call, EngineCompletion, Launch, PendingCall, sampling_parameters
+from cadre.engines.vllm.engine import Call, EngineCall, EngineCompletion, Launch, sampling_parameters
 from cadre.errors import EngineError
 
 
@@ -38,7 +38,7 @@ class AsyncEngine:
         weight_transfer.register()
         return cls(AsyncLLM.from_engine_args(AsyncEngineArgs(**launch.arguments)), launch, dtype)
 
-    async def add(self, call: Call) -> PendingCall:
+    async def add(self, call: Call) -> EngineCall:
         settings = SamplingParams(**sampling_parameters(call), output_kind=RequestOutputKind.FINAL_ONLY)
         lora = self._loras[call.adapter.number] if call.adapter else None
         prompt = tokens_input(list(call.prompt_ids))

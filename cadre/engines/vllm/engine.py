@@ -174,7 +174,7 @@ class EngineCompletion:
     versions: tuple[tuple[int, int], ...] = ((0, 0),)
 
 
-class PendingCall(Protocol):
+class EngineCall(Protocol):
     """A call that is in the engine's queue."""
 
     async def completions(self) -> Sequence[EngineCompletion]:
@@ -185,7 +185,7 @@ class PendingCall(Protocol):
 class Backend(Protocol):
     """An engine. Its methods are called in one event loop."""
 
-    async def add(self, call: Call) -> PendingCall:
+    async def add(self, call: Call) -> EngineCall:
         """Put the call into the engine's queue."""
         ...
 

@@ -18,7 +18,7 @@ from cadre.engines.model_text import Completion
 from cadre.engines.torch.model import DTYPES, locate
 from cadre.engines.vllm import engine
 from cadre.engines.vllm.adapters import AdapterFiles, AdapterVersions
-from cadre.engines.vllm.engine import Backend, Call, Launch, Options, PendingCall
+from cadre.engines.vllm.engine import Backend, Call, EngineCall, Launch, Options
 from cadre.engines.vllm.weight_sync import WeightSync, read_tensors
 from cadre.errors import EngineError
 from cadre.rollout import batching
@@ -82,7 +82,7 @@ async def start_engine(launch: Launch) -> Backend:
 
 
 @dataclass(frozen=True, eq=False)
-class PendingRequest:
+class PromptRequest:
     """A request in token ids, and the future of its samples."""
 
     request: Request
@@ -127,7 +127,7 @@ class VllmSampler:
         """Return `request.count` samples, generated in one batch with all other requests of the moment."""
         self._check(request.policy, f"Role {request.role!r} asks for")
         prompt = self._text.prompt(request)
-        pending = PendingRequest(request, prompt, self._text.limit(request, len(prompt.ids)))
+        pending = PromptRequest(request, prompt, self._text.limit(request, len(prompt.ids)))
         with batching.wait_for_batch(self._run_batch, pending):
             return await asyncio.wrap_future(pending.reply)
 
@@ -164,7 +164,7 @@ class VllmSampler:
             self._thread.close()
             self._files.close()
 
-    async def _run_batch(self, batch: Sequence[PendingRequest]) -> None:
+    async def _run_batch(self, batch: Sequence[PromptRequest]) -> None:
         """Generate one batch; returns once every request of it has its reply, or no caller waits for it any more."""
         work = self._thread.submit(self._generate(batch))
         waiting = asyncio.wrap_future(work)
@@ -182,7 +182,7 @@ class VllmSampler:
             if error is not None and not pending.reply.done() and pending.reply.set_running_or_notify_cancel():
                 pending.reply.set_exception(error)
 
-    async def _generate(self, batch: Sequence[PendingRequest]) -> None:
+    async def _generate(self, batch: Sequence[PromptRequest]) -> None:
         """Submit all requests together, then reply to each as it ends. Runs in the engine's loop."""
         with ExitStack() as used:
             calls = [
@@ -204,7 +204,7 @@ class VllmSampler:
             finally:
                 self._sync.end(len(calls))
 
-    async def _reply(self, pending: PendingRequest, call: Call, queued: PendingCall) -> None:
+    async def _reply(self, pending: PromptRequest, call: Call, queued: EngineCall) -> None:
         """Wait for one call and set its reply; abort it if no caller waits any more."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None

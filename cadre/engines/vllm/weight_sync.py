@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from cadre.engines.vllm.adapters import Adapter, AdapterVersions, weights_folder
-from cadre.engines.vllm.engine import Backend, Call, PendingCall
+from cadre.engines.vllm.engine import Backend, Call, EngineCall
 from cadre.learn import tensor_files
 from cadre.team import Learner, Metrics, Weights
 from cadre.types import Message, TrainingSequence
@@ -55,7 +55,7 @@ class WeightSync:
         self._asleep: list[str] = []
         self._running_calls = 0
 
-    async def submit(self, calls: list[Call]) -> list[PendingCall]:
+    async def submit(self, calls: list[Call]) -> list[EngineCall]:
         """Queue all calls before the engine begins any, so that its batches follow from the calls alone."""
         self._running_calls += len(calls)
         async with self._gate:
