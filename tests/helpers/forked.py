@@ -106,6 +106,7 @@ def _run(
 ) -> None:
     """Be the program, in the child."""
     torch.set_num_threads(1)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests run under nohup
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
