@@ -15,10 +15,10 @@ from typing import Any
 from cadre.errors import ConfigError
 from cadre.file_limits import open_regular, read_json
 from cadre.plugins import embedded_models
+from cadre.settings.policy import PEFT_PREFIX
 from cadre.settings.yaml_file import ONLY_POLICY
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
-PREFIX = "base_model.model."
 # The header of a file of tensors has names, shapes and offsets.
 MAX_HEADER_BYTES = 100_000_000
 # What makes an adapter something other than two matrices beside each of some linear layers.
@@ -204,10 +204,10 @@ def _adapted_modules(key: str, folder: Path) -> list[str]:
             "Take it from where it was made."
         ) from None
     ends = (".lora_A.weight", ".lora_B.weight")
-    odd = [name for name in names if not (name.startswith(PREFIX) and name.endswith(ends))]
+    odd = [name for name in names if not (name.startswith(PEFT_PREFIX) and name.endswith(ends))]
     if odd or not names:
         raise ConfigError(
             f"{key}.lora.path: {folder / WEIGHTS_FILE} holds {odd[0] if odd else 'nothing'}; expected the matrices "
             "A and B of linear layers alone. Merge it into its base with PEFT, and name that model."
         )
-    return sorted({name.removeprefix(PREFIX).removesuffix(ends[0]).removesuffix(ends[1]) for name in names})
+    return sorted({name.removeprefix(PEFT_PREFIX).removesuffix(ends[0]).removesuffix(ends[1]) for name in names})

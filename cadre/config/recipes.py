@@ -147,7 +147,7 @@ def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
     algorithm's name, a team's policies and roles) replaces the base's, any other is merged key by key. `chain`
     are the recipes that led here. Raises ConfigError for an unknown name or a base that leads back to the recipe.
     """
-    bundled, renamed = recipes(), renamed_recipes()
+    bundled = recipes()
     path = bundled.get(recipe, Path(recipe))
     is_folder = os.path.isdir(path)
     if os.path.exists(path) and not is_folder:  # unlike Path's own, these take a name that is too long for one
@@ -156,6 +156,7 @@ def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
             return relocate(raw, Path(path).parent)
         located = resolve_from_file(raw, Path(path)) if recipe not in bundled else raw
         return merge_with_base(located, Path(path), (*chain, recipe))
+    renamed = renamed_recipes()
     if recipe in renamed:
         raw = renamed[recipe]
         changes = " ".join(f"algorithm.{key}={value}" for key, value in raw["algorithm"].items())

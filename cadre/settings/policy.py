@@ -10,6 +10,9 @@ from cadre.settings.learner import LearnerConfig
 from cadre.settings.sampling import SamplingConfig
 from cadre.settings.section import AsWritten, Positive, Section, refused
 
+# The prefix of the names of weights in a PEFT adapter's file.
+PEFT_PREFIX = "base_model.model."
+
 
 class LoraConfig(Section):
     """A low-rank adapter on a frozen base, PEFT's names."""

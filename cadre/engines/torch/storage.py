@@ -18,8 +18,7 @@ from cadre.engines.torch.lora import Pair
 from cadre.errors import EngineError
 from cadre.learn import tensor_files
 from cadre.settings import LoraConfig
-
-PREFIX = "base_model.model."  # PEFT's, before the names of an adapter's weights
+from cadre.settings.policy import PEFT_PREFIX
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
@@ -60,7 +59,7 @@ def copy_tensors(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> 
 
 def write_adapter(parameters: Mapping[str, Tensor], config: LoraConfig, base: str, folder: Path) -> None:
     """Write a PEFT folder: `adapter_model.safetensors` and `adapter_config.json`, without a tokenizer."""
-    weights = {f"{PREFIX}{name}": value for name, value in parameters.items()}
+    weights = {f"{PEFT_PREFIX}{name}": value for name, value in parameters.items()}
     _save_tensors(weights, folder / "adapter_model.safetensors", {"format": "pt"})
     modules = {name.removesuffix(".lora_A.weight") for name in parameters if name.endswith(".lora_A.weight")}
     adapted = {module.rpartition(".")[2] for module in modules}
@@ -83,13 +82,13 @@ def write_adapter(parameters: Mapping[str, Tensor], config: LoraConfig, base: st
 def load_adapter(parameters: Mapping[str, nn.Parameter], folder: Path) -> None:
     """Read the weights of a PEFT folder into an adapter. Raises EngineError if they belong to a different adapter."""
     saved = tensor_files.read_file(folder / "adapter_model.safetensors")
-    shapes = {f"{PREFIX}{name}": value.shape for name, value in parameters.items()}
+    shapes = {f"{PEFT_PREFIX}{name}": value.shape for name, value in parameters.items()}
     if {name: value.shape for name, value in saved.items()} != shapes:
         raise EngineError(
             f"The adapter in {folder} does not fit: got {len(saved)} weights, expected {len(shapes)} of the rank and "
             "targets that the policy's lora section says. Use the configuration that it was trained with."
         )
-    copy_tensors({name.removeprefix(PREFIX): value for name, value in saved.items()}, parameters)
+    copy_tensors({name.removeprefix(PEFT_PREFIX): value for name, value in saved.items()}, parameters)
 
 
 def save_heads(parameters: Mapping[str, nn.Parameter], folder: Path) -> None:
