@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
-from cadre.settings.known_models import KNOWN_MODELS
+from cadre.settings.models import KNOWN_MODELS
 from cadre.types import TrainingSequence
 from tests.engines.tiny import byte_tokenizer
 

@@ -407,7 +407,7 @@ MUTANTS = (
     ),
     Mutant(
         "value heads at the policy's rate",
-        "cadre/settings/critic.py",
+        "cadre/settings/objective.py",
         'return heads.model_copy(update={"learning_rate": max(policy.learning_rate, HEADS_RATE)})',
         "return heads",
         (OF_GRADIENTS + "test_value_heads_have_a_rate_of_their_own",),

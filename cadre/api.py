@@ -25,7 +25,7 @@ from cadre.evaluation.evaluate import Report
 from cadre.evaluation.loaded_team import LoadedTeam, open_team
 from cadre.runs.folder import Run, create_in_free_folder
 from cadre.runs.resume import check_resumable
-from cadre.settings.yaml_file import Raw, merge
+from cadre.settings.yaml_file import Raw, merge_sections
 from cadre.training.loop import run_training
 
 Section = Mapping[str, Any]
@@ -158,7 +158,7 @@ def _merge_sections(recipe: str | Path | Section | None, sections: Sections) -> 
         raw = copy.deepcopy(read_recipe(str(recipe)))
     else:
         raw = merge_with_base(copy.deepcopy(dict(recipe or {})), Path())
-    merge(raw, _section_changes(sections))
+    merge_sections(raw, _section_changes(sections))
     return raw
 
 

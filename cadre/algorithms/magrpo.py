@@ -11,7 +11,7 @@ from cadre.advantages.returns import Credit
 from cadre.algorithms.common import Algorithm, ManySiblings
 from cadre.rollout import shapes
 from cadre.settings import LossConfig
-from cadre.settings.section import refused
+from cadre.settings.section import setting_error
 
 # The policy gradient as MAGRPO writes it (equation 5): the sum over a completion's tokens, no ratio.
 POLICY_GRADIENT = LossConfig(ratio="none", aggregate="sequence_sum")
@@ -33,7 +33,7 @@ class RolledOut(Algorithm):
     @model_validator(mode="after")
     def _stops_by_what_it_learns(self) -> Self:
         if self.stop_at is not None and self.reward_model is not None:
-            raise refused(
+            raise setting_error(
                 "stop_at",
                 f"got {self.stop_at} beside a reward_model, whose scores are known when trees have grown; expected "
                 "one of the two. Remove stop_at.",

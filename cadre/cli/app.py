@@ -33,7 +33,7 @@ from cadre.cli.terminal import console, print_error, spell_everything
 from cadre.concurrency import configure_threads
 from cadre.errors import CadreError
 from cadre.file_limits import LEAST_DESCRIPTORS, raise_descriptor_limit, too_few_descriptors
-from cadre.settings.user_errors import described_error, has_users_lines
+from cadre.settings.user_code import describe_error, has_user_frames
 
 # What the machine refuses and no path is named in: no space left, say, for what is printed into a file.
 OF_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM}
@@ -88,10 +88,10 @@ def main() -> None:
         sys.exit(app(list(map(_at_home, sys.argv[1:])), standalone_mode=False))
     except SystemExit as error:
         # An exit in the user's own file is no end that a command came to, whatever its code.
-        if not has_users_lines(error):
+        if not has_user_frames(error):
             raise
         print_error(
-            f"{described_error(error)}, which would end the command; expected no exit. Return, or raise an error."
+            f"{describe_error(error)}, which would end the command; expected no exit. Return, or raise an error."
         )
     except CadreError as error:
         print_error(str(error))
@@ -105,15 +105,15 @@ def main() -> None:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             print_error(too_few_descriptors())
             sys.exit(2)
-        if error.filename is None and error.errno not in OF_MACHINE and not has_users_lines(error):
+        if error.filename is None and error.errno not in OF_MACHINE and not has_user_frames(error):
             raise
         what = error.filename or "this machine"
         print_error(f"{what}: {error.strerror}; expected what can be used so. Name another path, or make room.")
     except Exception as error:
         # A bug of Cadre keeps its traceback; an error in the user's own file is shown as its lines.
-        if not has_users_lines(error):
+        if not has_user_frames(error):
             raise
-        print_error(f"{described_error(error)}. This is an error in that file. Fix that line.")
+        print_error(f"{describe_error(error)}. This is an error in that file. Fix that line.")
     sys.exit(2)
 
 

@@ -15,7 +15,7 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.plugins import program_sandbox
 from cadre.programs.program import Program
-from cadre.settings.yaml_file import settings_of
+from cadre.settings.yaml_file import parse_overrides
 from cadre.types import images_of
 
 SHOWN_LINES = 12
@@ -33,7 +33,7 @@ def check(
         refuse_beside(context, "sandbox", ["settings", "step_seconds", "model"])
         _sandbox()
         return
-    env_spec = EnvSpec(target, settings_of(settings or []))
+    env_spec = EnvSpec(target, parse_overrides(settings or []))
     if issubclass(env_spec.declared, Program):
         refuse_beside(context, "a program, whose settings have limits", ["step_seconds"])
     if _faults(env_spec, model, step_seconds):

@@ -7,7 +7,7 @@ from itertools import chain
 
 from cadre.config.experiment import Config
 from cadre.errors import ConfigError
-from cadre.settings.yaml_file import settings_of
+from cadre.settings.yaml_file import parse_overrides
 
 
 def refuse_ignored(overrides: Sequence[str], of: str, expected: Mapping[str, str]) -> None:
@@ -45,7 +45,7 @@ def _set_by(pair: str) -> Iterator[tuple[str, str]]:
     """What a pair sets: the key as it is written and as the experiment knows it, of which a policy's own changes are a
     part. Sections of a training that are set whole name what they name for the training."""
     key = pair.partition("=")[0]
-    section = settings_of([pair])[key] if key in ("evaluate", "train", "trackers") else None
+    section = parse_overrides([pair])[key] if key in ("evaluate", "train", "trackers") else None
     for name in section if isinstance(section, dict) else ():
         yield f"{key}.{name}", f"{key}.{name}"
     parts = key.split(".")

@@ -12,7 +12,7 @@ from cadre.cli.terminal import WIDTH, console
 from cadre.config.recipes import LEVELS, compose_recipe, real_tasks, recipes, task_variants
 from cadre.errors import ConfigError, nearest
 from cadre.plugins import distributions
-from cadre.settings.known_models import KNOWN_MODELS
+from cadre.settings.models import KNOWN_MODELS
 
 GROUPS = {
     "games": ("plan-path", "sokoban", "boxoban", "sudoku"),

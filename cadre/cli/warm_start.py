@@ -15,7 +15,7 @@ from cadre.config.experiment import Experiment, load
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
 from cadre.runs.folder import Run, check_folder_free, create_in_free_folder, resume_command
-from cadre.settings.trust import admit, note_imports, tell_imports
+from cadre.settings.trust import check_trusted, print_import_notice, queue_import_notice
 from cadre.team import Metrics
 from cadre.training.warm_start import (
     EXAMPLES,
@@ -55,9 +55,9 @@ def command(
         refuse_beside(context, "--resume", BEGUN_WITH)
         run = Run.open(folder)
         settings = open_warm_start(run)
-        note_imports(admit(run.folder, run.config.model_dump(mode="json"), trust))
+        queue_import_notice(check_trusted(run.folder, run.config.model_dump(mode="json"), trust))
         experiment = resolve(run.config)
-        tell_imports()
+        print_import_notice()
         given = read_examples(run.folder / WARM_START / EXAMPLES, [*experiment.trained_roles])
         data = encode_examples(experiment, given)
     else:

@@ -26,7 +26,7 @@ from cadre.errors import EngineError, PromptError
 from cadre.plugins import configure_sandbox
 from cadre.rollout.batching import SharedBarrier
 from cadre.settings import SandboxConfig
-from cadre.settings.user_imports import hold_files
+from cadre.settings.user_imports import freeze_files
 from cadre.team import Metrics, Weights
 from cadre.types import Message, Request, Reward, Sample, TrainingSequence
 
@@ -82,7 +82,7 @@ def prepare_process(threads: int) -> None:
     """Use so many threads, and keep the user's files as they are when they are first imported."""
     import torch
 
-    hold_files()
+    freeze_files()
     torch.set_num_threads(threads)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cadre.errors import ConfigError
 from cadre.settings import PolicyConfig, VllmConfig
 from cadre.settings.cluster import ClusterConfig, PlacementConfig
-from cadre.settings.section import merged
+from cadre.settings.section import apply_changes
 from cadre.team import Learner
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Placement:
 def plan_placement(config: ClusterConfig, policies: Sequence[str], trains: bool) -> Placement:
     """Return the placement of the base model of these policies. Raises ConfigError if their settings differ."""
     plain = PlacementConfig(**{name: getattr(config, name) for name in PlacementConfig.model_fields})
-    settings = {name: merged(plain, config.policies.get(name, PlacementConfig())) for name in policies}
+    settings = {name: apply_changes(plain, config.policies.get(name, PlacementConfig())) for name in policies}
     first = settings[policies[0]]
     for name, setting in settings.items():
         if setting != first:

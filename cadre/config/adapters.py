@@ -15,7 +15,7 @@ from typing import Any
 from cadre.errors import ConfigError
 from cadre.file_limits import open_regular, read_json
 from cadre.plugins import embedded_models
-from cadre.settings.policy import PEFT_PREFIX
+from cadre.settings.team import PEFT_PREFIX
 from cadre.settings.yaml_file import ONLY_POLICY
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"

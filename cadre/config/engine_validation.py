@@ -15,7 +15,7 @@ from cadre.config.experiment import Experiment
 from cadre.errors import ConfigError
 from cadre.programs.program import Program
 from cadre.settings import VllmConfig
-from cadre.settings.vision import VISION_MODELS, model_type
+from cadre.settings.models import VISION_MODELS, read_model_type
 
 MAX_VLLM_RANK = 512
 ENGINE_SETTINGS = ("engine", "memory", "turns_memory", "graphs")  # settings of sampling that need a local engine
@@ -25,7 +25,7 @@ def check_vllm(experiment: Experiment) -> None:
     """vLLM can sample the policies that it is set for."""
     # Only the torch engine samples models that read images.
     for name in experiment.on_vllm:
-        kind = model_type(Path(experiment.models[name]))
+        kind = read_model_type(Path(experiment.models[name]))
         if kind in VISION_MODELS:
             raise ConfigError(
                 f"sampling.engine: got vllm for policy {name}, whose model of type {kind} reads pictures, which vLLM "
@@ -149,7 +149,7 @@ def check_vision_learners(experiment: Experiment) -> None:
     """Models that read images are trained padded, by one rank: in a prefix tree equal ids with other images would be
     one node, and positions in an image are no depths."""
     for name in experiment.learners:
-        check_vision_learner(experiment, name, partial(model_type, Path(experiment.models[name])))
+        check_vision_learner(experiment, name, partial(read_model_type, Path(experiment.models[name])))
 
 
 def check_vision_learner(experiment: Experiment, name: str, find: Callable[[], str]) -> None:

@@ -42,8 +42,8 @@ from cadre.settings import (
     TrainConfig,
     VllmConfig,
 )
-from cadre.settings.section import AsWritten, quoting
-from cadre.settings.yaml_file import dump_yaml, long_form, overridden
+from cadre.settings.section import SetKeysOnly, quoting_advice
+from cadre.settings.yaml_file import apply_overrides, dump_yaml, expand_short_form
 from cadre.team import Team
 from cadre.types import Sampling, Task
 
@@ -62,7 +62,7 @@ class Config(Section):
         description="how the team learns, by name"
     )
     credit: CreditConfig = Field(CreditConfig(), description="which samples an update learns from, and how much")
-    loss: Annotated[LossConfig, AsWritten] = Field(LossConfig(), description="changes to the algorithm's loss")
+    loss: Annotated[LossConfig, SetKeysOnly] = Field(LossConfig(), description="changes to the algorithm's loss")
     sampling: SamplingConfig = Field(SamplingConfig(), description="how completions are drawn")
     vllm: VllmConfig = Field(VllmConfig(), description="how vLLM is run, where it samples")
     learner: LearnerConfig = Field(LearnerConfig(), description="how weights are changed")
@@ -79,7 +79,7 @@ def load(recipe: str, overrides: Sequence[str] = ()) -> Config:
 
     Raises ConfigError if there is no such file, or if its content is invalid.
     """
-    return parse(overridden(read_recipe(recipe), overrides))
+    return parse(apply_overrides(read_recipe(recipe), overrides))
 
 
 def parse(raw: Mapping[str, Any], env: type[Env] | None = None) -> Config:
@@ -98,7 +98,7 @@ def _fill_in_roles(raw: Mapping[str, Any], env: type[Env] | None) -> Mapping[str
     """Let a team of one policy and no roles play every role of the environment with it: `team: seed`."""
     team, name, settings = raw.get("team"), raw.get("env"), raw.get("settings")
     if isinstance(team, str):
-        team = long_form(("team",), team)
+        team = expand_short_form(("team",), team)
     if not isinstance(team, dict) or "roles" in team or not isinstance(name, str):
         return raw
     policies = team.get("policies")
@@ -261,7 +261,7 @@ def explain_error(error: ValidationError) -> str:
 
 def _wrong_value(error: Details, location: Sequence[str]) -> str:
     expected = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    advice = quoting(error["input"], expected)
+    advice = quoting_advice(error["input"], expected)
     advice = "" if advice == "Fix the value." else f" {advice}"
     if location[-1] == "[key]":  # a name that the user gave
         key = _key(location[:-2])

@@ -16,7 +16,7 @@ from typing import Any
 from cadre.errors import RunError
 from cadre.files import OpenRecord, Text, read_record
 from cadre.plugins import embedded_models, environments
-from cadre.settings.user_code import file_of_module
+from cadre.settings.user_code import find_module_reference
 
 log = logging.getLogger(__name__)
 FILE_AND_NAME = re.compile(r"[^:\s][^:\n]*\.py:\w+")
@@ -147,7 +147,7 @@ def _is_path_setting(key: Key, value: str) -> bool:
 def _existing_path(key: Key, name: str, folder: Path) -> str | None:
     """Return the absolute path of what `name` is from a folder, or None if nothing exists there."""
     if key == ("env",) and not FILE_AND_NAME.fullmatch(name):
-        return file_of_module(name, folder)
+        return find_module_reference(name, folder)
     file, colon, attribute = name.rpartition(":") if FILE_AND_NAME.fullmatch(name) else (name, "", "")
     path = Path(folder, Path(file).expanduser())
     if key[:1] == ("settings",) and key[-1] == "[]" and not path.is_file():

@@ -22,8 +22,8 @@ from cadre.config.paths import relocate, resolve_from_file
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest
 from cadre.plugins import environments, recipe_folders
-from cadre.settings.known_models import KNOWN_MODELS, KnownModel
-from cadre.settings.yaml_file import Raw, dump_yaml, merge, read
+from cadre.settings.models import KNOWN_MODELS, KnownModel
+from cadre.settings.yaml_file import Raw, dump_yaml, merge_sections, read_yaml
 
 log = logging.getLogger(__name__)
 LEVELS = {"L0": "one model for all roles", "L1": "an adapter a role on one model", "L2": "a model a role"}
@@ -48,7 +48,7 @@ class RealRecipe:
     @cached_property
     def base(self) -> Raw:
         """The task's own file, for the chosen variant."""
-        return {**read(real_tasks()[self.task]), "env": self.env}
+        return {**read_yaml(real_tasks()[self.task]), "env": self.env}
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ def real_tasks() -> dict[str, Path]:
 def task_variants(task: str) -> dict[str, str]:
     """Return the environment of every variant of a task that a text model can play: `plan-path` and, among others,
     `plan-path-solo`."""
-    env = read(real_tasks()[task])["env"]
+    env = read_yaml(real_tasks()[task])["env"]
     names = (name for name in environments() if name == env or name.startswith(f"{env}-"))
     return {task + name.removeprefix(env): name for name in names if not name.endswith("-picture")}
 
@@ -137,7 +137,7 @@ def compose_recipe(name: str) -> RealRecipe | None:
 def renamed_recipes() -> dict[str, Raw]:
     """Return the recipes of earlier versions by name, each a `base` and what differs from it."""
     files = (folder / "renamed.yml" for folder in recipe_folders())
-    return {name: raw for file in files if file.is_file() for name, raw in read(file).items()}
+    return {name: raw for file in files if file.is_file() for name, raw in read_yaml(file).items()}
 
 
 def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
     path = bundled.get(recipe, Path(recipe))
     is_folder = os.path.isdir(path)
     if os.path.exists(path) and not is_folder:  # unlike Path's own, these take a name that is too long for one
-        raw = read(Path(path))
+        raw = read_yaml(Path(path))
         if recipe not in bundled and is_run_config(Path(path)):
             return relocate(raw, Path(path).parent)
         located = resolve_from_file(raw, Path(path)) if recipe not in bundled else raw
@@ -190,7 +190,7 @@ def merge_with_base(raw: Raw, path: Path, chain: tuple[str, ...] = ()) -> Raw:
             "ends. Remove one base."
         )
     merged = read_recipe(base, chain)
-    merge(merged, {key: value for key, value in raw.items() if key != "base"})
+    merge_sections(merged, {key: value for key, value in raw.items() if key != "base"})
     return merged
 
 

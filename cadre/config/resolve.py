@@ -31,10 +31,10 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.plugins import embedded_models
 from cadre.settings import LearnerConfig, PolicyConfig
-from cadre.settings.loss import chosen_loss
-from cadre.settings.section import merged
-from cadre.settings.trust import admit, note_imports
-from cadre.settings.yaml_file import Raw, merge, overridden, override, parse_yaml, read
+from cadre.settings.objective import merge_loss
+from cadre.settings.section import apply_changes
+from cadre.settings.trust import check_trusted, queue_import_notice
+from cadre.settings.yaml_file import Raw, apply_override, apply_overrides, merge_sections, parse_yaml, read_yaml
 from cadre.types import Sampling
 
 DATA_SPLITS = ("train", "test")  # which are `data` if that is set
@@ -69,21 +69,21 @@ def find_target(
     folder = Path(name).expanduser()
     is_run = (folder / "config.yaml").is_file()
     if is_run:
-        raw = relocate(read(folder / "config.yaml"), folder)
+        raw = relocate(read_yaml(folder / "config.yaml"), folder)
     elif _is_model(name, folder):
         # One policy in every role. The algorithm says here only that each role plays for itself.
         raw = {"team": name, "algorithm": "at_grpo"}
     else:
         raw = read_recipe(name)
-    merge(raw, changes or {})
+    merge_sections(raw, changes or {})
     _prefer_user_settings(raw, [*(f"settings.{key}" for key in (changes or {}).get("settings", {})), *overrides])
-    overridden(raw, overrides)
+    apply_overrides(raw, overrides)
     if "env" not in raw:
         raise ConfigError(
             f"{name} is taken for a model, as there is no run or recipe of that name; expected the environment that a "
             "model is to play beside it, as in env=maths. Fix the name, or add that."
         )
-    note_imports(admit(folder, raw, trust, user_settings({}, overrides, changes)) if is_run else [])
+    queue_import_notice(check_trusted(folder, raw, trust, user_settings({}, overrides, changes)) if is_run else [])
     config = parse(raw, env)
     for policy in _newly_frozen(folder, config) if is_run else ():
         raise ConfigError(
@@ -96,13 +96,13 @@ def find_target(
 def user_settings(recipe: Raw, overrides: Sequence[str], changes: Mapping[str, Any] | None = None) -> Raw:
     """Return the settings that the user, and not a run folder, gives: a recipe with changes. A change of all names at
     once (`*`) names none, and is left out."""
-    merge(recipe, {name: value for name, value in (changes or {}).items() if "*" not in str(value)})
-    return overridden(recipe, [pair for pair in overrides if "*" not in pair.partition("=")[0]])
+    merge_sections(recipe, {name: value for name, value in (changes or {}).items() if "*" not in str(value)})
+    return apply_overrides(recipe, [pair for pair in overrides if "*" not in pair.partition("=")[0]])
 
 
 def _newly_frozen(run: Path, config: Config) -> Iterator[str]:
     """Yield the policies that a run has trained, and that are frozen in another configuration of it."""
-    team = read(run / "config.yaml").get("team")
+    team = read_yaml(run / "config.yaml").get("team")
     old_policies = team.get("policies") if isinstance(team, dict) else None
     for name, policy in old_policies.items() if isinstance(old_policies, dict) else ():
         was_frozen = isinstance(policy, dict) and policy.get("frozen", False)
@@ -126,7 +126,7 @@ def _prefer_user_settings(raw: Raw, pairs: Sequence[str]) -> None:
                 settings = parse_yaml(value)
         names = list(settings) if isinstance(settings, dict) else path[:1] if section == "settings" else []
         if len(path) > 1 and names and names[0] in changes:
-            override(raw, f"evaluate.{pair}")
+            apply_override(raw, f"evaluate.{pair}")
             continue
         for name in [*names, *(DATA_SPLITS if "data" in names else ())]:
             changes.pop(name, None)
@@ -172,13 +172,13 @@ def resolve_for_evaluation(config: Config, env: type[Env] | None = None) -> Expe
 def make_plan(config: Config) -> Plan:
     """Return the algorithm's plan, with the loss and the selection of samples that the configuration chooses."""
     plan = plan_of(config.algorithm)
-    return replace(plan, loss=chosen_loss(plan.loss, config.loss), selection=config.credit)
+    return replace(plan, loss=merge_loss(plan.loss, config.loss), selection=config.credit)
 
 
 def _resolve_players(config: Config, env: type[Env] | None) -> Experiment:
     """Resolve the environment and the policies that play in it."""
     policies, (env_spec, held_out) = config.team.policies, resolve_environments(config, env or config.env)
-    samplers = {name: merged(config.sampling, policy.sampling) for name, policy in policies.items()}
+    samplers = {name: apply_changes(config.sampling, policy.sampling) for name, policy in policies.items()}
     # Memory, graphs and the engine say who samples; what remains is the distribution that is sampled from.
     distributions = {
         name: Sampling(**sampler.model_dump(exclude={"memory", "turns_memory", "graphs", "engine"}))
@@ -227,7 +227,7 @@ def _add_critics(players: Experiment) -> Experiment:
     if critic.config.policy is None:
         return replace(players, heads=heads)
     critics = dict.fromkeys(heads, critic.config.policy)
-    sampler = merged(players.config.sampling, critic.config.policy.sampling)
+    sampler = apply_changes(players.config.sampling, critic.config.policy.sampling)
     return replace(
         players,
         heads=heads,
@@ -243,7 +243,8 @@ def _find_models(policies: Mapping[str, PolicyConfig]) -> dict[str, str]:
 
 
 def _merge_learners(config: Config, policies: Mapping[str, PolicyConfig]) -> dict[str, LearnerConfig]:
-    return {name: merged(config.learner, policy.learner) for name, policy in policies.items() if not policy.frozen}
+    trained = {name: policy for name, policy in policies.items() if not policy.frozen}
+    return {name: apply_changes(config.learner, policy.learner) for name, policy in trained.items()}
 
 
 def find_model(name: str, policy: PolicyConfig) -> str:

@@ -23,7 +23,7 @@ from cadre.engines.control_tokens import ControlTokens, map_strings, mark_edges
 from cadre.engines.template_limits import render as render_template
 from cadre.engines.tool_calls import AS_TEXT, QUESTION, ToolUse
 from cadre.errors import EngineError, PromptError, first_line
-from cadre.settings.vision import VISION_MODELS
+from cadre.settings.models import VISION_MODELS
 from cadre.types import History, Image, Message, PreviousTurn, Tool, ToolCall, images_of
 
 if TYPE_CHECKING:

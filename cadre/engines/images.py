@@ -19,7 +19,7 @@ from transformers.processing_utils import ProcessorMixin
 from cadre.engines.model_folder import wrap_load_errors
 from cadre.envs.images import pixels
 from cadre.errors import EngineError, PromptError
-from cadre.settings.vision import VISION_MODELS
+from cadre.settings.models import VISION_MODELS
 from cadre.types import Image, Message
 
 # Bytes of prepared tensors that are kept.

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from cadre.engines import host
 from cadre.errors import CadreError, EngineError, first_line
 from cadre.file_limits import MIB, read_json, size_of
-from cadre.settings import vision
+from cadre.settings.models import read_model_type
 
 # Largest size in bytes by the end of a file's name, the first that fits: no known model comes near. Weights have none.
 MAX_BYTES = {
@@ -110,7 +110,7 @@ def configuration_file(source: str) -> Path:
 
 def model_type(source: str) -> str:
     """Return the type of a model in a folder or on the hub, such as `llama`."""
-    return vision.model_type(configuration_file(source).parent)
+    return read_model_type(configuration_file(source).parent)
 
 
 @contextmanager

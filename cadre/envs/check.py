@@ -25,7 +25,7 @@ from cadre.envs.splits import shared_tasks
 from cadre.envs.validation import described
 from cadre.errors import ContractError, DeadlineError
 from cadre.rollout.deadlines import Deadline
-from cadre.settings.user_errors import called
+from cadre.settings.user_code import describe_errors
 from cadre.types import Message, Observation, Reward, Sample, Task, Tool, ToolCall
 
 SPLIT_SAMPLE = 200
@@ -241,7 +241,7 @@ class Findings:
         A call that does not end in time ends the check, as those that follow might take as long.
         """
         try:
-            with called(what, when, advice):
+            with describe_errors(what, when, advice):
                 yield
         except (Broken, DeadlineError):
             raise

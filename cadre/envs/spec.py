@@ -16,10 +16,9 @@ from cadre.env import Env, Split
 from cadre.envs.wrappers import add_prompt, centralised, with_prompts
 from cadre.errors import ConfigError, nearest
 from cadre.plugins import environments
-from cadre.settings.section import NUMBER, quoting, truth_for_number
-from cadre.settings.trust import check_code, module_file_of
-from cadre.settings.user_code import file_of_module, load_file, load_module
-from cadre.settings.user_errors import called
+from cadre.settings.section import NUMBER, is_bool_for_number, quoting_advice
+from cadre.settings.trust import check_code, find_module_file
+from cadre.settings.user_code import describe_errors, find_module_reference, load_file, load_module
 from cadre.settings.user_imports import is_user_module
 from cadre.types import Choice, Task
 
@@ -48,7 +47,7 @@ def env_class(name: str) -> type[Env]:
         raise ConfigError(
             f"env: got {name!r}; expected one of {names} or file.py:Class.{nearest(name, environments())}"
         )
-    if not source.endswith(".py") and (file := file_of_module(target, Path.cwd())):
+    if not source.endswith(".py") and (file := find_module_reference(target, Path.cwd())):
         source = file.rpartition(":")[0]
     module = load_file("env", Path(source)) if source.endswith(".py") else _from_package(source, name)
     env = getattr(module, attribute, None)
@@ -67,7 +66,7 @@ def _from_package(module: str, name: str) -> Any:
             f"env: got {name!r}, and {module!r} is neither a file that ends in .py nor the name of a module; expected "
             f"one of {', '.join(environments())}, file.py:Class or module:Class. Fix the name."
         )
-    if (file := module_file_of(name)) is not None:
+    if (file := find_module_file(name)) is not None:
         check_code("env", file)
     try:
         return load_module("env", module)
@@ -113,7 +112,7 @@ class EnvSpec:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        with called(f"{self.declared.__name__}.roles_of"):
+        with describe_errors(f"{self.declared.__name__}.roles_of"):
             return self.env_class.roles_of(**self._taken_by(self.env_class.roles_of))
 
     def make(self, task: Task) -> Env:
@@ -122,7 +121,7 @@ class EnvSpec:
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """Return the tasks of a split. Raises ContractError if the environment's own code fails."""
-        with called(f"{self.declared.__name__}.tasks({split!r})"):
+        with describe_errors(f"{self.declared.__name__}.tasks({split!r})"):
             return self.declared.tasks(split, **self._taken_by(self.declared.tasks))
 
     def close(self) -> None:
@@ -132,13 +131,13 @@ class EnvSpec:
         """Return every decision of a game that can list them, as the team sees it; none with `central`."""
         if self.central:
             return ()
-        with called(f"{self.declared.__name__}.choices"):
+        with describe_errors(f"{self.declared.__name__}.choices"):
             listed = self.declared.choices(**self._taken_by(self.declared.choices))
         return [replace(choice, observation=add_prompt(choice.observation, self.prompts)) for choice in listed]
 
     def figures(self, probabilities: Sequence[Sequence[float]]) -> dict[str, float]:
         """Return the exact figures of policies with these probabilities of the answers of `choices`."""
-        with called(f"{self.declared.__name__}.figures"):
+        with describe_errors(f"{self.declared.__name__}.figures"):
             return self.declared.figures(probabilities, **self._taken_by(self.declared.figures))
 
     def _taken_by(self, method: Callable[..., Any]) -> dict[str, Any]:
@@ -191,7 +190,7 @@ def _checked(env: type[Env], declared: Mapping[str, inspect.Parameter], settings
             raise ConfigError(
                 f"settings.{key}: unknown to {env.__name__}; expected one of {names}.{nearest(key, declared)}"
             )
-        if truth_for_number(declared[key].annotation, value):
+        if is_bool_for_number(declared[key].annotation, value):
             raise ConfigError(f"settings.{key}: got {value!r}; expected {NUMBER}. Write a number.")
         usual = declared[key].default
         if isinstance(usual, bool) and isinstance(value, str) and declared[key].annotation is Any:
@@ -204,6 +203,6 @@ def _checked(env: type[Env], declared: Mapping[str, inspect.Parameter], settings
         except pydantic.ValidationError as error:
             expected = error.errors()[0]["msg"].removeprefix("Input should be ")
             raise ConfigError(
-                f"settings.{key}: got {value!r}; expected {expected}. {quoting(value, expected)}"
+                f"settings.{key}: got {value!r}; expected {expected}. {quoting_advice(value, expected)}"
             ) from None
     return checked

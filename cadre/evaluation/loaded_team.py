@@ -39,7 +39,7 @@ from cadre.rollout.grow import Rollout
 from cadre.runs.export import to_dataset
 from cadre.runs.folder import Run
 from cadre.runs.kept_trees import KeptTree, read_all_trees
-from cadre.settings.trust import only_reading, tell_imports
+from cadre.settings.trust import only_reading, print_import_notice
 from cadre.team import Team, closed_on_failure
 from cadre.training.checkpoint import LATEST, CheckpointChoice, load_weights, read_state
 from cadre.types import Task, Tree
@@ -145,7 +145,7 @@ def load_team(
     # Found before models load, since a missing checkpoint is an error.
     saved = None if run is None or untrained else choice.find(run.folder)
     if folder is not None:
-        tell_imports()
+        print_import_notice()
     team = build_team(experiment)
     with closed_on_failure() as failed:
         failed.callback(team.close)

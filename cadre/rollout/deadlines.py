@@ -200,11 +200,11 @@ class Deadline:
 
     def passed(self, where: BaseException | None = None) -> DeadlineError:
         """Return the error of a call that took too long, with the line that it was at."""
-        from cadre.settings.user_errors import place_of  # late: the sandbox runs on the standard library alone
+        from cadre.settings.user_code import error_location  # late: the sandbox runs on the standard library alone
 
         return DeadlineError(
-            f"{self.what}: not done after {self.seconds:g} s{place_of(where) if where else ''}; expected an end by "
-            f"then. Bound what it waits for, or raise {self.setting}."
+            f"{self.what}: not done after {self.seconds:g} s{error_location(where) if where else ''}; expected an end "
+            f"by then. Bound what it waits for, or raise {self.setting}."
         )
 
     def stand_in_line(self, change: int) -> None:

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar, get_args
 
 from cadre.errors import AnswerError, CadreError, ContractError, DeadlineError, PromptError, SandboxUnavailable
 from cadre.programs.processes import Diverged, NotStarted
-from cadre.settings.user_errors import described_error
+from cadre.settings.user_code import describe_error
 from cadre.types import Branch, BranchFailure, Node, Reward
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def failure_of(error: Exception) -> BranchFailure:
             raise error
         message = str(error)
     else:
-        message = described_error(error)
+        message = describe_error(error)
     return BranchFailure(reason or "raised", message, rewarded=not isinstance(error, MACHINE_ERRORS))
 
 

@@ -18,7 +18,7 @@ from cadre.envs.validation import described, is_valid_unicode, observation_fault
 from cadre.errors import ContractError
 from cadre.rollout.deadlines import Deadline
 from cadre.settings.run import EpisodesConfig
-from cadre.settings.user_errors import described_error
+from cadre.settings.user_code import describe_error
 from cadre.types import Drawing, Observation, Reward, Sample, Task
 
 T = TypeVar("T")
@@ -137,7 +137,7 @@ def _only_errors(what: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise ContractError(
-            f"{what}: raised {described_error(error)}, which would end the run; expected no exit. Return, or raise an "
+            f"{what}: raised {describe_error(error)}, which would end the run; expected no exit. Return, or raise an "
             "error."
         ) from error
 

@@ -21,7 +21,7 @@ from cadre.runs.annotations import ANNOTATIONS
 from cadre.runs.folder import Run
 from cadre.runs.kept_trees import iterate_samples, read_entries, read_tree
 from cadre.runs.records import AnnotationLine
-from cadre.settings.trust import refused
+from cadre.settings.trust import untrusted_code_message
 from cadre.training.checkpoint import LATEST, CheckpointChoice
 
 # Where transformers writes chat templates.
@@ -50,7 +50,7 @@ def export_policy(
     settings = run.config.team.policies[policy]
     if settings.trust_remote_code and not trust:
         code = f"the code that ships with {settings.model!r} (team.policies.{policy}.trust_remote_code)"
-        raise ConfigError(refused([code], run.folder))
+        raise ConfigError(untrusted_code_message([code], run.folder))
     engine = TorchSpec(find_model(policy, settings), {policy: settings}, run.config.train.seed).make()
     with closing(engine):
         engine.work(engine.restore, policy, saved / policy)

@@ -57,7 +57,7 @@ from cadre.runs.kept_trees import ImageStore, StepRecord, StepRecorder, Vocabula
 from cadre.runs.records import CommandRecord, EnvironmentRecord, EvaluationLine, StepMetrics
 from cadre.runs.trackers import TrackedRun, Trackers
 from cadre.settings import CreditConfig
-from cadre.settings.trust import note_begun, only_reading
+from cadre.settings.trust import only_reading, record_begun_run
 
 # Files of a run that was stopped before its first line.
 STARTED_FILES = {".lock", "config.yaml.new", "command.json.new", "command.json"}
@@ -113,7 +113,7 @@ class Run:
         write_text_atomically(folder / "command.json", json.dumps(record) + "\n")
         run = cls(folder, config)
         run.write_config(config)
-        note_begun(folder, path or folder, config.model_dump(mode="json"))
+        record_begun_run(folder, path or folder, config.model_dump(mode="json"))
         return run
 
     @classmethod

@@ -38,9 +38,9 @@ from cadre.runs.records import (
     TreeLineHead,
     VocabularyLine,
 )
-from cadre.settings.section import merged
-from cadre.settings.trust import admit, note_begun, note_imports, tell_imports
-from cadre.settings.yaml_file import overridden
+from cadre.settings.section import apply_changes
+from cadre.settings.trust import check_trusted, print_import_notice, queue_import_notice, record_begun_run
+from cadre.settings.yaml_file import apply_overrides
 from cadre.training.checkpoint import TrainingState, checkpoint_name, checkpoint_steps, latest_checkpoint
 from cadre.training.warm_start import WARM_START
 from cadre.types import Task
@@ -117,7 +117,7 @@ def adopt_config(run: Run) -> None:
         reports.rename(_numbered_copy(reports))
     if old != run.config:
         run.write_config(run.config)
-    note_begun(run.folder, run.folder, run.config.model_dump(mode="json"))
+    record_begun_run(run.folder, run.folder, run.config.model_dump(mode="json"))
 
 
 def forbidden_changes(old: Config, new: Config) -> list[str]:
@@ -140,11 +140,11 @@ def _config_to_resume(
     """Return the configuration to resume with: the recipe of that name, or the run's own if none is named, with the
     overrides that it was started with in `root`, and with new ones."""
     overrides_before, overrides = changes
-    raw = overridden(read_recipe(recipe or str(run.folder / "config.yaml")), overrides_before)
-    raw = overridden(resolve_from_folder(raw, root) if overrides_before else raw, overrides)
+    raw = apply_overrides(read_recipe(recipe or str(run.folder / "config.yaml")), overrides_before)
+    raw = apply_overrides(resolve_from_folder(raw, root) if overrides_before else raw, overrides)
     # The overrides that the run was started with come from the folder, so they are not the user's own.
-    files = admit(run.folder, raw, trust, user_settings(read_recipe(recipe) if recipe else {}, overrides))
-    note_imports([] if recipe else files)  # the user's own recipe names what the user knows
+    files = check_trusted(run.folder, raw, trust, user_settings(read_recipe(recipe) if recipe else {}, overrides))
+    queue_import_notice([] if recipe else files)  # the user's own recipe names what the user knows
     return parse(raw)
 
 
@@ -158,7 +158,7 @@ def is_evaluated_alike(old: Config, new: Config) -> bool:
         greedy = {}
         for role, name in config.team.roles.items():
             policy = config.team.policies[name]
-            sampling = merged(config.sampling, policy.sampling)
+            sampling = apply_changes(config.sampling, policy.sampling)
             model = (policy.model, policy.url, policy.dtype, policy.enable_thinking)
             greedy[role] = [name, *model, sampling.max_tokens, sampling.stop]
         return [config.env, config.settings, tasks, config.algorithm.central, config.team.prompts, greedy]
@@ -211,7 +211,7 @@ def fork_run(folder: Path, step: int, into: Path, overrides: Sequence[str] = (),
         write_command_note(partial, command)
         run = Run.fill(partial, config, recipe, [*overrides_before, *overrides], step, into)
         _copy_history(source, run, saved, step)
-    tell_imports()
+    print_import_notice()
     return Run(into, config)
 
 

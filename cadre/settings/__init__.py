@@ -1,16 +1,12 @@
-"""What one YAML may say: a pydantic model a stage. The algorithms' own settings stand in `cadre.algorithms`."""
+"""The sections of a recipe, a pydantic model each. The settings of algorithms are in `cadre.algorithms`."""
 
 from cadre.settings.cluster import ClusterConfig
-from cadre.settings.credit import CreditConfig, TreeWeight
-from cadre.settings.critic import CriticConfig
 from cadre.settings.learner import LearnerConfig, Packing
-from cadre.settings.loss import LossConfig
-from cadre.settings.policy import LoraConfig, PolicyConfig
-from cadre.settings.run import EpisodesConfig, EvaluateConfig, SandboxConfig, TrainConfig
+from cadre.settings.objective import CreditConfig, CriticConfig, LossConfig, TreeWeight
+from cadre.settings.run import EpisodesConfig, EvaluateConfig, SandboxConfig, TrackersConfig, TrainConfig
 from cadre.settings.sampling import SamplingConfig
 from cadre.settings.section import Positive, Section, Share
-from cadre.settings.team import TeamConfig
-from cadre.settings.trackers import TrackersConfig
+from cadre.settings.team import LoraConfig, PolicyConfig, TeamConfig
 from cadre.settings.vllm import VllmConfig
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Where samplers, learners and environments run, once one process is not enough."""
+"""Settings of a run on several processes or machines (Ray)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from cadre.settings.section import AsWritten, Positive, Section, refused
+from cadre.settings.section import Positive, Section, SetKeysOnly, setting_error
 
 
 class PlacementConfig(Section):
-    """What one base model gets: a pool of samplers, and a learner for what is trained on it."""
+    """The processes of one base model: a pool of samplers, and a learner for the policies that train on it."""
 
     samplers: Positive = Field(1, description="processes that sample a base model, each with its weights")
     sampler_cards: int = Field(0, ge=0, description="cards of each of them; 0: it samples on the CPU")
@@ -18,9 +18,9 @@ class PlacementConfig(Section):
     colocated: bool = Field(False, description="the samplers share the learner's cards in place of having their own")
 
     @model_validator(mode="after")
-    def _one_card_is_shared(self) -> PlacementConfig:
+    def _check_shared_card(self) -> PlacementConfig:
         if self.colocated and self.learner_cards > 1:
-            raise refused(
+            raise setting_error(
                 "colocated",
                 f"got colocated with {self.learner_cards} cards of the learner; expected 1, as Ray divides single "
                 "cards only. Give samplers their own with sampler_cards, or lower learner_cards.",
@@ -28,9 +28,9 @@ class PlacementConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _shared_cards_are_the_learners(self) -> PlacementConfig:
+    def _reject_sampler_cards(self) -> PlacementConfig:
         if self.colocated and self.sampler_cards:
-            raise refused(
+            raise setting_error(
                 "sampler_cards",
                 f"got {self.sampler_cards} with colocated, under which samplers have no cards of their own; expected "
                 "0. Remove it, or colocated.",
@@ -39,10 +39,10 @@ class PlacementConfig(Section):
 
 
 class ClusterConfig(PlacementConfig):
-    """Ray actors in place of one process; `cluster: {}` starts Ray on this machine."""
+    """Samplers, learners and environments as Ray actors; `cluster: {}` starts Ray on this machine."""
 
     address: str | None = Field(None, description="of a Ray cluster that runs, or auto; unset: one is started here")
-    policies: dict[str, Annotated[PlacementConfig, AsWritten]] = Field(
+    policies: dict[str, Annotated[PlacementConfig, SetKeysOnly]] = Field(
         default_factory=dict, description="policy: changes to samplers, cards and colocated for its base model"
     )
     environments: int = Field(0, ge=0, description="processes that step environments; 0: the one that trains")

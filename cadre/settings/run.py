@@ -1,8 +1,8 @@
-"""How long a run trains, what it leaves behind, how it is evaluated, and how programs are confined meanwhile."""
+"""The run: length of training, failures of episodes, evaluation, trackers, and the sandbox of programs."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat, JsonValue
 
@@ -10,7 +10,7 @@ from cadre.settings.section import Positive, Section
 
 
 class TrainConfig(Section):
-    """The loop."""
+    """The training loop, and the files that it leaves."""
 
     steps: Positive = Field(100, description="updates")
     tasks_per_step: int = Field(16, ge=1, le=1_000_000, description="trees a step")
@@ -32,7 +32,7 @@ class TrainConfig(Section):
 
 
 class EpisodesConfig(Section):
-    """How failures of episodes are taken, in training and evaluation alike."""
+    """Limits and failures of episodes, in training and evaluation."""
 
     retries: int = Field(1, ge=0, le=100, description="times that a failed episode is tried again from its start")
     step_seconds: float = Field(300.0, ge=0.0, description="that one call of the environment may take; 0: any")
@@ -48,7 +48,7 @@ class EpisodesConfig(Section):
 
 
 class EvaluateConfig(Section):
-    """Held-out tasks, played at temperature 0 with one sample a decision."""
+    """Evaluation on held-out tasks: greedy, with one sample per decision."""
 
     tasks: int = Field(200, ge=0, description="so many of the test split; 0 for none")
     first: int = Field(0, ge=0, description="from this one on, so that settings can be chosen on others")
@@ -59,11 +59,25 @@ class EvaluateConfig(Section):
 
 
 class SandboxConfig(Section):
-    """How strictly programs that a model wrote are confined."""
+    """The confinement of programs that a model wrote."""
 
     level: Literal["auto", "process", "confined", "isolated"] = Field(
         "auto", description="auto takes the highest that holds, never below confined; process is rlimits only"
     )
     cgroup: Literal["auto", "on", "off"] = Field(
         "auto", description="limits on all processes of a program together, where a cgroup v2 subtree is delegated"
+    )
+
+
+TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
+
+
+class TrackersConfig(Section):
+    """Trackers that receive the metrics of every step and evaluation; nothing is read back from them."""
+
+    names: tuple[TrackerName, ...] = Field(
+        ("tensorboard",), description="so many as you like; all but tensorboard are extras of that name"
+    )
+    project: Annotated[str, Field(min_length=1)] = Field(
+        "cadre", description="what the run belongs to there; MLflow calls it an experiment"
     )

@@ -1,4 +1,4 @@
-"""How completions are drawn."""
+"""Settings of the sampler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every section of an experiment's file has in common."""
+"""The base class of every section of a recipe, and how sections are changed and dumped."""
 
 from __future__ import annotations
 
@@ -12,68 +12,73 @@ from pydantic_core import PydanticCustomError
 Positive = Annotated[int, Field(ge=1)]
 NUMBER = "a number, which true and false are not"
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
+# Levels of nesting that are searched for booleans: no setting nests numbers deeper, and a YAML value can hold itself.
+MAX_NESTING = 4
 
 
 class Section(BaseModel):
-    """Frozen, and closed to keys that it does not know and to numbers that are not finite."""
+    """A frozen section that rejects unknown keys, numbers that are not finite, and booleans in place of numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _numbers_are_numbers(cls, given: Any) -> Any:
-        for name, value in given.items() if isinstance(given, Mapping) else ():
-            if name in cls.model_fields and truth_for_number(cls.model_fields[name].annotation, value):
-                raise refused(name, f"got {value!r}; expected {NUMBER}. Write a number.")
-        return given
+    def _reject_bool_for_number(cls, raw: Any) -> Any:
+        for name, value in raw.items() if isinstance(raw, Mapping) else ():
+            if name in cls.model_fields and is_bool_for_number(cls.model_fields[name].annotation, value):
+                raise setting_error(name, f"got {value!r}; expected {NUMBER}. Write a number.")
+        return raw
 
 
 SectionT = TypeVar("SectionT", bound=Section)
 
 
-def truth_for_number(annotation: Any, value: object) -> bool:
-    """Whether a truth value stands where the type asks for numbers alone; pydantic would take it for 0 or 1."""
-    kinds = set(_kinds(annotation))
-    return bool(kinds & {int, float}) and bool not in kinds and any(isinstance(part, bool) for part in _parts(value))
+def setting_error(key: str, reason: str) -> PydanticCustomError:
+    """Return the error that a validator raises about `key` ("" for the whole section).
+
+    `reason` says what the value is, what is expected, and what to do.
+    """
+    return PydanticCustomError("refused", "{reason}", {"reason": reason, "key": key})
 
 
-def quoting(value: object, expected: str) -> str:
-    """Return how a number or a truth value is written where a text is expected."""
+def is_bool_for_number(annotation: Any, value: object) -> bool:
+    """Return True if `value` holds a boolean where the type allows numbers only; pydantic would read it as 0 or 1."""
+    types = set(_plain_types(annotation))
+    return bool(types & {int, float}) and bool not in types and any(isinstance(leaf, bool) for leaf in _leaves(value))
+
+
+def _plain_types(annotation: Any) -> Iterator[Any]:
+    """Yield the plain types in an annotation such as `dict[str, int] | None`."""
+    arguments = get_args(annotation)
+    yield from chain.from_iterable(map(_plain_types, arguments)) if arguments else (annotation,)
+
+
+def _leaves(value: object, depth: int = MAX_NESTING) -> Iterator[object]:
+    """Yield the values in nested mappings and lists."""
+    children = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else None
+    if children is None or depth == 0:
+        yield value
+        return
+    for child in children:
+        yield from _leaves(child, depth - 1)
+
+
+def quoting_advice(value: object, expected: str) -> str:
+    """Return the advice of an error message: put quotes around a number or boolean where a text is expected."""
     if "string" in expected and isinstance(value, bool | int | float):
         return 'Put quotes around what the YAML says there, which make it a text: "1.10", say.'
     return "Fix the value."
 
 
-def _kinds(annotation: Any) -> Iterator[Any]:
-    """The plain types in an annotation such as `dict[str, int] | None`."""
-    inner = get_args(annotation)
-    yield from chain.from_iterable(map(_kinds, inner)) if inner else (annotation,)
-
-
-def _parts(value: object, depth: int = 4) -> Iterator[object]:
-    """What a value holds, as deep as numbers are asked for; a YAML can hold itself."""
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else None
-    if inner is None or depth == 0:
-        yield value
-        return
-    for part in inner:
-        yield from _parts(part, depth - 1)
-
-
-def as_written(section: Section) -> dict[str, Any]:
-    """The keys that were set, and no defaults."""
-    return section.model_dump(mode="json", exclude_unset=True)
-
-
-# A section of which only the keys count that were set: changes to another section of the same kind.
-AsWritten = PlainSerializer(as_written)
-
-
-def merged(base: SectionT, changes: SectionT) -> SectionT:
-    """The section `base` with those keys of `changes` that were set."""
+def apply_changes(base: SectionT, changes: SectionT) -> SectionT:
+    """Return the section `base` with the keys of `changes` that were set."""
     return base.model_copy(update={name: getattr(changes, name) for name in changes.model_fields_set})
 
 
-def refused(key: str, reason: str) -> PydanticCustomError:
-    """What a section's validator raises about its `key` (none: all of it): `reason` says got, expected, what to do."""
-    return PydanticCustomError("refused", "{reason}", {"reason": reason, "key": key})
+def dump_set_keys(section: Section) -> dict[str, Any]:
+    """Return the keys of a section that were set, without defaults."""
+    return section.model_dump(mode="json", exclude_unset=True)
+
+
+# Marks a section that holds changes to another one of its kind, of which only the keys count that were set.
+SetKeysOnly = PlainSerializer(dump_set_keys)

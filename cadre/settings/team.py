@@ -1,19 +1,139 @@
-"""Who plays."""
+"""The team: its policies (the weights, an adapter, where they run), and the policy of each role."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from cadre.errors import nearest
-from cadre.settings import names
-from cadre.settings.policy import Policy
-from cadre.settings.section import Section, refused
+from cadre.settings.learner import LearnerConfig
+from cadre.settings.sampling import SamplingConfig
+from cadre.settings.section import Positive, Section, SetKeysOnly, setting_error
+
+# Prefix of the names of weights in a PEFT adapter's file.
+PEFT_PREFIX = "base_model.model."
+
+
+class LoraConfig(Section):
+    """A low-rank adapter on a frozen base, with the names of PEFT."""
+
+    rank: Positive = Field(16, description="of the two matrices whose product is added")
+    alpha: float = Field(32.0, gt=0.0, description="the update is scaled by alpha / rank")
+    targets: Literal["all-linear"] | tuple[str, ...] = Field("all-linear", description="modules that get an adapter")
+    path: str | None = Field(None, description="a PEFT folder, or what cadre export wrote, to begin from; has the rest")
+
+    @model_validator(mode="after")
+    def _require_targets(self) -> LoraConfig:
+        if not self.targets:
+            raise setting_error(
+                "targets",
+                "got none, which leaves nothing to train; expected all-linear, or names of modules such as q_proj. "
+                "Name some, or remove lora to train the model whole.",
+            )
+        return self
+
+
+class PolicyConfig(Section):
+    """One set of weights. Written short, `shared: seed` means `shared: {model: seed}`."""
+
+    model: str = Field(description="seed, games (embedded models), a folder of a model or an adapter, or a hub name")
+    lora: LoraConfig | None = Field(None, description="train an adapter on the frozen model instead of the model")
+    frozen: bool = Field(False, description="play, but never train")
+    url: str | None = Field(None, description="an OpenAI-compatible endpoint that serves the model; needs frozen")
+    key_variable: str = Field("OPENAI_API_KEY", description="environment variable with the endpoint's key")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the forward; masters stay float32")
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
+        "auto", description="cpu, cuda or cuda:1; auto is the GPU where there is one"
+    )
+    enable_thinking: bool | None = Field(
+        None, description="told to chat templates that ask for it, as Qwen3's does; unset: off there"
+    )
+    sampling: Annotated[SamplingConfig, SetKeysOnly] = Field(
+        SamplingConfig(), description="changes to the experiment's sampling"
+    )
+    learner: Annotated[LearnerConfig, SetKeysOnly] = Field(
+        LearnerConfig(), description="changes to the experiment's learner"
+    )
+    trust_remote_code: bool = Field(False, description="run Python that ships with the checkpoint")
+
+    @model_validator(mode="after")
+    def _require_frozen_remote(self) -> PolicyConfig:
+        if self.url is not None and not self.frozen:
+            raise setting_error(
+                "",
+                "got a url, and a remote model cannot be trained from here; expected frozen: true beside it. Add that, "
+                "or remove the url to train the model in this process.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _reject_settings_of_other_place(self) -> PolicyConfig:
+        """Reject settings of a local model beside a url, and settings of a remote one without."""
+        is_remote = self.url is not None
+        location = "an endpoint serves, which has its own" if is_remote else "is loaded here, without a url"
+        word = "beside" if is_remote else "without"
+        for name in ("device", "dtype", "trust_remote_code") if is_remote else ("key_variable",):
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise setting_error(
+                    name, f"got {value!r} for a model that {location}; expected no {name} {word} a url. Remove it."
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _reject_frozen_adapter(self) -> PolicyConfig:
+        if self.frozen and self.lora is not None and self.lora.path is None:
+            raise setting_error(
+                "",
+                "got lora and frozen: true, which would leave the adapter at zero; expected one of the two. Remove "
+                "lora to play the plain model.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _reject_frozen_learner(self) -> PolicyConfig:
+        if self.frozen and self.learner.model_fields_set:
+            raise setting_error(
+                "learner",
+                f"got {', '.join(sorted(self.learner.model_fields_set))} with frozen: true, which nothing would learn "
+                "by; expected none. Remove it, or frozen to train the policy.",
+            )
+        return self
+
+    @property
+    def shares_base(self) -> bool:
+        """Return True if other policies may use the model's weights too, since no training changes them."""
+        return self.lora is not None or self.frozen
+
+
+# A policy, or in short the name of its model.
+Policy = Annotated[PolicyConfig, BeforeValidator(lambda value: {"model": value} if isinstance(value, str) else value)]
+
+MAX_NAME_LENGTH = 64
+NAME_PATTERN = re.compile(r"\w[\w.-]*")
+# First parts of metrics that belong to no role or policy, and files that a checkpoint holds beside its policies.
+RESERVED_METRICS = {"rollout", "time", "parts", "evaluate", "reward_model", "step"}
+RESERVED_FILES = {"config.yaml", "state.json", "manifest.json", "in_flight.jsonl"}
+
+
+def find_name_fault(name: str) -> str | None:
+    """Return the error message for the name of a role or policy, or None if it fits into metrics and file names."""
+    shown = repr(name if len(name) <= MAX_NAME_LENGTH else f"{name[:MAX_NAME_LENGTH]}...")
+    if len(name) > MAX_NAME_LENGTH or not NAME_PATTERN.fullmatch(name) or name.endswith("."):
+        return (
+            f"got the name {shown}; expected letters, digits, underscores, dots and hyphens, {MAX_NAME_LENGTH} at "
+            "most, as it stands in metrics and in names of files. Rename it."
+        )
+    if name in RESERVED_METRICS | RESERVED_FILES:
+        owner = "metrics of the whole run" if name in RESERVED_METRICS else "another file"
+        return f"got the name {shown}, which {owner} would have too; expected another. Rename it."
+    return None
 
 
 class TeamConfig(Section):
-    """The policies, and which of them plays each role."""
+    """The policies, and the policy of each role."""
 
     policies: dict[str, Policy] = Field(min_length=1, description="policy: its model, or all about it")
     roles: dict[str, str] = Field(min_length=1, description="role: policy")
@@ -23,43 +143,37 @@ class TeamConfig(Section):
     exchange_every: int = Field(0, ge=0, description="updates after which each role goes to the next policy; 0: never")
 
     @model_validator(mode="after")
-    def _names_can_be_used(self) -> TeamConfig:
-        for kind, named in (("roles", self.roles), ("policies", self.policies)):
-            for name in named:
-                if wrong := names.fault(name):
-                    raise refused(kind, wrong)
-            if len({name.lower() for name in named}) < len(named):
-                told = f"got {', '.join(named)}; expected names that differ in more than case. Rename one."
-                raise refused(kind, told)
-        return self
-
-    @model_validator(mode="after")
-    def _roles_name_policies(self) -> TeamConfig:
-        for role, chosen in self.roles.items():
-            if chosen not in self.policies:
-                raise refused(
-                    f"roles.{role}",
-                    f"got policy {chosen!r}; expected one of {', '.join(self.policies)}. Define it under team.policies "
-                    f"or name another.{nearest(chosen, self.policies)}",
+    def _check_names(self) -> TeamConfig:
+        for kind, names in (("roles", self.roles), ("policies", self.policies)):
+            for name in names:
+                if fault := find_name_fault(name):
+                    raise setting_error(kind, fault)
+            # Some file systems do not tell letters by their case.
+            if len({name.lower() for name in names}) < len(names):
+                raise setting_error(
+                    kind, f"got {', '.join(names)}; expected names that differ in more than case. Rename one."
                 )
         return self
 
     @model_validator(mode="after")
-    def _prompts_are_of_roles(self) -> TeamConfig:
+    def _check_roles(self) -> TeamConfig:
+        for role, policy in self.roles.items():
+            if policy not in self.policies:
+                raise setting_error(
+                    f"roles.{role}",
+                    f"got policy {policy!r}; expected one of {', '.join(self.policies)}. Define it under team.policies "
+                    f"or name another.{nearest(policy, self.policies)}",
+                )
         for role in self.prompts:
             if role not in self.roles:
-                raise refused(
+                raise setting_error(
                     f"prompts.{role}",
                     f"got a prompt for a role that nobody plays; expected some of {', '.join(self.roles)}. Remove it."
                     f"{nearest(role, self.roles)}",
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _every_policy_plays(self) -> TeamConfig:
         for name in self.policies:
             if name not in self.roles.values():
-                raise refused(
+                raise setting_error(
                     f"policies.{name}",
                     "no role plays it; expected every policy under team.roles. "
                     f"Give it a role ({', '.join(self.roles)}) or remove it.",

@@ -1,4 +1,4 @@
-"""How vLLM is run, where it draws the completions (`sampling.engine: vllm`)."""
+"""Settings of vLLM."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ from cadre.runs.resume import (
     repair_logs,
     task_digests,
 )
-from cadre.settings.trust import only_reading, tell_imports
-from cadre.settings.user_imports import files_held
+from cadre.settings.trust import only_reading, print_import_notice
+from cadre.settings.user_imports import frozen_files
 from cadre.team import Metrics, Team, closed_on_failure
 from cadre.training import metrics
 from cadre.training.asynchronous import SampledStep, StalenessLimit, StepQueue
@@ -120,7 +120,7 @@ def run_training(
 
     with RunLock(run.folder), closing(run):
         if resume:
-            tell_imports()
+            print_import_notice()
             if not force:
                 check_same_tasks(experiment, run)
             tell(repair_logs(run))
@@ -136,7 +136,7 @@ def run_training(
         diagnostics = Diagnostics(run.folder / "diverged", TokenNotes(experiment.train.trees_kept))
         memory = run.sampling_memory() if resume else {}
         team = build_team(experiment, train=True, diagnostics=diagnostics, memory=memory)
-        with closed_on_failure() as failed, files_held():
+        with closed_on_failure() as failed, frozen_files():
             failed.callback(team.close)
             run.vocabulary = make_vocabulary(experiment)
             confinement = program_sandbox()

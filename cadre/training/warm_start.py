@@ -34,7 +34,7 @@ from cadre.runs import jsonl
 from cadre.runs.folder import Run, RunLock, build_run_folder, resume_command
 from cadre.runs.records import StepMetrics, WarmStartSettings
 from cadre.settings import LearnerConfig, LossConfig
-from cadre.settings.section import merged
+from cadre.settings.section import apply_changes
 from cadre.team import Metrics, Team
 from cadre.training.checkpoint import (
     TrainingState,
@@ -135,7 +135,7 @@ def supervised_experiment(experiment: Experiment, settings: WarmStart) -> Experi
         learning_rate=settings.learning_rate, schedule="constant", warmup_steps=0, epochs=1, minibatches=1
     )
     names = set(experiment.config.team.policies)
-    learners = {name: merged(learner, changes) for name, learner in experiment.learners.items() if name in names}
+    learners = {name: apply_changes(learner, changes) for name, learner in experiment.learners.items() if name in names}
     plan = replace(Plan(experiment.plan.shape, experiment.plan.credit), loss=CROSS_ENTROPY)
     models = {name: model for name, model in experiment.models.items() if name in names}
     return replace(experiment, plan=plan, learners=learners, models=models, heads={})

@@ -18,7 +18,7 @@ from cadre.config.experiment import parse
 from cadre.config.recipes import read_recipe
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
-from cadre.settings.yaml_file import overridden
+from cadre.settings.yaml_file import apply_overrides
 from tests.docs.blocks import ROOT, Block, blocks, commands
 from tests.view.runs import synthetic
 
@@ -129,7 +129,7 @@ def test_commands_are_understood(words: list[str]) -> None:
     recipe = context.params.get("recipe") or context.params.get("target") or ""
     known = name in ("train", "eval", "audit") and re.match(r"[a-z]", recipe) and not recipe.endswith(".yaml")
     if known and settings and "/" not in recipe:
-        parse(overridden(read_recipe(recipe), settings))
+        parse(apply_overrides(read_recipe(recipe), settings))
 
 
 def test_there_are_blocks_of_every_kind() -> None:

@@ -14,7 +14,7 @@ from cadre.config.recipes import recipes
 from cadre.config.resolve import make_plan, resolve
 from cadre.envs.spec import env_class
 from cadre.errors import ConfigError
-from cadre.settings.yaml_file import merge, read
+from cadre.settings.yaml_file import merge_sections, read_yaml
 from tests.data.invented import folder
 
 GOOD = {
@@ -400,7 +400,7 @@ def test_a_file_that_cannot_be_read_is_one_paragraph(content: bytes, wanted: lis
 
 def test_merge_keys_are_no_duplicates(tmp_path: Path) -> None:
     (tmp_path / "merged.yaml").write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}\n")
-    assert read(tmp_path / "merged.yaml")["b"] == {"x": 3, "y": 2}
+    assert read_yaml(tmp_path / "merged.yaml")["b"] == {"x": 3, "y": 2}
 
 
 def test_a_folder_or_an_unreadable_file_is_no_recipe(tmp_path: Path) -> None:
@@ -413,7 +413,7 @@ def test_a_folder_or_an_unreadable_file_is_no_recipe(tmp_path: Path) -> None:
         load(str(tmp_path / "loop.yaml"))
     (tmp_path / "secret.yaml").write_text("env: plan-path")
     with pytest.raises(ConfigError, match="cannot be read"):
-        read(tmp_path / "secret.yaml" / "inside")
+        read_yaml(tmp_path / "secret.yaml" / "inside")
 
 
 def test_a_team_that_is_one_word_plays_every_role(tmp_path: Path) -> None:
@@ -431,8 +431,10 @@ def test_a_team_that_is_one_word_plays_every_role(tmp_path: Path) -> None:
 
 def test_what_is_merged_changes_the_rest_of_nothing() -> None:
     raw = {"algorithm": "at_grpo", "team": "seed", "train": {"steps": 3, "seed": 1}, "settings": None}
-    merge(raw, {"algorithm": {"k": 2}, "team": {"policies": {"*": {"dtype": "bfloat16"}}}, "train": {"steps": 4}})
-    merge(raw, {"settings": {"turns": 1}, "env": "plan-path"})
+    merge_sections(
+        raw, {"algorithm": {"k": 2}, "team": {"policies": {"*": {"dtype": "bfloat16"}}}, "train": {"steps": 4}}
+    )
+    merge_sections(raw, {"settings": {"turns": 1}, "env": "plan-path"})
     assert raw == {
         "algorithm": {"name": "at_grpo", "k": 2},
         "team": {"policies": {"shared": {"model": "seed", "dtype": "bfloat16"}}},
@@ -440,6 +442,6 @@ def test_what_is_merged_changes_the_rest_of_nothing() -> None:
         "settings": {"turns": 1},
         "env": "plan-path",
     }
-    merge(raw, {"algorithm": {"name": "grpo"}, "team": {"policies": {"a": "seed"}, "roles": {"tool": "a"}}})
+    merge_sections(raw, {"algorithm": {"name": "grpo"}, "team": {"policies": {"a": "seed"}, "roles": {"tool": "a"}}})
     assert raw["algorithm"] == {"name": "grpo"}
     assert raw["team"] == {"policies": {"a": "seed"}, "roles": {"tool": "a"}}

@@ -17,7 +17,7 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.plugins import environments
 from cadre.settings import PolicyConfig
-from cadre.settings.known_models import KNOWN_MODELS
+from cadre.settings.models import KNOWN_MODELS
 from tests.cli.calling import call
 from tests.envs.playing import source
 from tests.helpers.slow import few_of

@@ -16,7 +16,7 @@ from cadre.errors import ConfigError, RunError
 from cadre.runs import resume as resume_module
 from cadre.runs.folder import Run, RunLock
 from cadre.runs.resume import adopt_config, fork_run, is_evaluated_alike, list_differences, open_to_resume
-from cadre.settings.yaml_file import overridden
+from cadre.settings.yaml_file import apply_overrides
 from cadre.training.checkpoint import checkpoint_steps, latest_checkpoint, read_state
 from cadre.training.interrupt import Interrupt
 from cadre.training.loop import Training, run_training
@@ -244,7 +244,7 @@ def test_reports_of_other_tasks_are_set_aside(speaker: Path, tmp_path: Path, qui
 def test_reports_are_kept_of_the_same_way_to_play_alone(change: str, alike: bool, speaker: Path) -> None:
     """Mistake: reports of another prompt or another budget of tokens stand as the beginning of a fork."""
     chosen = configured(speaker, sampling={"max_tokens": 4})
-    changed = parse(overridden(chosen.model_dump(mode="json"), [change]))
+    changed = parse(apply_overrides(chosen.model_dump(mode="json"), [change]))
     assert is_evaluated_alike(chosen, changed) == alike
 
 

@@ -6,7 +6,7 @@ from cadre.config.experiment import load
 from cadre.errors import ConfigError
 from cadre.learn.loss_functions import AGGREGATES, CORRECTIONS, LEVELS, OBJECTIVES
 from cadre.settings import LossConfig
-from cadre.settings.loss import chosen_loss
+from cadre.settings.objective import merge_loss
 
 TABLES = {"ratio": OBJECTIVES, "aggregate": AGGREGATES, "correction": CORRECTIONS, "correction_level": LEVELS}
 
@@ -39,18 +39,18 @@ def test_a_function_of_a_file_is_looked_up_before_anything_loads(tmp_path):
     (tmp_path / "mine.py").write_text("def halves(length, whole):\n    return 0.5\n")
     named = LossConfig()
     chosen = LossConfig(aggregate=f"{tmp_path}/mine.py:halves")
-    assert chosen_loss(named, chosen).aggregate == chosen.aggregate
+    assert merge_loss(named, chosen).aggregate == chosen.aggregate
     with pytest.raises(ConfigError, match=r"loss\.aggregate: .*has no function 'halfs'.*Did you mean halves\?"):
-        chosen_loss(named, LossConfig(aggregate=f"{tmp_path}/mine.py:halfs"))
+        merge_loss(named, LossConfig(aggregate=f"{tmp_path}/mine.py:halfs"))
     with pytest.raises(ConfigError, match=r"loss\.ratio: there is no file .*nowhere\.py"):
-        chosen_loss(named, LossConfig(ratio="nowhere.py:x"))
+        merge_loss(named, LossConfig(ratio="nowhere.py:x"))
 
 
 def test_what_a_loss_would_ignore_is_refused_and_a_function_of_the_users_ignores_nothing(tmp_path):
     (tmp_path / "mine.py").write_text("def halves(length, whole):\n    return 0.5 / whole.divisor\n")
     with pytest.raises(ConfigError, match=r"loss\.divisor.*ignores"):
-        chosen_loss(LossConfig(), LossConfig(divisor=8.0, aggregate="sequence_mean"))
+        merge_loss(LossConfig(), LossConfig(divisor=8.0, aggregate="sequence_mean"))
     with pytest.raises(ConfigError, match=r"loss\.schedule: got linear.*entropy 0 and kl 0 ignores"):
-        chosen_loss(LossConfig(), LossConfig(schedule="linear"))
+        merge_loss(LossConfig(), LossConfig(schedule="linear"))
     chosen = LossConfig(divisor=8.0, aggregate=f"{tmp_path}/mine.py:halves")
-    assert chosen_loss(LossConfig(), chosen).divisor == 8.0
+    assert merge_loss(LossConfig(), chosen).divisor == 8.0

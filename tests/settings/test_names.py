@@ -2,12 +2,12 @@
 
 import pytest
 
-from cadre.settings import names
+from cadre.settings.team import find_name_fault
 
 
 @pytest.mark.parametrize("name", ["planner", "second-worker", "qwen2.5", "rolle_1", "Prüfer", "loss", "a" * 64])
 def test_what_can_be_used(name: str) -> None:
-    assert names.fault(name) is None
+    assert find_name_fault(name) is None
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ def test_what_can_be_used(name: str) -> None:
     + ["rollout", "time", "parts", "evaluate", "step", "state.json", "manifest.json", "a" * 65, "\ud800"],
 )
 def test_what_cannot(name: str) -> None:
-    fault = names.fault(name)
+    fault = find_name_fault(name)
     assert fault is not None
     assert "expected" in fault
     assert len(fault) < 300

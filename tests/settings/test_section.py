@@ -3,7 +3,7 @@
 import pytest
 from pydantic import JsonValue, ValidationError, create_model
 
-from cadre.settings.section import Section, truth_for_number
+from cadre.settings.section import Section, is_bool_for_number
 
 FIELDS = {
     "number": (float, 0.0),
@@ -27,5 +27,5 @@ def test_a_truth_value_is_taken_where_one_may_stand(right: dict) -> None:
 
 
 def test_a_setting_that_may_be_anything_takes_all() -> None:
-    assert not truth_for_number(JsonValue, True)
-    assert truth_for_number(int | None, True)
+    assert not is_bool_for_number(JsonValue, True)
+    assert is_bool_for_number(int | None, True)

@@ -12,7 +12,7 @@ import pytest
 from cadre.envs.spec import EnvSpec, env_class, name_of
 from cadre.errors import ConfigError, ContractError
 from cadre.settings.user_code import load_file, load_function
-from cadre.settings.user_imports import files_held
+from cadre.settings.user_imports import frozen_files
 from tests.helpers.slow import few_of
 
 ENV = "from cadre import Env\nclass Toy(Env):\n    roles = ('a',)\n    value = VALUE\n"
@@ -205,7 +205,7 @@ def test_a_file_is_not_read_again_while_a_run_uses_it(tmp_path: Path) -> None:
     """Mistake: an edit during a run changes the loss from the next step on, and a half-written file ends the run."""
     write(tmp_path, toy="value = 1\n")
     before = load_file("env", tmp_path / "toy.py")
-    with files_held():
+    with frozen_files():
         write(tmp_path, toy="value = (\n")
         os.utime(tmp_path / "toy.py", ns=(0, 1))
         assert load_file("env", tmp_path / "toy.py") is before

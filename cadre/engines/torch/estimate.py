@@ -38,7 +38,7 @@ from cadre.engines.torch.model import (
 )
 from cadre.errors import EngineError
 from cadre.settings import PolicyConfig
-from cadre.settings.known_models import SHAPES
+from cadre.settings.models import SHAPES
 
 NAME = "cadre_estimate"
 

@@ -41,7 +41,7 @@ from cadre.errors import CadreError, EngineError
 from cadre.learn import tensor_files
 from cadre.learn.value_heads import ValueHeads
 from cadre.settings import PolicyConfig
-from cadre.settings.user_imports import hold_files
+from cadre.settings.user_imports import freeze_files
 from cadre.team import Metrics, Weights
 from cadre.types import Message, TrainingSequence
 
@@ -428,7 +428,7 @@ def run_rank(pipe: Connection, part: LearnerPart, rank: int, ranks: int, folder:
     The ranks meet in `folder`, and leave published weights there.
     """
     end_with_parent(folder)
-    hold_files()
+    freeze_files()
     # The ranks of one machine talk to each other over its own interface, whatever its name resolves to.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(max(1, torch.get_num_threads() // ranks))

@@ -41,7 +41,7 @@ from cadre.file_limits import read_json, size_of
 from cadre.learn import tensor_files
 from cadre.plugins import embedded_models
 from cadre.settings import PolicyConfig
-from cadre.settings.vision import VISION_MODELS
+from cadre.settings.models import VISION_MODELS
 from cadre.types import Message
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -18,7 +18,7 @@ from cadre.engines.torch.lora import Pair
 from cadre.errors import EngineError
 from cadre.learn import tensor_files
 from cadre.settings import LoraConfig
-from cadre.settings.policy import PEFT_PREFIX
+from cadre.settings.team import PEFT_PREFIX
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:

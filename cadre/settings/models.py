@@ -1,40 +1,43 @@
-"""The real models that recipes name in short, with their shapes, so that nothing about them needs a network.
+"""Facts about models that are known without a network: the shapes of models with short names, and vision models.
 
-The shapes are what the models' own config.json say. What is left out: weights, tokenizers and chat templates, which
-come from the hub or a folder.
+The shapes are those of the models' own config.json. Weights, tokenizers and chat templates come from the hub or a
+folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from cadre.file_limits import read_json
 
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A model by its name on the hub, and the shape in the words of its config.json."""
+    """A model by its name on the hub, with the keys of its config.json that give its shape."""
 
     hub: str
     shape: Mapping[str, Any]
 
     @property
     def parameters(self) -> int:
-        """How many weights it has, shared ones once."""
+        """Return the number of weights; tied embeddings count once."""
         shape = self.shape
         hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
         heads, pairs = shape["num_attention_heads"], shape["num_key_value_heads"]
         size = shape.get("head_dim", hidden // heads)
         columns = (heads + 2 * pairs) * size
         attention = hidden * columns + heads * size * hidden
-        attention += columns if shape["model_type"] == "qwen2" else 2 * size  # biases, or norms of queries and keys
+        attention += columns if shape["model_type"] == "qwen2" else 2 * size  # biases, or the norms of queries and keys
         layer = attention + 3 * hidden * shape["intermediate_size"] + 2 * hidden
         embeddings = (1 if shape["tie_word_embeddings"] else 2) * shape["vocab_size"] * hidden
         return embeddings + layers * layer + hidden
 
 
 def _qwen3(hub: str, width: tuple[int, int], layers: int, heads: int, tied: bool = True) -> KnownModel:
-    """`width` are those of the residual stream and inside a layer's MLP."""
+    """Return a Qwen3 model; `width` is (residual stream, inside of an MLP)."""
     shape = {
         "model_type": "qwen3",
         "vocab_size": 151_936,
@@ -51,7 +54,7 @@ def _qwen3(hub: str, width: tuple[int, int], layers: int, heads: int, tied: bool
 
 
 def _coder(hub: str, width: tuple[int, int], layers: int, heads: tuple[int, int], vocabulary: int) -> KnownModel:
-    """`heads` are those of queries and of keys; only the largest has embeddings of its own at the end."""
+    """Return a Qwen2.5-Coder model; `heads` is (queries, keys). Only the largest has untied embeddings."""
     shape = {
         "model_type": "qwen2",
         "vocab_size": vocabulary,
@@ -77,3 +80,14 @@ KNOWN_MODELS: dict[str, KnownModel] = {
     "qwen2.5-coder-7b": _coder("Qwen/Qwen2.5-Coder-7B-Instruct", (3584, 18_944), 28, (28, 4), 152_064),
 }
 SHAPES: dict[str, Mapping[str, Any]] = {model.hub: model.shape for model in KNOWN_MODELS.values()}
+
+# Types (as in config.json) of models that read images. A table, so that no heavy library is imported to know.
+VISION_MODELS = ("idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+
+
+def read_model_type(folder: Path) -> str:
+    """Return the type of the model in a folder, or "" if its config.json has none."""
+    try:
+        return str(read_json(folder / "config.json").get("model_type", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""

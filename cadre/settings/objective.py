@@ -1,0 +1,197 @@
+"""Settings that algorithms share: which samples an update learns from, the loss, and the critic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from cadre.errors import ConfigError
+from cadre.learn.loss_functions import AGGREGATES, CORRECTIONS, LEVELS, OBJECTIVES
+from cadre.settings.learner import LearnerConfig
+from cadre.settings.section import Section, SetKeysOnly, apply_changes, dump_set_keys, setting_error
+from cadre.settings.team import Policy, PolicyConfig
+from cadre.settings.user_code import load_function, one_of
+
+# ---- Credit
+
+# What has equal weight in an update: every tree, every decision of an episode (parallel ones share one), every sample,
+# or, by role, every episode however often the role acts in it.
+TreeWeight = Literal["alike", "by_decision", "by_sample", "by_episode"]
+
+
+class CreditConfig(Section):
+    """The samples that an update learns from, and their weights; the same section for every algorithm."""
+
+    truncated: Literal["train", "mask"] = Field(
+        "train", description="completions cut at max_tokens: train them, or let them count in their group's mean only"
+    )
+    overlong_buffer: int = Field(0, ge=0, description="tokens before max_tokens in which a penalty grows; 0 for none")
+    overlong_factor: float | None = Field(None, gt=0.0, description="what the longest completion loses; 1 unless set")
+    role_weights: dict[str, Annotated[float, Field(ge=0.0)]] = Field(
+        default_factory=dict, description="role: weight of its samples' advantages, 1 unless named"
+    )
+    without_std: Literal["keep", "drop"] = Field(
+        "keep", description="samples of groups without a std: keep them in the loss's denominators, or drop them"
+    )
+    tree_weight: TreeWeight | None = Field(
+        None,
+        description="what weighs alike in an update: trees, decisions, samples, episodes; the algorithm's own",
+    )
+
+    @model_validator(mode="after")
+    def _require_buffer(self) -> CreditConfig:
+        if self.overlong_factor is not None and not self.overlong_buffer:
+            raise setting_error(
+                "overlong_factor",
+                f"got {self.overlong_factor} without credit.overlong_buffer, which would ignore it; expected it unset. "
+                "Remove it, or set the buffer to the tokens in which the penalty should grow.",
+            )
+        return self
+
+
+# ---- Loss
+
+Ratio = Annotated[str, one_of(OBJECTIVES)]
+Aggregate = Annotated[str, one_of(AGGREGATES)]
+Correction = Annotated[str, one_of(CORRECTIONS)]
+Level = Annotated[str, one_of(LEVELS)]
+FUNCTIONS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    "ratio": OBJECTIVES,
+    "aggregate": AGGREGATES,
+    "correction": CORRECTIONS,
+    "correction_level": LEVELS,
+}
+
+
+def _names(table: Mapping[str, object]) -> str:
+    return f"{', '.join(table)}, or file.py:function"
+
+
+class LossConfig(Section):
+    """The policy loss: the clipped ratio of PPO, averaged over the batch's tokens. The algorithm sets what is unset."""
+
+    ratio: Ratio = Field(
+        "token",
+        description=f"what is clipped: {_names(OBJECTIVES)}; token is PPO's, sequence GSPO's",
+    )
+    clip_low: float = Field(0.2, gt=0.0, lt=1.0, description="the ratio is clipped below at 1 - clip_low")
+    clip_high: float = Field(0.2, gt=0.0, description="and above at 1 + clip_high")
+    dual_clip: float | None = Field(None, gt=1.0, description="bound of the ratio where the advantage is negative")
+    aggregate: Aggregate = Field("token_mean", description=f"what counts alike: {_names(AGGREGATES)}")
+    divisor: float = Field(1.0, gt=0.0, description="tokens that a sequence's sum is divided by, with sequence_sum")
+    entropy: float = Field(0.0, ge=0.0, description="bonus for the entropy of the policy, a token")
+    entropy_tokens: int | None = Field(
+        None, ge=2, description="of so many of the likeliest tokens alone, renormalised; unset of the whole vocabulary"
+    )
+    kl: float = Field(0.0, ge=0.0, description="penalty k2 = (log pi - log reference)^2 / 2 in the loss, a token")
+    schedule: Literal["constant", "linear"] = Field(
+        "constant", description="linear lets bonus and penalty fall to 0 at the last step"
+    )
+    correction: Correction = Field(
+        "none", description=f"weight against the mismatch of sampler and learner: {_names(CORRECTIONS)}"
+    )
+    correction_level: Level = Field("token", description=f"what has a weight of its own: {_names(LEVELS)}")
+    correction_low: float = Field(0.5, ge=0.0, description="weights below count 0, with correction mask")
+    correction_high: float = Field(2.0, gt=0.0, description="weights above are cut to it, or count 0 with mask")
+
+    def ignores(self) -> set[str]:
+        """Return the options that have no effect under the others."""
+        unused = {
+            "clip_low": self.ratio == "none",
+            "clip_high": self.ratio == "none",
+            "dual_clip": self.ratio in ("none", "cispo"),
+            "divisor": self.aggregate in ("token_mean", "sequence_mean"),
+            "entropy_tokens": self.entropy == 0.0,
+            "schedule": self.entropy == self.kl == 0.0,
+            "correction_level": self.correction == "none",
+            "correction_low": self.correction in ("none", "truncate"),
+            "correction_high": self.correction == "none",
+        }
+        return {option for option, is_unused in unused.items() if is_unused}
+
+
+def merge_loss(preset: LossConfig, changes: LossConfig) -> LossConfig:
+    """Return an algorithm's loss with the user's changes.
+
+    Raises ConfigError if the result has no use for a change, or names a function that the user's file does not have.
+    """
+    loss = apply_changes(preset, changes)
+    for option, table in FUNCTIONS.items():
+        load_function(f"loss.{option}", getattr(loss, option), table)
+    for option in sorted(loss.ignores() & changes.model_fields_set):
+        if (value := getattr(changes, option)) is not None:
+            raise ConfigError(
+                f"loss.{option}: got {value}, which a loss with ratio {loss.ratio}, aggregate {loss.aggregate}, "
+                f"correction {loss.correction}, entropy {loss.entropy:g} and kl {loss.kl:g} ignores; expected it "
+                "unset. Remove it or change what ignores it."
+            )
+    return loss
+
+
+# ---- Critic
+
+# Settings of a learner that value heads ignore: they train in the passes of the policy that they sit on.
+POLICY_ONLY = (
+    "epochs",
+    "minibatches",
+    "tokens_per_microbatch",
+    "pack",
+    "gradient_checkpointing",
+    "ranks",
+    "flex_attention",
+)
+# The least learning rate of value heads. They start at zero, and the rate of a large model's weights, such as 1e-6,
+# would leave their values near zero for the whole run.
+HEADS_RATE = 1e-4
+
+
+def _check_critic_policy(policy: PolicyConfig) -> PolicyConfig:
+    settings = {"frozen": policy.frozen, "url": policy.url, "sampling": dump_set_keys(policy.sampling)}
+    for option, value in settings.items():
+        if value:
+            raise setting_error(
+                option,
+                f"got {value!r}; a critic is trained here and samples nothing, so expected it unset. Remove it.",
+            )
+    return policy
+
+
+def _check_heads_learner(learner: LearnerConfig) -> LearnerConfig:
+    for option in POLICY_ONLY:
+        if option in learner.model_fields_set:
+            raise setting_error(
+                option,
+                f"got {getattr(learner, option)!r} for value heads, which would ignore it: they are trained in the "
+                "passes of the policy that they sit on; expected it unset. Set it for that policy, which may be the "
+                "critic's own (critic.policy.learner).",
+            )
+    return learner
+
+
+class CriticConfig(Section):
+    """A value head on the trunk of the policy that it judges, or on a model or adapter of its own."""
+
+    policy: Annotated[Policy, AfterValidator(_check_critic_policy)] | None = Field(
+        None, description="the critic's own model or lora; unset: the policy's trunk"
+    )
+    level: Literal["decision", "token"] = Field("decision", description="a value a decision, or before every token")
+    privileged: bool = Field(False, description="also show what the environment shows to critics only")
+    coefficient: float = Field(0.5, gt=0.0, description="weight of the value loss beside the policy's")
+    clip: float | None = Field(0.2, gt=0.0, description="a value moves at most so far from what it was, as in PPO")
+    learner: Annotated[LearnerConfig, SetKeysOnly, AfterValidator(_check_heads_learner)] = Field(
+        LearnerConfig(),
+        description="changes to the learner, for the value heads; their rate is the policy's, and at least 1e-4",
+    )
+
+
+def merge_heads_learner(policy: LearnerConfig, changes: LearnerConfig) -> LearnerConfig:
+    """Return the learner of value heads: that of the policy that they sit on, with the critic's changes.
+
+    Unless the changes set a learning rate, it is the policy's or HEADS_RATE, whichever is higher.
+    """
+    heads = apply_changes(policy, changes)
+    if "learning_rate" in changes.model_fields_set:
+        return heads
+    return heads.model_copy(update={"learning_rate": max(policy.learning_rate, HEADS_RATE)})
