@@ -1,4 +1,4 @@
-"""Settings of the learner: optimiser, passes over a batch, micro-batches."""
+"""How a policy's weights are changed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from cadre.settings.section import Positive, Section, setting_error
+from cadre.settings.section import Positive, Section, refused
 
 Packing = Literal["auto", "prefix_tree", "padded"]
 
@@ -31,9 +31,9 @@ class LearnerConfig(Section):
     flex_attention: bool = Field(False, description="on a GPU, attention in a prefix tree by a compiled kernel")
 
     @model_validator(mode="after")
-    def _check_betas(self) -> LearnerConfig:
+    def _moments_fade(self) -> LearnerConfig:
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
-            raise setting_error(
+            raise refused(
                 "betas",
                 f"got {list(self.betas)}; expected two numbers from 0 to less than 1, such as [0.9, 0.999]. Correct "
                 "them.",
