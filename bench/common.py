@@ -32,10 +32,27 @@ def record(
 
     `measured` is the commit that was measured, where that is not the present one.
     """
+    line = measurement(name, values, unit, command, n, seeds, measured)
+    RESULTS.mkdir(exist_ok=True)
+    with (RESULTS / f"{file}.jsonl").open("a") as out:
+        out.write(json.dumps(line) + "\n")
+    return line
+
+
+def measurement(
+    name: str,
+    values: Sequence[float],
+    unit: str,
+    command: str,
+    n: int,
+    seeds: Sequence[int] = (),
+    measured: str = "",
+) -> dict[str, Any]:
+    """Return the line of one measurement, as `record` appends it."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-    line = {
+    return {
         "name": name,
         "value": float(f"{median:.6g}"),
         "low": float(f"{ordered[0]:.6g}"),
@@ -48,10 +65,6 @@ def record(
         "date": datetime.date.today().isoformat(),
         "machine": describe_machine(),
     }
-    RESULTS.mkdir(exist_ok=True)
-    with (RESULTS / f"{file}.jsonl").open("a") as out:
-        out.write(json.dumps(line) + "\n")
-    return line
 
 
 def commit() -> str:

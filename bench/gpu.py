@@ -1,331 +1,655 @@
-"""A graphics card: what the torch engine does on it, in one command of under 20 minutes.
+"""Measure Cadre on one GPU, and against TRL on the same work. One call takes less than 14 minutes, a part less than 5.
 
-    python bench/gpu.py [PART ...] [--minutes 19] [--write] [--tiny]
+    python bench/gpu.py [PART ...] [--minutes 14] [--out build/gpu] [--write] [--tiny]
+    python bench/gpu.py --merge FILE
 
-parity    log-probabilities of the same sequences on the CPU and on the card (prefix trees by SDPA and by FlexAttention,
-          padding; float32 and bfloat16), gradients, and what sampling says of its tokens against what the learner says
-learning  updates of 64 sequences with each way of packing: tokens a second, MFU, memory, time over the bound
-sampling  128 completions at once: tokens a second with kernels started one by one and with CUDA graphs, as a share of
-          what reading weights and keys allows
-training  Plan-Path with the embedded model, on the card
-largest   the largest shape that one card holds with two adapters, and with two models, trained
+step      `cadre train` on 32 prompts of 512 words with 8 answers of 256 tokens, sampled by vLLM on the same GPU and by
+          the torch engine: seconds by phase, tokens per second, MFU of learning, memory
+rivals    TRL's GRPOTrainer on that work with vLLM and with `generate`; its step over Cadre's of the same call
+parity    log-probabilities and gradients of the same sequences on the CPU and on the GPU, in every form of packing, and
+          the sampler's log-probabilities against the learner's; float32 and bfloat16
+shapes    an update of that size with the default settings: Qwen3-0.6B and 1.7B whole, 8B with two adapters; and the
+          step of 1.7B against TRL's
+tree      two roles that speak three times each, an adapter per role, with vLLM: seconds by phase
+sampling  128 completions at once by the torch engine: tokens per second, and the share of the memory bandwidth
+learning  updates of 64 sequences of 0.6B with every form of packing
+largest   the largest shape that one GPU holds with two adapters, and with two models, trained
+training  Plan-Path with the embedded model
 
-Random weights in the shapes of Qwen3-0.6B and 1.7B, trained whole, and 8B, as two adapters. MFU counts 6 operations a
-weight and token that is run, 4 where only adapters are trained, without attention and without what is computed again.
-A part that would not fit into the minutes is left out, and said. `--write` appends `gpu.*` to results/gpu.jsonl.
-`--tiny` runs all of it on the CPU on tiny shapes, and measures nothing.
+The models have random weights. MFU is the arithmetic of the learning phase over what the GPU could compute in its time:
+6 operations per weight and token, 4 if only adapters are trained, for every distinct token of the prefix tree (all
+tokens for the padded form); neither attention nor what is computed twice counts. Every step after the second counts in
+a median.
+
+A part consists of sections. Lines go to OUT/gpu.jsonl, finished sections to OUT/done.jsonl, and a section that is done
+there at this commit on this machine is skipped, so the same command continues. One that fails is reported, and the
+others go on. `--write` also appends the lines of this call to results/gpu.jsonl; `--merge` does so with a file that was
+written elsewhere. `--tiny` runs all of it on the CPU on tiny shapes, and measures nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import json
+import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
+from safetensors.torch import load_file
 
 import common
-import gpu_models
+import gpu_runs
 import slices
 from cadre.engines.torch import TorchEngine, TorchLearner
-from cadre.engines.torch.request_batcher import GenerationRequest
 from cadre.learn.prefix_tree import PrefixTree
-from cadre.rollout.batching import gather
-from cadre.types import Sampling, TrainingSequence
-from gpu_models import LADDER, ROLES, SHAPES, TINY, Card, Shape, engine, learner, prompts, saved, siblings
+from cadre.learn.token_notes import TokenNotes
+from cadre.settings import LearnerConfig
+from cadre.settings.run import TrainConfig
+from cadre.types import TrainingSequence
+from gpu_models import (
+    LADDER,
+    ROLES,
+    SHAPES,
+    STEP_SIZES,
+    TINY,
+    TINY_SIZES,
+    Card,
+    Shape,
+    Sizes,
+    make_engine,
+    make_learner,
+    make_sequences,
+    sample_sequences,
+    saved,
+)
+from gpu_runs import Steps
 
 console = Console(soft_wrap=True, highlight=False)
-# Packing, and whether a tree's attention is FlexAttention's.
-PACKINGS = {"tree": ("prefix_tree", False), "flex": ("prefix_tree", True), "padded": ("padded", False)}
+COMMAND = "python bench/gpu.py"
+# The learner's settings by the name of the form.
+FORMS: Mapping[str, Mapping[str, Any]] = {
+    "default": {},
+    "tree": {"pack": "prefix_tree", "flex_attention": False},
+    "flex": {"pack": "prefix_tree", "flex_attention": True},
+    "padded": {"pack": "padded"},
+}
 # Shapes from so many weights on recompute their activations.
 LARGE = 4_000_000_000
+STEPS = 6
+# The seconds that a section needs at least; with fewer left it is not begun.
+LEAST_SECONDS = 45.0
+MOST_SECONDS = 280.0
+ENOUGH_SECONDS = 90.0
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Of the material: prompts and their tokens, siblings of each, and tokens of a completion."""
-
-    prompts: int
-    prompt: int
-    siblings: int
-    said: int
-
-
-@dataclass(frozen=True)
+@dataclass
 class Bench:
-    """One call: the card, the shapes, when it has to be done, and whether figures are kept."""
+    """One call: the GPU, where lines go, and when it has to be done. `close` removes the models."""
 
     card: Card
     tiny: bool
-    write: bool
+    out: Path
     ends: float
+    write: bool
+    commit: str
+    section: str = ""
+    failed: list[str] = field(default_factory=list)
+    steps: dict[str, float] = field(default_factory=dict)  # median seconds of this call's trainings, by name
+    _models: dict[str, Path] = field(default_factory=dict)
+    _stack: ExitStack = field(default_factory=ExitStack)
 
     @property
     def shapes(self) -> list[Shape]:
         return TINY if self.tiny else SHAPES
 
-    def sizes(self, prompts: int, prompt: int, siblings: int, said: int) -> Sizes:
-        return Sizes(2, 24, 2, 6) if self.tiny else Sizes(prompts, prompt, siblings, said)
+    @property
+    def on_gpu(self) -> bool:
+        return self.card.device.type == "cuda"
+
+    @property
+    def dtype(self) -> str:
+        """The precision of trainings: bfloat16 on a CPU is slow."""
+        return "bfloat16" if self.on_gpu else "float32"
+
+    def sizes(self, sizes: Sizes) -> Sizes:
+        return TINY_SIZES if self.tiny else sizes
 
     def left(self) -> float:
         return self.ends - time.monotonic()
 
+    def limit(self) -> float:
+        """The seconds that a process of this section may take."""
+        return max(10.0, min(self.left(), MOST_SECONDS))
+
+    def model(self, shape: Shape) -> Path:
+        """Return the folder of a model of this shape, made once a call."""
+        if shape.name not in self._models:
+            self._models[shape.name] = self._stack.enter_context(saved(shape, self.card))
+        return self._models[shape.name]
+
+    def close(self) -> None:
+        self._stack.close()
+
     def keep(self, name: str, values: Sequence[float], unit: str) -> None:
-        console.print(f"{name}: {statistics.median(values):.4g} {unit} ({min(values):.4g} to {max(values):.4g})")
-        if self.write:
-            common.record("gpu", name, values, unit, "python bench/gpu.py --write", len(values), [0])
+        """Write a line with the median of the values."""
+        middle = statistics.median(values)
+        console.print(f"  {name}: {middle:.4g} {unit} ({min(values):.4g} to {max(values):.4g})")
+        line = common.measurement(name, values, unit, COMMAND, len(values), [0], self.commit)
+        append(self.out / "gpu.jsonl", line | {"section": self.section} | ({"tiny": True} if self.tiny else {}))
+        if self.write and not self.tiny:
+            append(common.RESULTS / "gpu.jsonl", line)
+
+    def is_done(self, section: str) -> bool:
+        """Return True if the section was finished here, at this commit and on this machine."""
+        path = self.out / "done.jsonl"
+        done = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+        return self._mark(section) in done
+
+    def run(self, section: str, work: Callable[[Bench], None]) -> None:
+        """Do the work of a section unless it is done or there is no time left. A failure is printed and noted."""
+        if self.is_done(section):
+            console.print(f"{section}: done before")
+            return
+        if self.left() < LEAST_SECONDS:
+            console.print(f"{section}: no time left")
+            return
+        console.print(f"[bold]{section}[/bold], {self.left() / 60:.1f} minutes left")
+        self.section, began = section, time.monotonic()
+        self.card.reset_peak()
+        try:
+            work(self)
+        except Exception:  # noqa: BLE001 - minutes on a GPU are dear: one section must not cost the others theirs
+            console.print(f"{section}: FAILED\n{traceback.format_exc()}", markup=False)
+            self.failed.append(section)
+        else:
+            append(self.out / "done.jsonl", self._mark(section))
+            console.print(f"  {section} took {time.monotonic() - began:.0f} s")
+        self.card.reset_peak()
+
+    def _mark(self, section: str) -> dict[str, Any]:
+        return {"section": section, "commit": self.commit, "machine": self.card.name}
 
 
-def logprobs(side: TorchLearner, data: Sequence[TrainingSequence]) -> torch.Tensor:
-    """Of all tokens that are trained, one after the other."""
-    said = side.engine.work(side._runner.compute_logprobs, data)
-    pairs = [zip(values, datum.mask, strict=True) for values, datum in zip(said, data, strict=True)]
-    return torch.tensor([value for pair in pairs for value, trained in pair if trained])
+def append(path: Path, line: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as out:
+        out.write(json.dumps(line) + "\n")
 
 
-def pack(side: TorchLearner, name: str) -> None:
-    """Pack what is run from here on this way."""
-    packing, flex = PACKINGS[name]
-    runner = side._runner
-    runner._packing, runner._precision = packing, replace(runner._precision, flex=flex)
+# ---- Trainings by the command line, and TRL's
 
 
-def gradients(side: TorchLearner, data: Sequence[TrainingSequence]) -> dict[str, torch.Tensor]:
-    """What the optimisers would be given, by weight, on the CPU."""
-    caught: dict[str, torch.Tensor] = {}
-    for optimiser in (pair.weights for pair in side._optimisers.values()):
-
-        def catch(loss: float, of=optimiser) -> float:
-            caught.update({name: weight.grad.float().cpu() for name, weight in of._parameters.items()})
-            of.clear()
-            return 1.0
-
-        optimiser.step = catch
-    asyncio.run(side.update(data))
-    return caught
+def step(bench: Bench) -> None:
+    shape, engines = bench.shapes[0], ["torch"]
+    if has_vllm():
+        engines.insert(0, "vllm")
+    else:
+        console.print("step: vLLM cannot be imported here; the torch engine alone is measured")
+    for engine in engines:
+        bench.run(f"step.{shape.name}.{engine}", lambda bench, engine=engine: measure_step(bench, shape, engine))
 
 
-def drawn(of: TorchEngine, asked: Sequence[tuple[int, ...]], sizes: Sizes) -> list[TrainingSequence]:
-    """Completions as training sequences, each with the sampler's log-probabilities; prompts are dealt to policies."""
-    policies, sampling = list(of.policies), Sampling(max_tokens=sizes.said)
-    requests = [
-        GenerationRequest(policies[n % len(policies)], prompt, sizes.siblings, sizes.said, sampling, n)
-        for n, prompt in enumerate(asked)
-    ]
+def measure_step(bench: Bench, shape: Shape, engine: str) -> None:
+    """Measure a step of `cadre train` with this sampler."""
+    sizes = bench.sizes(STEP_SIZES)
+    recipe = gpu_runs.words_recipe(bench.model(shape), sizes, shape.vocabulary, bench.dtype, STEPS)
+    changes = gpu_runs.sampler_changes(engine, 2 * (sizes.words + sizes.tokens), bench.on_gpu)
+    steps = train(bench, f"{shape.name}-{engine}", recipe, changes)
+    name = f"gpu.step.{shape.name}.{engine}"
+    step_seconds = keep_phases(bench, name, steps)
+    bench.steps[f"{shape.name}.{engine}"] = statistics.median(step_seconds)
 
-    async def draw() -> list[list[gpu_models.Any]]:
-        return await gather(*(of._batcher.submit(request) for request in requests))
+    # Prompts are shared by their completions, and no two completions begin alike.
+    distinct = sizes.prompts * sizes.words + sizes.sampled
+    learning = [shape.learning_flops(distinct) / each / bench.card.flops for each in update_seconds(steps)]
+    rates = [tokens / each for tokens, each in zip(steps["rollout/tokens"], steps["time/sample_s"], strict=True)]
+    at_once = min(sizes.prompts * sizes.completions, 256)
+    bound = shape.sampling_bound(bench.card, at_once, sizes.words, sizes.tokens)
+    bench.keep(f"{name}.learning.mfu", learning, "share")
+    bench.keep(f"{name}.sampling.tokens_per_s", rates, "tokens/s")
+    bench.keep(f"{name}.sampling.of_bandwidth", [rate / bound for rate in rates], "share")
+    if engine == "vllm" and shape is bench.shapes[0]:
+        bench.keep(f"gpu.sampling.{shape.name}.tokens_per_s", rates, "tokens/s")
+        if "time/sync_s" in steps:
+            bench.keep("gpu.sync_s", steps["time/sync_s"], "s")
 
-    data = []
-    for request, completions in zip(requests, asyncio.run(draw()), strict=True):
-        before = (0.0,) * len(request.prompt_ids)
-        for one in completions:
-            mask = (False,) * len(before) + (True,) * len(one.token_ids)
-            ids, said = request.prompt_ids + one.token_ids, before + one.logprobs
-            data.append(TrainingSequence(request.policy, "any", ids, mask, said, said, 0))
-    return data
+
+def train(bench: Bench, name: str, recipe: gpu_runs.Recipe, changes: Sequence[str]) -> Steps:
+    """Train in a folder of the output, from the start, and return the steps; the log stays if that fails."""
+    folder = bench.out / "runs" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    bench.card.reset_peak()
+    steps = gpu_runs.train_cadre(recipe, changes, folder, bench.limit())
+    shutil.rmtree(folder / "run", ignore_errors=True)  # its checkpoints are as large as its models
+    return steps
+
+
+def keep_phases(bench: Bench, name: str, steps: Steps) -> list[float]:
+    """Write the seconds of a step and of its phases, and the memory; return the seconds of the steps.
+
+    A step is what learning waited for samples, and learning with weight sync.
+    """
+    whole = [sum(pair) for pair in zip(steps["time/wait_s"], steps["time/learn_s"], strict=True)]
+    bench.keep(f"{name}.step_s", whole, "s")
+    for phase in ("wait", "sample", "learn", "update", "sync", "sleep", "wake"):
+        if f"time/{phase}_s" in steps:
+            bench.keep(f"{name}.{phase}_s", steps[f"time/{phase}_s"], "s")
+    for metric in sorted(steps.values):
+        if metric.startswith("gpu/"):
+            bench.keep(f"{name}.{metric.replace('/', '.')}", steps[metric], "by its name")
+    if steps.peak:
+        bench.keep(f"{name}.peak_gb", [steps.peak / 1e9], "GB")
+    bench.keep(f"{name}.process_s", [steps.seconds], "s")
+    return whole
+
+
+def update_seconds(steps: Steps) -> Sequence[float]:
+    """Return the seconds of the updates alone where they were measured, or of learning with weight sync."""
+    return steps["time/update_s" if "time/update_s" in steps else "time/learn_s"]
+
+
+def rivals(bench: Bench) -> None:
+    """TRL with vLLM first: that is what a step is compared with."""
+    against_trl(bench, bench.shapes[0], "gpu.step.vs_trl")
+
+
+def against_trl(bench: Bench, shape: Shape, ratio: str, samplers: Sequence[str] = ("vllm", "generate")) -> None:
+    """Measure TRL's step with each sampler, and write `RATIO_SAMPLER`: TRL's seconds over Cadre's of this call."""
+    if importlib.util.find_spec("trl") is None:
+        console.print(f"rivals: TRL cannot be imported here; {shape.name} is compared with nothing")
+        return
+    for sampler in samplers:
+        if sampler == "vllm" and not (bench.on_gpu and has_vllm()):
+            console.print("rivals: TRL samples with vLLM on a GPU only; left out")
+            continue
+
+        def work(bench: Bench, sampler: str = sampler) -> None:
+            options = [*(["--vllm"] if sampler == "vllm" else []), *([] if bench.on_gpu else ["--cpu"])]
+            folder = bench.out / "runs" / f"trl-{shape.name}-{sampler}"
+            shutil.rmtree(folder, ignore_errors=True)
+            sizes = bench.sizes(STEP_SIZES)
+            options += ["--steps", str(STEPS), "--batch", str(sizes.completions if bench.tiny else 32)]
+            steps = gpu_runs.train_trl(bench.model(shape), sizes, options, folder, bench.limit())
+            name = f"gpu.trl.{shape.name}.{sampler}"
+            for phase in ("step", "sample", "learn"):
+                bench.keep(f"{name}.{phase}_s", steps[f"{phase}_s"], "s")
+            bench.keep(f"{name}.tokens", steps["tokens"], "tokens")
+            bench.keep(f"{name}.learner_peak_gb", [max(steps["learner_peak"]) / 1e9], "GB")
+            bench.keep(f"{name}.peak_gb", [steps.peak / 1e9], "GB")
+            bench.keep(f"{name}.process_s", [steps.seconds], "s")
+
+            # Both sides in one call, on the same machine: Cadre's step is measured again if an earlier call did it.
+            engine = "vllm" if has_vllm() else "torch"
+            if f"{shape.name}.{engine}" not in bench.steps:
+                measure_step(bench, shape, engine)
+            ours = bench.steps[f"{shape.name}.{engine}"]
+            bench.keep(f"{ratio}_{sampler}", [each / ours for each in steps["step_s"]], "ratio")
+
+        bench.run(f"rivals.{shape.name}.{sampler}", work)
+
+
+def tree(bench: Bench) -> None:
+    """Two roles in turn, with and without the barrier that starts a generation batch only when all episodes wait."""
+    engine = "vllm" if has_vllm() else "torch"
+    settings = {"barrier": ["train.deterministic=true"], "streamed": ["train.deterministic=false"]}
+    if "deterministic" not in TrainConfig.model_fields:
+        settings = {"barrier": []}
+    for name, changes in settings.items():
+
+        def work(bench: Bench, name: str = name, changes: Sequence[str] = changes) -> None:
+            shape, sizes = bench.shapes[0], bench.sizes(Sizes(16, 256, 8, 192))
+            recipe = gpu_runs.talk_recipe(bench.model(shape), sizes, shape.vocabulary, bench.dtype, STEPS)
+            context = 2 * (sizes.words + 8 * sizes.tokens)
+            of_sampler = gpu_runs.sampler_changes(engine, context, bench.on_gpu)
+            steps = train(bench, f"tree-{name}", recipe, [*of_sampler, *changes])
+            label = f"gpu.tree.{shape.name}.{engine}.{name}"
+            keep_phases(bench, label, steps)
+            pairs = zip(steps["rollout/tokens"], steps["time/sample_s"], strict=True)
+            bench.keep(f"{label}.sampling.tokens_per_s", [tokens / each for tokens, each in pairs], "tokens/s")
+
+        bench.run(f"tree.{engine}.{name}", work)
+
+
+def training(bench: Bench) -> None:
+    """The recipe as it is, in the minutes that are left."""
+
+    def work(bench: Bench) -> None:
+        changes = ["train.steps=1", "train.tasks_per_step=1", "algorithm.k=2", "evaluate.tasks=1"] if bench.tiny else []
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            run = Path(folder) / "run"
+            try:
+                slices.train("plan-path", changes, run, slices.Clock(began, bench.limit()))
+            except slices.OutOfTimeError:
+                raise RuntimeError("not done in the minutes that were left") from None
+            last = json.loads((run / "evaluations.jsonl").read_text().splitlines()[-1])
+        bench.keep("gpu.training.success", [last["success"]], "share")
+        bench.keep("gpu.training.minutes", [(time.monotonic() - began) / 60], "minutes")
+
+    bench.run("training", work)
+
+
+# ---- The torch engine and its learner in this process
 
 
 def parity(bench: Bench) -> None:
-    """The first shape on both devices."""
-    shape, sizes = bench.shapes[0], bench.sizes(4, 96, 4, 32)
-    asked = prompts(sizes.prompts, sizes.prompt, shape.words["vocab_size"])
-    with saved(shape, bench.card) as folder:
-        for dtype in ("float32", "bfloat16"):
-            sides = [
-                learner(engine(folder, device, dtype, whole=True))
-                for device in (torch.device("cpu"), bench.card.device)
-            ]
-            data = siblings(asked, [ROLES[0]], sizes.siblings, sizes.said)
-            pack(sides[0], "padded")
-            reference = logprobs(sides[0], data)
-            for name in PACKINGS:
-                pack(sides[1], name)
-                gaps = (logprobs(sides[1], data) - reference).abs()
-                bench.keep(f"gpu.parity.{dtype}.{name}", [float(gaps.max())], "nats")
-                bench.keep(f"gpu.parity.{dtype}.{name}.mean", [float(gaps.mean())], "nats")
-            pack(sides[1], "tree")
-            of_sampling(bench, sides[1], asked, sizes, dtype)
-            one, other = (gradients(side, data) for side in sides)
-            norm = max(float(part.abs().max()) for part in one.values())
-            worst = max(float((one[name] - other[name]).abs().max()) for name in one) / norm
-            bench.keep(f"gpu.parity.{dtype}.gradient", [worst], "of the largest")
-            for side in sides:
-                side.close()
+    worst: dict[str, float] = {}
+    for dtype in ("float32", "bfloat16"):
+
+        def work(bench: Bench, dtype: str = dtype) -> None:
+            worst[dtype] = compare_devices(bench, dtype)
+            bench.keep(f"gpu.parity.{dtype}.max", [worst[dtype]], "nats")
+
+        bench.run(f"parity.{dtype}", work)
 
 
-def of_sampling(bench: Bench, side: TorchLearner, asked: Sequence[tuple[int, ...]], sizes: Sizes, dtype: str) -> None:
-    """What sampling says of the tokens that it draws, against the learner."""
-    for name, graphs in (("steps", False), ("graphs", True)):
-        side.engine.graphs = graphs
-        data = drawn(side.engine, asked, sizes)
-        said = torch.tensor([v for one in data for v, m in zip(one.logprobs, one.mask, strict=True) if m])
-        gaps = (logprobs(side, data) - said).abs()
-        bench.keep(f"gpu.parity.{dtype}.sampling.{name}", [float(gaps.max())], "nats")
+def compare_devices(bench: Bench, dtype: str) -> float:
+    """Compare the first shape's log-probabilities and gradients on the GPU with those on the CPU, and its sampler's
+    with its learner's. Return the largest difference between the devices' log-probabilities in any form, in nats."""
+    shape, sizes = bench.shapes[0], bench.sizes(Sizes(4, 96, 4, 32))
+    folder, sequences = bench.model(shape), make_sequences(sizes, ROLES[:1], shape.vocabulary)
+
+    def learn(device: torch.device, form: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the log-probabilities of the trained tokens in an update, and its gradients: an update of fresh
+        weights leaves their tenth part in Adam's first moments, as the clipping is off."""
+        notes = TokenNotes(sizes.prompts)
+        learner = make_learner(
+            make_engine(folder, device, dtype, whole=True), notes, max_grad_norm=1e9, **form_settings(form)
+        )
+        try:
+            asyncio.run(learner.update(sequences))
+            moments = read_moments(learner) if form == "default" else {}
+        finally:
+            learner.close()
+        return torch.tensor([value for note in notes.drain() for value in note.logprobs]), moments
+
+    reference, reference_gradient = learn(torch.device("cpu"), "default")
+    largest = 0.0
+    for form in forms(bench.card.device):
+        logprobs, gradient = learn(bench.card.device, form)
+        diffs = (logprobs - reference).abs()
+        largest = max(largest, float(diffs.max()))
+        bench.keep(f"gpu.parity.{dtype}.{form}", [float(diffs.max())], "nats")
+        bench.keep(f"gpu.parity.{dtype}.{form}.mean", [float(diffs.mean())], "nats")
+        if gradient:
+            norm = max(float(part.abs().max()) for part in reference_gradient.values())
+            far = max(float((part - reference_gradient[name]).abs().max()) for name, part in gradient.items())
+            bench.keep(f"gpu.parity.{dtype}.gradient", [far / norm], "of the largest")
+        bench.card.reset_peak()
+
+    # The sampler's log-probabilities of what it draws, against the learner's of the same tokens.
+    notes, drawn = TokenNotes(1_000), dict[str, list[TrainingSequence]]()
+    engine = make_engine(folder, bench.card.device, dtype, whole=True)
+    learner = make_learner(engine, notes)
+    try:
+        for index, way in enumerate(decoding_ways(engine)):
+            set_way(engine, way)
+            drawn[way] = sample_sequences(engine, sizes, shape.vocabulary, index * sizes.prompts)
+        asyncio.run(learner.update([one for sequences in drawn.values() for one in sequences]))
+    finally:
+        learner.close()
+    learned = {note.position: note.logprobs for note in notes.drain()}
+    for way, sequences in drawn.items():
+        pairs = [zip(learned[one.position], trained_logprobs(one), strict=True) for one in sequences if one.position]
+        diff = max(abs(ours - theirs) for pair in pairs for ours, theirs in pair)
+        bench.keep(f"gpu.parity.{dtype}.sampling.{way}", [diff], "nats")
+    return largest
 
 
-def seconds(bench: Bench, work: Callable[[], object], repeats: int = 2) -> list[float]:
-    """Of the work, the first time of which does not count."""
-    spent = []
-    for _ in range(repeats + 1):
+def read_moments(learner: TorchLearner) -> dict[str, torch.Tensor]:
+    """Return Adam's first moments by weight, as a checkpoint has them."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        learner.save(Path(folder))
+        tensors = load_file(Path(folder) / ROLES[0] / "optimiser" / "optimiser.safetensors")
+    return {name: tensor.float() for name, tensor in tensors.items() if name.endswith(".exp_avg")}
+
+
+def trained_logprobs(sequence: TrainingSequence) -> list[float]:
+    """Return the sampler's log-probabilities of the trained tokens."""
+    return [value for value, trained in zip(sequence.logprobs, sequence.mask, strict=True) if trained]
+
+
+def forms(device: torch.device) -> list[str]:
+    """Return the forms of packing that the learner has on the device."""
+    names = ["default"]
+    for name, settings in FORMS.items():
+        if settings and settings.keys() <= LearnerConfig.model_fields.keys():
+            # FlexAttention has no backward pass on a CPU.
+            names += [] if settings.get("flex_attention") and device.type == "cpu" else [name]
+    return names
+
+
+def form_settings(form: str) -> dict[str, Any]:
+    return dict(FORMS[form])
+
+
+def decoding_ways(engine: TorchEngine) -> tuple[str, ...]:
+    """Return the engine's ways to decode: kernels started one by one, or replayed as CUDA graphs."""
+    return ("steps", "graphs") if hasattr(engine, "graphs") else ("torch",)
+
+
+def set_way(engine: TorchEngine, way: str) -> None:
+    if hasattr(engine, "graphs"):
+        engine.graphs = way == "graphs"
+
+
+def repeat(bench: Bench, work: Callable[[], object], times: int = 3) -> list[float]:
+    """Return the seconds of `times` calls of `work` after two that compile and fill caches; of fewer calls, but at
+    least of one, if the whole takes more than ENOUGH_SECONDS."""
+    seconds: list[float] = []
+    while len(seconds) < times + 2 and (len(seconds) < 2 or sum(seconds) < ENOUGH_SECONDS):
         bench.card.wait()
         began = time.perf_counter()
         work()
         bench.card.wait()
-        spent.append(time.perf_counter() - began)
-    return spent[1:]
+        seconds.append(time.perf_counter() - began)
+    return seconds[2:] or seconds[1:]
+
+
+def shapes(bench: Bench) -> None:
+    for shape in bench.shapes:
+
+        def work(bench: Bench, shape: Shape = shape) -> None:
+            rates = learn_with(bench, shape, bench.sizes(STEP_SIZES), "default", f"gpu.learning.{shape.name}")
+            bench.keep(f"gpu.learning.{shape.name}.mfu", [rate_mfu(bench, shape, rate) for rate in rates], "share")
+
+        bench.run(f"shapes.{shape.name}", work)
+    if not bench.tiny:
+        against_trl(bench, bench.shapes[1], f"gpu.step.{bench.shapes[1].name}.vs_trl", ["vllm"])
+
+
+def rate_mfu(bench: Bench, shape: Shape, tokens_per_s: float) -> float:
+    return shape.learning_flops(tokens_per_s) / bench.card.flops
+
+
+def learn_with(bench: Bench, shape: Shape, sizes: Sizes, form: str, label: str) -> list[float]:
+    """Measure updates in a form of packing; return the tokens per second that were run in each: distinct tokens, or
+    all of them for the padded form."""
+    settings = form_settings(form) | ({"gradient_checkpointing": True} if shape.parameters > LARGE else {})
+    engine = make_engine(bench.model(shape), bench.card.device, "bfloat16", shape.whole)
+    learner = make_learner(engine, **settings)
+    try:
+        sequences = make_sequences(sizes, list(learner.policies), shape.vocabulary)
+        bench.card.reset_peak()
+        seconds = repeat(bench, lambda: asyncio.run(learner.update(sequences)))
+        peak = bench.card.peak()
+    finally:
+        learner.close()
+    tokens = sum(len(one.token_ids) for one in sequences) if form == "padded" else count_distinct(sequences)
+    rates = [tokens / each for each in seconds]
+    bench.keep(f"{label}.update_s", seconds, "s")
+    bench.keep(f"{label}.tokens_per_s", rates, "tokens/s")
+    bench.keep(f"{label}.peak_gb", [peak / 1e9], "GB")
+    return rates
+
+
+def count_distinct(sequences: Sequence[TrainingSequence]) -> int:
+    """Return the number of tokens in the prefix tree of the sequences."""
+    ordered = sorted(sequences, key=lambda one: (one.policy, one.token_ids))
+    return len(PrefixTree.of(ordered).token_ids)
 
 
 def learning(bench: Bench) -> None:
-    for shape in bench.shapes:
-        sizes = bench.sizes(8, 512, 8, 128)
-        if bench.left() < 60:
-            console.print(f"learning: no time left for {shape.name}")
-            return
-        with saved(shape, bench.card) as folder:
-            side = learner(
-                engine(folder, bench.card.device, "bfloat16", shape.whole),
-                gradient_checkpointing=shape.parameters > LARGE,
-                tokens_per_microbatch=8_192,
-            )
-            of_learning(bench, shape, side, sizes)
-            side.close()
+    """Every form of packing on the first shape; `vs_bound` is 1 where the shared tokens' time is saved in full."""
+    shape, seconds = bench.shapes[0], dict[str, list[float]]()
+    sizes = bench.sizes(Sizes(8, 512, 8, 128))
+    sequences = make_sequences(sizes, ROLES[:1], shape.vocabulary)
+    distinct, every = count_distinct(sequences), sum(len(one.token_ids) for one in sequences)
+    for form in forms(bench.card.device):
 
+        def work(bench: Bench, form: str = form) -> None:
+            label = f"gpu.learning.{shape.name}.{form}"
+            rates = learn_with(bench, shape, sizes, form, label)
+            bench.keep(f"{label}.mfu", [rate_mfu(bench, shape, rate) for rate in rates], "share")
+            seconds[form] = [(every if form == "padded" else distinct) / rate for rate in rates]
 
-def of_learning(bench: Bench, shape: Shape, side: TorchLearner, sizes: Sizes) -> None:
-    """Updates with each packing. What is run with prefix trees are the distinct tokens, with padding all."""
-    asked = prompts(sizes.prompts, sizes.prompt, shape.words["vocab_size"])
-    data = siblings(asked, list(side.policies), sizes.siblings, sizes.said)
-    every = sum(len(datum.token_ids) for datum in data)
-    distinct = len(PrefixTree.of(sorted(data, key=lambda datum: (datum.policy, datum.token_ids))).token_ids)
-    operations = (6 if shape.whole else 4) * shape.parameters
-    spent: dict[str, list[float]] = {}
-    for name in PACKINGS:
-        if name == "flex" and bench.card.device.type == "cpu":
-            continue  # it has no backward pass there
-        pack(side, name)
-        bench.card.forget_peak()
-        spent[name] = seconds(bench, lambda: asyncio.run(side.update(data)))
-        run = every if name == "padded" else distinct
-        rates, label = [run / each for each in spent[name]], f"gpu.learning.{shape.name}.{name}"
-        bench.keep(f"{label}.tokens_per_s", rates, "tokens/s")
-        bench.keep(f"{label}.mfu", [rate * operations / bench.card.flops for rate in rates], "share")
-        bench.keep(f"{label}.peak_gb", [bench.card.peak() / 1e9], "GB")
-    for name in spent.keys() - {"padded"}:
-        pairs = zip(spent[name], spent["padded"], strict=True)
+        bench.run(f"learning.{form}", work)
+    for form in seconds.keys() - {"padded"} if "padded" in seconds else ():
+        pairs = zip(seconds[form], seconds["padded"], strict=True)
         ratios = [ours / padded / (distinct / every) for ours, padded in pairs]
-        bench.keep(f"gpu.learning.{shape.name}.{name}.vs_bound", ratios, "ratio")
+        bench.keep(f"gpu.learning.{shape.name}.{form}.vs_bound", ratios, "ratio")
 
 
 def sampling(bench: Bench) -> None:
     for shape in bench.shapes:
-        sizes = bench.sizes(16, 256, 8, 128)
-        if bench.left() < 60:
-            console.print(f"sampling: no time left for {shape.name}")
-            return
-        with saved(shape, bench.card) as folder:
-            # Two adapters on a frozen base: its weights are held in bfloat16, as they are where speed counts.
-            side = engine(folder, bench.card.device, "bfloat16", whole=False)
-            of_decoding(bench, shape, side, sizes)
-            side.close()
+        bench.run(f"sampling.{shape.name}", lambda bench, shape=shape: measure_decoding(bench, shape))
 
 
-def of_decoding(bench: Bench, shape: Shape, side: TorchEngine, sizes: Sizes) -> None:
-    """Tokens a second of decoding alone: what one token takes, prompts included, is taken off."""
-    asked = prompts(sizes.prompts, sizes.prompt, shape.words["vocab_size"])
-    count, steps = sizes.prompts * sizes.siblings, sizes.said - 1
-    config = side.loaded.model.config
-    slot = 4 * config.num_key_value_heads * config.head_dim * config.num_hidden_layers
-    weights = sum(weight.numel() * weight.element_size() for weight in side.loaded.model.parameters())
-    at_most = count * bench.card.bandwidth / (weights + count * slot * (sizes.prompt + sizes.said / 2))
-    for name, graphs in (("steps", False), ("graphs", True)):
-        side.graphs = graphs
-        short = min(seconds(bench, lambda: drawn(side, asked, replace(sizes, said=1))))
-        whole = seconds(bench, lambda: drawn(side, asked, sizes))
-        rates = [count * steps / max(each - short, 1e-9) for each in whole]
-        bench.keep(f"gpu.sampling.{shape.name}.{name}.tokens_per_s", rates, "tokens/s")
-        bench.keep(f"gpu.sampling.{shape.name}.{name}.of_bandwidth", [rate / at_most for rate in rates], "share")
+def measure_decoding(bench: Bench, shape: Shape) -> None:
+    """Measure the tokens per second of decoding with two adapters on a frozen base, which is held in bfloat16. The
+    seconds of one token, which are those of the prompts, are taken off."""
+    sizes = bench.sizes(Sizes(16, 256, 8, 128))
+    count, steps = sizes.prompts * sizes.completions, sizes.tokens - 1
+    bound = shape.sampling_bound(bench.card, count, sizes.words, sizes.tokens)
+    engine = make_engine(bench.model(shape), bench.card.device, "bfloat16", whole=False)
+    try:
+        for way in decoding_ways(engine):
+            set_way(engine, way)
 
+            def sample(tokens: int) -> list[float]:
+                of = replace(sizes, tokens=tokens)
+                return repeat(bench, lambda: sample_sequences(engine, of, shape.vocabulary), times=2)
 
-def training(bench: Bench) -> None:
-    """The recipe as it is, in what is left of the minutes."""
-    changes = ["train.steps=1", "train.tasks_per_step=1", "algorithm.k=2", "evaluate.tasks=1"] if bench.tiny else []
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
-        try:
-            slices.train("plan-path", changes, run, slices.Clock(began, max(bench.left() - 60, 1)))
-        except slices.OutOfTimeError:
-            console.print("training: not done in the minutes that were left")
-            return
-        last = json.loads((run / "evaluations.jsonl").read_text().splitlines()[-1])
-    bench.keep("gpu.training.success", [last["success"]], "share")
-    bench.keep("gpu.training.minutes", [(time.monotonic() - began) / 60], "minutes")
+            short, whole = min(sample(1)), sample(sizes.tokens)
+            rates = [count * steps / max(each - short, 1e-9) for each in whole]
+            label = f"gpu.sampling.{shape.name}.{way}"
+            bench.keep(f"{label}.tokens_per_s", rates, "tokens/s")
+            bench.keep(f"{label}.of_bandwidth", [rate / bound for rate in rates], "share")
+    finally:
+        engine.close()
 
 
 def largest(bench: Bench) -> None:
-    """Up the ladder, until one does not fit: a step of sampling and of learning of two policies."""
+    """Up the ladder until one does not fit: a step of sampling and learning of two policies."""
     for kind, whole in (("adapters", False), ("models", True)):
-        fitted = 0
-        for shape in bench.shapes[:1] if bench.tiny else LADDER:
-            # Without anything but masters, gradients and moments, or a base of two bytes a weight.
-            least = shape.parameters * (32 if whole else 2)
-            if least > bench.card.memory or bench.left() < 60 or not fits(bench, shape, whole):
-                break
-            fitted = shape.parameters
-        bench.keep(f"gpu.largest.{kind}", [fitted / 1e9], "billion weights")
+
+        def work(bench: Bench, kind: str = kind, whole: bool = whole) -> None:
+            fitted = 0
+            for shape in bench.shapes[:1] if bench.tiny else LADDER:
+                # At least the base in bfloat16, or masters, gradients and moments in float32 of two models.
+                least = shape.parameters * (32 if whole else 2)
+                if least > bench.card.memory or bench.left() < LEAST_SECONDS or not fits(bench, shape, whole):
+                    break
+                fitted = shape.parameters
+            bench.keep(f"gpu.largest.{kind}", [fitted / 1e9], "billion weights")
+
+        bench.run(f"largest.{kind}", work)
 
 
 def fits(bench: Bench, shape: Shape, whole: bool) -> bool:
-    sizes = bench.sizes(4, 256, 4, 64)
-    sides: list[TorchLearner] = []
+    sizes = bench.sizes(Sizes(4, 256, 4, 64))
+    learners: list[TorchLearner] = []
     try:
         with saved(shape, bench.card) as folder:
             for _ in range(2 if whole else 1):
-                of = engine(folder, bench.card.device, "bfloat16", whole)
-                sides.append(learner(of, gradient_checkpointing=True))
-        for side in sides:
-            side.engine.memory = min(side.engine.memory, 1 << 30)
-            data = drawn(side.engine, prompts(sizes.prompts, sizes.prompt, shape.words["vocab_size"]), sizes)
-            asyncio.run(side.update(data))
+                engine = make_engine(folder, bench.card.device, "bfloat16", whole, memory=1 << 30)
+                learners.append(make_learner(engine, gradient_checkpointing=True))
+        for learner in learners:
+            asyncio.run(learner.update(sample_sequences(learner.engine, sizes, shape.vocabulary)))
     except torch.cuda.OutOfMemoryError:
         return False
     finally:
-        for side in sides:
-            side.close()
-        sides.clear()
-        bench.card.forget_peak()
+        for learner in learners:
+            learner.close()
+        learners.clear()
+        bench.card.reset_peak()
     return True
 
 
+def has_vllm() -> bool:
+    return importlib.util.find_spec("vllm") is not None
+
+
+# ---- The command
+
+
+# In the order of what is missed most if the time ends.
 PARTS: dict[str, Callable[[Bench], None]] = {
+    "step": step,
+    "rivals": rivals,
     "parity": parity,
-    "learning": learning,
+    "shapes": shapes,
+    "tree": tree,
     "sampling": sampling,
-    "training": training,
+    "learning": learning,
     "largest": largest,
+    "training": training,
 }
+
+
+def merge(path: Path) -> int:
+    """Append the lines of a file to results/gpu.jsonl, as they were measured, unless they are there; return how many.
+
+    Raises SystemExit for a line that measures nothing.
+    """
+    results = common.RESULTS / "gpu.jsonl"
+    present = {line for line in results.read_text().splitlines()} if results.exists() else set()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    if any(line.get("tiny") for line in lines):
+        raise SystemExit(f"bench/gpu.py: {path} has lines of --tiny, which measure nothing; expected lines of a GPU.")
+    for line in lines:
+        line.pop("section", None)
+    fresh = [line for line in lines if json.dumps(line) not in present]
+    for line in fresh:
+        append(results, line)
+    return len(fresh)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--minutes", type=float, default=19.0, help="of the whole call")
-    parser.add_argument("--write", action="store_true", help="append to results/gpu.jsonl")
+    parser.add_argument("--minutes", type=float, default=14.0, help="of the whole call")
+    parser.add_argument("--out", type=Path, default=common.ROOT / "build" / "gpu", help="folder for lines and logs")
+    parser.add_argument("--write", action="store_true", help="append to results/gpu.jsonl, too")
+    parser.add_argument("--merge", type=Path, help="append the lines of this file to results/gpu.jsonl, and end")
+    parser.add_argument("--commit", default="", help="that is measured, where the checkout has no git")
     parser.add_argument("--tiny", action="store_true", help="on the CPU, tiny shapes, all code paths")
     options = parser.parse_args(arguments)
+    if options.merge:
+        console.print(f"{merge(options.merge)} lines appended to results/gpu.jsonl")
+        return
     ends = time.monotonic() + 60 * options.minutes
-    bench = Bench(Card.here(options.tiny), options.tiny, options.write and not options.tiny, ends)
-    for name in options.parts or PARTS:
-        console.print(f"[bold]{name}[/bold], {bench.left() / 60:.1f} minutes left, {bench.card.name}")
-        PARTS[name](bench)
+    commit = options.commit or common.commit()
+    bench = Bench(Card.here(options.tiny), options.tiny, options.out.absolute(), ends, options.write, commit)
+    console.print(f"{bench.card.name}, commit {bench.commit}, lines in {bench.out / 'gpu.jsonl'}")
+    try:
+        for name in options.parts or PARTS:
+            PARTS[name](bench)
+    finally:
+        bench.close()
+    if bench.failed:
+        raise SystemExit(f"bench/gpu.py: {', '.join(bench.failed)} failed; see above")
 
 
 if __name__ == "__main__":

@@ -1,48 +1,226 @@
-"""The benchmark of a card on the CPU, on tiny shapes: every part runs, and both sides agree."""
+"""The GPU benchmark on the CPU, on tiny shapes: every part runs, both devices agree, and lines go where they should."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import time
+from pathlib import Path
+
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import common
 import gpu
+import gpu_models
+import gpu_runs
+import gpu_words
+from gpu_models import END, TINY, TINY_SIZES, Card, Shape, Sizes
+from gpu_runs import Steps
 
 
 @pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """What is measured, by name."""
-    kept: dict[str, float] = {}
-    monkeypatch.setattr(gpu.Bench, "keep", lambda self, name, values, unit: kept.__setitem__(name, max(values)))
-    return kept
+def out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of a call's lines; results/ is another one."""
+    monkeypatch.setattr(common, "RESULTS", tmp_path / "results")
+    return tmp_path / "out"
 
 
-def test_every_part_runs_on_a_cpu_and_agrees_with_it(figures: dict[str, float]) -> None:
-    gpu.main(["parity", "learning", "sampling", "largest", "--tiny"])
-    parity = {name: value for name, value in figures.items() if name.startswith("gpu.parity.")}
-    assert len(parity) == 2 * (3 * 2 + 2 + 1)
-    assert max(value for name, value in parity.items() if ".float32." in name) < 1e-4
-    assert max(parity.values()) < 0.05
+def read_figures(out: Path) -> dict[str, float]:
+    """Return the values by name."""
+    lines = map(json.loads, (out / "gpu.jsonl").read_text().splitlines())
+    return {line["name"]: line["value"] for line in lines}
+
+
+def run_tiny(out: Path, *parts: str) -> dict[str, float]:
+    gpu.main([*parts, "--tiny", "--out", str(out)])
+    return read_figures(out)
+
+
+def test_engine_and_learner_run_in_every_form_and_agree_with_the_cpu(out: Path) -> None:
+    figures = run_tiny(out, "parity", "shapes", "learning", "sampling", "largest")
+    assert figures["gpu.parity.float32.max"] <= max(figures["gpu.parity.float32.padded"], 1e-5)
+    assert max(value for name, value in figures.items() if name.startswith("gpu.parity.float32.")) < 1e-4
+    assert max(value for name, value in figures.items() if name.startswith("gpu.parity.")) < 0.05
     for shape in ("tiny", "tiny-adapters"):
-        for packing in ("tree", "padded"):
-            assert figures[f"gpu.learning.{shape}.{packing}.mfu"] > 0
+        assert figures[f"gpu.learning.{shape}.mfu"] > 0
         for way in ("steps", "graphs"):
             assert figures[f"gpu.sampling.{shape}.{way}.tokens_per_s"] > 0
+    for form in ("default", "tree", "padded"):
+        assert figures[f"gpu.learning.tiny.{form}.mfu"] > 0
     assert figures["gpu.largest.adapters"] == figures["gpu.largest.models"] > 0
 
 
-@pytest.mark.slow
-def test_plan_path_is_trained(figures: dict[str, float]) -> None:
-    gpu.main(["training", "--tiny"])
-    assert figures["gpu.training.minutes"] > 0
+def test_steps_of_the_command_line_are_measured(out: Path) -> None:
+    figures = run_tiny(out, "step", "tree")
+    engine = "vllm" if gpu.has_vllm() else "torch"
+    for name in (f"gpu.step.tiny.{engine}", f"gpu.tree.tiny.{engine}.barrier"):
+        assert figures[f"{name}.step_s"] == pytest.approx(
+            figures[f"{name}.wait_s"] + figures[f"{name}.learn_s"], rel=0.7
+        )
+        assert figures[f"{name}.sampling.tokens_per_s"] > 0
+    assert 0 < figures[f"gpu.step.tiny.{engine}.learning.mfu"] < 1
 
 
-def test_tiny_shapes_measure_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setattr(common, "RESULTS", tmp_path)
-    gpu.main(["sampling", "--tiny", "--write"])
-    assert not list(tmp_path.iterdir())
+def test_sections_that_are_done_are_skipped_and_failures_cost_no_other(
+    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(bench: gpu.Bench, dtype: str) -> float:
+        raise RuntimeError(f"no {dtype} here")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(gpu, "compare_devices", fail)
+        with pytest.raises(SystemExit, match=r"parity\.float32, parity\.bfloat16 failed"):
+            gpu.main(["parity", "sampling", "--tiny", "--out", str(out)])
+    assert "no bfloat16 here" in capsys.readouterr().out
+    before = (out / "gpu.jsonl").read_text()
+    assert "gpu.sampling.tiny.steps.tokens_per_s" in before
+
+    run_tiny(out, "sampling", "parity")
+    after = (out / "gpu.jsonl").read_text()
+    assert "sampling.tiny: done before" in capsys.readouterr().out
+    assert after.startswith(before)
+    assert "gpu.parity.float32.max" in after[len(before) :]
+    assert "gpu.sampling" not in after[len(before) :]
 
 
-def test_without_a_card_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_begun_without_time(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu.main(["--tiny", "--minutes", "0.5", "--out", str(out)])
+    assert "training: no time left" in capsys.readouterr().out
+    assert not out.exists()
+
+
+def test_only_lines_of_a_gpu_are_merged_each_once(out: Path) -> None:
+    common.RESULTS.mkdir()
+    line = {"name": "gpu.sync_s", "value": 0.5, "commit": "abc", "machine": "16 cores, NVIDIA H200"}
+    out.mkdir()
+    (out / "gpu.jsonl").write_text(json.dumps(line | {"section": "step"}) + "\n")
+    for _ in range(2):
+        gpu.main(["--merge", str(out / "gpu.jsonl")])
+    assert [json.loads(text) for text in (common.RESULTS / "gpu.jsonl").read_text().splitlines()] == [line]
+
+    (out / "gpu.jsonl").write_text(json.dumps(line | {"tiny": True}) + "\n")
+    with pytest.raises(SystemExit, match="lines of --tiny, which measure nothing"):
+        gpu.main(["--merge", str(out / "gpu.jsonl")])
+
+
+def test_tiny_shapes_are_not_written_to_the_results(out: Path) -> None:
+    gpu.main(["sampling", "--tiny", "--write", "--out", str(out)])
+    assert not common.RESULTS.exists()
+
+
+def test_without_a_gpu_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit, match="no CUDA card here"):
         gpu.main([])
+
+
+def test_a_gpu_of_unknown_peaks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = type("Facts", (), {"name": "NVIDIA XYZ", "total_memory": 1 << 30})()
+    monkeypatch.setattr(gpu_models.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu_models.torch.cuda, "get_device_properties", lambda index: facts)
+    with pytest.raises(SystemExit, match="the peaks of a 'NVIDIA XYZ' are not known"):
+        Card.here(tiny=False)
+
+
+@pytest.mark.slow
+def test_plan_path_is_trained(out: Path) -> None:
+    assert run_tiny(out, "training")["gpu.training.minutes"] > 0
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_no_model_can_end_an_answer(tmp_path: Path, tied: bool) -> None:
+    keys = {**TINY[0].config_keys, "tie_word_embeddings": tied}
+    gpu_models.save_model(Shape("tiny", keys), tmp_path, torch.device("cpu"))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.eos_token_id == model.generation_config.eos_token_id == END
+    text = gpu_models.random_words(0, 20, TINY[0].vocabulary)
+    ids = tokenizer.apply_chat_template(
+        [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
+    )
+    assert len(ids) == 20 + 5
+    assert tokenizer.decode(ids[2:22]) == text
+    logits = model(torch.tensor([[*ids, *range(8, 40)]])).logits[0, len(ids) - 1 :]
+    others = torch.cat([logits[:, :END], logits[:, END + 1 :]], dim=1)
+    assert float((others.min(dim=1).values - logits[:, END]).min().detach()) > 30
+
+
+def test_arithmetic_of_a_shape() -> None:
+    # 0.6B has its head's weights in its embeddings; 8B has both, of which the embeddings are only looked up.
+    small, _, large = gpu_models.SHAPES
+    assert small.multiplied == small.parameters == 596_049_920
+    assert large.parameters - large.multiplied == 151_936 * 4_096
+    assert small.learning_flops(10) == 60 * 596_049_920
+    assert large.learning_flops(10) == 40 * large.multiplied
+    # 28 layers of 8 heads of 128 numbers, keys and values, 2 bytes each.
+    assert small.slot_bytes == 28 * 8 * 128 * 2 * 2
+    card = Card(torch.device("cpu"), "", 0, bandwidth=1e12, flops=1.0)
+    read = 2 * 596_049_920 + 4 * 114_688 * (100 + 25)
+    assert small.sampling_bound(card, 4, prompt=100, longest=50) == pytest.approx(4e12 / read)
+
+
+def test_steps_leave_out_the_warm_up() -> None:
+    lines = [{"step": n, "time/learn_s": 10.0 - n, "rate": None if n == 3 else 1.0} for n in range(5)]
+    steps = Steps.of(lines)
+    assert steps["time/learn_s"] == [8.0, 7.0, 6.0]
+    assert steps["rate"] == [1.0, 1.0]
+    assert "other" not in steps
+    with pytest.raises(RuntimeError, match="got 2 steps; expected more than 2"):
+        Steps.of(lines[:2])
+
+
+def test_a_process_that_is_late_is_ended_with_its_children(tmp_path: Path) -> None:
+    mark = tmp_path / "alive"
+    child = f"sleep 3; touch {mark}"
+    with pytest.raises(RuntimeError, match="not done after 1 s"):
+        gpu_runs.run_logged(["sh", "-c", f"({child}) & echo begun; sleep 60"], tmp_path / "log", 1.0)
+    assert (tmp_path / "log").read_text() == "begun\n"
+    time.sleep(3.5)
+    assert not mark.exists()
+
+
+def test_a_process_that_fails_is_quoted(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="ended with 3; its last lines:\nno luck"):
+        gpu_runs.run_logged(["sh", "-c", "echo no luck; exit 3"], tmp_path / "log", 10.0)
+
+
+def test_gpu_memory_is_the_most_that_nvidia_smi_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nfor n in 10 70 30; do echo $n; done; echo '[N/A]'; exec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    memory = gpu_runs.GpuMemory()
+    with memory.watching():
+        end = time.monotonic() + 20
+        while memory.peak < 70 * (1 << 20) and time.monotonic() < end:
+            time.sleep(0.05)
+    assert memory.peak == 70 * (1 << 20)
+
+
+def test_sizes_count_sampled_tokens() -> None:
+    assert Sizes(32, 512, 8, 256).sampled == 65_536
+    assert TINY_SIZES.sampled == 24
+
+
+def test_two_roles_speak_in_turn() -> None:
+    env = gpu_words.Talk(gpu_words.Talk.tasks("train")[3], length=5, vocabulary=50, turns=2, longest=8)
+    seen = []
+    for text in ("w8", "w9", "w10", "w11"):
+        ((role, observation),) = env.observe().items()
+        seen.append((role, [message.role for message in observation.messages], observation.messages[-1].content))
+        assert observation.max_tokens is not None
+        assert 2 <= observation.max_tokens <= 8
+        reward = asyncio.run(env.step({role: text}))
+        assert reward.team == gpu_words.checksum(text)
+    prompt = gpu_words.random_words(3, 5, 50)
+    assert seen == [
+        ("planner", ["user"], prompt),
+        ("tool", ["user"], f"{prompt} w8"),
+        ("planner", ["user", "assistant", "user"], "w9"),
+        ("tool", ["user", "assistant", "user"], "w10"),
+    ]
+    assert env.observe() == {}
+    train, test = ({task.id for task in gpu_words.Words.tasks(split)} for split in ("train", "test"))
+    assert not train & test
