@@ -54,8 +54,7 @@ import slices
 from cadre.engines.torch import TorchEngine, TorchLearner
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.learn.token_notes import TokenNotes
-from cadre.settings import LearnerConfig
-from cadre.settings.run import TrainConfig
+from cadre.settings import LearnerConfig, TrainConfig
 from cadre.types import TrainingSequence
 from gpu_models import (
     LADDER,
