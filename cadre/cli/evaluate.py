@@ -1,32 +1,52 @@
-"""`cadre eval`."""
+"""Commands that measure or serve a team: eval, audit, serve."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import textwrap
+import threading
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from cadre.cli.ignored import refuse_ignored
-from cadre.cli.report import lines
-from cadre.cli.terminal import At, Best, Overrides, Target, Trust, console, must_be_new, refuse_beside, stderr
+from cadre.cli.terminal import (
+    WIDTH,
+    AsJson,
+    At,
+    Base,
+    Best,
+    Overrides,
+    Target,
+    Trust,
+    console,
+    print_lines,
+    reject_beside,
+    reject_ignored,
+    require_new,
+    stderr,
+)
 from cadre.config.resolve import find_target
 from cadre.evaluation.evaluate import Repeats
 from cadre.files import publish_atomically, to_json
+from cadre.intervals import Interval
 from cadre.runs.progress import EvaluationProgress
 from cadre.training.checkpoint import CheckpointChoice
-from cadre.types import Tree
 
+# ---- cadre eval
+
+# Settings that eval takes as options, by the option.
 OPTIONS = {
     "evaluate.tasks": "--tasks",
     "evaluate.first": "--first",
     "sampling.temperature": "--temperature",
     "train.seed": "--seed",
 }
-OF_SAMPLES = dict.fromkeys(("sampling.top_p", "sampling.top_k"), "it beside --temperature above 0")
+# Settings that greedy decoding ignores.
+SAMPLING_ONLY = dict.fromkeys(("sampling.top_p", "sampling.top_k"), "it beside --temperature above 0")
+LABEL_WIDTH = 11
 
 
 def evaluate(
@@ -35,51 +55,195 @@ def evaluate(
     overrides: Overrides = None,
     tasks: Annotated[int, typer.Option(min=1, help="how many of the test split")] = 200,
     first: Annotated[int, typer.Option(min=0, help="from this task on")] = 0,
-    whole: Annotated[bool, typer.Option("--all", help="the whole test split, in place of --tasks")] = False,
+    all_tasks: Annotated[bool, typer.Option("--all", help="the whole test split, in place of --tasks")] = False,
     samples: Annotated[int, typer.Option(min=1, help="episodes a task, for pass@k and avg@k")] = 1,
     temperature: Annotated[float, typer.Option(min=0.0, max=1e6, help="of the samples; 0 is greedy")] = 0.0,
     ks: Annotated[list[int] | None, typer.Option("--k", help="the k of pass@k; default powers of two")] = None,
     seed: Annotated[int, typer.Option(help="names the random draws of the samples")] = 0,
     assign: Annotated[str, typer.Option(help="other policies for roles, such as tool=planner,planner=tool")] = "",
-    base: Annotated[bool, typer.Option("--base", help="the models as they were before training")] = False,
+    base: Base = False,
     best: Best = False,
     at: At = None,
     trust: Trust = False,
     untrained: Annotated[str, typer.Option(help="roles, by comma, that play as before training")] = "",
     episodes: Annotated[Path | None, typer.Option(help="a new file for all that was seen and said, JSON lines")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Play held-out tasks: greedily with one sample a decision, or several times at a temperature."""
     from cadre.evaluation.loaded_team import EvaluationRequest, run_evaluation
 
-    if whole:
-        refuse_beside(context, "--all", ["tasks"])
+    if all_tasks:
+        reject_beside(context, "--all", ["tasks"])
     if base:
-        refuse_beside(context, "--base", ["untrained", "best", "at"])
+        reject_beside(context, "--base", ["untrained", "best", "at"])
     if best:
-        refuse_beside(context, "--best", ["at"])
+        reject_beside(context, "--best", ["at"])
     if temperature == 0.0:
-        refuse_beside(context, "temperature 0", ["ks"])
-        refuse_ignored(overrides or [], "an evaluation at temperature 0", OF_SAMPLES)
-    refuse_ignored(overrides or [], "an evaluation of its own", OPTIONS)
-    found = find_target(target, overrides or [], trust=trust)
+        reject_beside(context, "temperature 0", ["ks"])
+        reject_ignored(overrides or [], "an evaluation at temperature 0", SAMPLING_ONLY)
+    reject_ignored(overrides or [], "an evaluation of its own", OPTIONS)
+    resolved = find_target(target, overrides or [], trust=trust)
     repeats = Repeats(samples, temperature, tuple(ks or ()), seed)
     if episodes is not None:
-        must_be_new(episodes, "--episodes")
-    wanted = EvaluationRequest(None if whole else tasks, first, assign, untrained, base, CheckpointChoice(best, at))
+        require_new(episodes, "--episodes")
+
+    choice = CheckpointChoice(best, at)
+    request = EvaluationRequest(None if all_tasks else tasks, first, assign, untrained, base, choice)
     with EvaluationProgress(stderr) as progress:
-        report, trees = run_evaluation(found, wanted, repeats, progress.begin)
+        report, trees = run_evaluation(resolved, request, repeats, progress.begin)
     if episodes is not None:
-        _keep(trees, episodes)
+        # One tree a line; images are left out, as the observations have their digests.
+        lines = (to_json(asdict(tree), default=lambda png: None) for tree in trees)
+        with publish_atomically(episodes) as (built,):
+            built.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     if as_json:
         sys.stdout.write(to_json(report) + "\n")
-        return
-    for line in lines(report):
-        console.print(line, markup=False, highlight=False)
+    else:
+        print_lines(format_report(report))
 
 
-def _keep(trees: Sequence[Tree], file: Path) -> None:
-    """Trees as JSON lines, pictures left out, whose digests they have."""
-    told = (to_json(asdict(tree), default=lambda png: None) for tree in trees)
-    with publish_atomically(file) as (built,):
-        built.write_text("".join(f"{line}\n" for line in told), encoding="utf-8")
+def format_report(report: Mapping[str, Any]) -> list[str]:
+    """Return an evaluation's report as the lines that `cadre eval` prints, with rounded numbers."""
+    rows: list[tuple[str, str]] = []
+
+    # Success, with several samples a task also pass@k.
+    tasks = f"{report['tasks']:,} held-out tasks"
+    if "average" not in report:
+        interval = _format_interval(report["low"], report["high"])
+        rows.append(("success", f"{report['success']:.1%} of {tasks} {interval}"))
+    else:
+        value, low, high = report["average"]
+        interval = _format_interval(low, high)
+        rows.append(("success", f"{value:.1%} of {report['samples']} episodes a task, {tasks} {interval}"))
+        for k, (value, low, high) in report["passing"].items():
+            rows.append((f"pass@{k}", f"{value:.1%} {_format_interval(low, high)}"))
+
+    # Tasks that the run was trained on, and that are therefore not held out.
+    trained_on = report.get("trained_on", 0)
+    if trained_on is None:
+        rows.append(("trained on", "not known of these tasks, as what the run was trained on is not here"))
+    elif trained_on:
+        count = f"{trained_on:,} of these {report['tasks']:,} tasks"
+        rows.append(("trained on", f"{count}: the run learned from them, and this says little of others"))
+
+    # Means over episodes.
+    rows.append(("reward", f"{report['reward']:+.2f} an episode"))
+    if "decisions" in report:
+        rows.append(("decisions", f"{report['decisions']:.1f} an episode"))
+    rows.append(("tokens", f"{report['tokens']:,.0f} an episode"))
+    if "exact" in report:
+        rows.append(("exact", ", ".join(f"{name} {value:.4g}" for name, value in report["exact"].items())))
+    if report["parts"]:
+        rows.append(("parts", ", ".join(f"{name} {value:.2f}" for name, value in report["parts"].items())))
+
+    # Conditions, and failures.
+    limits = ", ".join(f"{role} {limit:,}" for role, limit in report["max_tokens"].items())
+    temperature = report["temperature"]
+    decoding = f"at temperature {temperature:g}" if temperature else "greedily"
+    rows.append(("played", f"{decoding}; most tokens: {limits}"))
+    if "checkpoint" in report:
+        rows.append(("weights", f"of the checkpoint after step {report['checkpoint']}"))
+    if report["failures"]:
+        episodes = report["tasks"] * report.get("samples", 1)
+        unit = "episodes" if "samples" in report else "tasks"
+        rows.append(("failed", f"{report['failures'] / episodes:.1%} of the {unit}; they count as not solved"))
+
+    indent = " " * LABEL_WIDTH
+    return [
+        line
+        for label, text in rows
+        for line in textwrap.wrap(text, WIDTH, initial_indent=f"{label:<{LABEL_WIDTH}}", subsequent_indent=indent)
+    ]
+
+
+def _format_interval(low: float, high: float) -> str:
+    return f"(95% interval {low:.1%} to {high:.1%})"
+
+
+# ---- cadre audit
+
+AUDIT_COLUMNS = ("decisions of", "number", "correlation", "explained", "at most", "matter")
+
+
+def audit(
+    target: Target,
+    overrides: Overrides = None,
+    tasks: Annotated[int, typer.Option(min=1, help="trees that are sampled, of the training split")] = 16,
+    decisions: Annotated[int, typer.Option(min=1, help="of their decisions, for a role each, that are audited")] = 64,
+    plays: Annotated[int, typer.Option(min=2, help="episodes that each sibling is played out")] = 8,
+    seed: Annotated[int, typer.Option(help="names the random draws")] = 0,
+    base: Base = False,
+    trust: Trust = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a run's credit with executed counterfactuals: siblings played out with fresh noise."""
+    from cadre.config.resolve import resolve_for_trees
+    from cadre.evaluation.audit import AuditSettings, check_auditable, run_audit
+
+    resolved = find_target(target, overrides or [], trust=trust)
+    experiment = resolve_for_trees(resolved.config, resolved.env)
+    check_auditable(experiment)
+    # With --json stdout holds nothing but the report.
+    report_progress = sys.stderr.write if as_json else lambda line: print_lines([line.rstrip()])
+    settings = AuditSettings(tasks, decisions, plays, seed)
+    audits = run_audit(experiment, resolved.run, settings, base, report_progress)
+    report = {name: audited.as_dict() for name, audited in audits.items()}
+    if as_json:
+        sys.stdout.write(to_json(report) + "\n")
+    else:
+        print_lines(format_audit(report))
+
+
+def format_audit(report: Mapping[str, Mapping]) -> list[str]:
+    """Return the table of an audit, all decisions first, and the meaning of its columns."""
+
+    def format_value(interval: Interval) -> str:
+        value, low, high = interval
+        return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+    rows: list[tuple[str, ...]] = [AUDIT_COLUMNS]
+    for name, audited in sorted(report.items(), key=lambda item: item[0] != "all"):
+        values = [format_value(audited[key]) for key in ("correlation", "explained", "ceiling", "matter")]
+        rows.append((name, str(audited["decisions"]), *values))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(AUDIT_COLUMNS))]
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        *table,
+        "correlation of the advantage with the executed effect, its square, the most that plays so few let explain,",
+        "and the share of decisions whose siblings really differ; 95% intervals by bootstrap over tasks",
+    ]
+
+
+# ---- cadre serve
+
+
+def serve(
+    target: Target,
+    overrides: Overrides = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="on the loopback interface; 0 for any")] = 8000,
+    key: Annotated[str, typer.Option(help="what clients have to name; by default a new one each time")] = "",
+    temperature: Annotated[float, typer.Option(min=0.0, help="of the answers; 0 is greedy, as in evaluation")] = 0.0,
+    base: Base = False,
+    trust: Trust = False,
+) -> None:
+    """Answer OpenAI's clients with the team: each role is a model by its name."""
+    from cadre.evaluation import serving
+    from cadre.evaluation.loaded_team import open_team
+
+    loaded = open_team(find_target(target, overrides or [], trust=trust), base)
+    role_of = serving.served_models(loaded.experiment)
+    server, session = serving.serve(loaded.team.tempered(temperature), role_of, port, key)
+    print_lines(
+        [
+            f"Models: {', '.join(role_of)}. Ctrl-C ends it.",
+            f"export OPENAI_BASE_URL={server.url}/v1",
+            f"export OPENAI_API_KEY={session.key}",
+        ]
+    )
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        console.print("Ended.")
+    finally:
+        server.close()
+        loaded.close()

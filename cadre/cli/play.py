@@ -1,26 +1,43 @@
-"""`cadre play`."""
+"""`cadre play`: print one episode, or walk through the trees that a training kept, with keys."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
-from cadre.cli.ignored import refuse_ignored
-from cadre.cli.terminal import At, Best, Overrides, Target, Trust, console, refuse_beside, refuse_without, visible
-from cadre.cli.tree import lines as tree_lines
+from cadre.cli.terminal import (
+    WIDTH,
+    At,
+    Base,
+    Best,
+    Overrides,
+    Target,
+    Trust,
+    console,
+    print_lines,
+    reject_beside,
+    reject_ignored,
+    reject_without,
+    visible,
+)
 from cadre.config.resolve import find_target
 from cadre.errors import RunError
 from cadre.rollout import walk
-from cadre.runs.kept_trees import find_tree
+from cadre.runs.kept_trees import KeptTree, find_tree
 from cadre.training.checkpoint import CheckpointChoice
 from cadre.types import Tree
+from cadre.view.reading import RunReader
 
-OPTIONS = {
+# Settings that one greedy episode ignores, by what to use instead.
+IGNORED = {
     **dict.fromkeys(("evaluate.tasks", "evaluate.first"), "--task"),
     **dict.fromkeys(
         ("sampling.temperature", "sampling.top_p", "sampling.top_k", "train.seed"),
@@ -37,78 +54,279 @@ def play(
     step: Annotated[int | None, typer.Option(min=1, help="walk through the trees kept of this step by keys")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="with --step, print the tree, as without a terminal")] = False,
     assign: Annotated[str, typer.Option(help="other policies for roles")] = "",
-    base: Annotated[bool, typer.Option("--base", help="the models as they were before training")] = False,
+    base: Base = False,
     best: Best = False,
     at: At = None,
     trust: Trust = False,
 ) -> None:
     """Play one held-out episode and print what everybody saw and said; or walk through a tree of the training."""
     if step is not None:
-        refuse_beside(context, "--step", ["overrides", "assign", "base", "best", "at", "trust"])
+        reject_beside(context, "--step", ["overrides", "assign", "base", "best", "at", "trust"])
     if base:
-        refuse_beside(context, "--base", ["best", "at"])
+        reject_beside(context, "--base", ["best", "at"])
     if best:
-        refuse_beside(context, "--best", ["at"])
-    refuse_ignored(overrides or [], "one episode at temperature 0", OPTIONS)
+        reject_beside(context, "--best", ["at"])
+    reject_ignored(overrides or [], "one episode at temperature 0", IGNORED)
+
     if step is not None:
-        _show_kept(target, (step, task), plain)
+        run = Path(target).expanduser()
+        if not (run / "config.yaml").is_file():
+            raise RunError(
+                f"play --step: got {target}, which is no run; expected the folder of one. Remove --step, or train."
+            )
+        tree = find_tree(run, step, task)
+        if sys.stdin.isatty() and console.is_terminal and not plain:
+            walk_through(run, tree["step"], tree["tree"])
+        else:
+            print_lines(format_tree(tree))
         return
-    found = find_target(target, overrides or [], trust=trust)
-    refuse_without(context, "--step", ["plain"])
+
+    resolved = find_target(target, overrides or [], trust=trust)
+    reject_without(context, "--step", ["plain"])
     from cadre.evaluation.loaded_team import EvaluationRequest, open_evaluation
 
-    loaded, (chosen,) = open_evaluation(
-        found, EvaluationRequest(1, task, assign, base=base, checkpoint=CheckpointChoice(best, at))
-    )
-    _print_episode(loaded.play(chosen))
-
-
-def _show_kept(name: str, wanted: tuple[int, int], plain: bool) -> None:
-    """The tree that was kept of a step, from 1, with a number, from 0: to walk through where there is a terminal."""
-    run = Path(name).expanduser()
-    if not (run / "config.yaml").is_file():
-        raise RunError(
-            f"play --step: got {name}, which is no run; expected the folder of one. Remove --step, or train."
-        )
-    tree = find_tree(run, *wanted)
-    if sys.stdin.isatty() and console.is_terminal and not plain:
-        walk_through(run, tree["step"], tree["tree"])
-        return
-    for line in tree_lines(tree):
-        console.print(line, markup=False, highlight=False)
-
-
-def walk_through(run: Path, step: int, number: int, key: Callable[[], str] = typer.getchar) -> None:
-    """Walk from a kept tree, until a key ends it."""
-    from cadre.cli.walker import Walker
-    from cadre.view.reading import RunReader
-
-    reader = RunReader(run, run.resolve().name)
-    places = [(row[0], row[1]) for row in reader.entries(0)["rows"]]
-    walker = Walker(reader, places.index((step, number)))
-    with console.screen() as screen:
-        while True:
-            screen.update(Text("\n").join(walker.shown(console.width, console.height)))
-            if not walker.press(key()):
-                return
+    request = EvaluationRequest(1, task, assign, base=base, checkpoint=CheckpointChoice(best, at))
+    loaded, (chosen_task,) = open_evaluation(resolved, request)
+    _print_episode(loaded.play(chosen_task))
 
 
 def _print_episode(tree: Tree) -> None:
+    """Print the messages, completions and rewards of a tree with one branch."""
+
+    def print_text(heading: str, text: str) -> None:
+        console.rule(Text(visible(heading)), align="left")
+        print_lines([visible(text)])
+
+    def format_numbers(numbers: Mapping[str, float]) -> str:
+        return ", ".join(f"{name} {value:+.2f}" for name, value in numbers.items())
+
     for node, branch in next(walk.episodes(tree.root)):
         for role, observation in node.observations.items():
             sample = node.samples[role][branch.choice[role]]
-            _print_under(f"{role} sees", observation.messages[-1].content)
-            _print_under(f"{role} ({sample.policy}) says", sample.text)
+            print_text(f"{role} sees", observation.messages[-1].content)
+            print_text(f"{role} ({sample.policy}) says", sample.text)
         ending = (": solved" if branch.success else ": not solved") if branch.over else ""
-        paid = {"team": branch.reward.team, **branch.reward.local}
-        parts = f" ({listed})" if (listed := _listed(branch.reward.parts)) else ""
-        console.print(visible(f"paid {_listed(paid)}{parts}{ending}"), markup=False)
+        rewards = format_numbers({"team": branch.reward.team, **branch.reward.local})
+        parts = f" ({format_numbers(branch.reward.parts)})" if branch.reward.parts else ""
+        console.print(visible(f"paid {rewards}{parts}{ending}"), markup=False)
 
 
-def _print_under(heading: str, text: str) -> None:
-    console.rule(Text(visible(heading)), align="left")
-    console.print(visible(text), markup=False, highlight=False)
+# ---- A kept tree as lines of text
+
+INDENT = 2
+# Last lines of a prompt that are shown: they say what is asked for.
+PROMPT_LINES = 6
 
 
-def _listed(numbers: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:+.2f}" for name, value in numbers.items())
+def format_tree(tree: KeptTree) -> Iterator[str]:
+    """Yield the lines of a kept tree: at each decision the prompts, the completions and their rewards.
+
+    `>` marks the branches that sampling selected.
+    """
+    yield visible(f"step {tree['step'] + 1}, task {tree['task']['id']}; > marks what sampling went on from")
+    yield from _format_node(tree, 0, 0)
+
+
+def _format_node(tree: KeptTree, number: int, depth: int) -> Iterator[str]:
+    node = tree["nodes"][number]
+    for role, observation in node["observations"].items():
+        yield ""
+        yield _clip(f"{role} sees", depth)
+        prompt = observation["messages"][-1]["content"] if observation["messages"] else ""
+        for line in prompt.rstrip().split("\n")[-PROMPT_LINES:]:
+            yield _clip(f"| {line}", depth + 1)
+    for branch in node["branches"]:
+        # A line for each role of the joint action, with the reward before the first.
+        failure = branch.get("failure") or {}
+        rewards = {"team": branch["reward"]["team"], **branch["reward"]["local"]}
+        reward = ", ".join(f"{name} {value:+.2f}" for name, value in rewards.items() if value) or "+0.00"
+        ending = ", solved" if branch["success"] else ", over" if branch["over"] else ""
+        if failure.get("reason"):
+            ending = f", failed ({failure['reason']})"
+        head = f"{'>' if branch['carried'] else ' '} {reward}{ending}"
+        for role, index in branch["choice"].items():
+            text = " ".join(node["samples"][role][index]["text"].split())
+            yield _clip(f"{head}  {f'{role} ' if len(branch['choice']) > 1 else ''}#{index}: {text}", depth)
+            head = " " * len(head)
+        if failure.get("reason"):
+            yield _clip(f"{head}  {' '.join(str(failure.get('error', '')).split())}", depth)
+    for branch in node["branches"]:
+        if branch["child"] is not None:
+            action = ", ".join(f"{role} #{index}" for role, index in branch["choice"].items())
+            yield ""
+            yield _clip(f"after {action}:", depth + 1)
+            yield from _format_node(tree, branch["child"], depth + 1)
+
+
+def _clip(text: str, depth: int) -> str:
+    line = " " * (INDENT * depth) + visible(text)
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."
+
+
+# ---- A walk through kept trees with keys
+
+# Keys as terminals send them, with both codes of an arrow, by the letter that does the same.
+KEYS = {
+    **{f"\x1b{kind}{letter}": name for kind in "[O" for letter, name in zip("ABCD", ("k", "j", "l", "h"), strict=True)},
+    "\x1b[5~": "b",
+    "\x1b[6~": " ",
+    "\r": "l",
+    "\x7f": "h",
+    "\x03": "q",
+    "\x1b": "q",
+}
+HELP = "up down: siblings   right left: on, back   space b: text   p: prompt   ] [: trees   q: quit"
+PROMPT, ANSWER = "prompt", "answer"
+# Lines that a page of text scrolls.
+PAGE = 10
+
+
+def walk_through(run: Path, step: int, number: int, read_key: Callable[[], str] = typer.getchar) -> None:
+    """Walk from the kept tree of this step and number until a key ends it."""
+    reader = RunReader(run, run.resolve().name)
+    entries = [(row[0], row[1]) for row in reader.entries(0)["rows"]]
+    walker = Walker(reader, entries.index((step, number)))
+    with console.screen() as screen:
+        while True:
+            screen.update(Text("\n").join(walker.render(console.width, console.height)))
+            if not walker.press(read_key()):
+                return
+
+
+@dataclass(frozen=True)
+class Position:
+    """A completion of a decision; `line` is the first line of its text that is shown."""
+
+    node: int
+    role: str
+    index: int
+    view: str = ANSWER
+    line: int = 0
+
+
+class Walker:
+    """One walk through the kept trees of a run; `number` is that of a tree in the order in which they were kept.
+
+    `trail` holds the positions above the present one. Trees come in the form of the page (`cadre.view.reading`); of the
+    terminal only the size is known.
+    """
+
+    def __init__(self, run: RunReader, number: int) -> None:
+        self._run, self._count = run, len(run.entries(0)["rows"])
+        self._alpha = float(run.about()["alpha"])
+        self._open_tree(number)
+
+    def _open_tree(self, number: int) -> None:
+        self.number, self.tree = number, self._run.tree(number)
+        self.trail: list[Position] = []
+        self.position = self._first_position(0)
+
+    def press(self, key: str) -> bool:
+        """Do what a key stands for; return False if it ends the walk."""
+        key = KEYS.get(key, key)
+        position = self.position
+        if key in "jk":  # to the next or the former completion
+            positions = self._completions()
+            index = positions.index((position.role, position.index)) + (1 if key == "j" else -1)
+            role, index = positions[min(len(positions) - 1, max(0, index))]
+            self.position = replace(position, role=role, index=index, line=0)
+        elif key == "l":  # to the decision after it: below the selected branch, if it has several
+            branches = sorted(self._branches(position.role, position.index), key=lambda branch: not branch["carried"])
+            child = next((branch["child"] for branch in branches if branch["child"] is not None), None)
+            if child is not None:
+                self.trail.append(position)
+                self.position = self._first_position(child)
+        elif key == "h" and self.trail:
+            self.position = self.trail.pop()
+        elif key in " b":
+            self.position = replace(position, line=max(0, position.line + (PAGE if key == " " else -PAGE)))
+        elif key == "p":
+            self.position = replace(position, view=ANSWER if position.view == PROMPT else PROMPT, line=0)
+        elif key in "[]" and 0 <= (number := self.number + (1 if key == "]" else -1)) < self._count:
+            self._open_tree(number)
+        return key != "q"
+
+    def _first_position(self, number: int) -> Position:
+        """Return the position at which a decision is entered: a completion of a selected branch."""
+        node = self.tree["nodes"][number]
+        branches = node["branches"]
+        branch = next((branch for branch in branches if branch["carried"]), branches[0] if branches else None)
+        role = next(iter(node["samples"]))
+        return Position(number, role, branch["choice"][role] if branch else 0)
+
+    def _completions(self) -> list[tuple[str, int]]:
+        """Return (role, index) of all completions of the present decision."""
+        samples = self.tree["nodes"][self.position.node]["samples"]
+        return [(role, index) for role, completions in samples.items() for index in range(len(completions))]
+
+    def _branches(self, role: str, index: int) -> list[Mapping[str, Any]]:
+        """Return the branches of the present decision that a completion is part of."""
+        node = self.tree["nodes"][self.position.node]
+        return [branch for branch in node["branches"] if branch["choice"].get(role) == index]
+
+    def render(self, width: int, height: int) -> list[Text]:
+        """Return the lines of the screen, at most `height`, none wider than `width`."""
+        tree, depth = self.tree, len(self.trail)
+        path = " > ".join(f"{position.role} #{position.index + 1}" for position in self.trail)
+        title = visible(
+            f"step {tree['step'] + 1}, task {tree['task']['id']}: decision {depth + 1} of this path, "
+            f"{len(tree['nodes'])} in the tree; tree {self.number + 1} of {self._count}"
+        )
+        head = [Text(title, "bold"), Text(f"after {path}" if depth else "the first decision", "dim")]
+
+        # The completions around the present one, in half of the lines that head, rule and foot leave.
+        completions = self._completions()
+        current = completions.index((self.position.role, self.position.index))
+        room = max(3, (height - 6) // 2)
+        first = max(0, min(current - room // 2, len(completions) - room))
+        rows = [self._render_completion(role, index) for role, index in completions[first : first + room]]
+
+        text = self._render_text(width, height - len(head) - len(rows) - 2)
+        lines = [*head, *rows, Text("─" * width, "dim"), *text]
+        lines += [Text("")] * (height - 1 - len(lines))
+        for line in [*lines, foot := Text(HELP, "dim")]:
+            line.truncate(width, overflow="ellipsis")
+        return [*lines[: height - 1], foot]
+
+    def _render_completion(self, role: str, index: int) -> Text:
+        """Return one line on a completion: its mean reward, its advantage, how it ended, and how it begins."""
+        sample = self.tree["nodes"][self.position.node]["samples"][role][index]
+        branches = self._branches(role, index)
+        rewards = [
+            self._alpha * branch["reward"]["team"] + branch["reward"]["local"].get(role, 0.0) for branch in branches
+        ]
+        reward = f"pay {sum(rewards) / len(rewards):+.2f}" if rewards else "not paid"
+        credit = sample["said"].get("credit")
+        advantage = f"  adv {credit['advantage']:+.2f}" if credit else ""
+        ending = "  over" if any(branch["over"] for branch in branches) else ""
+        if any(branch["success"] for branch in branches):
+            ending = "  solved"
+        is_current = (role, index) == (self.position.role, self.position.index)
+        is_selected = any(branch["carried"] for branch in branches)
+        line = f"{'>' if is_selected else ' '} {role} #{index + 1}  {reward}{advantage}{ending}  "
+        style = "reverse" if is_current else "bold" if is_selected else ""
+        return Text(visible(line + " ".join(sample["text"].split())), style)
+
+    def _render_text(self, width: int, height: int) -> list[Text]:
+        """Return the prompt or the completion from the present line on, under a title that counts the hidden lines."""
+        node, position = self.tree["nodes"][self.position.node], self.position
+        if position.view == ANSWER:
+            text = visible(node["samples"][position.role][position.index]["text"])
+        else:
+            messages = node["observations"][position.role]["messages"]
+            text = "\n\n".join(visible(f"{message['role']}:\n{message['content']}") for message in messages)
+        wrapped = [part for line in text.split("\n") for part in wrap_line(line, width)]
+        first = min(position.line, max(0, len(wrapped) - height + 1))
+        self.position = replace(position, line=first)  # so that scrolling stops at the end of the text
+        hidden = len(wrapped) - first - (height - 1)
+        above = f"{first} lines above" if first else ""
+        below = f"{hidden} lines below" if hidden > 0 else ""
+        title = ", ".join(filter(None, [f"{position.role}: {position.view}", above, below]))
+        return [Text(title, "dim"), *(Text(line) for line in wrapped[first : first + height - 1])]
+
+
+def wrap_line(line: str, width: int) -> list[str]:
+    """Return a line in pieces that fit, also where its characters are two columns wide."""
+    if cell_len(line) > len(line):
+        return chop_cells(line, width)
+    return textwrap.wrap(line, width, replace_whitespace=False, drop_whitespace=False) or [""]

@@ -1,11 +1,11 @@
-"""What the commands share: the consoles, arguments that several take, and new files."""
+"""Shared by the commands: consoles, arguments that several commands take, and checks of arguments."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
@@ -13,86 +13,178 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cadre.cli import completion
+from cadre.config.experiment import Config
 from cadre.errors import ConfigError, RunError
 from cadre.files import remove_unfinished
+from cadre.settings.yaml_file import parse_overrides
+
+# ---- Output
 
 WIDTH = 80
+# The exit code of a training that was stopped before its end, as of a command that Ctrl-C ended.
+STOPPED = 130
 
-# `:x:` in what a model said is no emoji.
+# No emoji: `:x:` in a completion stays as it is.
 console = Console(soft_wrap=True, emoji=False)
 stderr = Console(stderr=True, soft_wrap=True, emoji=False)
 
-RunFolder = Annotated[Path, typer.Argument(help="the folder of a run", autocompletion=completion.runs)]
-Target = Annotated[
-    str,
-    typer.Argument(
-        help="a run, a recipe, a YAML file, or a model (then with env=NAME)", autocompletion=completion.targets
-    ),
-]
-Overrides = Annotated[list[str] | None, typer.Argument(help="changes, such as train.steps=20 algorithm.k=8")]
-
-Trust = Annotated[
-    bool, typer.Option("--trust", help="run code that the run folder brings with it, or that it asks for")
-]
-
-
-Best = Annotated[bool, typer.Option("--best", help="the checkpoint of the best evaluation, not the latest")]
-At = Annotated[int | None, typer.Option(min=0, help="the checkpoint after so many updates, not the latest")]
-
-# Characters that steer a terminal, that show nothing, or that turn the direction of what follows.
+# Characters that steer a terminal, that show nothing, or that turn the direction of the text after them.
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 
 
 def visible(text: str) -> str:
-    """What a model said, with such characters written out, so that it is shown and does nothing."""
+    """Return text of a model or a user with control characters spelt out, so that the terminal only shows it."""
     return HIDDEN.sub(lambda match: f"<U+{ord(match[0]):04X}>", text)
 
 
-def spell_everything() -> None:
-    """Let the console escape what it has no letters for, such as those of a path, in place of an error."""
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines as they are, without rich's markup and colours."""
+    for line in lines:
+        console.print(line, markup=False, highlight=False)
+
+
+def print_error(paragraph: str) -> None:
+    """Print to stderr one error that the user can fix."""
+    stderr.print(f"error: {visible(paragraph)}", markup=False, highlight=False)
+
+
+def escape_unprintable() -> None:
+    """Let stdout and stderr escape characters that their encoding lacks, such as those of a path, without an error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
-def must_be_new(outs: Path | Sequence[Path], what: str) -> None:
-    """Raises RunError where something is there already, or where nothing can be written. What a killed call left of
-    `outs`, which are written together, is removed."""
+# ---- Arguments, and their completion in a shell (`cadre --install-completion`)
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Return bundled recipes, and YAML files in the working folder."""
+    from cadre.config.recipes import recipes
+
+    return _starting_with(incomplete, [*recipes(), *map(str, Path().glob("*.yaml"))])
+
+
+def complete_run(incomplete: str) -> list[str]:
+    """Return run folders, in `runs/` or in the folder that is typed."""
+    parent = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent if incomplete else Path("runs")
+    return _starting_with(incomplete, [str(path.parent) for path in parent.glob("*/config.yaml")])
+
+
+def complete_target(incomplete: str) -> list[str]:
+    """Return run folders and recipes."""
+    return [*complete_run(incomplete), *complete_recipe(incomplete)]
+
+
+def _starting_with(prefix: str, names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if name.startswith(prefix))
+
+
+RunFolder = Annotated[Path, typer.Argument(help="the folder of a run", autocompletion=complete_run)]
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="a run, a recipe, a YAML file, or a model (then with env=NAME)", autocompletion=complete_target
+    ),
+]
+Overrides = Annotated[list[str] | None, typer.Argument(help="changes, such as train.steps=20 algorithm.k=8")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="run code that the run folder brings with it, or that it asks for")
+]
+Best = Annotated[bool, typer.Option("--best", help="the checkpoint of the best evaluation, not the latest")]
+At = Annotated[int | None, typer.Option(min=0, help="the checkpoint after so many updates, not the latest")]
+Base = Annotated[bool, typer.Option("--base", help="the models as they were before training")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
+
+
+# ---- Checks of arguments: whatever would be ignored is an error
+
+
+def require_new(outs: Path | Sequence[Path], option: str) -> None:
+    """Raise RunError if an output path exists or cannot be written.
+
+    Several paths are written together. What a killed call left of them is removed.
+    """
     outs = [outs] if isinstance(outs, Path) else outs
     remove_unfinished(*outs)
     for out in outs:
         if os.path.lexists(out):
-            raise RunError(f"{what}: {out} exists; expected a new path, as nothing is ever overwritten. Name another.")
+            raise RunError(
+                f"{option}: {out} exists; expected a new path, as nothing is ever overwritten. Name another."
+            )
     out = outs[0]
-    above = next(parent for parent in out.absolute().parents if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        kind = "cannot be written to" if above.is_dir() else "is a file"
-        raise RunError(f"{what}: got {out}, but {above} {kind}; expected a folder that can. Name another path.")
+    parent = next(folder for folder in out.absolute().parents if folder.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        fault = "cannot be written to" if parent.is_dir() else "is a file"
+        raise RunError(f"{option}: got {out}, but {parent} {fault}; expected a folder that can. Name another path.")
 
 
-def refuse_beside(context: typer.Context, chosen: str, ignored: Sequence[str]) -> None:
-    """Raises ConfigError for parameters, by their names, that were given and that `chosen` would ignore."""
-    for name in _given(context, ignored):
-        raise ConfigError(f"{name}: would be ignored beside {chosen}; expected one of the two. Remove it.")
+def reject_beside(context: typer.Context, option: str, parameters: Sequence[str]) -> None:
+    """Raise ConfigError for parameters, by their Python names, that were given and that `option` would ignore."""
+    for name in _given_parameters(context, parameters):
+        raise ConfigError(f"{name}: would be ignored beside {option}; expected one of the two. Remove it.")
 
 
-def refuse_without(context: typer.Context, missing: str, ignored: Sequence[str]) -> None:
-    """Raises ConfigError for parameters, by their names, that were given and mean nothing without `missing`."""
-    for name in _given(context, ignored):
-        raise ConfigError(f"{name}: got no {missing}, without which it would be ignored; expected both. Remove it.")
+def reject_without(context: typer.Context, option: str, parameters: Sequence[str]) -> None:
+    """Raise ConfigError for parameters, by their Python names, that were given and mean nothing without `option`."""
+    for name in _given_parameters(context, parameters):
+        raise ConfigError(f"{name}: got no {option}, without which it would be ignored; expected both. Remove it.")
 
 
-def _given(context: typer.Context, parameters: Sequence[str]) -> Iterator[str]:
-    """What those of the parameters are called that stand on the command line."""
+def _given_parameters(context: typer.Context, parameters: Sequence[str]) -> Iterator[str]:
+    """Yield those of the parameters that stand on the command line, spelt as there."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in parameters and source is not None and source.name == "COMMANDLINE":
             yield parameter.opts[-1] if parameter.param_type_name == "option" else parameter.name.upper()
 
 
-def print_error(paragraph: str) -> None:
-    """One thing that is the user's to fix, to stderr."""
-    stderr.print(f"error: {visible(paragraph)}", markup=False, highlight=False)
+def reject_ignored(overrides: Sequence[str], command: str, replacements: Mapping[str, str]) -> None:
+    """Raise ConfigError for `key=value` pairs that `command` would ignore; `replacements` has what to set instead."""
+    for key, setting in _overridden_settings(overrides):
+        if setting in replacements:
+            raise ConfigError(
+                f"{key}: got it for {command}, which would ignore it; expected {replacements[setting]}. Set that, or "
+                "remove it."
+            )
+
+
+def reject_unused(overrides: Sequence[str], config: Config) -> None:
+    """Raise ConfigError for `key=value` pairs that another setting of the training turns off.
+
+    Settings of the recipe or the run may be turned off: they count again once the other one changes.
+    """
+    trackers = config.trackers
+    # setting: (its value, whether it is off, the setting that turns it off)
+    dependent = {
+        "evaluate.every": (config.evaluate.every, not config.evaluate.tasks, "evaluate.tasks=0"),
+        "train.trees_megabytes": (config.train.trees_megabytes, not config.train.trees_kept, "train.trees_kept=0"),
+        "trackers.project": (
+            trackers.project,
+            not set(trackers.names) - {"tensorboard"},
+            f"trackers.names=[{', '.join(trackers.names)}]",
+        ),
+    }
+    for key, setting in _overridden_settings(overrides):
+        value, is_off, cause = dependent.get(setting, (None, False, ""))
+        if value and is_off:
+            raise ConfigError(
+                f"{key}: got {value} with {cause}, under which it has no effect; expected one of the two. Remove it, "
+                f"or change {cause.partition('=')[0]}."
+            )
+
+
+def _overridden_settings(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield (key as it is written, setting) of every pair.
+
+    A policy's own change counts as the experiment's setting; a section that is set whole counts by its keys too.
+    """
+    for pair in overrides:
+        key = pair.partition("=")[0]
+        section = parse_overrides([pair])[key] if key in ("evaluate", "train", "trackers") else None
+        for name in section if isinstance(section, dict) else ():
+            yield f"{key}.{name}", f"{key}.{name}"
+        parts = key.split(".")
+        yield key, ".".join(parts[3:] if parts[:2] == ["team", "policies"] else parts)

@@ -1,34 +1,70 @@
-"""`cadre train`."""
+"""Commands that train: train, fork, warm-start, preference-pairs, reward-model."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-from cadre.cli import completion
-from cadre.cli.ignored import refuse_unused
-from cadre.cli.terminal import Overrides, Trust, console, refuse_beside, refuse_without
+from cadre.cli.terminal import (
+    STOPPED,
+    Best,
+    Overrides,
+    RunFolder,
+    Trust,
+    complete_recipe,
+    console,
+    print_lines,
+    reject_beside,
+    reject_unused,
+    reject_without,
+    require_new,
+)
 from cadre.config.engines import check_hub_models
 from cadre.config.experiment import Experiment, load
-from cadre.config.resolve import resolve
+from cadre.config.resolve import resolve, resolve_for_trees
 from cadre.errors import ConfigError
-from cadre.runs.folder import Run, create_in_free_folder, resume_command
-from cadre.runs.resume import open_to_resume
+from cadre.runs.folder import Run, check_folder_free, create_in_free_folder, resume_command
+from cadre.runs.resume import fork_run, open_to_resume
+from cadre.settings.trust import check_trusted, print_import_notice, queue_import_notice
+from cadre.team import Metrics
+from cadre.training.checkpoint import best_evaluated_step
+from cadre.training.warm_start import (
+    EXAMPLES,
+    WARM_START,
+    Example,
+    WarmStart,
+    create_warm_start,
+    encode_examples,
+    open_warm_start,
+    read_examples,
+    run_warm_start,
+    sample_successes,
+)
 
-# The exit code of a run that was stopped before its end, as of a command that Ctrl-C ended.
-STOPPED = 130
+NewRun = Annotated[Path | None, typer.Option("--run", help="where to write; default runs/RECIPE-NNN")]
+Recipe = Annotated[
+    str, typer.Argument(help="a bundled recipe or a YAML file (see: cadre list)", autocompletion=complete_recipe)
+]
+LearningRate = Annotated[float, typer.Option(min=1e-12, max=1e30, help="of AdamW, constant")]
+
+
+def _require_folder(folder: Path | None) -> Path:
+    if folder is None:
+        raise ConfigError("--resume: got no --run; expected the folder to go on with. Add --run DIR.")
+    return folder
+
+
+# ---- cadre train
 
 
 def train(
     context: typer.Context,
-    recipe: Annotated[
-        str, typer.Argument(help="a bundled recipe or a YAML file (see: cadre list)", autocompletion=completion.recipes)
-    ] = "",
+    recipe: Recipe = "",
     overrides: Overrides = None,
-    folder: Annotated[Path | None, typer.Option("--run", help="where to write; default runs/RECIPE-NNN")] = None,
+    folder: NewRun = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --run")] = False,
     trust: Trust = False,
     force: Annotated[bool, typer.Option("--force", help="--resume although settings or tasks have changed")] = False,
@@ -36,71 +72,59 @@ def train(
 ) -> None:
     """Train a team."""
     changes = overrides or []
-    if resume and "=" in recipe:  # the run knows its recipe
+    if resume and "=" in recipe:  # the run has its recipe, so that the first argument is a change
         recipe, changes = "", [recipe, *changes]
     if not recipe and not resume:
         raise ConfigError("train: got no recipe; expected a bundled one or a YAML file, such as plan-path.")
     if not resume:
-        refuse_without(context, "--resume", ["force", "trust"])
+        reject_without(context, "--resume", ["force", "trust"])
+
     if dry_run:
-        refuse_beside(context, "--dry-run", ["folder", "resume"])
-        _dry_run(recipe, changes)
-    elif resume:
-        here = _resumed(recipe, changes, folder, force, trust)
-        refuse_unused(changes, here.config)
-        _train(resolve(here.config), here, resume, force)
+        reject_beside(context, "--dry-run", ["folder", "resume"])
+        from cadre.config.dry_run import estimate_resources, format_estimate
+
+        config = load(recipe, changes)
+        reject_unused(changes, config)
+        print_lines(format_estimate(estimate_resources(config)))
+        return
+    if resume:
+        run = open_to_resume(_require_folder(folder), recipe, changes, force, trust)
+        reject_unused(changes, run.config)
+        experiment = resolve(run.config)
     else:
-        chosen = load(recipe, changes)
-        refuse_unused(changes, chosen)
-        experiment = resolve(chosen)
+        config = load(recipe, changes)
+        reject_unused(changes, config)
+        experiment = resolve(config)
         check_hub_models(experiment)
-        here = create_in_free_folder(folder, recipe, lambda new: Run.create(new, experiment.config, recipe, changes))
-        _train(experiment, here, resume)
+        run = create_in_free_folder(folder, recipe, lambda new: Run.create(new, experiment.config, recipe, changes))
 
-
-def _dry_run(recipe: str, overrides: list[str]) -> None:
-    from cadre.config.dry_run import estimate_resources, format_estimate
-
-    chosen = load(recipe, overrides)
-    refuse_unused(overrides, chosen)
-    for line in format_estimate(estimate_resources(chosen)):
-        console.print(line, markup=False, highlight=False)
-
-
-def _resumed(recipe: str, overrides: list[str], folder: Path | None, force: bool, trust: bool) -> Run:
-    if folder is None:
-        raise ConfigError("--resume: got no --run; expected the folder to go on with. Add --run DIR.")
-    return open_to_resume(folder, recipe, overrides, force, trust)
-
-
-def _train(experiment: Experiment, here: Run, resume: bool, force: bool = False) -> None:
     from cadre.training.loop import run_training
 
-    policies = len(here.config.team.policies)
+    policies = len(run.config.team.policies)
     team = f"{policies} policies" if policies > 1 else "1 policy"
     algorithm = f"{experiment.config.algorithm.name}, {experiment.plan.shape.name}"
-    console.print(f"run {here.folder}: {experiment.config.env}, {algorithm}, {team}", markup=False, highlight=False)
-    trained, done = run_training(experiment, here, console, resume, force)
+    print_lines([f"run {run.folder}: {experiment.config.env}, {algorithm}, {team}"])
+    trained, steps_done = run_training(experiment, run, console, resume, force)
     trained.close()
-    _after(here, done, len(experiment.held_out.tasks("test")) if here.config.evaluate.tasks else 0)
+    held_out = len(experiment.held_out.tasks("test")) if run.config.evaluate.tasks else 0
+    _print_result(run, steps_done, held_out)
 
 
-def _stopped(here: Run, where: str) -> NoReturn:
-    """Say that the run was stopped, and how it goes on."""
-    console.print(
-        f"Stopped {where}; saved. Go on with:\n  {resume_command(here.folder)}", markup=False, highlight=False
-    )
-    raise typer.Exit(STOPPED)
+def _print_result(run: Run, steps_done: int, held_out: int) -> None:
+    """Print the success before and after, and what to try next; for a stopped run, the command that resumes it.
 
+    Raises typer.Exit with code STOPPED if the run or its last evaluation was stopped.
+    """
+    settings, reports = run.config.train, run.evaluations()
+    stopped = ""
+    if steps_done < settings.steps and not 0 < settings.max_tokens <= run.total("rollout/tokens"):
+        stopped = f"after {steps_done} of {settings.steps} steps"
+    elif run.config.evaluate.tasks and (not reports or reports[-1]["step"] < steps_done):
+        stopped = f"in the evaluation after {steps_done} steps"
+    if stopped:
+        print_lines([f"Stopped {stopped}; saved. Go on with:\n  {resume_command(run.folder)}"])
+        raise typer.Exit(STOPPED)
 
-def _after(here: Run, done: int, held_out: int) -> None:
-    """What came of it, and what to try next, with so many held-out tasks."""
-    goal, folder = here.config.train, shlex.quote(str(here.folder))
-    if done < goal.steps and not 0 < goal.max_tokens <= here.total("rollout/tokens"):
-        _stopped(here, f"after {done} of {goal.steps} steps")
-    reports = here.evaluations()
-    if here.config.evaluate.tasks and (not reports or reports[-1]["step"] < done):
-        _stopped(here, f"in the evaluation after {done} steps")
     if len(reports) > 1:
         first, last = reports[0], reports[-1]
         when = f"after {first['step']} steps" if first["step"] else "before"
@@ -108,12 +132,175 @@ def _after(here: Run, done: int, held_out: int) -> None:
             f"success on {last['tasks']} held-out tasks: {first['success']:.1%} {when}, {last['success']:.1%} after",
             highlight=False,
         )
-    more = f"  cadre eval {folder} --tasks {min(500, held_out):<3}  more held-out tasks\n" if held_out else ""
-    console.print(
-        f"The run is in {here.folder}. Next:\n"
-        f"  cadre play {folder}              one episode, to read\n"
-        f"{more}"
-        f"  tensorboard --logdir {folder}    the curves",
-        markup=False,
-        highlight=False,
-    )
+    folder = shlex.quote(str(run.folder))
+    lines = [f"The run is in {run.folder}. Next:", f"  cadre play {folder}              one episode, to read"]
+    if held_out:
+        lines.append(f"  cadre eval {folder} --tasks {min(500, held_out):<3}  more held-out tasks")
+    print_lines([*lines, f"  tensorboard --logdir {folder}    the curves"])
+
+
+# ---- cadre fork
+
+
+def fork(
+    folder: RunFolder,
+    context: typer.Context,
+    step: Annotated[
+        int | None, typer.Option("--at", min=0, help="the updates after which to part, of a checkpoint")
+    ] = None,
+    overrides: Overrides = None,
+    best: Best = False,
+    trust: Trust = False,
+    into: Annotated[Path | None, typer.Option("--run", help="where to write; default runs/NAME-NNN")] = None,
+) -> None:
+    """Begin a new run where another one stood, with other settings if you like. The old run is only read."""
+    if best:
+        reject_beside(context, "--best", ["step"])
+        step = best_evaluated_step(folder)
+    if step is None:
+        raise ConfigError("fork: got neither --at nor --best; expected where to part. Add --at STEP, of a checkpoint.")
+    parted = step  # a name that mypy knows to be an int within the function below
+
+    def create(new: Path) -> Run:
+        return fork_run(folder, parted, new, overrides or [], trust)
+
+    run = create_in_free_folder(into, folder.resolve().name, create)
+    print_lines([f"{run.folder} begins after step {step} of {folder}. Go on with:\n  {resume_command(run.folder)}"])
+
+
+# ---- cadre warm-start
+
+# Parameters that a warm start keeps in its run, so that --resume takes none of them.
+WARM_START_PARAMETERS = ("recipe", "overrides", "on", "own", "steps", "per_step", "learning_rate", "seed")
+
+
+def warm_start(
+    context: typer.Context,
+    recipe: Annotated[str, typer.Argument(help="a bundled recipe or a YAML file, which is trained afterwards")] = "",
+    overrides: Overrides = None,
+    on: Annotated[Path | None, typer.Option(help='JSONL of {"role": ..., "prompt": ..., "answer": ...}')] = None,
+    own: Annotated[int, typer.Option(min=0, help="or so many training tasks, whose won episodes are imitated")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="optimiser steps")] = 100,
+    per_step: Annotated[int, typer.Option("--examples", min=1, help="examples a step")] = 16,
+    learning_rate: LearningRate = 1e-5,
+    seed: Annotated[int, typer.Option(help="of the order of examples")] = 0,
+    folder: NewRun = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the warm start in --run")] = False,
+    trust: Trust = False,
+) -> None:
+    """Train a team to imitate answers (cross-entropy), as a start for reinforcement learning."""
+    if resume:
+        folder = _require_folder(folder)
+        reject_beside(context, "--resume", WARM_START_PARAMETERS)
+        run = Run.open(folder)
+        settings = open_warm_start(run)
+        queue_import_notice(check_trusted(run.folder, run.config.model_dump(mode="json"), trust))
+        experiment = resolve(run.config)
+        print_import_notice()
+        examples = read_examples(run.folder / WARM_START / EXAMPLES, [*experiment.trained_roles])
+        sequences = encode_examples(experiment, examples)
+    else:
+        reject_without(context, "--resume", ["trust"])
+        experiment = resolve(load(recipe, overrides or []))
+        check_hub_models(experiment)
+        if folder is not None:
+            check_folder_free(folder)  # before the examples are sampled, which takes long
+        examples = _find_examples(experiment, on, own)
+        sequences = encode_examples(experiment, examples)
+        settings = WarmStart(steps, per_step, learning_rate, seed)
+
+        def create(new: Path) -> Run:
+            return create_warm_start(new, experiment.config, settings, examples, [recipe, *(overrides or [])])
+
+        run = create_in_free_folder(folder, recipe, create)
+
+    interval = max(1, settings.steps // 10)
+
+    def print_losses(step: int, metrics: Metrics) -> None:
+        if (step + 1) % interval == 0:
+            losses = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name.endswith("/loss"))
+            console.print(f"step {step + 1}/{settings.steps}  {losses}", highlight=False)
+
+    steps_done = run_warm_start(experiment, run, settings, sequences, print_losses)
+    if steps_done < settings.steps:
+        result, command = f"Stopped after {steps_done} of {settings.steps} steps; saved", "warm-start"
+    else:
+        result, command = "Warm", "train"
+    print_lines([f"{result}. Go on with:\n  {resume_command(run.folder, command)}"])
+    if steps_done < settings.steps:
+        raise typer.Exit(STOPPED)
+
+
+def _find_examples(experiment: Experiment, on: Path | None, own: int) -> list[Example]:
+    """Return the examples of the file `on`, or those of won episodes among `own` tasks that are sampled now."""
+    if (on is None) == (own == 0):
+        count = "neither" if on is None else "both"
+        raise ConfigError(f"warm-start: got {count} of --on FILE and --own TASKS; expected one of them. Say which.")
+    if on is not None:
+        return read_examples(on, list(experiment.trained_roles))
+    examples, episodes = sample_successes(experiment, own)
+    console.print(f"{len(examples)} answers of {episodes} episodes were part of a success", highlight=False)
+    return examples
+
+
+# ---- cadre preference-pairs, cadre reward-model
+
+
+def preference_pairs(
+    recipe: Annotated[str, typer.Argument(help="a bundled recipe or a YAML file; its models are the untrained team")],
+    out: Annotated[Path, typer.Option(help="the JSONL file to write; must be new")],
+    overrides: Overrides = None,
+    tasks: Annotated[int, typer.Option(min=1, help="how many of the training split")] = 100,
+    joint: Annotated[bool, typer.Option("--joint", help="pairs of all that is said at once, for a team")] = False,
+) -> None:
+    """Sample siblings of the untrained team and write them as pairs, the better paid first; ties are left out."""
+    experiment = resolve_for_trees(load(recipe, overrides or []))
+    require_new(out, "preference-pairs --out")
+    from cadre.training.reward_model import write_pairs
+
+    pairs, trees = write_pairs(experiment, tasks, out, joint)
+    console.print(f"wrote {pairs} pairs of {trees} tasks to {out}", markup=False, highlight=False)
+
+
+def reward_model(
+    pairs: Annotated[Path, typer.Argument(help='JSONL of {"prompt": ..., "chosen": ..., "rejected": ...}')],
+    model: Annotated[str, typer.Option(help="seed, a checkpoint folder, or a hub name")],
+    out: Annotated[Path, typer.Option(help="the folder to write; must be new")],
+    steps: Annotated[int, typer.Option(min=1, help="optimiser steps")] = 200,
+    learning_rate: LearningRate = 1e-5,
+    seed: Annotated[int, typer.Option(help="of the head, the order of pairs and what is held out")] = 0,
+    validate: Annotated[float, typer.Option(min=0.0, max=0.9, help="share of the prompts that is held out")] = 0.1,
+    pairs_per_step: Annotated[int, typer.Option(min=1, help="pairs a step")] = 16,
+) -> None:
+    """Train a reward model on preference pairs (Bradley-Terry) and write it as a Hugging Face folder.
+
+    Interrupted, it is saved in OUT.unfinished, and the same command goes on.
+    """
+    from cadre.data import preferences
+
+    examples = preferences.read_pairs(pairs)
+    require_new(out, "reward-model --out")
+    from cadre.engines.torch.reward_model import RewardSettings
+    from cadre.training.reward_model import count_saved_steps, train_reward_model, unfinished_folder
+
+    if steps_done := count_saved_steps(out):
+        print_lines([f"{unfinished_folder(out)} has {steps_done} of {steps} steps"])
+    interval = max(1, steps // 10)
+
+    def print_loss(step: int, loss: float) -> None:
+        if (step + 1) % interval == 0:
+            console.print(f"step {step + 1}/{steps}  loss {loss:.4f}", highlight=False)
+
+    settings = RewardSettings(steps, learning_rate, seed, validate, pairs_per_step)
+    report = train_reward_model(examples, model, out, settings, print_loss)
+    if report is None:
+        saved = f"saved in {unfinished_folder(out)}. The same command goes on."
+        print_lines([f"Stopped after {count_saved_steps(out)} of {steps} steps; {saved}"])
+        raise typer.Exit(STOPPED)
+    if report.held_out:
+        console.print(
+            f"held-out accuracy on {report.held_out} pairs: {report.before:.1%} before, {report.after:.1%} after",
+            highlight=False,
+        )
+        console.print(report.against_chance(), highlight=False)
+    print_lines([f"wrote {out}"])

@@ -199,7 +199,7 @@ def test_the_command_line_hands_its_arguments_on(monkeypatch: pytest.MonkeyPatch
     class Done:
         returncode = 3
 
-    monkeypatch.setattr("cadre.cli.bench.subprocess.run", lambda command, check: ran.append(command) or Done())
+    monkeypatch.setattr("cadre.cli.app.subprocess.run", lambda command, check: ran.append(command) or Done())
     monkeypatch.setattr(sys, "argv", ["cadre", "bench", "growth", "--repeats", "1"])
     with pytest.raises(SystemExit) as ended:
         main()

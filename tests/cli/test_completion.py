@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre.cli import completion
+from cadre.cli.terminal import complete_recipe, complete_run
 from tests.helpers import forked
 
 
@@ -36,13 +36,13 @@ def test_bash_is_told_commands_options_recipes_and_runs(tmp_path: Path) -> None:
 
 def test_names_that_begin_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert completion.recipes("plan-path-m") == [
+    assert complete_recipe("plan-path-m") == [
         "plan-path-m-grpo",
         "plan-path-magrpo",
         "plan-path-magrpo-central",
         "plan-path-mappo",
     ]
-    assert completion.runs("") == []
+    assert complete_run("") == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

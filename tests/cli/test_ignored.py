@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadre.cli.ignored import refuse_unused
+from cadre.cli.terminal import reject_unused
 from cadre.config.experiment import load
 from cadre.errors import ConfigError
 
@@ -10,7 +10,7 @@ from cadre.errors import ConfigError
 def test_what_another_setting_turns_off_is_refused_with_that() -> None:
     pairs = ["evaluate.every=5", "evaluate.tasks=0"]
     with pytest.raises(ConfigError, match=r"evaluate.every: got 5 with evaluate.tasks=0, .* change evaluate.tasks\."):
-        refuse_unused(pairs, load("plan-path", pairs))
+        reject_unused(pairs, load("plan-path", pairs))
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ def test_what_another_setting_turns_off_is_refused_with_that() -> None:
     ],
 )
 def test_what_has_an_effect_or_turns_itself_off_is_taken(recipe: str, pairs: list[str]) -> None:
-    refuse_unused(pairs, load(recipe, pairs))
+    reject_unused(pairs, load(recipe, pairs))

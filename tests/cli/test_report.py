@@ -1,6 +1,6 @@
 """An evaluation in words, against lines written by hand."""
 
-from cadre.cli.report import lines
+from cadre.cli.evaluate import format_report
 
 GREEDY = {
     "tasks": 1200,
@@ -30,7 +30,7 @@ SAMPLED = {
 
 
 def test_a_greedy_report() -> None:
-    assert lines(GREEDY) == [
+    assert format_report(GREEDY) == [
         "success    98.8% of 1,200 held-out tasks (95% interval 97.0% to 99.5%)",
         "reward     +1.23 an episode",
         "decisions  3.0 an episode",
@@ -40,7 +40,7 @@ def test_a_greedy_report() -> None:
 
 
 def test_a_sampled_report() -> None:
-    assert lines(SAMPLED) == [
+    assert format_report(SAMPLED) == [
         "success    25.0% of 16 episodes a task, 30 held-out tasks (95% interval 20.0% to",
         "           30.0%)",
         "pass@1     25.0% (95% interval 20.0% to 30.0%)",

@@ -8,7 +8,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cadre.cli.app import app
-from cadre.cli.status import lines
+from cadre.cli.runs import format_status
 from cadre.rollout.episodes import SampledTrees
 from cadre.runs import progress
 from cadre.runs.progress import read_status
@@ -62,7 +62,7 @@ def test_in_words() -> None:
             {"kind": "learner", "policies": ["a"], "processes": 0, "waiting": 0, "replaced": 0},
         ],
     }
-    assert lines(said, 103.0) == [
+    assert format_status(said, 103.0) == [
         "run        running, step 4 of 30; said 3 s ago",
         "doing      learning and sampling step 7",
         "ahead      2 steps sampled and waiting, at most 2 updates ahead",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cadre.cli.tree import lines
+from cadre.cli.play import format_tree
 from cadre.files import validate_record
 from cadre.runs.records import StepMetrics
 
@@ -13,7 +13,9 @@ STEERING = "\x1b]0;title\x07\x1b[2J\u202e"
 
 def test_the_id_of_a_task() -> None:
     """Mistake: it is printed as it is."""
-    (line,) = lines({"step": 0, "tree": 0, "task": {"id": STEERING}, "nodes": [{"observations": {}, "branches": []}]})
+    (line,) = format_tree(
+        {"step": 0, "tree": 0, "task": {"id": STEERING}, "nodes": [{"observations": {}, "branches": []}]}
+    )
     assert "2J" in line
     assert not set("\x1b\x07\u202e") & set(line)
 

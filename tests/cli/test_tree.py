@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cadre.cli.tree import lines
+from cadre.cli.play import format_tree
 
 
 def branch(choice: dict[str, int], team: float, carried: bool, **more: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ FIRST = node(
 
 
 def test_a_tree_of_two_decisions() -> None:
-    printed = list(lines({"step": 4, "task": {"id": "train-7"}, "nodes": [FIRST, LAST]}))
+    printed = list(format_tree({"step": 4, "task": {"id": "train-7"}, "nodes": [FIRST, LAST]}))
     assert printed == [
         "step 5, task train-7; > marks what sampling went on from",
         "",

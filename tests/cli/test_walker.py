@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cadre.cli import play
-from cadre.cli import walker as walking
+from cadre.cli.play import HELP, Walker, walk_through, wrap_line
 from cadre.cli.terminal import visible
-from cadre.cli.walker import HELP, Walker
 from cadre.view.reading import RunReader
 from tests.cli.calling import call
 from tests.view.runs import hostile, synthetic
@@ -28,7 +26,7 @@ def walker(run: Path) -> Walker:
 
 
 def screen(walker: Walker, width: int = 100, height: int = 24) -> list[str]:
-    lines = walker.shown(width, height)
+    lines = walker.render(width, height)
     assert len(lines) == height
     assert all(line.cell_len <= width for line in lines)
     return [line.plain for line in lines]
@@ -47,22 +45,22 @@ def test_it_begins_at_what_went_on(walker: Walker) -> None:
 
 def test_on_back_and_among_siblings(walker: Walker) -> None:
     walker.press(UP)
-    assert (walker.spot.role, walker.spot.index) == ("tool", 2)
+    assert (walker.position.role, walker.position.index) == ("tool", 2)
     walker.press(RIGHT)  # nothing followed that one
-    assert walker.spot.node == 0
+    assert walker.position.node == 0
     walker.press(DOWN)
     walker.press(DOWN)
     walker.press(RIGHT)
-    assert (walker.spot.node, walker.spot.role, walker.spot.index) == (1, "planner", 3)
+    assert (walker.position.node, walker.position.role, walker.position.index) == (1, "planner", 3)
     assert screen(walker)[1] == "after tool #4"
     walker.press(RIGHT)
     walker.press(RIGHT)  # the end
-    assert (walker.spot.node, screen(walker)[5][:30]) == (2, "> tool #4  pay +0.70  adv +1.5")
+    assert (walker.position.node, screen(walker)[5][:30]) == (2, "> tool #4  pay +0.70  adv +1.5")
     assert "solved" in screen(walker)[5]
     walker.press(LEFT)
     walker.press(LEFT)
     walker.press(LEFT)
-    assert walker.spot.node == 0
+    assert walker.position.node == 0
 
 
 def test_the_prompt_other_trees_and_the_end(walker: Walker) -> None:
@@ -97,14 +95,14 @@ def test_control_characters_are_written_out_and_line_breaks_are_not() -> None:
 
 
 def test_lines_fit_whatever_the_letters_are_wide() -> None:
-    assert walking._wrapped("abc  def ", 5) == ["abc  ", "def "]
-    assert walking._wrapped("", 5) == [""]
-    assert walking._wrapped("日本語ab", 4) == ["日本", "語ab"]
+    assert wrap_line("abc  def ", 5) == ["abc  ", "def "]
+    assert wrap_line("", 5) == [""]
+    assert wrap_line("日本語ab", 4) == ["日本", "語ab"]
 
 
 def test_the_command_walks_until_q(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = iter([RIGHT, "q"])
-    play.walk_through(run, 1, 0, lambda: next(keys))
+    walk_through(run, 1, 0, lambda: next(keys))
     assert list(keys) == []
 
 

@@ -99,7 +99,7 @@ def test_a_fork_leaves_its_parents(tmp_path: Path) -> None:
 def test_a_command_that_is_stopped_leaves_none() -> None:
     """Ctrl-C where nobody hears it but the command line, which does not wait for the interpreter's end."""
     code, left = run(
-        "from cadre.cli.stopping import stoppable\n"
+        "from cadre.cli import stoppable\n"
         "from cadre.engines.vllm.adapters import AdapterFiles\n"
         "with stoppable():\n"
         "    files = AdapterFiles('x')\n"

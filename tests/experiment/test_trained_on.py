@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre.cli.report import lines
+from cadre.cli.evaluate import format_report
 from cadre.config.experiment import dump, parse
 from cadre.config.resolve import resolve_for_evaluation
 from cadre.evaluation.loaded_team import count_trained_on
@@ -67,5 +67,7 @@ def test_where_the_training_data_is_not_here_nothing_is_claimed(
 @pytest.mark.parametrize(("count", "words"), [(0, ""), (3, "trained on 3 of these 8 tasks"), (None, "not known")])
 def test_the_report_says_so(count: int | None, words: str) -> None:
     report = {"tasks": 8, "success": 0.5, "low": 0.2, "high": 0.8, "reward": 1.0, "tokens": 4.0, "parts": {}}
-    told = "\n".join(lines({**report, "failures": 0, "temperature": 0.0, "max_tokens": {}, "trained_on": count}))
+    told = "\n".join(
+        format_report({**report, "failures": 0, "temperature": 0.0, "max_tokens": {}, "trained_on": count})
+    )
     assert words in told if words else "trained on" not in told

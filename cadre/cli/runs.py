@@ -1,0 +1,145 @@
+"""Commands that read a run folder: status, report, trees, view, export."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cadre.cli.terminal import (
+    AsJson,
+    At,
+    Best,
+    RunFolder,
+    Trust,
+    complete_run,
+    print_lines,
+    reject_beside,
+    reject_without,
+    require_new,
+    visible,
+)
+from cadre.errors import ConfigError
+from cadre.files import to_json
+from cadre.runs.export import export_policy, plot_paths, write_parquet, write_summary
+from cadre.runs.folder import Run
+from cadre.runs.progress import read_status
+from cadre.training.checkpoint import CheckpointChoice
+from cadre.view.reading import open_runs
+
+
+def status(folder: RunFolder, as_json: AsJson = False) -> None:
+    """Show what a run is doing: its step, what is sampled ahead, staleness, tokens a second, and its processes."""
+    report = read_status(folder)
+    print_lines([to_json(report)] if as_json else map(visible, format_status(report, time.time())))
+
+
+def format_status(report: Mapping[str, Any], now: float) -> list[str]:
+    """Return the status of a run as lines of a label and a text."""
+    activities = ["learning"] if report["learning"] else []
+    activities += [f"sampling step {step + 1}" for step in report["sampling"]]
+    if not report["runs"]:
+        activities = ["nothing"]
+    staleness = ", ".join(f"{name} {value:g}" for name, value in report["staleness"].items())
+    rate = report["tokens_per_s"]
+    state = "running" if report["runs"] else "not running"
+    rows = [
+        ("run", f"{state}, step {report['step']} of {report['steps']}; said {now - report['written']:.0f} s ago"),
+        ("doing", " and ".join(activities) or "evaluating or saving"),
+        ("ahead", f"{len(report['ready'])} steps sampled and waiting, at most {report['max_staleness']} updates ahead"),
+        ("staleness", staleness or "none yet"),
+    ]
+    if "evaluation" in report:
+        last = report["evaluation"]  # the evaluation before training is that of step 0
+        text = last and f"step {last['step']}: success {last['success']:.1%} on {last['tasks']} held-out tasks"
+        rows.append(("evaluated", text or "not yet"))
+    rows.append(("tokens/s", f"{rate:,.0f} in the last step" if rate else "none yet"))
+    for part in report["parts"]:
+        where = f"{part['processes']} processes" if part["processes"] else "in the training process"
+        replaced = f", {part['replaced']} replaced" if part["replaced"] else ""
+        policies = ", ".join(part["policies"])
+        rows.append((part["kind"], f"{policies}: {where}, {part['waiting']} requests waiting{replaced}"))
+    return [f"{label:<10} {text}" for label, text in rows]
+
+
+def report(
+    folder: RunFolder,
+    out: Annotated[Path, typer.Option(help="the Markdown file to write; its plots go beside it")] = Path("report.md"),
+    price: Annotated[float, typer.Option(min=0.0, help="of an hour on this machine, to say what the run cost")] = 0.0,
+) -> None:
+    """Write a run as one page with plots: results with intervals, cost, settings, commits, what it ran on."""
+    require_new([out, *plot_paths(out)], "report --out")
+    write_summary(Run.open(folder), out, price)
+    print_lines([f"{out} and its plots are written."])
+
+
+def trees(
+    folder: RunFolder,
+    out: Annotated[Path, typer.Option(help="the Parquet file to write")] = Path("trees.parquet"),
+) -> None:
+    """Write the kept trees of a run as a table, a row a sample (docs/trees.md)."""
+    require_new(out, "trees --out")
+    count = write_parquet(Run.open(folder).folder, out)
+    print_lines([f"{count:,} samples are in {out}."])
+
+
+def view(
+    context: typer.Context,
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="the folders of one or more runs", autocompletion=complete_run),
+    ],
+    export: Annotated[Path | None, typer.Option(help="write the page as one HTML file instead")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free")] = 0,
+    token: Annotated[str, typer.Option(help="the secret of the address, so that links last; drawn anew if unset")] = "",
+    megabytes: Annotated[float, typer.Option(min=0.1, help="most of the trees in an export, newest first")] = 100.0,
+) -> None:
+    """Show runs in a browser: curves, trees, tokens, what was left out. Also while they go on."""
+    if export is not None:
+        reject_beside(context, "--export", ["port", "token"])
+    else:
+        reject_without(context, "--export", ["megabytes"])
+    runs = open_runs(folders)
+    if token and not token.replace("-", "").replace("_", "").isalnum():
+        raise ConfigError("--token: got other signs; expected letters, digits, - and _ alone. Change it.")
+    if export is not None:
+        from cadre.view.export import write_page
+
+        require_new(export, "view --export")
+        written = write_page(runs, export, megabytes)
+        available = sum(len(run.entries(0)["rows"]) for run in runs)
+        rest = f"; {available - written} older ones do not fit (--megabytes)" if written < available else ""
+        print_lines([f"{export} holds {written} trees{rest}."])
+        return
+    try:
+        from cadre.view.server import serve
+    except ImportError as error:
+        raise ConfigError(
+            f"view: {error.name} is not installed; expected the extra view. pip install 'cadre-rl[view]', or write the "
+            "page with --export FILE.html, which needs none."
+        ) from None
+    serve(runs, port, token, lambda url: print_lines([f"{url}\nCtrl-C ends it."]))
+
+
+def export(
+    context: typer.Context,
+    folder: RunFolder,
+    policy: Annotated[str, typer.Argument(help="which policy of the run")],
+    out: Annotated[Path, typer.Argument(help="the folder to write; must be new")],
+    merge: Annotated[
+        bool, typer.Option("--merge", help="add an adapter to its base and write the whole model")
+    ] = False,
+    best: Best = False,
+    at: At = None,
+    trust: Trust = False,
+) -> None:
+    """Write a trained policy as a Hugging Face or PEFT folder, for use without Cadre."""
+    if best:
+        reject_beside(context, "--best", ["at"])
+    run = Run.open(folder)
+    require_new(out, "export")
+    export_policy(run, policy, out, merge, trust, CheckpointChoice(best, at))
+    print_lines([f"wrote {policy} to {out}"])

@@ -1,0 +1,245 @@
+"""Commands for authors of tasks: check, init, data."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import keyword
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from cadre.cli.terminal import (
+    AsJson,
+    console,
+    print_error,
+    print_lines,
+    reject_beside,
+    reject_without,
+    require_new,
+    visible,
+)
+from cadre.envs.check import examine
+from cadre.envs.spec import EnvSpec
+from cadre.errors import ConfigError
+from cadre.files import publish_atomically
+from cadre.plugins import program_sandbox
+from cadre.programs.program import Program
+from cadre.settings.yaml_file import parse_overrides
+from cadre.types import images_of
+
+# ---- cadre check
+
+# Lines of a first prompt that are shown.
+PROMPT_LINES = 12
+
+
+def check(
+    context: typer.Context,
+    target: Annotated[str, typer.Argument(help="FILE.py:Env, a bundled environment, or sandbox")],
+    settings: Annotated[list[str] | None, typer.Argument(help="environment settings, such as turns=2")] = None,
+    step_seconds: Annotated[float, typer.Option(min=0.001, help="that one call of the environment may take")] = 30.0,
+    model: Annotated[str, typer.Option(help="whose chat template writes the prompts: seed, a folder, a name")] = "seed",
+) -> None:
+    """Test an environment against the contract, or show what this machine's sandbox holds."""
+    if target == "sandbox":
+        reject_beside(context, "sandbox", ["settings", "step_seconds", "model"])
+        _print_sandbox()
+        return
+    env_spec = EnvSpec(target, parse_overrides(settings or []))
+    is_program = issubclass(env_spec.declared, Program)
+    if is_program:
+        reject_beside(context, "a program, whose settings have limits", ["step_seconds"])
+
+    from cadre.config.dry_run import FirstPrompt, find_tokenizer, render_first_prompts
+
+    source = find_tokenizer(model)
+    if is_program:
+        from cadre.programs.check import examine as examine_program
+
+        report = asyncio.run(examine_program(env_spec))
+    else:
+        report = asyncio.run(examine(env_spec, step_seconds=step_seconds))
+    for fault in report.broken:
+        print_error(fault)
+
+    # The first prompts as the model reads them; the embedded model reads no images.
+    has_images = model == "seed" and any(map(images_of, report.prompts.values()))
+    prompts: list[FirstPrompt] = []
+    faults: list[str] = []
+    if has_images:
+        console.print("note: the prompts hold pictures; --model names a model that sees, to show them as it reads them")
+    elif report.prompts:
+        prompts, faults = render_first_prompts(report.prompts, source, model, report.tools)
+    for fault in faults:
+        print_error(fault)
+    print_lines([*(f"ok  {rule}" for rule in report.held), *(f"note: {note}" for note in report.notes)])
+    if len(prompts) > 1:
+        print_lines(["What roles are quoted with below was made up by the check."])
+    reader = "the embedded model" if model == "seed" else model
+    for prompt in prompts:
+        console.print(f"{prompt.role} sees first, as {reader} reads it ({prompt.tokens:,} tokens):", highlight=False)
+        lines = prompt.text.rstrip("\n").split("\n")
+        print_lines(f"    {visible(line)}" for line in lines[:PROMPT_LINES])
+        if len(lines) > PROMPT_LINES:
+            print_lines([f"    ({len(lines) - PROMPT_LINES} more lines)"])
+    if report.broken or faults:
+        raise typer.Exit(2)
+
+
+def _print_sandbox() -> None:
+    sandbox = program_sandbox()
+    if sandbox is None:
+        raise ConfigError(
+            "check sandbox: no installed package brings a sandbox; expected one, as cadre_tasks does. Install cadre-rl "
+            "anew."
+        )
+    table = Table("what", "here", "detail")
+    for row in sandbox.table():
+        table.add_row(row.name, "yes" if row.given else "no", row.detail)
+    console.print(table)
+
+
+# ---- cadre init
+
+# Names that mean something in the files below, or hide a module that they import.
+RESERVED_NAMES = {"Env", "Message", "Observation", "Reward", "Task", "cadre", *sys.stdlib_module_names}
+TASK = '''\
+"""{title}: one role gives a hint, the other answers. Change what they see, what their texts do and what pays."""
+
+from cadre import Env, Message, Observation, Reward, Task
+
+
+class {title}(Env):
+    roles = ("helper", "solver")
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.hint: str | None = None
+        self.answer: str | None = None
+
+    @classmethod
+    def tasks(cls, split: str) -> list[Task]:  # train and test share no task
+        numbers = [n for n in range(200) if (n % 5 == 0) == (split == "test")]
+        return [Task(f"{{split}}-{{n}}", {{"number": n}}) for n in numbers]
+
+    def observe(self) -> dict[str, Observation]:  # who acts now, and what it sees; {{}} when the episode is over
+        number = self.task.data["number"]
+        if self.hint is None:
+            return {{"helper": Observation("helper", (Message("user", f"Say something about {{number}}."),))}}
+        if self.answer is None:
+            return {{"solver": Observation("solver", (Message("user", f"Is it even? {{self.hint}}"),))}}
+        return {{}}
+
+    async def step(self, actions: dict[str, str]) -> Reward:  # the texts of those who acted, and what they are paid
+        if "helper" in actions:
+            self.hint = actions["helper"][:200]
+            return Reward()
+        self.answer = actions["solver"].strip().lower()
+        return Reward(team=float(self.success))
+
+    @property
+    def success(self) -> bool:
+        return self.answer == ("yes" if self.task.data["number"] % 2 == 0 else "no")
+'''
+RECIPE = """\
+env: {name}.py:{title}
+team:
+  policies: {{shared: seed}}   # the embedded model; any Hugging Face model or folder
+  roles: {{helper: shared, solver: shared}}
+algorithm: {{name: grpo, k: 4}}
+sampling: {{max_tokens: 16}}
+train: {{steps: 5, tasks_per_step: 4}}
+evaluate: {{tasks: 10}}
+"""
+TEST = '''\
+"""The task keeps the contract, and what it pays is what it should."""
+
+import asyncio
+
+from {name} import {title}
+
+from cadre.envs.check import check_env
+from cadre.envs.spec import EnvSpec
+
+
+def test_the_contract_holds() -> None:
+    assert asyncio.run(check_env(EnvSpec("{name}.py:{title}", {{}})))
+
+
+def test_a_right_answer_is_paid() -> None:
+    env = {title}({title}.tasks("test")[0])  # number 0
+    asyncio.run(env.step({{"helper": "It is zero."}}))
+    assert asyncio.run(env.step({{"solver": "Yes"}})).team == 1.0
+    assert env.success
+'''
+
+
+def init(name: Annotated[str, typer.Argument(help="of the task, such as parity: letters, digits and _")]) -> None:
+    """Write a task to begin with: NAME.py, NAME.yaml and test_NAME.py."""
+    if not (name.isidentifier() and name.islower()):
+        raise ConfigError(f"init: got {name!r}; expected a name in small letters, digits and _, such as my_task.")
+    title = "".join(part.capitalize() for part in name.split("_"))
+    if {name, title} & RESERVED_NAMES or keyword.iskeyword(name) or keyword.iskeyword(title):
+        raise ConfigError(
+            f"init: got {name!r}, which has a meaning in Python or in the file itself; expected another name, such as "
+            f"my_{name}."
+        )
+    files = {f"{name}.py": TASK, f"{name}.yaml": RECIPE, f"test_{name}.py": TEST}
+    outs = [Path(file) for file in files]
+    require_new(outs, "init")
+    with publish_atomically(*outs) as built:
+        for path, text in zip(built, files.values(), strict=True):
+            path.write_text(text.format(name=name, title=title), encoding="utf-8")
+    print_lines(
+        [
+            f"Wrote {', '.join(files)}. Next:",
+            f"  cadre check {name}.py:{title}",
+            f"  pytest test_{name}.py",
+            f"  cadre train {name}.yaml",
+        ]
+    )
+
+
+# ---- cadre data
+
+
+def data(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="a data set, such as math500 or mbpp")],
+    source: Annotated[str, typer.Option("--from", help="a folder, hub, or hub@REVISION; default $CADRE_DATA")] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="write clean items to this new .jsonl file, and nothing else")
+    ] = None,
+    split: Annotated[str, typer.Option(help="of --out; default train where there is one, else test")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Read a data set, check its counts, splits and leaks, and show three items. Exit code 1 where it is not sound."""
+    from cadre.data import examine, read
+    from cadre.data.user_file import is_user_file
+
+    if is_user_file(name):
+        raise ConfigError(
+            f"data: got {name}, a file of your own; expected the name of a set, such as math500. `cadre check ENV "
+            f"data={name}` reads yours."
+        )
+    if out is None:
+        reject_without(context, "--out", ["split"])
+        report = examine.examine(name, source)
+        if as_json:
+            sys.stdout.write(json.dumps(report.as_dict()) + "\n")
+        else:
+            print_lines(map(visible, report.lines()))
+        raise typer.Exit(0 if report.sound else 1)
+
+    reject_beside(context, "--out", ["as_json"])
+    require_new(out, "data --out")
+    if not is_user_file(out.name):
+        raise ConfigError(
+            f"data --out: got {out}; expected a name that ends in .jsonl, as settings.data needs. Rename."
+        )
+    chosen_split = split or ("train" if "train" in read.find_spec(name).splits else "test")
+    print_lines([examine.prepare(name, chosen_split, source, out).line(out)])
