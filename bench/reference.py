@@ -97,6 +97,9 @@ METRICS = {
     "time/sample_s": "seconds to sample",
     "time/wait_s": "seconds that learning waited for that; fewer where sampling runs ahead",
     "time/learn_s": "seconds to update",
+    "time/sync_s": "of them, seconds to hand vLLM the new weights",
+    "time/sleep_s": "of them, seconds in which a colocated vLLM frees memory of the GPU",
+    "time/wake_s": "of them, seconds in which it takes the memory back",
 }
 EVALUATION = {
     "step": "updates made before it",

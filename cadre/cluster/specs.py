@@ -102,13 +102,15 @@ class VllmSpec:
     config: VllmConfig
     memory: int | None
     max_staleness: int
+    deterministic: bool | None = None
 
     def make(self) -> VllmSampler:
         """Build the sampler, with vLLM in a process beside this one."""
         from cadre.engines.vllm import VllmSampler
         from cadre.engines.vllm.engine import Options
 
-        return VllmSampler(self.model, self.policies, Options(self.config, self.memory, self.max_staleness))
+        options = Options(self.config, self.memory, self.max_staleness, self.deterministic)
+        return VllmSampler(self.model, self.policies, options)
 
     def with_memory(self, memory: int) -> VllmSpec:
         """Return the same spec: vLLM decides itself what shares a batch."""

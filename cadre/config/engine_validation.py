@@ -44,6 +44,25 @@ def check_vllm(experiment: Experiment) -> None:
                 f"sampling.turns_memory: got {sampling.turns_memory:g} for {name}, and vLLM draws for it, which keeps "
                 "earlier turns within sampling.memory; expected sampling.engine=torch beside it. Remove it."
             )
+    # Batches of the torch engine follow from the work whatever is set.
+    if experiment.train.deterministic is not None and not experiment.on_vllm:
+        raise ConfigError(
+            f"train.deterministic: got {str(experiment.train.deterministic).lower()}, and vLLM draws for nobody; "
+            "expected nothing, as batches of the torch engine follow from the work always. Remove it, or set "
+            "sampling.engine=vllm."
+        )
+    # Only a colocated sampler sleeps, and only weights that are sent again may be dropped.
+    if experiment.vllm.sleep != VllmConfig().sleep and experiment.on_vllm and not experiment.vllm.colocated:
+        raise ConfigError(
+            f"vllm.sleep: got {experiment.vllm.sleep} without vllm.colocated, where the sampler never sleeps; expected "
+            "auto. Remove it, or set vllm.colocated=true."
+        )
+    for name in experiment.on_vllm if experiment.vllm.sleep == "discard" else ():
+        if name not in experiment.learners or experiment.policies[name].lora is not None:
+            raise ConfigError(
+                f"vllm.sleep: got discard, and {name} keeps the weights of its base model, which no sync sends again; "
+                "expected auto, none, cache or offload. Set one of them."
+            )
     # Sampler and learner can take turns in a GPU's memory only if the learner is in this process.
     for name in experiment.on_vllm if experiment.vllm.colocated else ():
         if name in experiment.learners and experiment.learners[name].ranks > 1:

@@ -158,7 +158,8 @@ def make_engine_spec(
     model, staleness = experiment.models[names[0]], experiment.train.max_staleness
     # vLLM has memory of its own, set by the policies that it samples.
     vllm_memory = sampling_memory_setting(experiment, vllm_names)
-    vllm = VllmSpec(model, {name: policies[name] for name in vllm_names}, experiment.vllm, vllm_memory, staleness)
+    on_vllm = {name: policies[name] for name in vllm_names}
+    vllm = VllmSpec(model, on_vllm, experiment.vllm, vllm_memory, staleness, experiment.train.deterministic)
     engine = TorchSpec(
         model,
         policies,
@@ -262,11 +263,11 @@ def build_in_process(spec: EngineSpec) -> SamplersAndLearner:
             failed.callback(engine.close)
             samplers |= dict.fromkeys(spec.torch_names, engine)
         learner: Learner | None = None if spec.learner is None else spec.learner.make(engine)
-        if learner is not None and vllm is not None:
+        if learner is not None and vllm is not None and spec.vllm is not None:
             from cadre.engines.vllm.weight_sync import AsyncLearner, ColocatedLearner
 
             if spec.colocated:
-                learner = ColocatedLearner(learner, vllm)
+                learner = ColocatedLearner(learner, vllm, spec.vllm.config.sleep)
             elif spec.overlapping:
                 learner = AsyncLearner(learner)
     return samplers, learner

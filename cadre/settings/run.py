@@ -18,6 +18,11 @@ class TrainConfig(Section):
     max_staleness: int = Field(0, ge=0, description="updates that sampling may run ahead of learning; 0 for none")
     max_tokens: int = Field(0, ge=0, description="stop after the step that has sampled this many tokens; 0 for never")
     seed: int = Field(0, description="names every random draw of the run")
+    deterministic: bool | None = Field(
+        None,
+        description="vLLM's batches follow from the work, so that equal seeds give equal runs, instead of taking each "
+        "request as it arises; unset: so on a CPU only",
+    )
     checkpoint_minutes: float = Field(
         5.0,
         ge=0.0,

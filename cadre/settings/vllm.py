@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from cadre.settings.section import Positive, Section
@@ -15,3 +17,9 @@ class VllmConfig(Section):
     eager: bool | None = Field(None, description="neither compile nor capture graphs; unset: so on a CPU only")
     cards: Positive = Field(1, description="GPUs that hold one model together (tensor parallel)")
     colocated: bool = Field(False, description="sampler and learner take turns in one GPU's memory")
+    sleep: Literal["auto", "none", "cache", "offload", "discard"] = Field(
+        "auto",
+        description="what a colocated sampler frees while the learner works: nothing, its KV cache, or its weights "
+        "too, which wait on the CPU (offload) or are dropped and sent again (discard); auto: the first of them that "
+        "leaves the learner half of the GPU",
+    )

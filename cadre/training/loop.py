@@ -271,6 +271,7 @@ async def learn_step(
     staleness = metrics.staleness_metrics(sampled.trees, queue.versions)
     await queue.sync_weights()
     seconds = waited | {"time/sample_s": sampled_step.seconds, "time/learn_s": time.monotonic() - began}
+    seconds |= metrics.sync_seconds(training.team.samplers.values())
     trained_roles = training.experiment.trained_roles
     step_metrics = metrics.compute_step_metrics(sampled, batch, updates, plan.credit.alpha, trained_roles)
     step_metrics = step_metrics | staleness | seconds

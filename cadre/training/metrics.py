@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from cadre.advantages.batch import TrainingBatch
@@ -115,6 +115,17 @@ def staleness_metrics(trees: Sequence[Tree], versions: Mapping[str, int]) -> Met
     return {f"{role}/staleness": fmean(updates) for role, updates in behind.items()} | {
         "rollout/staleness_max": maximum
     }
+
+
+def sync_seconds(samplers: Iterable[object]) -> Metrics:
+    """Return the seconds that weight syncs, falling asleep and waking took since the last call, of samplers that count
+    them: `time/sync_s`, `time/sleep_s`, `time/wake_s`."""
+    seconds: Metrics = defaultdict(float)
+    for sampler in {id(sampler): sampler for sampler in samplers}.values():
+        if (take := getattr(sampler, "take_seconds", None)) is not None:
+            for name, value in take().items():
+                seconds[name] += value
+    return dict(seconds)
 
 
 def update_metrics(updates: Mapping[str, Metrics]) -> Metrics:

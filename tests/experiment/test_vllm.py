@@ -72,6 +72,11 @@ def test_what_vllm_would_ignore_or_not_take(speaker: Path) -> None:
     refused(speaker, r"sampling\.turns_memory: got 1 for shared, and vLLM draws for it", sampling=turns)
     in_turns = {"vllm": {"colocated": True}, "learner": {"ranks": 2}}
     refused(speaker, r"learner\.ranks: got 2 for shared with vllm\.colocated", **in_turns)
+    paced = {"sampling": {}, "train": {"deterministic": False}}
+    refused(speaker, r"train\.deterministic: got false, and vLLM draws for nobody", **paced)
+    refused(speaker, r"vllm\.sleep: got cache without vllm\.colocated", vllm={"sleep": "cache"})
+    dropped = {"vllm": {"sleep": "discard", "colocated": True}}
+    refused(speaker, r"vllm\.sleep: got discard, and a keeps", team=team(speaker, a=ADAPTERS, b={}), **dropped)
     second = team(speaker, a={"device": "cuda:1"}, b=ADAPTERS)
     refused(speaker, r"policies\.a\.device: got cuda:1.*CUDA_VISIBLE_DEVICES", team=second)
     far = team(
@@ -119,6 +124,22 @@ def test_the_settings_reach_the_engine(speaker: Path, monkeypatch: pytest.Monkey
     assert wanted.items() <= seen[0].items()
 
 
+@pytest.mark.parametrize("chosen", [None, True, False])
+def test_the_pace_reaches_the_engine(
+    speaker: Path, monkeypatch: pytest.MonkeyPatch, there: None, chosen: bool | None
+) -> None:
+    """Unset it is that of a CPU, where equal seeds give equal runs."""
+    seen = []
+
+    async def start(launch):
+        seen.append(launch.deterministic)
+        return await FakeBackend.start(launch)
+
+    monkeypatch.setattr(vllm_sampler, "start_engine", start)
+    build_team(played(speaker, train={"deterministic": chosen})).close()
+    assert seen == [chosen is not False]
+
+
 def test_a_run_says_which_engine_drew(speaker: Path) -> None:
     assert "engine: torch" in dump(configured(speaker))
 
@@ -156,6 +177,9 @@ def test_a_training_hands_every_version_over(
     assert sorted(handed) == ["a-v0", "a-v1", "a-v2", "b-v0", "b-v1", "b-v2"]
     assert sorted(backend.loras.values()) == ["a-v2", "b-v2"]
     assert [line["left/staleness"] for line in run.metrics()] == [0.0, 0.0]
+    for line in run.metrics():
+        assert 0.0 < line["time/sync_s"] < line["time/learn_s"]
+        assert line["time/sleep_s"] == line["time/wake_s"] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,11 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from cadre.engines.vllm import weight_transfer
 from cadre.engines.vllm.adapters import Adapter
-from cadre.engines.vllm.engine import Call, EngineCall, EngineCompletion, Launch, sampling_parameters
+from cadre.engines.vllm.engine import Call, Depth, EngineCall, EngineCompletion, Launch, sampling_parameters
 from cadre.errors import EngineError
+
+# That vLLM's processes have to free what they hold before they are killed.
+SHUTDOWN_SECONDS = 30.0
 
 
 class AsyncEngine:
@@ -68,20 +72,33 @@ class AsyncEngine:
 
     async def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         client = TransferClient(self._engine, asyncio.get_running_loop(), version)
-        source = weight_transfer.CastSource(weights, self._dtype)
-        await asyncio.to_thread(weight_transfer.send, self._launch.transfer, client, source)
+        await asyncio.to_thread(weight_transfer.send, self._launch.transfer, client, weights, self._dtype)
 
     async def clear_prefix_cache(self) -> None:
         await self._engine.reset_prefix_cache(reset_running_requests=True)
 
-    async def sleep(self) -> None:
-        await self._engine.sleep(level=1, mode="keep")
+    async def sleep(self, depth: Depth) -> None:
+        if depth == "cache":
+            await self.pause()
+            await self._engine.release_kv_cache_memory()
+        else:
+            await self._engine.sleep(level=1 if depth == "offload" else 2, mode="keep")
 
     async def wake(self, part: str) -> None:
         await self._engine.wake_up(tags=[part])
 
-    def shutdown(self) -> None:
-        self._engine.shutdown()
+    async def shutdown(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is None:
+            return
+        # First the task that reads outputs: it would take the end of the processes for their death, and say so.
+        if engine.output_handler is not None:
+            engine.output_handler.cancel()
+            await asyncio.wait([engine.output_handler])
+        engine.shutdown(timeout=SHUTDOWN_SECONDS)
+        # Its finaliser shuts it down once more. At the interpreter's end that would find vLLM's modules half gone.
+        del engine
+        gc.collect()
 
 
 @dataclass(frozen=True)
@@ -130,8 +147,11 @@ def _convert(output: Any, call: Call) -> EngineCompletion:
         raise EngineError(f"vLLM ended a completion with {output.finish_reason!r}; what it says itself is above.")
     # A greedy choice is certain, whatever probability the model gives it.
     greedy = call.sampling.temperature == 0.0
-    pairs = zip(ids, output.logprobs, strict=True)
-    logprobs = tuple(0.0 if greedy else float(candidates[token].logprob) for token, candidates in pairs)
+    # One candidate a position, the sampled token. In `FlatLogprobs` that is one list of numbers.
+    sampled = output.logprobs.logprobs
+    if len(sampled) != len(ids):
+        raise EngineError(f"vLLM returned {len(sampled)} log-probabilities of {len(ids)} tokens; expected one of each.")
+    logprobs = (0.0,) * len(ids) if greedy else tuple(sampled)
     # The weights that the engine was started with are version 0.
     versions = tuple(
         (span.start, 0 if span.version == "default" else int(span.version)) for span in output.weight_versions or ()

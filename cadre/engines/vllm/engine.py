@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+import torch
 from transformers import AutoConfig, GenerationConfig
 
 from cadre.engines.model_folder import context_length
 from cadre.engines.model_text import ModelText, collect_stops
-from cadre.engines.torch.model import is_fully_trained, load_tokenizer, make_templates, pick_device
+from cadre.engines.torch.model import DTYPES, is_fully_trained, load_tokenizer, make_templates, pick_device
 from cadre.engines.vllm.adapters import Adapter, count_slots, supported_rank
 from cadre.errors import EngineError
 from cadre.settings import PolicyConfig, VllmConfig
@@ -22,8 +23,12 @@ from cadre.types import Finish, Sampling
 
 # Bytes of the KV cache on a CPU without a setting.
 CPU_CACHE_BYTES = 1 << 30
-# The fraction of a GPU that the learner lives on too: for the weights, and for the KV cache without a setting.
+# The fraction of a GPU that vLLM takes at most without a setting, as the learner lives on it too.
 GPU_FRACTION = 0.4
+# Tokens of prompts that a GPU reads in one step. vLLM's default is made for latency and 8 times smaller.
+GPU_BATCH_TOKENS = 16_384
+# Tokens of one block of the KV cache on a GPU; a sequence takes whole blocks.
+BLOCK_TOKENS = 16
 # No usage statistics leave the machine, and only errors reach the terminal. A process with threads cannot be forked.
 ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -32,33 +37,40 @@ ENVIRONMENT = {
 }
 # vLLM would bind its threads to cores of its own, whatever else runs there.
 CPU_ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+# Imported by vLLM in its engine process.
+SCHEDULER = "cadre.engines.vllm.scheduler.PartScheduler"
 # Handles of GPU memory cross between our own processes as Python objects.
 IPC_ENVIRONMENT = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
 
 
 @dataclass(frozen=True)
 class Options:
-    """Choices of the experiment: `memory` in bytes of KV cache, `max_staleness` in updates that sampling may lag."""
+    """Choices of the experiment: `memory` in bytes of KV cache, `max_staleness` in updates that sampling may lag, and
+    `deterministic` of the settings."""
 
     config: VllmConfig = field(default_factory=VllmConfig)
     memory: int | None = None
     max_staleness: int = 0
+    deterministic: bool | None = None
 
 
 @dataclass(frozen=True)
 class Launch:
     """The start of an engine.
 
-    arguments    those of vLLM's AsyncEngineArgs
-    environment  variables that are set unless the user has set them
-    transfer     the weight transfer back-end for a model that is trained whole; "" if adapters alone are trained
-    slots        how many versions of adapters there may be
+    arguments      those of vLLM's AsyncEngineArgs
+    environment    variables that are set unless the user has set them
+    transfer       the weight transfer back-end for a model that is trained whole; "" if adapters alone are trained
+    slots          how many versions of adapters there may be
+    deterministic  requests enter in batches that follow from the work, each with a seed of its own; else each request
+                   enters when it arises
     """
 
     arguments: Mapping[str, Any]
     environment: Mapping[str, str]
     transfer: str
     slots: int
+    deterministic: bool
 
     @property
     def source(self) -> str:
@@ -89,6 +101,8 @@ def plan_launch(source: str, policies: Mapping[str, PolicyConfig], options: Opti
     config, policy = options.config, next(iter(policies.values()))
     on_gpu = pick_device(policy.device).type == "cuda"
     check_gpu_settings(config, on_gpu)
+    # On a GPU sums round by what shares a batch, so that equal seeds are equal runs at a high price only.
+    deterministic = not on_gpu if options.deterministic is None else options.deterministic
     arguments = {
         "model": source,
         "dtype": policy.dtype,
@@ -100,17 +114,21 @@ def plan_launch(source: str, policies: Mapping[str, PolicyConfig], options: Opti
         "logprobs_mode": "processed_logprobs",
         # The model's own generation config must not change the settings of a request.
         "generation_config": "vllm",
-        "async_scheduling": False,
+        "async_scheduling": on_gpu and not deterministic,
         "disable_log_stats": True,
     }
     if on_gpu:
+        memory = options.memory or default_cache_bytes(source, policy, config, context)
         arguments |= {
             "enforce_eager": bool(config.eager),
             "tensor_parallel_size": config.cards,
-            "enable_sleep_mode": config.colocated,
+            "enable_sleep_mode": config.colocated and config.sleep != "none",
             "gpu_memory_utilization": GPU_FRACTION,
-            **({} if options.memory is None else {"kv_cache_memory_bytes": options.memory}),
+            "max_num_batched_tokens": max(GPU_BATCH_TOKENS, config.sequences),
+            **({} if memory is None else {"kv_cache_memory_bytes": memory}),
         }
+        if not deterministic:
+            arguments["scheduler_cls"] = SCHEDULER
     else:
         # Prompts are read whole: vLLM resets a generator after a part of a prompt, which one on the CPU does not
         # support.
@@ -128,10 +146,31 @@ def plan_launch(source: str, policies: Mapping[str, PolicyConfig], options: Opti
         arguments |= {"enable_lora": True, "max_lora_rank": supported_rank(ranks), "max_loras": slots + 1}
     transfer = ""
     if any(is_fully_trained(item) for item in policies.values()):
-        transfer = "ipc" if on_gpu else "cadre"
+        # The buffer is in the memory of one GPU; vLLM's own back-end also reaches the others.
+        transfer = "cadre" if not on_gpu else "cadre-ipc" if config.cards == 1 else "ipc"
         arguments["weight_transfer_config"] = {"backend": transfer}
-    environment = ENVIRONMENT | ({} if on_gpu else CPU_ENVIRONMENT) | (IPC_ENVIRONMENT if transfer == "ipc" else {})
-    return Launch(arguments, environment, transfer, slots)
+    environment = ENVIRONMENT | ({} if on_gpu else CPU_ENVIRONMENT) | (IPC_ENVIRONMENT if "ipc" in transfer else {})
+    return Launch(arguments, environment, transfer, slots, deterministic)
+
+
+def default_cache_bytes(source: str, policy: PolicyConfig, config: VllmConfig, context: int) -> int | None:
+    """Return the bytes of KV cache for as many sequences of the longest length as are decoded at once.
+
+    None if they do not fit beside the weights into vLLM's fraction of the GPU, which vLLM then fills, or if the model's
+    files or shapes do not say what they take.
+    """
+    model = AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code).get_text_config()
+    files = [file.stat().st_size for file in Path(source).glob("*.safetensors")]
+    heads = getattr(model, "num_key_value_heads", None)
+    if not files or not heads or getattr(model, "kv_lora_rank", None) is not None:
+        return None
+    width = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
+    token_bytes = 2 * model.num_hidden_layers * heads * width * DTYPES[policy.dtype].itemsize // config.cards
+    # Two more blocks a sequence: one that is begun, and vLLM's own.
+    blocks = config.sequences * (-(-context // BLOCK_TOKENS) + 2)
+    wanted = blocks * BLOCK_TOKENS * token_bytes
+    total = torch.cuda.get_device_properties(0).total_memory
+    return wanted if wanted + sum(files) // config.cards <= GPU_FRACTION * total else None
 
 
 def check_gpu_settings(config: VllmConfig, on_gpu: bool) -> None:
@@ -148,7 +187,8 @@ def check_gpu_settings(config: VllmConfig, on_gpu: bool) -> None:
 class Call:
     """A request to the engine: `count` completions of one prompt, sampled with an adapter or without.
 
-    `name` is unique. Completion k samples from a generator of its own with the seed `seed + k`.
+    `name` is unique. Completion k samples from a generator of its own with the seed `seed + k`; without a seed all
+    sample from the engine's.
     """
 
     name: str
@@ -156,7 +196,7 @@ class Call:
     count: int
     limit: int
     sampling: Sampling
-    seed: int
+    seed: int | None
     stops: tuple[int, ...]
     adapter: Adapter | None = None
 
@@ -172,6 +212,10 @@ class EngineCompletion:
     logprobs: tuple[float, ...]
     finish: Finish
     versions: tuple[tuple[int, int], ...] = ((0, 0),)
+
+
+# How deep an engine sleeps: what it frees.
+Depth = Literal["cache", "offload", "discard"]
 
 
 class EngineCall(Protocol):
@@ -209,15 +253,18 @@ class Backend(Protocol):
         """Drop the KV cache of prompts; running sequences are computed again."""
         ...
 
-    async def sleep(self) -> None:
-        """Free the GPU's memory: the weights wait on the CPU, the KV cache is dropped."""
+    async def sleep(self, depth: Depth) -> None:
+        """Free the GPU's memory: that of the KV cache, and of the weights, which `offload` copies to the CPU and
+        `discard` drops."""
         ...
 
     async def wake(self, part: str) -> None:
         """Allocate the memory of `weights` or `kv_cache` again."""
         ...
 
-    def shutdown(self) -> None: ...
+    async def shutdown(self) -> None:
+        """End the engine's processes, and the tasks that wait for them."""
+        ...
 
 
 def sampling_parameters(call: Call) -> dict[str, Any]:
@@ -237,6 +284,7 @@ def sampling_parameters(call: Call) -> dict[str, Any]:
         "stop": list(sampling.stop),
         "stop_token_ids": list(call.stops),
         "logprobs": 0,
+        "flat_logprobs": True,
         "detokenize": bool(sampling.stop),
         **({"skip_special_tokens": False} if sampling.stop else {}),
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -18,7 +20,7 @@ from cadre.engines.model_text import Completion
 from cadre.engines.torch.model import DTYPES, locate
 from cadre.engines.vllm import engine
 from cadre.engines.vllm.adapters import AdapterFiles, AdapterVersions
-from cadre.engines.vllm.engine import Backend, Call, EngineCall, Launch, Options
+from cadre.engines.vllm.engine import Backend, Call, Depth, EngineCall, Launch, Options
 from cadre.engines.vllm.weight_sync import WeightSync, read_tensors
 from cadre.errors import EngineError
 from cadre.rollout import batching
@@ -55,9 +57,19 @@ class LoopThread:
 
     def close(self) -> None:
         if self._thread.is_alive():
+            self.wait(_cancel_other_tasks())
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
             self.loop.close()
+
+
+async def _cancel_other_tasks() -> None:
+    """Cancel what else runs in this loop and wait until it is gone: a task that outlives its loop complains at the
+    interpreter's end."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def start_engine(launch: Launch) -> Backend:
@@ -91,12 +103,19 @@ class PromptRequest:
     reply: Future[list[Sample]] = field(default_factory=Future)
 
 
+def _end(thread: LoopThread, backend: Backend, files: AdapterFiles) -> None:
+    thread.wait(backend.shutdown())
+    thread.close()
+    files.close()
+
+
 class VllmSampler:
     """A `Sampler` of policies on one base model, which vLLM holds once: either one policy that is trained whole, or
     any number of adapters and frozen policies. Lives as long as the run; `close` ends vLLM's processes.
 
-    Requests of one batch go to vLLM together, and each returns when its own completions have ended. `start` makes the
-    engine: vLLM's, or a fake. Raises EngineError if the model cannot be used.
+    A deterministic sampler gives vLLM the requests of one batch together; else each goes to vLLM when it arises. A
+    request returns when its own completions have ended. `start` makes the engine: vLLM's, or a fake. Raises EngineError
+    if the model cannot be used.
     """
 
     def __init__(
@@ -110,6 +129,10 @@ class VllmSampler:
         source = locate(model)
         self._text = engine.load_text(source, policies, options)
         launch = engine.plan_launch(source, policies, options, self._text.context)
+        self._deterministic = launch.deterministic
+        self._colocated = options.config.colocated
+        # Adapters are sent again at every sync, and their base never is.
+        self.deepest: Depth = "discard" if launch.transfer else "offload"
         self._adapters = AdapterVersions(launch.slots)
         self._files = AdapterFiles(source)
         self._numbers = count()
@@ -118,18 +141,24 @@ class VllmSampler:
 
         async def begin() -> tuple[Backend, WeightSync]:
             backend = await (start or start_engine)(launch)
-            return backend, WeightSync(backend, self._adapters, self._files.remove)
+            return backend, WeightSync(backend, self._adapters, self._files.remove, launch.deterministic)
 
         # The engine belongs to the event loop that it is made in.
         self._backend, self._sync = self._thread.wait(begin())
+        # Also ends the engine of a sampler that was not closed, before the interpreter takes vLLM's modules away.
+        self._finalizer = weakref.finalize(self, _end, self._thread, self._backend, self._files)
 
     async def sample(self, request: Request) -> list[Sample]:
-        """Return `request.count` samples, generated in one batch with all other requests of the moment."""
+        """Return `request.count` samples, if deterministic generated in one batch with all other requests of the
+        moment."""
         self._check(request.policy, f"Role {request.role!r} asks for")
         prompt = self._text.prompt(request)
         pending = PromptRequest(request, prompt, self._text.limit(request, len(prompt.ids)))
-        with batching.wait_for_batch(self._run_batch, pending):
-            return await asyncio.wrap_future(pending.reply)
+        if self._deterministic:
+            with batching.wait_for_batch(self._run_batch, pending):
+                return await asyncio.wrap_future(pending.reply)
+        await self._run_batch([pending])
+        return pending.reply.result()
 
     async def load(self, weights: Weights) -> None:
         """Sample with these weights from now on: as a new version of an adapter, or in place of the model's own.
@@ -142,27 +171,27 @@ class VllmSampler:
         if policy.frozen:
             raise EngineError(f"Got weights of policy {name!r}, which is frozen; expected one that is trained.")
         if policy.lora is None:
-            await self._thread.run(self._sync.load_weights(read_tensors(weights), version))
+            # A colocated learner's own tensors do not change while the sampler may need them again.
+            lasting = self._colocated and weights.tensors is not None
+            await self._thread.run(self._sync.load_weights(read_tensors(weights), version, lasting))
         else:
             adapter = self._adapters.create(name, version)
             folder = self._files.write(adapter, weights, policy.lora)
             await self._thread.run(self._sync.load_adapter(adapter, folder))
 
-    def sleep(self) -> None:
+    def sleep(self, depth: Depth) -> None:
         """Free the GPU's memory for the learner, until the next request or weights."""
-        self._thread.wait(self._sync.sleep())
+        self._thread.wait(self._sync.sleep(depth))
+
+    def take_seconds(self) -> dict[str, float]:
+        """Return how long weight syncs, falling asleep and waking took since the last call."""
+        seconds, self._sync.seconds = self._sync.seconds, defaultdict(float)
+        return {f"time/{name}_s": seconds[name] for name in ("sync", "sleep", "wake")}
 
     def close(self) -> None:
         """End vLLM's processes, and remove the files of adapters."""
-
-        async def shut_down() -> None:
-            self._backend.shutdown()
-
-        if not self._closed:
-            self._closed = True
-            self._thread.wait(shut_down())
-            self._thread.close()
-            self._files.close()
+        self._closed = True
+        self._finalizer()
 
     async def _run_batch(self, batch: Sequence[PromptRequest]) -> None:
         """Generate one batch; returns once every request of it has its reply, or no caller waits for it any more."""
@@ -192,7 +221,7 @@ class VllmSampler:
                     count=pending.request.count,
                     limit=pending.limit,
                     sampling=pending.request.sampling,
-                    seed=pending.request.key,
+                    seed=pending.request.key if self._deterministic else None,
                     stops=self._text.stops,
                     adapter=used.enter_context(self._adapters.use(pending.request.policy)),
                 )

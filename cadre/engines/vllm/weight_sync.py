@@ -5,24 +5,28 @@ Generation pauses while an adapter is added or weights change: with sequences ru
 request with another's weights. The prefix cache is cleared afterwards, as it was computed with the old weights. A
 sleeping engine allocates memory for its weights first, then takes the new ones, then allocates its KV cache.
 
+Asleep an engine has freed memory of its GPU, as deep as `Depth` says: its KV cache alone, or its weights too.
+
 On the learner's side `AsyncLearner` and `ColocatedLearner` adapt a learner to such a sampler.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from cadre.engines.vllm.adapters import Adapter, AdapterVersions, weights_folder
-from cadre.engines.vllm.engine import Backend, Call, EngineCall
+from cadre.engines.vllm.engine import Backend, Call, Depth, EngineCall
 from cadre.learn import tensor_files
 from cadre.team import Learner, Metrics, Weights
 from cadre.types import Message, TrainingSequence
@@ -46,20 +50,37 @@ class WeightSync:
     """The gate of one engine: calls enter together, weights change while nothing is computed.
 
     Lives as long as the engine, in its event loop. `on_removed` is called for adapters whose files are read no more.
+    `seconds` add up how long weight syncs, falling asleep and waking took.
     """
 
-    def __init__(self, backend: Backend, adapters: AdapterVersions, on_removed: Callable[[Adapter], None]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        adapters: AdapterVersions,
+        on_removed: Callable[[Adapter], None],
+        deterministic: bool = True,
+    ) -> None:
         self._backend, self._adapters, self._on_removed = backend, adapters, on_removed
+        self._deterministic = deterministic
         self._gate = asyncio.Lock()
         self._calls_ended = asyncio.Event()
         self._asleep: list[str] = []
+        self._depth: Depth | None = None
+        self._sent: tuple[Mapping[str, Any], int] | None = None
         self._running_calls = 0
+        self.seconds: dict[str, float] = defaultdict(float)
 
     async def submit(self, calls: list[Call]) -> list[EngineCall]:
-        """Queue all calls before the engine begins any, so that its batches follow from the calls alone."""
+        """Queue calls, if deterministic all of them before the engine begins any, so that its batches follow from the
+        calls alone."""
         self._running_calls += len(calls)
         async with self._gate:
-            await self._wake("weights", "kv_cache")
+            await self._wake("weights")
+            if self._depth == "discard" and self._sent is not None:
+                await self._send(*self._sent)
+            await self._wake("kv_cache")
+            if not self._deterministic:
+                return [await self._backend.add(call) for call in calls]
             async with self._paused():
                 return [await self._backend.add(call) for call in calls]
 
@@ -76,7 +97,7 @@ class WeightSync:
                 self._calls_ended.clear()
                 await self._calls_ended.wait()
             await self._wake("weights")
-            async with self._paused():
+            async with self._timed("sync"), self._paused():
                 await self._remove_unused()
                 # Before and after: an old version may leave its slot to the new one, or become unused by it.
                 await self._backend.add_adapter(adapter, folder)
@@ -88,21 +109,45 @@ class WeightSync:
                     await self._backend.clear_prefix_cache()
             await self._wake("kv_cache")
 
-    async def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
-        """Replace the model's own weights; running sequences continue with the new ones."""
+    async def load_weights(self, weights: Mapping[str, Any], version: int, lasting: bool = False) -> None:
+        """Replace the model's own weights; running sequences continue with the new ones.
+
+        `lasting` tensors stay as they are until the next ones are loaded: the engine may discard its copy of them.
+        """
         async with self._gate:
             await self._wake("weights")
-            async with self._paused():
-                await self._backend.load_weights(weights, version)
-                await self._backend.clear_prefix_cache()
+            await self._send(weights, version)
+            self._sent = (weights, version) if lasting else None
             await self._wake("kv_cache")
 
-    async def sleep(self) -> None:
-        """Free the GPU's memory until the next call or weights."""
+    async def sleep(self, depth: Depth) -> None:
+        """Free the GPU's memory until the next call or weights. An engine that sleeps is only put to sleep deeper.
+
+        Without weights that can be sent again `discard` is `offload`.
+        """
+        if depth == "discard" and self._sent is None:
+            depth = "offload"
         async with self._gate:
-            if not self._asleep:
-                await self._backend.sleep()
-                self._asleep = ["weights", "kv_cache"]
+            if self._asleep and (depth == "cache" or "weights" in self._asleep):
+                return
+            async with self._timed("sleep"):
+                await self._backend.sleep(depth)
+                self._asleep = ["kv_cache"] if depth == "cache" else ["weights", "kv_cache"]
+                self._depth = depth
+
+    async def _send(self, weights: Mapping[str, Any], version: int) -> None:
+        async with self._timed("sync"), self._paused():
+            await self._backend.load_weights(weights, version)
+            await self._backend.clear_prefix_cache()
+            self._depth = None
+
+    @asynccontextmanager
+    async def _timed(self, name: str) -> AsyncIterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.monotonic() - began
 
     @asynccontextmanager
     async def _paused(self) -> AsyncIterator[None]:
@@ -123,16 +168,22 @@ class WeightSync:
     async def _wake(self, *parts: str) -> None:
         for part in parts:
             if part in self._asleep:
-                await self._backend.wake(part)
-                self._asleep.remove(part)
-                if not self._asleep:
-                    await self._backend.resume()
+                async with self._timed("wake"):
+                    await self._backend.wake(part)
+                    self._asleep.remove(part)
+                    if not self._asleep:
+                        await self._backend.resume()
 
 
 class Sleeper(Protocol):
     """A sampler that can free its memory; it wakes by itself for requests and weights."""
 
-    def sleep(self) -> None: ...
+    @property
+    def deepest(self) -> Depth:
+        """The depth of sleep that frees the most without losing anything."""
+        ...
+
+    def sleep(self, depth: Depth) -> None: ...
 
 
 class WrappedLearner:
@@ -184,23 +235,48 @@ class AsyncLearner(WrappedLearner):
 
 
 class ColocatedLearner(WrappedLearner):
-    """Shares one GPU with the sampler: puts it to sleep before it computes, and frees its own spare memory after."""
+    """Shares one GPU with the sampler: puts it to sleep before it computes, and frees its own spare memory after.
 
-    def __init__(self, learner: Learner, sampler: Sleeper) -> None:
+    With `sleep="auto"` the first use finds out how deep: the first depth, from not at all on, that leaves half of the
+    GPU free, or the deepest. A learner that sizes its batches by free memory then has enough of it, and a step does not
+    pay for memory that nobody needs.
+    """
+
+    def __init__(self, learner: Learner, sampler: Sleeper, sleep: Depth | Literal["auto", "none"] = "auto") -> None:
         super().__init__(learner)
-        self._sampler = sampler
+        self._sampler, self._sleep = sampler, sleep
 
     async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
-        self._sampler.sleep()
+        self._make_room()
         metrics = await self._learner.update(data)
-        if torch.cuda.is_available():
+        if self._sleep != "none" and torch.cuda.is_available():
             torch.cuda.empty_cache()
         return metrics
 
     def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        self._sampler.sleep()
+        self._make_room()
         return self._learner.values(data)
 
     def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        self._sampler.sleep()
+        self._make_room()
         return self._learner.reference_logprobs(data)
+
+    def _make_room(self) -> None:
+        """Put the sampler to sleep as deep as the setting says."""
+        if self._sleep != "auto":
+            if self._sleep != "none":
+                self._sampler.sleep(self._sleep)
+            return
+        depths: list[Depth] = ["cache", self._sampler.deepest]
+        self._sleep = "none"
+        while not is_half_free() and depths:
+            self._sleep = depths.pop(0)
+            self._sampler.sleep(self._sleep)
+
+
+def is_half_free() -> bool:
+    """Return True if at least half of the GPU's memory is free; False without a GPU."""
+    if not torch.cuda.is_available():
+        return False
+    free, total = torch.cuda.mem_get_info()
+    return free >= total / 2

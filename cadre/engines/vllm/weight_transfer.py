@@ -1,12 +1,18 @@
 """The transfer of whole models into vLLM's processes, by vLLM's own weight life cycle.
 
-On a GPU its IPC back-end is used. Its CPU build has none, so `register` adds one to both sides: safetensors files in
-memory, for a vLLM on the same machine. vLLM calls `register` in each of its processes, as `vllm.general_plugins` in
-pyproject.toml names it; so this module imports no more of vLLM than that needs, and the rest where it is used.
+`register` adds two back-ends to both sides of vLLM. On a CPU, for which vLLM has none, weights go as safetensors files
+in memory. On a GPU they go through one buffer of GPU memory that both processes map (CUDA IPC). vLLM's own IPC back-end
+does the same, but reloads layer by layer: every layer is taken off, its weights are collected, and it is built anew,
+which takes Python a multiple of the time that the bytes take. Where a model's layers keep their weights as they are in
+a checkpoint, ours copies into the layers' own memory instead.
+
+vLLM calls `register` in each of its processes, as `vllm.general_plugins` in pyproject.toml names it; so this module
+imports no more of vLLM than that needs, and the rest where it is used.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,11 +37,14 @@ from vllm.distributed.weight_transfer.base import (
 
 from cadre.engines import host
 
-NAME = "cadre"
+FILES = "cadre"
+BUFFER = "cadre-ipc"
 MODULE = "cadre.engines.vllm.weight_transfer"
 VLLM_PROCESSES = ("EngineCore", "VllmWorker")
-# Bytes of one file, which is the memory that a transfer takes.
+# Bytes of one file or of the buffer, which is the memory that a transfer takes.
 PART_BYTES = 1 << 30
+# Layers of vLLM that keep a weight as a checkpoint has it, on a GPU.
+PLAIN_METHODS = {"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"}
 _registered: list[str] = []
 
 
@@ -45,9 +54,10 @@ def register() -> None:
         # Ctrl-C at the terminal is for the run alone, which finishes its step and ends vLLM itself.
         os.setpgrp()
     if not _registered:
-        WeightTransferEngineFactory.register_engine(NAME, MODULE, "FilesReceiver")
-        WeightTransferTrainerFactory.register_engine(NAME, MODULE, "FilesSender")
-        _registered.append(NAME)
+        WeightTransferEngineFactory.register_engine(FILES, MODULE, "FilesReceiver")
+        WeightTransferTrainerFactory.register_engine(FILES, MODULE, "FilesSender")
+        WeightTransferEngineFactory.register_engine(BUFFER, MODULE, "BufferReceiver")
+        _registered.append(FILES)
 
 
 class CastSource(WeightSource):
@@ -64,26 +74,32 @@ class CastSource(WeightSource):
             yield name, weight.detach().to(self._dtype)
 
 
-def send(backend: str, client: Any, source: CastSource) -> None:
-    """Send all weights and return once they are in place. Blocks."""
+def send(backend: str, client: Any, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+    """Send all weights in the precision `dtype` and return once they are in place. Blocks."""
+    if backend == BUFFER:
+        send_through_buffer(client, weights, dtype)
+        return
     if backend == "ipc":
         from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 
         init_info: Any = IPCTrainerInitInfo(packed=True, rank=0)
     else:
         init_info = FilesInfo(rank=0)
-    sender = WeightTransferTrainerFactory.trainer_init(init_info, client=client, source=source)
+    sender = WeightTransferTrainerFactory.trainer_init(init_info, client=client, source=CastSource(weights, dtype))
     try:
         sender.send_weights()
     finally:
         sender.shutdown()
 
 
+# ---- Files in memory, for a CPU
+
+
 @dataclass
 class FilesInfo(TrainerInitInfo):
     """Set-up of the sender, which needs none."""
 
-    backend: ClassVar[str] = NAME
+    backend: ClassVar[str] = FILES
 
 
 @dataclass
@@ -172,3 +188,137 @@ def _split(weights: Iterator[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]
             part, size = {}, 0
     if part:
         yield part
+
+
+# ---- A buffer of GPU memory
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The elements of the buffer that hold one weight, from `start` on."""
+
+    name: str
+    start: int
+    shape: tuple[int, ...]
+
+
+def plan_parts(weights: Mapping[str, Tensor], capacity: int) -> list[list[Slice]]:
+    """Return the slices of each part of a transfer, where the buffer holds `capacity` elements; a larger weight is a
+    part of its own."""
+    parts: list[list[Slice]] = []
+    end = capacity  # of the last part
+    for name, weight in weights.items():
+        if end + weight.numel() > capacity:
+            parts.append([])
+            end = 0
+        parts[-1].append(Slice(name, end, tuple(weight.shape)))
+        end += weight.numel()
+    return [part for part in parts if part]
+
+
+def send_through_buffer(client: Any, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+    """Send weights on this process's GPU, part by part through one buffer, which vLLM's worker on the same GPU maps."""
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    parts = plan_parts(weights, PART_BYTES // dtype.itemsize)
+    device = next(iter(weights.values())).device
+    size = max(sum(weights[piece.name].numel() for piece in part) for part in parts)
+    client.init_weight_transfer_engine({})
+    client.start_weight_update()
+    with torch.no_grad():
+        buffer = torch.empty(size, dtype=dtype, device=device)
+        handle = reduce_tensor(buffer)[1]  # type: ignore[no-untyped-call]
+        for part in parts:
+            # One call casts and copies all of them; there is no copy of the weights beside the buffer.
+            targets = [buffer[piece.start :][: weights[piece.name].numel()] for piece in part]
+            torch._foreach_copy_(targets, [weights[piece.name].detach().reshape(-1) for piece in part])
+            torch.cuda.synchronize(device)
+            client.update_weights({"handle": handle, "slices": [(p.name, p.start, p.shape) for p in part]})
+        client.finish_weight_update()
+        del buffer, targets
+    # Gives the buffer's memory back once the worker has closed its mapping.
+    torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
+
+
+@dataclass
+class BufferPart(WeightTransferUpdateInfo):
+    """One part: the handle of the buffer, and name, first element and shape of each weight in it."""
+
+    handle: tuple[Any, ...]
+    slices: list[Any]
+
+
+class BufferReceiver(WeightTransferEngine):
+    """Loads the parts into the model, in vLLM's worker."""
+
+    init_info_cls = NoInfo
+    update_info_cls = BufferPart
+    supports_draft_weight_update = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._buffer: Tensor | None = None
+        self._loaded: set[str] | None = set()
+        self._in_place = False
+
+    def init_transfer_engine(self, init_info: NoInfo) -> None:
+        """Do nothing: a part comes with the buffer's handle."""
+
+    def start_weight_update(self) -> None:
+        self._loaded, self._buffer = set(), None
+        self._in_place = keeps_checkpoint_weights(self.model, self.vllm_config)
+        if not self._in_place:
+            from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+            initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: BufferPart) -> None:
+        if self._buffer is None:
+            from torch.multiprocessing.reductions import rebuild_cuda_tensor
+
+            arguments = list(update_info.handle)
+            arguments[6] = self.device.index  # the GPU's number in the worker instead of the sender's
+            self._buffer = rebuild_cuda_tensor(*arguments)  # type: ignore[no-untyped-call]
+        self.load_part(self._buffer, update_info.slices)
+
+    def load_part(self, buffer: Tensor, slices: list[Any]) -> None:
+        """Load the weights that the buffer holds."""
+        weights = [(name, buffer[start:][: math.prod(shape)].view(*shape)) for name, start, shape in slices]
+        if not self._in_place:
+            # Layerwise loading keeps weights until their layer is complete, and the next part overwrites the buffer.
+            weights = [(name, weight.clone()) for name, weight in weights]
+        with torch.no_grad():
+            loaded = self.model.load_weights(iter(weights))
+        self._loaded = None if loaded is None or self._loaded is None else self._loaded | loaded
+
+    def finish_weight_update(self) -> None:
+        # Once the mapping is gone the sender can free the buffer.
+        self._buffer = None
+        if not self._in_place:
+            from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+            finalize_layerwise_reload(self.model, self.model_config)
+        elif self._loaded is not None:
+            missing = {name for name, _ in self.model.named_parameters()} - self._loaded
+            if missing:
+                raise RuntimeError(f"These weights of the model were not sent and are the old ones: {sorted(missing)}")
+
+    def shutdown(self) -> None:
+        self._buffer = None
+
+
+def keeps_checkpoint_weights(model: torch.nn.Module, config: Any) -> bool:
+    """Return True if every layer keeps its weights on a GPU as a checkpoint has them.
+
+    Quantised layers and mixtures of experts repack theirs, multi-head latent attention derives matrices from them, and
+    layers with adapters hold them in a module of their own: these are loaded layer by layer.
+    """
+    if config.quant_config is not None or config.lora_config is not None:
+        return False
+    for module in model.modules():
+        method = getattr(module, "quant_method", None)
+        if method is not None and type(method).__name__ not in PLAIN_METHODS:
+            return False
+        if callable(getattr(module, "process_weights_after_loading", None)) and type(module).__name__ != "Attention":
+            return False
+    return True

@@ -12,7 +12,8 @@ from cadre.engines.vllm.engine import EngineCompletion, Options
 
 class FakeBackend:
     """A `Backend` without a model. `calls` are those of its methods, in order; `gate` holds requests until it is
-    set, or of `gates` the one for their seed; they then raise `broken`, if that is set.
+    set, or of `gates` the one for their seed, or without a seed for their name; they then raise `broken`, if that is
+    set.
 
     What it samples depends on seed, index and weights: ids are `(seed + k) % 100, mark`, where the mark is the number
     of the adapter, or 200 + the version of the model's own weights.
@@ -22,13 +23,15 @@ class FakeBackend:
         self.calls: list[object] = []
         self.gate = asyncio.Event()
         self.gate.set()
-        self.gates: dict[int, asyncio.Event] = {}
+        self.gates: dict[int | str, asyncio.Event] = {}
         self.paused = 0
         self.loras: dict[int, str] = {}
         self.version = 0
         self.asleep: set[str] = set()
+        self.discarded = False
         self.broken: Exception | None = None
         self.aborted: list[str] = []
+        self.seeds: list[int | None] = []
         self.closed = False
 
     @classmethod
@@ -38,9 +41,11 @@ class FakeBackend:
         return made
 
     async def add(self, call):
-        assert self.paused, "calls go in together, while nothing runs"
+        assert self.paused or not self.launch.deterministic, "calls go in together, while nothing runs"
         assert not self.asleep
+        assert not self.discarded, "the weights are those that were sent last"
         self.calls.append(("add", call.name, call.adapter.name if call.adapter else None))
+        self.seeds.append(call.seed)
         return Waiting(self, call)
 
     async def abort(self, name):
@@ -70,21 +75,24 @@ class FakeBackend:
     async def load_weights(self, weights, version):
         assert self.paused, "weights change while nothing runs"
         assert "weights" not in self.asleep
+        self.discarded = False
         self.version, self.sent = version, dict(weights)
         self.calls.append(("send", version))
 
     async def clear_prefix_cache(self):
         self.calls.append("forget")
 
-    async def sleep(self):
-        self.asleep = {"weights", "kv_cache"}
-        self.calls.append("sleep")
+    async def sleep(self, depth):
+        assert not self.asleep or (self.asleep == {"kv_cache"} and depth != "cache")
+        self.asleep = {"kv_cache"} if depth == "cache" else {"weights", "kv_cache"}
+        self.discarded = depth == "discard"
+        self.calls.append(f"sleep {depth}")
 
     async def wake(self, part):
         self.asleep.remove(part)
         self.calls.append(f"wake {part}")
 
-    def shutdown(self):
+    async def shutdown(self):
         self.closed = True
 
 
@@ -95,7 +103,8 @@ class Waiting:
         self.backend, self.call, self.before = backend, call, backend.version
 
     async def completions(self):
-        await self.backend.gates.get(self.call.seed, self.backend.gate).wait()
+        key = self.call.name if self.call.seed is None else self.call.seed
+        await self.backend.gates.get(key, self.backend.gate).wait()
         if self.backend.broken:
             raise self.backend.broken
         adapter = self.call.adapter
@@ -106,7 +115,8 @@ class Waiting:
         if self.backend.version != self.before:
             versions += ((1, self.backend.version),)
         plain = EngineCompletion((), (-0.5, -0.25), "length", versions)
-        return [replace(plain, token_ids=((self.call.seed + k) % 100, mark)) for k in range(self.call.count)]
+        seed = self.call.seed or 0
+        return [replace(plain, token_ids=((seed + k) % 100, mark)) for k in range(self.call.count)]
 
 
 @dataclass(frozen=True)
@@ -114,5 +124,5 @@ class FakeVllmSpec(VllmSpec):
     """Makes the sampler on a fake engine, in any process."""
 
     def make(self) -> VllmSampler:
-        options = Options(self.config, self.memory, self.max_staleness)
+        options = Options(self.config, self.memory, self.max_staleness, self.deterministic)
         return VllmSampler(self.model, self.policies, options, start=FakeBackend.start)

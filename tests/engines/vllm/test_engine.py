@@ -2,9 +2,11 @@
 
 import asyncio
 import builtins
+from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import AutoConfig
 
 from cadre.engines.vllm import engine as made_of
 from cadre.engines.vllm import sampler as vllm_sampler
@@ -55,8 +57,17 @@ def test_on_a_cpu_prompts_are_read_whole(folders):
     assert arguments["kv_cache_memory_bytes"] == made_of.CPU_CACHE_BYTES
 
 
-def test_on_a_card(folders, monkeypatch):
+@pytest.fixture
+def card(monkeypatch):
+    """A GPU of 80 GB."""
     monkeypatch.setattr(made_of, "pick_device", lambda name: torch.device("cuda"))
+    properties = SimpleNamespace(total_memory=80 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: properties)
+    return properties
+
+
+@pytest.mark.usefixtures("card")
+def test_on_a_card(folders):
     options = Options(VllmConfig(cards=2, colocated=True), memory=5 << 30)
     made = asked(folders["llama"], options, p={"dtype": "bfloat16"})
     assert made.transfer == "ipc"
@@ -65,6 +76,35 @@ def test_on_a_card(folders, monkeypatch):
     assert wanted.items() <= made.arguments.items()
     assert made.arguments["kv_cache_memory_bytes"] == 5 << 30
     assert "enable_chunked_prefill" not in made.arguments
+    never = asked(folders["llama"], Options(VllmConfig(colocated=True, sleep="none")), p={})
+    assert never.arguments["enable_sleep_mode"] is False
+    assert never.transfer == "cadre-ipc"
+
+
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize(("chosen", "deterministic"), [(None, False), (False, False), (True, True)])
+def test_on_a_card_requests_stream_unless_runs_are_to_be_equal(folders, chosen, deterministic):
+    made = asked(folders["llama"], Options(deterministic=chosen), p={})
+    assert made.deterministic is deterministic
+    assert made.arguments["async_scheduling"] is not deterministic
+    assert made.arguments.get("scheduler_cls") == (None if deterministic else made_of.SCHEDULER)
+
+
+def test_on_a_cpu_nothing_streams_by_itself(folders):
+    made = asked(folders["llama"], p={})
+    assert (made.deterministic, made.arguments["async_scheduling"]) == (True, False)
+    assert "scheduler_cls" not in asked(folders["llama"], Options(deterministic=False), p={}).arguments
+
+
+def test_the_cache_holds_the_work_if_a_part_of_the_card_does(folders, card):
+    """Whole sequences, and two blocks of 16 tokens for each."""
+    config = AutoConfig.from_pretrained(folders["llama"])
+    width = config.hidden_size // config.num_attention_heads
+    token = 2 * config.num_hidden_layers * config.num_key_value_heads * width * 4
+    settings = Options(VllmConfig(sequences=10))
+    assert asked(folders["llama"], settings, p={}).arguments["kv_cache_memory_bytes"] == 10 * (512 + 2 * 16) * token
+    card.total_memory = 10 * 512 * token
+    assert "kv_cache_memory_bytes" not in asked(folders["llama"], settings, p={}).arguments
 
 
 @pytest.mark.parametrize(
@@ -104,6 +144,7 @@ def test_siblings_are_one_request_with_our_key_as_its_seed():
         "stop": [],
         "stop_token_ids": [2, 9],
         "logprobs": 0,
+        "flat_logprobs": True,
         "detokenize": False,
     }
 

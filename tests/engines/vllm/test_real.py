@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
+from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,7 +16,8 @@ import torch
 
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.vllm import VllmSampler
-from cadre.engines.vllm.engine import Options
+from cadre.engines.vllm.engine import SCHEDULER, Options
+from cadre.engines.vllm.sampler import start_engine
 from cadre.rollout.batching import gather
 from cadre.settings import LearnerConfig, LoraConfig, VllmConfig
 from cadre.team import Weights
@@ -33,10 +38,10 @@ def folder(tmp_path_factory):
 class Pair:
     """vLLM and the torch engine on the same policies."""
 
-    def __init__(self, folder, policies):
+    def __init__(self, folder, policies, options=OPTIONS, start=None):
         learners = {name: LearnerConfig() for name, policy in policies.items() if not policy.frozen}
         self.torch = TorchLearner(TorchEngine(folder, policies, 0), TrainingSettings(learners))
-        self.vllm = VllmSampler(folder, policies, OPTIONS)
+        self.vllm = VllmSampler(folder, policies, options, start)
         self.version = dict.fromkeys(policies, 0)
 
     def draw(self, *requests):
@@ -88,6 +93,7 @@ def adapters(folder):
     made.close()
 
 
+PART_TOKENS = 32
 RANKS = {"planner": 2, "tool": 4}
 ASKED = [request(f"number {index}", 4, key=1_000 + index) for index in range(3)]
 MIXED = [request("go", 3, key=7, policy=name) for name in ("planner", "judge", "tool", "judge")]
@@ -183,3 +189,60 @@ def test_who_goes_away_leaves_an_engine_that_goes_on(adapters):
 
     asyncio.run(leave())
     assert adapters.mismatch(*MIXED) < 1e-4
+
+
+async def start_in_parts(launch):
+    """The engine with the scheduler that it has on a GPU."""
+    return await start_engine(replace(launch, arguments={**launch.arguments, "scheduler_cls": SCHEDULER}))
+
+
+def test_requests_at_any_time_and_tokens_in_parts_are_what_is_drawn(folder):
+    pair = Pair(folder, {"p": tiny.policy(folder)}, replace(OPTIONS, deterministic=False), start_in_parts)
+    try:
+        long = [request(f"number {index}", 4, max_tokens=70 + index) for index in range(3)]
+        assert pair.mismatch(*long) < 1e-4
+        lengths = [len(sample.token_ids) for siblings in pair.draw(*long) for sample in siblings]
+        assert max(lengths) > 2 * PART_TOKENS
+        first, second = pair.draw(long[0], long[0])
+        assert first != second
+        pair.load(pair.change("p", 1))
+        samples = [sample for siblings in pair.draw(*long) for sample in siblings]
+        assert {(sample.version, sample.changes) for sample in samples} == {(1, ())}
+        assert pair.mismatch(*long) < 1e-4
+        letters = tuple("abcdefghijklmnopqrstuvwxyz")
+        ended = pair.draw(request("x", 8, stop=letters))[0]
+        assert all(sample.finish == "length" or not set(sample.text) & set(letters) for sample in ended)
+        assert any(sample.finish == "stop" for sample in ended)
+    finally:
+        pair.close()
+
+
+END = """
+import asyncio, sys
+from pathlib import Path
+from cadre.engines.vllm import VllmSampler
+from tests.engines import tiny
+from tests.engines.vllm.test_real import OPTIONS, request
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    sampler = VllmSampler(folder, {"p": tiny.policy(folder)}, OPTIONS)
+    asyncio.run(sampler.sample(request("x", 2)))
+    if sys.argv[2] == "closed":
+        sampler.close()
+    print("END", file=sys.stderr, flush=True)
+"""
+
+
+@pytest.mark.parametrize("left", ["closed", "open"])
+def test_a_process_ends_without_a_word(folder, tmp_path, left):
+    """Closed or not: vLLM's finalisers would otherwise find its modules gone, and its processes dead."""
+    script = tmp_path / "end.py"
+    script.write_text(END)
+    command = [sys.executable, str(script), str(folder), left]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    before, _, after = ended.stderr.partition("END\n")
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in before
+    assert after == ""

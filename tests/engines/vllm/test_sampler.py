@@ -59,6 +59,63 @@ def test_a_round_goes_in_together_and_each_answer_is_its_own(sampler):
     assert {sample.policy for sample in second} == {"tool"}
 
 
+class Turns:
+    """A slow episode of one turn and a quick one of three, played at once; `ended` are their turns in order."""
+
+    def __init__(self, made, slow):
+        self.made, self.ended = made, []
+        made._backend.gates[slow] = self.slow = asyncio.Event()
+
+    async def play(self):
+        async with asyncio.timeout(20):
+            finish = asyncio.create_task(self.finish_slow())
+            await gather(self.episode("slow", 1), self.episode("quick", 3))
+            await finish
+
+    async def episode(self, name, turns):
+        for turn in range(turns):
+            await self.made.sample(request(name, key=(100 if name == "quick" else 7) + turn, policy="planner"))
+            self.ended.append(name)
+
+    async def finish_slow(self):
+        await asyncio.sleep(0.2)
+        self.ended.append("waited")
+        self.made._thread.loop.call_soon_threadsafe(self.slow.set)
+
+
+def test_without_batches_a_slow_episode_holds_up_nobody(sampler):
+    made = sampler("planner", options=Options(deterministic=False))
+    turns = Turns(made, "r-0")
+    asyncio.run(turns.play())
+    assert turns.ended == ["quick", "quick", "quick", "waited", "slow"]
+    assert made._backend.seeds == [None] * 4
+    assert {said for said in made._backend.calls if not isinstance(said, tuple)} == set()
+
+
+def test_deterministic_batches_wait_for_the_slowest(sampler):
+    made = sampler("planner", options=Options(deterministic=True))
+    turns = Turns(made, 7)
+    asyncio.run(turns.play())
+    assert turns.ended == ["quick", "waited", "slow", "quick", "quick"]
+    assert made._backend.seeds == [7, 100, 101, 102]
+
+
+def test_without_batches_who_is_cancelled_is_aborted(sampler):
+    made = sampler("planner", options=Options(deterministic=False))
+
+    async def play():
+        made._backend.gate.clear()
+        works = [asyncio.create_task(made.sample(request("x", policy="planner"))) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        works[0].cancel()
+        await asyncio.wait([works[0]])
+        made._thread.loop.call_soon_threadsafe(made._backend.gate.set)
+        return await works[1]
+
+    assert len(asyncio.run(play())) == 1
+    assert made._backend.aborted == ["r-0"]
+
+
 def test_prompts_are_those_of_the_torch_engine(sampler, engine):
     asked = request("hello", 1)
     (ours,), (theirs,) = drawn(sampler(), asked)[0], tiny.sample(engine(), asked)[0]
@@ -219,6 +276,6 @@ def test_what_it_is_refused(sampler, folders):
 
 def test_a_sleeping_sampler_wakes_for_a_round(sampler):
     made = sampler("planner")
-    made.sleep()
+    made.sleep("offload")
     drawn(made, request("x", policy="planner"))
-    assert made._backend.calls[:4] == ["sleep", "wake weights", "wake kv_cache", "resume"]
+    assert made._backend.calls[:4] == ["sleep offload", "wake weights", "wake kv_cache", "resume"]
