@@ -189,7 +189,7 @@ def _compared(folder: Path, plain: Any) -> dict[str, Any]:
                     worst,
                     *(_gap(one.logprobs, got[-len(one.logprobs) :]) for one, got in zip(drawn, logprobs, strict=True)),
                 )
-                learnt[pack] = 1.0 if runner._tokens else 0.0
+                learnt[pack] = 1.0 if runner.tokens else 0.0
         packing = runner._packing if learnt["padded"] else "alone"
         if learnt["auto"] and TorchLearner(engine, TrainingSettings({"p": LearnerConfig()}))._runner._packing == "auto":
             packing = "prefix tree, padded"

@@ -310,6 +310,7 @@ def _estimate_tokens(request: Request) -> int:
 
 def _estimate_policies(experiment: Experiment, batches: Sequence[Sequence[Request]]) -> dict[str, PolicyEstimate]:
     from cadre.engines.torch.estimate import measure, measure_activations, measure_scores
+    from cadre.engines.torch.forward import DEFAULT_TOKENS
     from cadre.engines.torch.memory import choose_sampling_memory
     from cadre.engines.torch.model import is_fully_trained, pick_device
 
@@ -331,7 +332,8 @@ def _estimate_policies(experiment: Experiment, batches: Sequence[Sequence[Reques
         policy, learner = experiment.policies[name], experiment.learners.get(name)
         load = _policy_load(experiment, name, batches)
         # A sequence that is longer than a micro-batch is one by itself.
-        tokens = max(learner.tokens_per_microbatch, load.longest) if learner else 0
+        limit = learner.tokens_per_microbatch if learner else 0
+        tokens = max(DEFAULT_TOKENS if limit == "auto" else limit, load.longest) if learner else 0
         sampling, learning = _estimate_seconds(size, memory[name], load, policy, learner)
         is_copied = has_reference and name in experiment.trained_roles.values() and is_fully_trained(policy)
         estimates[name] = PolicyEstimate(

@@ -75,12 +75,18 @@ class Optimiser:
         self.skips = 0
         self.skipped = 0
         self._parameters = dict(parameters)
+        # The fused form reads and writes everything once. It is CUDA's, and not one of a group's shards.
+        weights = list(self._parameters.values())
+        self._fused = bool(weights) and all(
+            weight.device.type == "cuda" and not isinstance(weight, DTensor) for weight in weights
+        )
         self._adam = torch.optim.AdamW(
-            list(self._parameters.values()),
+            weights,
             lr=config.learning_rate,
             betas=config.betas,
             weight_decay=config.weight_decay,
-            foreach=True,
+            foreach=not self._fused,
+            fused=self._fused,
         )
 
     @property
@@ -117,6 +123,14 @@ class Optimiser:
         norm = nn.utils.get_total_norm(self._gradients(), foreach=True)
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
+    def missing_bytes(self) -> int:
+        """Return the bytes that a step will allocate: gradients, and moments of weights that have not moved yet."""
+        weights = self._parameters.values()
+        return sum(
+            weight.nbytes * ((weight.grad is None) + len(MOMENTS) * (weight not in self._adam.state))
+            for weight in weights
+        )
+
     def clear(self) -> None:
         """Clear the gradients."""
         self._adam.zero_grad(set_to_none=True)
@@ -150,7 +164,9 @@ class Optimiser:
         for name, step in counters["steps"].items():
             weight = self._parameters[name]
             blank = {kind: torch.zeros_like(weight, requires_grad=False) for kind in MOMENTS}
-            self._adam.state[weight] = {"step": torch.tensor(float(step)), **blank}
+            # The fused form counts steps where it runs.
+            steps = torch.tensor(float(step), device=weight.device if self._fused else None)
+            self._adam.state[weight] = {"step": steps, **blank}
         tensor_files.read(self.moments(), folder, "optimiser")
         self.updates, self.applied = counters["updates"], counters["applied"]
         self.skips, self.skipped = counters["skips"], counters["skipped"]

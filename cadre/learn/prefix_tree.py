@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import numpy
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from cadre.types import TrainingSequence
 
@@ -75,8 +77,8 @@ class PrefixTree:
             sizes[sequence.policy] = sizes.get(sequence.policy, 0) + length - shared
             paths.append(nodes)
             # Read are the states before each trained token, and those that values are predicted from.
-            positions = [index - 1 for index, inside in enumerate(sequence.mask) if inside and index]
-            read.append(nodes[positions + list(sequence.targets.at if sequence.targets else ())])
+            positions = numpy.flatnonzero(numpy.array(sequence.mask[1:], dtype=bool))
+            read += [nodes[torch.from_numpy(positions)], nodes[list(sequence.targets.at if sequence.targets else ())]]
         return PrefixTree(
             token_ids=torch.tensor(ids, dtype=torch.int64),
             depths=torch.cat(depths),
@@ -85,6 +87,21 @@ class PrefixTree:
             policies=tuple((name, size) for name, size in sizes.items() if size),
             chains=tuple(chains),
             read=torch.unique(torch.cat(read)),
+        )
+
+    def padded(self, multiple: int) -> PrefixTree:
+        """Return the tree with nodes that see nothing but themselves, up to twice `multiple` or more of it."""
+        size = len(self.token_ids)
+        rest = max(2 * multiple - size, -size % multiple)
+        if not rest:
+            return self
+        *policies, (name, count) = self.policies
+        return replace(
+            self,
+            token_ids=pad(self.token_ids, (0, rest)),
+            depths=pad(self.depths, (0, rest)),
+            ends=torch.cat([self.ends, torch.arange(size, size + rest) + 1]),
+            policies=(*policies, (name, count + rest)),
         )
 
     @property

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import pad
 
+from cadre.learn.device import to_device
 from cadre.learn.prefix_tree import Block, PrefixAttention, PrefixTree, attention_mask, cover
 
 # Blocks are computed together while the shortest has at least this share of the longest's nodes; from this many nodes
@@ -96,7 +97,7 @@ class Layout:
     def of(tree: PrefixTree, device: torch.device, flex: bool = False) -> Layout:
         """Return the layout of a tree for tensors on `device`; `flex` for FlexAttention."""
         blocks, prefixes = cover(tree) if device.type == "cpu" and not flex else ([], [])
-        depths, ends = tree.depths.to(device), tree.ends.to(device)
+        depths, ends = to_device(tree.depths, device), to_device(tree.ends, device)
         large = [block for block in blocks if block.size >= ALONE and not block.prefix]
         small = [block for block in blocks if block.size < ALONE or block.prefix]
         return Layout(
@@ -107,7 +108,7 @@ class Layout:
             depths=depths,
             ends=ends,
             deepest=int(tree.depths.max()),
-            flex=FlexMasks(depths, ends) if flex else None,
+            flex=FlexMasks(tree.depths, tree.ends, device) if flex else None,
         )
 
     def only_for(self, nodes: Tensor) -> Layout:
@@ -296,41 +297,91 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class FlexMasks:
-    """The masks of one tree by window, made on first use; `ends` and `depths` are int64 [N]."""
+    """The masks of one tree by window, made on first use; `ends` and `depths` are int64 [N] on the CPU.
 
-    def __init__(self, depths: Tensor, ends: Tensor) -> None:
+    The tensors that the kernel reads are on `device`.
+    """
+
+    def __init__(self, depths: Tensor, ends: Tensor, device: torch.device) -> None:
         # Whole blocks only: nodes that see nothing but themselves fill the last one.
         self._rest = -len(ends) % FLEX_BLOCK
         self._depths = pad(depths, (0, self._rest))
-        filled = torch.arange(len(ends), len(ends) + self._rest, device=ends.device) + 1
-        self._ends = torch.cat([ends, filled])
+        self._ends = torch.cat([ends, torch.arange(len(ends), len(ends) + self._rest) + 1])
+        self._device = device
+        # The kernel looks them up for every pair of a partly seen block, so in the fewest bytes.
+        self._on_device = to_device(self._depths.int(), device), to_device(self._ends.int(), device)
         self._masks: dict[int | None, BlockMask] = {}
+        self.deepest = int(depths.max())
+
+    def mask(self, window: int | None) -> BlockMask:
+        """Return the mask of layers that attend within `window` tokens."""
+        if window not in self._masks:
+            self._masks[window] = self._mask(window)
+        return self._masks[window]
+
+    def mark_dynamic(self, window: int | None) -> None:
+        """Tell torch.compile that another tree has another number of nodes, so that it compiles for all numbers."""
+        mask = self.mask(window)
+        for tensor in (*self._on_device, *(part for part in mask.as_tuple() if isinstance(part, Tensor))):
+            for dimension in {4: (2, 3), 3: (2,), 1: (0,)}[tensor.dim()]:
+                torch._dynamo.maybe_mark_dynamic(tensor, dimension)
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Return the attended values [N, H, D] of `query` [N, H, D], `key` and `value` [N, G, D]."""
-        window, softcap = scoring.window, scoring.softcap
-        if window not in self._masks:
-            self._masks[window] = self._mask(window)
-        parts = [pad(part, (0, 0, 0, 0, 0, self._rest)).transpose(0, 1).unsqueeze(0) for part in (query, key, value)]
+        parts = [part.transpose(0, 1).unsqueeze(0) for part in (query, key, value)]
+        if self._rest:
+            parts = [pad(part, (0, 0, 0, self._rest)) for part in parts]
         attended = _kernel(query.device.type)(
             *parts,
-            score_mod=None if softcap is None else _capped(softcap),
-            block_mask=self._masks[window],
+            score_mod=None if scoring.softcap is None else capped(scoring.softcap),
+            block_mask=self.mask(scoring.window),
             scale=scoring.scale,
             enable_gqa=True,
         )
         return attended[0].transpose(0, 1)[: len(query)]
 
     def _mask(self, window: int | None) -> BlockMask:
-        depths, ends = self._depths, self._ends
+        """Return the mask, with the pairs of blocks that have to be looked at.
 
-        def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        A node is seen by the run of nodes from itself to the end of its subtree. So of the query blocks after a key
+        block, those that start before the last end of its nodes see some of it, and those that stop before the first
+        end see all of it, as far as the window reaches. Trying every pair of nodes, as create_block_mask does, would
+        take memory and time with the square of the nodes.
+        """
+        depths, ends = self._on_device
+
+        def is_seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             return attention_mask(query, key, depths, ends, window)
 
-        return create_block_mask(seen, None, None, len(ends), len(ends), device=ends.device, BLOCK_SIZE=FLEX_BLOCK)
+        ends_of_blocks, depths_of_blocks = self._ends.view(-1, FLEX_BLOCK), self._depths.view(-1, FLEX_BLOCK)
+        count = len(ends_of_blocks)
+        start = torch.arange(count).unsqueeze(1) * FLEX_BLOCK  # of the query block, [queries, 1]
+        is_after = start > torch.arange(count) * FLEX_BLOCK
+        is_partial = is_after & (ends_of_blocks.amax(1) > start)
+        is_whole = is_after & (ends_of_blocks.amin(1) >= start + FLEX_BLOCK)
+        if window is not None:
+            lowest, highest = depths_of_blocks.amin(1), depths_of_blocks.amax(1)
+            is_partial &= lowest.unsqueeze(1) - highest < window
+            is_whole &= is_partial & (highest.unsqueeze(1) - lowest < window)
+        is_partial = (is_partial & ~is_whole) | torch.eye(count, dtype=torch.bool)
+        counts, indices = _listed(is_partial, self._device)
+        whole_counts, whole_indices = _listed(is_whole, self._device)
+        length = count * FLEX_BLOCK
+        return BlockMask.from_kv_blocks(
+            counts, indices, whole_counts, whole_indices, FLEX_BLOCK, is_seen, seq_lengths=(length, length)
+        )
 
 
-def _capped(softcap: float) -> Callable[..., Tensor]:
+def _listed(pairs: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the number of key blocks of each query block and their indices first in order, int32 [1, 1, B(, B)]."""
+    counts = pairs.sum(dim=1, dtype=torch.int32)
+    indices = pairs.to(torch.int8).argsort(dim=1, descending=True, stable=True).to(torch.int32)
+    return to_device(counts[None, None], device), to_device(indices[None, None], device)
+
+
+def capped(softcap: float) -> Callable[..., Tensor]:
+    """Return the score function of a soft cap c, c tanh(s / c)."""
+
     def cap(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return softcap * torch.tanh(score / softcap)
 

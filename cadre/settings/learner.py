@@ -24,11 +24,16 @@ class LearnerConfig(Section):
     minibatches: Positive = Field(
         1, description="optimiser steps a pass, each on an equal part of the step's sequences"
     )
-    tokens_per_microbatch: Positive = Field(4_096, description="padded tokens in one forward; bounds memory")
+    tokens_per_microbatch: Positive | Literal["auto"] = Field(
+        "auto", description="padded tokens in one forward; bounds memory; auto: 4,096 on a CPU, by free memory on a GPU"
+    )
     pack: Packing = Field("auto", description="prefix_tree runs shared tokens once; auto where it is cheaper")
     gradient_checkpointing: bool = Field(False, description="recompute activations: less memory, more time")
     ranks: int = Field(1, ge=1, le=4_096, description="processes that train a model together, each with a part of it")
-    flex_attention: bool = Field(False, description="on a GPU, attention in a prefix tree by a compiled kernel")
+    flex_attention: bool | None = Field(
+        None, description="attention in a prefix tree by a compiled kernel; unset: on a GPU"
+    )
+    compile: bool | None = Field(None, description="run each layer of a prefix tree compiled; unset: on a GPU")
 
     @model_validator(mode="after")
     def _moments_fade(self) -> LearnerConfig:

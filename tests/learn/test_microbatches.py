@@ -36,7 +36,7 @@ def test_a_conversation_is_not_cut_where_another_micro_batch_would_hold_it_whole
 @settings(max_examples=60, deadline=None)
 @given(sequences(("p", "q")), st.integers(1, 80), st.sampled_from(["auto", "prefix_tree", "padded"]))
 def test_batchs_hold_every_sequence_once_and_keep_to_their_size(data, tokens, packing):
-    made = make_microbatches(data, tokens, packing, 32)
+    made = list(make_microbatches(data, tokens, packing, 32))
     assert sorted(index for batch in made for index in batch.indices) == list(range(len(data)))
     for batch in made:
         assert batch.data == tuple(data[index] for index in batch.indices)
@@ -59,4 +59,4 @@ def test_padding_keeps_every_sequence_within_the_budget(lengths, budget):
 @pytest.mark.parametrize("packing", ["auto", "prefix_tree", "padded"])
 def test_no_data_make_no_micro_batch(packing):
     """A rank of a group may have nothing to do."""
-    assert make_microbatches([], 100, packing, 8) == []
+    assert list(make_microbatches([], 100, packing, 8)) == []

@@ -7,9 +7,9 @@ others: a forward and a backward are work of all ranks together.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -22,17 +22,33 @@ from cadre.engines.torch import vision
 from cadre.engines.torch.logprobs import LogprobQuery, compute_token_logprobs, project
 from cadre.engines.torch.lora import segments
 from cadre.engines.torch.model import LoadedModel, autocast
-from cadre.engines.torch.prefix_tree import checkpoint_layers, choose_packing, compute_states
+from cadre.engines.torch.prefix_tree import (
+    TreeForm,
+    checkpoint_layers,
+    choose_packing,
+    choose_tree_form,
+    compute_states,
+)
 from cadre.engines.torch.ranks import Ranks
 from cadre.engines.torch.trials import choose_learning_form
 from cadre.errors import DivergedError, EngineError
 from cadre.learn.batching import Batch, MicroBatch, collate, idle_microbatch, make_microbatches, partition_by_cost
+from cadre.learn.device import to_device
 from cadre.learn.repeatable import take
+from cadre.learn.tree_attention import FLEX_BLOCK
 from cadre.learn.value_heads import ValueHeads
 from cadre.settings import LearnerConfig
 from cadre.types import TrainingSequence
 
 SINGLE_RANK = Ranks()
+# Tokens of a micro-batch where settings leave them open: on a CPU, and on a GPU at least and at most. Beyond the last,
+# products of matrices are no faster.
+DEFAULT_TOKENS = 4_096
+MIN_TOKENS, MAX_TOKENS = 1_024, 32_768
+# Nodes of a prefix tree from which a forward without gradients is compiled too.
+MIN_COMPILED = 2_048
+# The fraction of free memory that a micro-batch may take: its backward pass needs some more than its forward.
+MICROBATCH_FRACTION = 0.75
 
 
 class Scores(NamedTuple):
@@ -50,14 +66,14 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True)
 class Precision:
-    """Precision of a forward: its `dtype`, and FlexAttention for prefix trees if `flex`.
+    """Precision of a forward: its `dtype`, and the form in which prefix trees are run.
 
     Entropies are those of the `entropy_tokens` likeliest tokens and carry a gradient; with 0 they are those of all
     tokens, without one.
     """
 
     dtype: torch.dtype = torch.float32
-    flex: bool = False
+    form: TreeForm = field(default_factory=TreeForm)
     entropy_tokens: int = 0
 
 
@@ -77,21 +93,23 @@ class Scorer(nn.Module):
 
         Only masked positions go through the vocabulary projection.
         """
-        sequences, positions = batch.mask.nonzero(as_tuple=True)
+        host, device = batch.host, batch.mask.device
+        sequences, positions = host.mask.nonzero(as_tuple=True)
         with autocast(self.model, precision.dtype):
-            states, indices = compute_states(self.model, batch, precision.flex)
+            states, indices = compute_states(self.model, batch, precision.form)
             # The token at a position is predicted by the state before it.
             predicting = indices[sequences, positions - 1]
-            query = LogprobQuery.make(predicting, batch.temperature[sequences], batch.token_ids[sequences, positions])
+            query = LogprobQuery.make(predicting, host.temperature[sequences], host.token_ids[sequences, positions])
             logprobs, entropy = compute_token_logprobs(self.model, states, query, precision.entropy_tokens)
             blank = torch.zeros(batch.mask.shape, device=states.device)
-            if self._always_project and not bool(batch.mask.any()):
+            if self._always_project and not bool(host.mask.any()):
                 blank = blank + 0.0 * project(self.model, states[:1]).float().sum()
-        targets = batch.targets
-        value_states = indices[targets.sequences, targets.positions]
+        targets = host.targets
+        value_states = to_device(indices[targets.sequences, targets.positions], device)
+        masked = to_device(sequences, device), to_device(positions, device)
         return Scores(
-            logprobs=blank.index_put((sequences, positions), logprobs),
-            entropy=blank.index_put((sequences, positions), entropy),
+            logprobs=blank.index_put(masked, logprobs),
+            entropy=blank.index_put(masked, entropy),
             values=heads(take(states, value_states), targets.heads) if heads else blank.new_zeros(0),
         )
 
@@ -116,25 +134,33 @@ class MicroBatchRunner:
         self.ranks = ranks
         self.scorer = Scorer(loaded.model, always_project=ranks.size > 1)
         self._adapters, self._pictures = loaded.adapters, loaded.pictures
-        self._precision = Precision(precision, any(learner.flex_attention for learner in learners))
+        tree_form = choose_tree_form(loaded.model, learners, loaded.adapters, ranks.size)
+        self._precision = Precision(precision, tree_form)
         self._max_length = stable_rope_length(self.model.config)
         self._packing = choose_packing(self.model, learners)
-        self._tokens = min((learner.tokens_per_microbatch for learner in learners), default=0)
+        limits = [learner.tokens_per_microbatch for learner in learners]
+        # Nodes or padded tokens of a micro-batch. On a GPU `choose_tokens` replaces it, if settings leave it open.
+        self.tokens = min((limit for limit in limits if limit != "auto"), default=DEFAULT_TOKENS)
+        self._is_open = "auto" in limits and self.model.device.type == "cuda"
         self._checkpointing = any(learner.gradient_checkpointing for learner in learners)
         if learners and loaded.pictures is None:
             form = choose_learning_form(loaded, precision, self._packing)
             self._packing = form.packing
             # With no room for a second sequence each is run alone.
-            self._tokens *= form.batched
+            self.tokens *= form.batched
+            self._is_open = self._is_open and form.batched
+        if self._packing == "auto" and self.model.device.type == "cuda":
+            # Whether a tree pays was measured on CPUs. On a GPU it does, as FlexAttention takes all of it in one call.
+            self._packing = "prefix_tree"
 
-    def split(self, sequences: Sequence[TrainingSequence]) -> list[MicroBatch]:
-        """Return this rank's part of the sequences in micro-batches, those of a policy side by side in each.
+    def split(self, sequences: Sequence[TrainingSequence]) -> Iterator[MicroBatch]:
+        """Yield this rank's part of the sequences in micro-batches, those of a policy side by side in each.
 
         Every rank has as many; those without work for it are idle. Raises EngineError if a sequence is so long that it
         would change the log-probabilities of others.
         """
         if not sequences:  # the same on every rank
-            return []
+            return
         longest = max(sequences, key=lambda sequence: len(sequence.token_ids))
         if self._max_length is not None and len(longest.token_ids) > self._max_length:
             raise EngineError(
@@ -144,16 +170,50 @@ class MicroBatchRunner:
             )
         width = self.model.config.get_text_config().hidden_size
         if self.ranks.size == 1:
-            return make_microbatches(sequences, self._tokens, self._packing, width)
+            # One at a time, so that a GPU works on the first while the next is made.
+            yield from make_microbatches(sequences, self.tokens, self._packing, width)
+            return
         indices = partition_by_cost(sequences, self.ranks.size, self._packing, width)[self.ranks.rank]
-        parts = make_microbatches([sequences[index] for index in indices], self._tokens, self._packing, width)
+        parts = list(make_microbatches([sequences[index] for index in indices], self.tokens, self._packing, width))
         parts = [replace(part, indices=tuple(indices[index] for index in part.indices)) for part in parts]
         (count,) = self.ranks.max([len(parts)])
-        return parts + [idle_microbatch(sequences[0].policy)] * (int(count) - len(parts))
+        yield from parts + [idle_microbatch(sequences[0].policy)] * (int(count) - len(parts))
+
+    def choose_tokens(self, sequences: Sequence[TrainingSequence], reserved: int, entropy_tokens: int = 0) -> None:
+        """Choose the size of micro-batches by free memory, at the first call on a GPU, if settings leave it open.
+
+        A small forward shows how many bytes a token takes, whatever the model and the form that it is run in.
+        `reserved` are bytes that the update will allocate beside micro-batches: gradients and the optimiser's state.
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        device = self.model.device
+        batch = self.collate(next(self.split(sequences)))
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        with self.use_adapters(batch):
+            self.score(batch, entropy_tokens)
+        # Masters in float32 are copied in the precision of the forward, which does not grow with its tokens.
+        copies = sum(weight.numel() for weight in self.model.parameters() if weight.dtype != self._precision.dtype)
+        fixed = copies * self._precision.dtype.itemsize
+        count = batch.token_ids.numel() if batch.tree is None else len(batch.tree.token_ids)
+        needed = max(1.0, (torch.cuda.max_memory_allocated(device) - before - fixed) / count)
+        free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - before
+        fitting = int(MICROBATCH_FRACTION * (free - reserved - fixed) / needed)
+        self.tokens = min(MAX_TOKENS, max(MIN_TOKENS, fitting // 1_024 * 1_024))
+
+    def halve_tokens(self) -> bool:
+        """Halve the size of micro-batches; False if they are small already."""
+        self.tokens //= 2
+        return self.tokens >= MIN_TOKENS // 2
 
     def collate(self, micro: MicroBatch) -> Batch:
         """Return the sequences of one forward as padded tensors, with their images."""
-        batch = collate(micro.data, self.model.device, micro.tree)
+        tree = micro.tree
+        if tree is not None and self._precision.form.flex:
+            tree = tree.padded(FLEX_BLOCK)
+        batch = collate(micro.data, self.model.device, tree)
         if self._pictures is None:
             return batch
         rows = [(sequence.token_ids, sequence.images) for sequence in micro.data]
@@ -163,12 +223,21 @@ class MicroBatchRunner:
         """Run every sequence with its policy's adapter; the backward pass needs the same context."""
         if batch.tree is None:
             return self._adapters.rows(segments(batch.policies))
+        if self._choose_precision(batch).form.compiled:
+            return self._adapters.joined(batch.tree.policies, next(self.model.parameters()).dtype)
         return self._adapters.rows(batch.tree.policies, batch.tree.readers)
 
     def score(self, batch: Batch, entropy_tokens: int = 0) -> Scores:
         """Return the outputs of the model and the value heads for a batch."""
-        scores: Scores = self.scorer(batch, replace(self._precision, entropy_tokens=entropy_tokens), self.heads)
+        precision = replace(self._choose_precision(batch), entropy_tokens=entropy_tokens)
+        scores: Scores = self.scorer(batch, precision, self.heads)
         return scores
+
+    def _choose_precision(self, batch: Batch) -> Precision:
+        """Return the precision and form of a forward. A small one without gradients is not worth a compilation."""
+        if batch.tree is None or torch.is_grad_enabled() or len(batch.tree.token_ids) >= MIN_COMPILED:
+            return self._precision
+        return replace(self._precision, form=TreeForm())
 
     def checkpointing(self) -> AbstractContextManager[None]:
         """Recompute activations in the backward pass, if a policy's settings ask for it."""
@@ -189,7 +258,7 @@ class MicroBatchRunner:
 
         def run(batch: Batch) -> list[list[float]]:
             with self.use_adapters(batch) if reference is None else self._adapters.rows():
-                logprobs: list[list[float]] = scorer(batch, self._precision).logprobs.tolist()
+                logprobs: list[list[float]] = scorer(batch, self._choose_precision(batch)).logprobs.tolist()
             return logprobs
 
         return self._run_all(sequences, run, [len(sequence.token_ids) for sequence in sequences], scorer)

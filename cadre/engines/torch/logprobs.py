@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from cadre.errors import EngineError
+from cadre.learn.device import to_device
 from cadre.learn.repeatable import add_at, sum_at, take
 
 # Scores that are computed at once; each pass over them holds two or three tensors of this size. Smaller ones would be
@@ -133,7 +136,7 @@ def check_projection(model: Any) -> None:
 
 @dataclass(frozen=True)
 class LogprobQuery:
-    """M tokens whose log-probabilities are read, sorted by the distribution that they are read in.
+    """M tokens whose log-probabilities are read, sorted by the distribution that they are read in; all on the CPU.
 
     states          int64 [S], the hidden state that each distribution follows
     temperatures    float [S]
@@ -160,8 +163,7 @@ class LogprobQuery:
     def chunks(self, size: int) -> Iterator[LogprobQuery]:
         """Yield parts of at most `size` distributions, numbered from 0 in each."""
         for start in range(0, len(self.states), size):
-            bounds = torch.tensor([start, start + size], device=self.states.device)
-            first, last = torch.searchsorted(self.rows, bounds).tolist()
+            first, last = torch.searchsorted(self.rows, torch.tensor([start, start + size])).tolist()
             yield LogprobQuery(
                 states=self.states[start : start + size],
                 temperatures=self.temperatures[start : start + size],
@@ -179,31 +181,36 @@ def compute_token_logprobs(
     Entropies are those of the `entropy_tokens` likeliest tokens and carry a gradient; with 0 they are those of all
     tokens, without one.
     """
-    vocabulary = model.config.get_text_config().vocab_size
+    device, vocabulary = states.device, model.config.get_text_config().vocab_size
+    blank = torch.zeros(len(query.tokens), device=device)
+    if not len(query.tokens):
+        return blank, blank
+    order = to_device(query.order, device)
+    if device.type == "cuda" and entropy_tokens in (0, ALL_TOKENS) and can_fuse(model):
+        logprobs, entropy = fused_logprobs(model, states, query, entropy_gradient=entropy_tokens > 0)
+        return blank.index_put((order,), logprobs), blank.index_put((order,), entropy)
     size = max(1, CHUNK // vocabulary)
     parts = []
     for number, chunk in enumerate(query.chunks(size), 1):
-        arguments = (model, take(states, chunk.states), chunk, entropy_tokens)
+        arguments = (model, take(states, to_device(chunk.states, device)), chunk, entropy_tokens)
         is_kept = number * size * vocabulary <= KEPT
         parts.append(
             _compute_chunk(*arguments) if is_kept else checkpoint(_compute_chunk, *arguments, use_reentrant=False)
         )
-    blank = torch.zeros(len(query.tokens), device=states.device)
-    if not parts:
-        return blank, blank
     logprobs, entropy = (torch.cat(part) for part in zip(*parts, strict=True))
-    return blank.index_put((query.order,), logprobs), blank.index_put((query.order,), entropy)
+    return blank.index_put((order,), logprobs), blank.index_put((order,), entropy)
 
 
 def _compute_chunk(model: Any, states: Tensor, chunk: LogprobQuery, entropy_tokens: int) -> tuple[Tensor, Tensor]:
     scores = project(model, states).float()
     if not bool((chunk.temperatures == 1.0).all()):
-        scores = scores / chunk.temperatures.unsqueeze(1)
+        scores = scores / to_device(chunk.temperatures, scores.device).unsqueeze(1)
     all_tokens = entropy_tokens >= scores.shape[1]
-    logprobs, entropy = SelectedLogprobs.apply(scores, chunk.rows, chunk.tokens, all_tokens)  # type: ignore[no-untyped-call]
+    rows, tokens = to_device(chunk.rows, scores.device), to_device(chunk.tokens, scores.device)
+    logprobs, entropy = SelectedLogprobs.apply(scores, rows, tokens, all_tokens)  # type: ignore[no-untyped-call]
     if entropy_tokens and not all_tokens:
         entropy = compute_top_entropy(scores, entropy_tokens)
-    return logprobs, take(entropy, chunk.rows)
+    return logprobs, take(entropy, rows)
 
 
 def compute_top_entropy(scores: Tensor, tokens: int) -> Tensor:
@@ -247,3 +254,137 @@ class SelectedLogprobs(torch.autograd.Function):
             scores_gradient.addcmul_(probabilities.mul(logs), entropy_gradient.unsqueeze(1), value=-1.0)
         add_at(scores_gradient.view(-1), rows * scores_gradient.shape[1] + tokens, logprobs_gradient)
         return scores_gradient, None, None, None
+
+
+# The same on a GPU, projection included. There the scores of a chunk are held once, in the precision of the projection,
+# and the gradient overwrites them; the passes over them, in float32, are compiled. A chunk is large, as each costs a
+# pass over the gradient of the projection's weights.
+
+# Scores that are computed at once, and those that are kept for the backward pass; those beyond are computed again.
+FUSED_CHUNK = 1 << 29
+FUSED_KEPT = 1 << 32
+
+
+def can_fuse(model: Any) -> bool:
+    """Return True if a model's logits are the product of its last states and one matrix, and nothing else."""
+    head = model.get_output_embeddings()
+    if type(head) is not nn.Linear or head.bias is not None or isinstance(head.weight, DTensor):
+        return False
+    if "_logit_scalings" not in vars(model):
+        model._logit_scalings = find_logit_scalings(model)
+    return not model._logit_scalings
+
+
+def fused_logprobs(model: Any, states: Tensor, query: LogprobQuery, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities and entropies of all tokens, float32 [M], in the query's order."""
+    weight, device = model.get_output_embeddings().weight, states.device
+    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else weight.dtype
+    rows = to_device(query.rows, device)
+    selected = take(states, to_device(query.states, device))
+    logprobs, entropy = ProjectedLogprobs.apply(selected, weight, query, dtype, entropy_gradient)  # type: ignore[no-untyped-call]
+    return logprobs, take(entropy, rows)
+
+
+class ProjectedLogprobs(torch.autograd.Function):
+    """Log-probabilities [M] of a query's tokens and entropies [S] of its distributions; `states` [S, H].
+
+    The gradient of a log-probability in the scores is (one-hot(token) - p) / temperature, that of an entropy
+    -p (log p + H) / temperature, computed only with `entropy_gradient`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, query: LogprobQuery, dtype: torch.dtype, entropy_gradient: bool
+    ) -> tuple[Tensor, Tensor]:
+        device = states.device
+        low_states, low_weight = states.to(dtype), weight.to(dtype)
+        size = max(1, FUSED_CHUNK // len(weight))
+        inverse = to_device(1.0 / query.temperatures, device)
+        rows, tokens = to_device(query.rows, device), to_device(query.tokens, device)
+        # The distributions and the tokens of each chunk, as slices.
+        spans: list[tuple[slice, slice]] = []
+        start = 0
+        for number, chunk in enumerate(query.chunks(size)):
+            first, end = number * size, start + len(chunk.tokens)
+            spans.append((slice(first, first + len(chunk.states)), slice(start, end)))
+            start = end
+
+        logprobs, log_zs, entropies, kept = [], [], [], []
+        with torch.autocast(device.type, enabled=False):
+            for part, own in spans:
+                scores = low_states[part] @ low_weight.T
+                log_z, entropy = _compiled(_row_statistics, device)(scores, inverse[part])
+                own_rows = rows[own] - part.start
+                chosen = scores[own_rows, tokens[own]].float() * inverse[rows[own]]
+                logprobs.append(chosen - log_z[own_rows])
+                log_zs.append(log_z)
+                entropies.append(entropy)
+                is_kept = any(ctx.needs_input_grad) and part.stop * scores.shape[1] <= FUSED_KEPT
+                kept.append(scores if is_kept else None)
+        log_z, entropy = torch.cat(log_zs), torch.cat(entropies)
+        ctx.save_for_backward(low_states, low_weight, inverse, rows, tokens, log_z, entropy)
+        ctx.kept, ctx.spans, ctx.entropy_gradient = kept, spans, entropy_gradient
+        ctx.dtypes = states.dtype, weight.dtype
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
+        return torch.cat(logprobs), entropy
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        low_states, low_weight, inverse, rows, tokens, log_z, entropy = ctx.saved_tensors
+        logprobs_gradient, entropy_gradient = gradients
+        device, (states_dtype, weight_dtype) = low_states.device, ctx.dtypes
+        # What a distribution's own probabilities are multiplied by.
+        of_rows = sum_at(rows, logprobs_gradient, len(log_z))
+        slope = entropy_gradient if ctx.entropy_gradient else torch.zeros_like(of_rows)
+        states_gradient = torch.empty_like(low_states)
+        weight_gradient = torch.zeros(low_weight.shape, device=device) if ctx.needs_input_grad[1] else None
+        for number, (part, own) in enumerate(ctx.spans):
+            scores, ctx.kept[number] = ctx.kept[number], None
+            if scores is None:
+                scores = low_states[part] @ low_weight.T
+            scores = _compiled(_scores_gradient, device)(
+                scores, inverse[part], log_z[part], entropy[part], of_rows[part], slope[part]
+            )
+            own_rows = rows[own] - part.start
+            change = (logprobs_gradient[own] * inverse[rows[own]]).to(scores.dtype)
+            add_at(scores.view(-1), own_rows * scores.shape[1] + tokens[own], change)
+            states_gradient[part] = scores @ low_weight
+            if weight_gradient is not None:
+                _add_product(weight_gradient, scores.T, low_states[part])
+        of_weight = None if weight_gradient is None else weight_gradient.to(weight_dtype)
+        return states_gradient.to(states_dtype), of_weight, None, None, None
+
+
+def _row_statistics(scores: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log Z and the entropy [S] of scores [S, V], each row times its inverse temperature."""
+    scaled = scores.float() * inverse.unsqueeze(1)
+    highest = scaled.amax(dim=1, keepdim=True)
+    exponentials = (scaled - highest).exp()
+    total = exponentials.sum(dim=1)
+    mean = (exponentials * (scaled - highest)).sum(dim=1) / total
+    return highest.squeeze(1) + total.log(), total.log() - mean
+
+
+def _scores_gradient(
+    scores: Tensor, inverse: Tensor, log_z: Tensor, entropy: Tensor, of_rows: Tensor, slope: Tensor
+) -> Tensor:
+    """Return the gradient in the scores but for the sampled tokens' own, in their precision."""
+    logs = scores.float() * inverse.unsqueeze(1) - log_z.unsqueeze(1)
+    factor = of_rows.unsqueeze(1) + slope.unsqueeze(1) * (logs + entropy.unsqueeze(1))
+    return (-logs.exp() * factor * inverse.unsqueeze(1)).to(scores.dtype)
+
+
+def _add_product(total: Tensor, first: Tensor, second: Tensor) -> None:
+    """Add `first @ second` to a float32 matrix in place, without rounding the product to a lower precision."""
+    if first.dtype == torch.float32:
+        total.addmm_(first, second)
+    elif total.device.type == "cuda":
+        total += torch.mm(first, second, out_dtype=torch.float32)
+    else:
+        total += first.float() @ second.float()
+
+
+@cache
+def _compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=True) if device.type == "cuda" else function

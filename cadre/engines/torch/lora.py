@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from cadre import random_keys
 from cadre.engines import host
 from cadre.errors import EngineError
 from cadre.file_limits import size_of
+from cadre.learn.device import to_device
 from cadre.settings import LoraConfig
 
 Segments = Sequence[tuple[str, int]]  # a policy, and how many consecutive rows belong to it
@@ -88,8 +89,13 @@ class Adapters:
             self.pairs[policy] = {
                 name: Pair.initialise(linear, config, (seed, policy, name)) for name, linear in layers.items()
             }
-        for name in {name: None for pairs in self.pairs.values() for name in pairs}:
-            model.get_submodule(name).register_forward_hook(self._make_hook(name))
+        self._modules = {
+            name: model.get_submodule(name)
+            for name in dict.fromkeys(name for pairs in self.pairs.values() for name in pairs)
+        }
+        for name, module in self._modules.items():
+            module.joined_adapter = None
+            module.register_forward_hook(self._make_hook(name))
 
     def parameters(self, policy: str) -> dict[str, nn.Parameter]:
         """Return the trained weights of one policy, under PEFT's names without their prefix."""
@@ -112,9 +118,56 @@ class Adapters:
         finally:
             self._segments, self._narrowed_segments = previous
 
+    @contextmanager
+    def joined(self, segments: Segments, dtype: torch.dtype) -> Iterator[None]:
+        """Do what `rows` does, for compiled layers: the adapters of all policies are one product for all rows.
+
+        The ranks of a layer's adapters lie side by side, and each row keeps those of its policy. So a layer has two
+        products however many policies there are, and nothing in it depends on where one's rows begin. The rows of one
+        policy meet zeros times the adapter of another; that one's weights have to be finite.
+        """
+        policies = [policy for policy in dict.fromkeys(policy for policy, _ in segments) if policy in self.pairs]
+        if not policies:
+            yield
+            return
+        any_pair = next(iter(self.pairs[policies[0]].values()))
+        ranks = [self.configs[policy].rank for policy in policies]
+        columns = dict(zip(policies, accumulate(ranks, initial=0), strict=False))
+        scales = torch.zeros(sum(count for _, count in segments), 1, sum(ranks))
+        start = 0
+        for policy, count in segments:
+            if policy in columns:
+                scale = self.configs[policy].alpha / self.configs[policy].rank
+                scales[start : start + count, :, columns[policy] : columns[policy] + self.configs[policy].rank] = scale
+            start += count
+        scales = to_device(scales.to(dtype), any_pair.down.device)
+        torch._dynamo.maybe_mark_dynamic(scales, 0)
+        for name, module in self._modules.items():
+            pairs = [self.pairs[policy].get(name) for policy in policies]
+            downs, ups = [], []
+            for rank, pair in zip(ranks, pairs, strict=True):
+                downs.append(scales.new_zeros(rank, module.in_features) if pair is None else pair.down.to(dtype))
+                ups.append(scales.new_zeros(module.out_features, rank) if pair is None else pair.up.to(dtype))
+            module.joined_adapter = torch.cat(downs), torch.cat(ups, dim=1), scales
+        try:
+            yield
+        finally:
+            for module in self._modules.values():
+                module.joined_adapter = None
+
+    def can_join(self, layers: Sequence[nn.Module]) -> bool:
+        """Return True if all layers have adapters at the same places, as layers that share one compiled form need."""
+        names = {id(module) for module in self._modules.values()}
+        places = [tuple(name for name, module in layer.named_modules() if id(module) in names) for layer in layers]
+        return len(set(places)) <= 1 and sum(map(len, places)) == len(self._modules)
+
     def _make_hook(self, name: str) -> Any:
-        def add_adapters(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        def add_adapters(module: Any, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
             inputs = arguments[0]
+            if module.joined_adapter is not None:
+                down, up, scales = module.joined_adapter
+                hidden = nn.functional.linear(inputs.to(down.dtype), down) * scales
+                return output + nn.functional.linear(hidden, up).to(output.dtype)
             narrowed_rows = sum(count for _, count in self._narrowed_segments)
             is_narrowed = bool(self._narrowed_segments) and inputs.shape[0] == narrowed_rows
             rows = self._narrowed_segments if is_narrowed else self._segments

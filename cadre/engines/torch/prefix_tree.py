@@ -8,25 +8,30 @@ keys and values alone. Gradient checkpointing of layers is here too, as the two 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from cadre.engines.torch.logprobs import compute_last_states
+from cadre.engines.torch.lora import Adapters
 from cadre.engines.torch.model import check_attention_keywords, use_attention
 from cadre.errors import EngineError
 from cadre.learn.batching import Batch
+from cadre.learn.device import to_device
 from cadre.learn.prefix_tree import PrefixTree
-from cadre.learn.tree_attention import Layout, Scoring, attention
+from cadre.learn.tree_attention import FlexMasks, Layout, Scoring, attention, capped
 from cadre.settings import LearnerConfig, Packing
 
-NAME = "cadre_prefix_tree"
+NAME, COMPILED = "cadre_prefix_tree", "cadre_compiled_tree"
 # In layers of these models a token depends on other tokens by plain attention only; tests run them all.
 PACKABLE = ("gemma", "gemma2", "gemma3_text", "llama", "mistral", "qwen2", "qwen3")
 
@@ -54,53 +59,81 @@ def choose_packing(model: Any, configs: Collection[LearnerConfig]) -> Packing:
 
 
 def check_flex_attention(learners: Mapping[str, LearnerConfig], device: torch.device) -> None:
-    """Raise EngineError if FlexAttention is on and cannot be used, or would not be."""
+    """Raise EngineError if FlexAttention or compiled layers are on and cannot be used, or would not be."""
     for name, learner in learners.items():
-        if learner.flex_attention and learner.pack == "padded":
-            raise EngineError(
-                f"Policy {name!r} has learner.flex_attention on, which is for prefix trees, but learner.pack is "
-                "padded; expected prefix_tree or auto. Change one of the two."
-            )
-        if learner.flex_attention and device.type == "cpu":
-            raise EngineError(
-                f"Policy {name!r} has learner.flex_attention on, but its model is on the CPU, where that has no "
-                "backward pass; expected a GPU. Leave it off here."
-            )
+        for setting in ("flex_attention", "compile"):
+            if getattr(learner, setting) and learner.pack == "padded":
+                raise EngineError(
+                    f"Policy {name!r} has learner.{setting} on, which is for prefix trees, but learner.pack is "
+                    "padded; expected prefix_tree or auto. Change one of the two."
+                )
+            if getattr(learner, setting) and device.type == "cpu":
+                raise EngineError(
+                    f"Policy {name!r} has learner.{setting} on, but its model is on the CPU, where FlexAttention has "
+                    "no backward pass; expected a GPU. Leave it off here."
+                )
 
 
-def compute_states(model: Any, batch: Batch, flex: bool) -> tuple[Tensor, Tensor]:
-    """Return the last hidden states [N, H] of a batch, and the index of each token's state [B, T].
+@dataclass(frozen=True)
+class TreeForm:
+    """The form in which a prefix tree is run.
 
-    `flex` computes a tree's attention by FlexAttention.
+    flex      attention by FlexAttention, in place of calls for parts of the tree
+    compiled  each layer as one compiled region, FlexAttention included
     """
+
+    flex: bool = False
+    compiled: bool = False
+
+
+def choose_tree_form(model: Any, learners: Sequence[LearnerConfig], adapters: Adapters, ranks: int) -> TreeForm:
+    """Return the form for a model on its device: FlexAttention and compiled layers on a GPU, unless settings differ.
+
+    Layers are not compiled if adapters differ from layer to layer, if their activations are computed again, or if
+    ranks gather their weights by hooks.
+    """
+    if model.device.type == "cpu" or model.config.model_type not in PACKABLE:
+        return TreeForm()
+    flex = [learner.flex_attention for learner in learners]
+    compiled = [learner.compile for learner in learners]
+    checkpointed = any(learner.gradient_checkpointing for learner in learners)
+    uses_flex = any(flex) or (None in flex and False not in flex)
+    if not uses_flex or ranks > 1 or checkpointed or not adapters.can_join(model.base_model.layers):
+        return TreeForm(flex=uses_flex)
+    return TreeForm(flex=True, compiled=any(compiled) or (None in compiled and False not in compiled))
+
+
+def compute_states(model: Any, batch: Batch, form: TreeForm) -> tuple[Tensor, Tensor]:
+    """Return the last hidden states [N, H] of a batch, and on the CPU the index of each token's state [B, T]."""
     if batch.tree is not None:
         paths = torch.nn.utils.rnn.pad_sequence(list(batch.tree.paths), batch_first=True)
-        states, indices = _compute_tree_states(model, batch.tree, flex)
-        return states, indices[paths.to(states.device)]
+        states, indices = _compute_tree_states(model, batch.tree, form)
+        return states, indices[paths]
     states = compute_last_states(model, **{"input_ids": batch.token_ids, **batch.vision})
-    indices = torch.arange(batch.token_ids.numel(), device=states.device)
-    return states.flatten(0, 1), indices.view_as(batch.token_ids)
+    return states.flatten(0, 1), torch.arange(batch.token_ids.numel()).view(batch.token_ids.shape)
 
 
-def _compute_tree_states(model: Any, tree: PrefixTree, flex: bool) -> tuple[Tensor, Tensor]:
+def _compute_tree_states(model: Any, tree: PrefixTree, form: TreeForm) -> tuple[Tensor, Tensor]:
     """Return the last hidden states [M, H], and the index of each node's state int64 [N], -1 for nodes without one."""
     device = model.device
-    layout = Layout.of(tree, device, flex)
     layer = model.base_model.layers[-1]
+    inputs = {
+        "input_ids": to_device(tree.token_ids.unsqueeze(1), device),
+        "position_ids": to_device(tree.depths.unsqueeze(1), device),
+    }
+    if form.compiled:
+        masks = FlexMasks(tree.depths, tree.ends, device)
+        with use_attention(model, COMPILED), compiled_layers(model, masks):
+            return compute_last_states(model, **inputs).squeeze(1), torch.arange(len(tree.token_ids))
     # A layer that is computed again in the backward pass would run there without the hooks that narrow it.
     can_narrow = not is_checkpointed(layer)
     computed = tree.read if can_narrow else torch.arange(len(tree.token_ids))
-    rows = computed.to(device)
+    rows = to_device(computed, device)
+    layout = Layout.of(tree, device, form.flex)
     with use_attention(model, NAME), narrow_last_layer(layer, rows) if can_narrow else nullcontext():
-        states = compute_last_states(
-            model,
-            input_ids=tree.token_ids.to(device).unsqueeze(1),
-            position_ids=tree.depths.to(device).unsqueeze(1),
-            layout=layout,
-            last=layout.only_for(computed),
-        )
-    indices = torch.full_like(tree.token_ids, -1, device=device)
-    indices[rows] = torch.arange(len(rows), device=device)
+        states = compute_last_states(model, **inputs, layout=layout, last=layout.only_for(computed))
+    indices = torch.full_like(tree.token_ids, -1)
+    indices[computed] = torch.arange(len(computed))
     return states.squeeze(1), indices
 
 
@@ -151,6 +184,86 @@ def _attend(
 
 
 AttentionInterface.register(NAME, _attend)
+
+
+# Compiled layers, for GPUs. A layer's norms, rotations, activations and residual sums are each limited by memory, and
+# fused with one another they read and write it a third as often. All layers share one compiled region, since their
+# weights are its inputs. It is compiled by the first update, and once more for the second number of nodes.
+
+
+@contextmanager
+def compiled_layers(model: Any, masks: FlexMasks) -> Iterator[None]:
+    """Run the model's layers compiled, on a tree with these masks."""
+    layers = list(model.base_model.layers)
+    for layer in layers:
+        layer.__dict__["forward"] = _make_compiled(layer, masks)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.__dict__["forward"]
+
+
+def _make_compiled(layer: Any, masks: FlexMasks) -> Callable[..., Any]:
+    window = getattr(layer.self_attn, "sliding_window", None)
+    window = window if window is not None and window <= masks.deepest else None
+    mask = masks.mask(window)
+    # With a soft cap torch compiles for all numbers of nodes only after it has compiled for one.
+    is_dynamic = not getattr(layer.self_attn, "attn_logit_softcapping", None)
+    if is_dynamic:
+        masks.mark_dynamic(window)
+
+    def forward(hidden_states: Tensor, attention_mask: Any = None, **keywords: Any) -> Any:
+        if torch.is_grad_enabled() and not hidden_states.requires_grad:
+            # Below a frozen embedding: a layer with and one without this gradient would be compiled apart.
+            hidden_states = hidden_states.detach().requires_grad_()
+        for tensor in (hidden_states, *keywords.get("position_embeddings", ()), keywords.get("position_ids")):
+            if is_dynamic and tensor is not None:
+                torch._dynamo.maybe_mark_dynamic(tensor, 0)
+        return _compiled_layer()(layer, hidden_states, mask, keywords)
+
+    return forward
+
+
+def _run_layer(layer: Any, hidden_states: Tensor, mask: Any, keywords: dict[str, Any]) -> Any:
+    return type(layer).forward(layer, hidden_states, attention_mask=mask, **keywords)
+
+
+@cache
+def _compiled_layer() -> Callable[..., Any]:
+    # Each model, precision and use of gradients is another compilation; beyond the limit layers would run as they are.
+    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+    return torch.compile(_run_layer)
+
+
+def _attend_compiled(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: BlockMask,
+    *,
+    scaling: float,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **keywords: Any,
+) -> tuple[Tensor, None]:
+    """Attend as transformers calls it, within a compiled layer: `query` [N, H, 1, D] in, [N, 1, H, D] out."""
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    query, key, value = (part.squeeze(2).transpose(0, 1).unsqueeze(0) for part in (query, key, value))
+    attended = flex_attention(
+        query,
+        key,
+        value,
+        score_mod=None if softcap is None else capped(softcap),
+        block_mask=mask,
+        scale=scaling,
+        enable_gqa=True,
+    )
+    return attended[0].transpose(0, 1).unsqueeze(1), None
+
+
+AttentionInterface.register(COMPILED, _attend_compiled)
 
 
 # Gradient checkpointing. transformers recomputes the layers that are in training mode, and many of those then drop out

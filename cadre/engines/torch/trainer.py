@@ -6,15 +6,18 @@ Sequences whose advantages are all zero count in the loss's denominators but are
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import tempfile
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +32,7 @@ from cadre.engines.torch.ranks import Ranks
 from cadre.errors import ContractError, DivergedError
 from cadre.files import to_json
 from cadre.learn.batching import Batch, has_gradient, minibatches
+from cadre.learn.device import to_device
 from cadre.learn.loss import Tokens, annealed, policy_loss
 from cadre.learn.loss_functions import AGGREGATES, Aggregate, Denominators, count_trained_tokens
 from cadre.learn.optimiser import Optimiser
@@ -40,6 +44,8 @@ from cadre.settings.user_code import load_function
 from cadre.team import Metrics
 from cadre.types import TrainingSequence
 
+# A Python number, or a tensor of one on the model's device.
+Scalar = Any
 # Optimiser steps in a row that may be skipped before training has diverged.
 PATIENCE = 3
 # The loss's sums over tokens, and the names of their means in the logs.
@@ -140,27 +146,29 @@ class UpdateMetrics:
     """Sums of one policy's update so far; lives as long as the update.
 
     Losses are sums over its minibatches, `sums` those over its tokens. `logprob_diffs` has by role the sum of
-    |learner's - sampler's log-probability| and the number of tokens.
+    |learner's - sampler's log-probability| and the number of tokens. Numbers that a GPU computes are float64 tensors
+    on it until `read`, as to read one is to wait for all work before it.
     """
 
-    loss: float = 0.0
-    value_loss: float = 0.0
+    loss: Scalar = 0.0
+    value_loss: Scalar = 0.0
     tokens: int = 0
     values: int = 0
-    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    max_logprob_diff: float = 0.0
-    logprob_diffs: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
+    sums: dict[str, Scalar] = field(default_factory=lambda: defaultdict(float))
+    max_logprob_diff: Scalar = 0.0
+    logprob_diffs: dict[str, list[Scalar]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
     norms: list[float] = field(default_factory=list)
 
-    def add_tokens(self, loss: float, tokens: int, sums: Mapping[str, Tensor]) -> None:
+    def add_tokens(self, loss: Tensor, tokens: int, sums: Mapping[str, Tensor]) -> None:
         """Add the loss of some tokens of one forward, and their `cadre.learn.loss.token_metrics`."""
-        self.loss += loss
+        self.loss = self.loss + loss.detach().double()
         self.tokens += tokens
-        self.max_logprob_diff = max(self.max_logprob_diff, float(sums["gap_max"]))
+        largest = sums["gap_max"].double()
+        self.max_logprob_diff = torch.maximum(largest, torch.as_tensor(self.max_logprob_diff).to(largest))
         for name in TOKEN_MEANS:
-            self.sums[name] += float(sums[name])
+            self.sums[name] = self.sums[name] + sums[name].double()
 
-    def add_logprob_diff(self, role: str, total: float, tokens: int) -> None:
+    def add_logprob_diff(self, role: str, total: Scalar, tokens: int) -> None:
         """Add |learner's - sampler's log-probability|, summed over tokens of a role.
 
         Only those of the first optimiser step count, as the sampler never had the weights of later ones.
@@ -169,18 +177,41 @@ class UpdateMetrics:
             self.logprob_diffs[role][0] += total
             self.logprob_diffs[role][1] += tokens
 
-    def add_values(self, loss: float, count: int) -> None:
+    def add_values(self, loss: Tensor, count: int) -> None:
         """Add the loss of some values of one forward."""
-        self.value_loss += loss
+        self.value_loss = self.value_loss + loss.detach().double()
         self.values += count
+
+    def read(self) -> UpdateMetrics:
+        """Return the same in Python's numbers, read from the GPU all at once."""
+        numbers = iter(
+            read_numbers(
+                [self.loss, self.value_loss, self.max_logprob_diff, *self.sums.values()]
+                + [number for pair in self.logprob_diffs.values() for number in pair]
+            )
+        )
+        loss, value_loss, largest = next(numbers), next(numbers), next(numbers)
+        sums = defaultdict(float, {name: next(numbers) for name in self.sums})
+        diffs = {role: [next(numbers), next(numbers)] for role in self.logprob_diffs}
+        return UpdateMetrics(
+            loss,
+            value_loss,
+            self.tokens,
+            self.values,
+            sums,
+            largest,
+            defaultdict(lambda: [0.0, 0.0], diffs),
+            self.norms,
+        )
 
     def over_ranks(self, ranks: Ranks, roles: Sequence[str]) -> UpdateMetrics:
         """Return those of all ranks together, which have sequences of these roles; every rank has the same norms."""
-        counts = (self.loss, self.value_loss, self.tokens, self.values)
-        loss, value_loss, tokens, values, *sums = ranks.sum([*counts, *(self.sums[name] for name in TOKEN_MEANS)])
-        (max_logprob_diff,) = ranks.max([self.max_logprob_diff])
+        own = self.read()
+        counts = (own.loss, own.value_loss, own.tokens, own.values)
+        loss, value_loss, tokens, values, *sums = ranks.sum([*counts, *(own.sums[name] for name in TOKEN_MEANS)])
+        (max_logprob_diff,) = ranks.max([own.max_logprob_diff])
         by_name = defaultdict(float, zip(TOKEN_MEANS, sums, strict=True))
-        diffs = {role: ranks.sum(self.logprob_diffs[role]) for role in roles}
+        diffs = {role: ranks.sum(own.logprob_diffs[role]) for role in roles}
         return UpdateMetrics(loss, value_loss, int(tokens), int(values), by_name, max_logprob_diff, diffs, self.norms)
 
     def means(self) -> dict[str, float]:
@@ -196,6 +227,13 @@ class UpdateMetrics:
         if self.norms:
             means |= {"grad_norm": sum(self.norms) / minibatches}
         return means
+
+
+def read_numbers(numbers: Sequence[Scalar]) -> list[float]:
+    """Return numbers as Python's, those of tensors by one transfer."""
+    tensors = [number for number in numbers if isinstance(number, Tensor)]
+    values = iter(torch.stack([tensor.double() for tensor in tensors]).tolist() if tensors else [])
+    return [next(values) if isinstance(number, Tensor) else number for number in numbers]
 
 
 class Trainer:
@@ -238,7 +276,7 @@ class Trainer:
                 step = dict(zip(schedules, parts, strict=True))
                 run = [item for part in step.values() for item in part if has_gradient(item, self._loss)]
                 denominators = {name: Denominators.of(part, self._loss.divisor) for name, part in step.items()}
-                losses = self._backward(run, denominators, metrics)
+                losses = self._backward_in_memory(run, denominators, metrics)
                 for name, loss in losses.items():
                     metrics[name].norms.append(self._optimisers[name].step(loss))
                     if self._optimisers[name].has_diverged:
@@ -297,6 +335,40 @@ class Trainer:
         )
         return [part for order in orders for part in minibatches(sequences, optimiser.config.minibatches, order)]
 
+    def _backward_in_memory(
+        self,
+        sequences: Sequence[TrainingSequence],
+        denominators: Mapping[str, Denominators],
+        metrics: Mapping[str, UpdateMetrics],
+    ) -> dict[str, float]:
+        """Do what `_backward` does; where a GPU's memory is too short for it, once more with smaller micro-batches."""
+        optimisers = [optimiser.weights for name, optimiser in self._optimisers.items() if name in metrics]
+        if sequences:
+            reserved = sum(optimiser.missing_bytes() for optimiser in optimisers)
+            self._runner.choose_tokens(sequences, reserved, self._entropy_tokens)
+        before = {name: copy.copy(of_policy) for name, of_policy in metrics.items()}
+        for of_policy in before.values():
+            of_policy.sums = of_policy.sums.copy()
+            of_policy.logprob_diffs = copy.deepcopy(of_policy.logprob_diffs)
+        try:
+            return self._backward(sequences, denominators, metrics)
+        except torch.OutOfMemoryError:
+            if self._runner.ranks.size > 1 or not self._runner.halve_tokens():
+                raise
+        # Outside the handler, whose exception holds on to the tensors of the failed forward.
+        for name, optimiser in self._optimisers.items():
+            optimiser.weights.clear()
+            if name in metrics:
+                vars(metrics[name]).update(vars(before[name]))
+        torch.cuda.empty_cache()
+        warnings.warn(
+            "The GPU has too little memory for a micro-batch; it is run in parts of "
+            f"{self._runner.tokens:,} tokens from here on. Set learner.tokens_per_microbatch to that, or give other "
+            "programs on the card less memory.",
+            stacklevel=2,
+        )
+        return self._backward(sequences, denominators, metrics)
+
     def _backward(
         self,
         sequences: Sequence[TrainingSequence],
@@ -310,7 +382,7 @@ class Trainer:
         runs its part, and gets the sum of all ranks' gradients and losses; `metrics` get the rank's own part.
         """
         runner, notes = self._runner, self._settings.notes
-        losses = dict.fromkeys((sequence.policy for sequence in sequences), 0.0)
+        losses: dict[str, Scalar] = dict.fromkeys((sequence.policy for sequence in sequences), 0.0)
         for micro in runner.split(sequences):
             batch = runner.collate(micro)
             with runner.use_adapters(batch):
@@ -321,13 +393,13 @@ class Trainer:
                 total = scores.logprobs.new_zeros(())
                 for policy in dict.fromkeys(batch.policies):
                     loss = self._compute_loss(policy, batch, scores, denominators[policy], metrics[policy])
-                    losses[policy] += float(loss.detach())
+                    losses[policy] = losses[policy] + loss.detach().double()
                     total = total + loss
                 if total.requires_grad:
                     torch.autograd.backward(total)
         if not any(any(sequence.mask) for sequence in sequences):
             runner.drop_head_gradient()
-        totals = runner.ranks.sum(list(losses.values()))
+        totals = runner.ranks.sum(read_numbers(list(losses.values())))
         for name in losses:
             self._optimisers[name].sum_gradients(runner.ranks)
         return dict(zip(losses, totals, strict=True))
@@ -336,14 +408,16 @@ class Trainer:
         self, policy: str, batch: Batch, scores: Scores, denominators: Denominators, metrics: UpdateMetrics
     ) -> Tensor:
         """Return the loss of a policy's tokens and of its value heads in one forward."""
-        # Tokens of all sequences, [B, T], with the policy's own in the mask.
-        is_own = torch.tensor([name == policy for name in batch.policies], device=batch.mask.device)
+        # Tokens of all sequences, [B, T], with the policy's own in the mask. What depends on names alone is computed on
+        # the CPU.
+        device, host = batch.mask.device, batch.host
+        is_own = torch.tensor([name == policy for name in batch.policies])
         tokens = Tokens(
             logprobs=scores.logprobs,
             old=batch.old,
             rollout_logprobs=batch.rollout_logprobs,
             advantages=batch.advantages,
-            mask=batch.mask & is_own.unsqueeze(1),
+            mask=batch.mask & to_device(is_own, device).unsqueeze(1),
             entropy=scores.entropy,
             reference=batch.reference,
         )
@@ -353,22 +427,23 @@ class Trainer:
         ]
         optimiser = self._optimisers[policy].weights
         loss_config = annealed(self._loss, optimiser.updates / optimiser.total)
-        token_loss, sums = policy_loss(tokens, torch.tensor(token_weights, device=batch.mask.device), loss_config)
-        metrics.add_tokens(float(token_loss.detach()), int(tokens.mask.sum()), sums)
+        token_loss, sums = policy_loss(tokens, to_device(torch.tensor(token_weights), device), loss_config)
+        counts = (host.mask & is_own.unsqueeze(1)).sum(dim=1)
+        metrics.add_tokens(token_loss, int(counts.sum()), sums)
 
         # Learner against sampler, by role.
         diffs = torch.where(tokens.mask, tokens.logprobs.detach() - tokens.rollout_logprobs, 0.0).abs().sum(dim=1)
-        counts = tokens.mask.sum(dim=1)
         for role in dict.fromkeys(batch.roles):
-            rows = torch.tensor([name == role for name in batch.roles], device=diffs.device)
-            metrics.add_logprob_diff(role, float(diffs[rows].sum()), int(counts[rows].sum()))
+            rows = torch.tensor([name == role for name in batch.roles])
+            total = diffs[to_device(rows.nonzero().squeeze(1), device)].sum().double()
+            metrics.add_logprob_diff(role, total, int(counts[rows].sum()))
 
         # Value heads, [N] values of all policies.
-        targets, device = batch.targets, scores.values.device
-        is_own_value = torch.tensor([name == policy for name, _ in targets.heads], device=device)
-        weights = is_own_value.float() * (self._settings.critic.coefficient / denominators.values)
+        targets = batch.targets
+        is_own_value = torch.tensor([name == policy for name, _ in targets.heads], dtype=torch.bool)
+        weights = to_device(is_own_value.float() * (self._settings.critic.coefficient / denominators.values), device)
         head_loss = value_loss(scores.values, targets.values, targets.returns, weights, self._settings.critic.clip)
-        metrics.add_values(float(head_loss.detach()), int(is_own_value.sum()))
+        metrics.add_values(head_loss, int(is_own_value.sum()))
         return token_loss + head_loss
 
     def _save_worst(self, policy: str, sequences: Sequence[TrainingSequence]) -> DivergedError:

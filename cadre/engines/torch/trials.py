@@ -34,7 +34,7 @@ from cadre.engines.torch.logprobs import project
 from cadre.engines.torch.lora import Adapters
 from cadre.engines.torch.model import LOADING_LOCK, LayerAttention, LoadedModel, autocast
 from cadre.engines.torch.prefix_cache import PrefixCache
-from cadre.engines.torch.prefix_tree import compute_states
+from cadre.engines.torch.prefix_tree import TreeForm, compute_states
 from cadre.engines.torch.request_batcher import GenerationRequest
 from cadre.errors import EngineError, first_line
 from cadre.learn.batching import collate
@@ -346,7 +346,7 @@ def _find_learning_fault(loaded: LoadedModel, dtype: torch.dtype, form: str) -> 
         furthest = 0.0
         for part in [[sequence] for sequence in sequences] if form == "alone" else [sequences]:
             tree = PrefixTree.of(part) if form == "prefix_tree" else None
-            states, indices = compute_states(model, collate(part, model.device, tree), flex=False)
+            states, indices = compute_states(model, collate(part, model.device, tree), TreeForm())
             for row, sequence in enumerate(part):
                 count = len(sequence.token_ids) - 1
                 logits = project(model, states[indices[row, :count]]).float()

@@ -12,6 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings, logprobs
 from cadre.engines.torch.forward import Precision, Scorer
+from cadre.engines.torch.prefix_tree import TreeForm
 from cadre.errors import EngineError
 from cadre.learn import tree_attention
 from cadre.learn.batching import collate, make_microbatches
@@ -224,7 +225,7 @@ def test_flex_attention(learner, architecture, monkeypatch):
     windows, mask = [], tree_attention.FlexMasks._mask
     monkeypatch.setattr(tree_attention.FlexMasks, "_mask", lambda self, one: windows.append(one) or mask(self, one))
     shared = learner(architecture, pack="prefix_tree")
-    shared._runner._precision = dataclasses.replace(shared._runner._precision, flex=True)
+    shared._runner._precision = dataclasses.replace(shared._runner._precision, form=TreeForm(flex=True))
     check_equal(shared, learner(architecture, pack="padded"), examples=6)
     assert set(windows) == ({None, tiny.WINDOW} if architecture.startswith("gemma") else {None})
 
