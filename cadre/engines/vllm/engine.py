@@ -37,8 +37,9 @@ ENVIRONMENT = {
 }
 # vLLM would bind its threads to cores of its own, whatever else runs there.
 CPU_ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-# Imported by vLLM in its engine process.
+# Imported by vLLM in its engine process and in its workers.
 SCHEDULER = "cadre.engines.vllm.scheduler.PartScheduler"
+WORKER_EXTENSION = "cadre.engines.vllm.worker.WorkerExtension"
 # Handles of GPU memory cross between our own processes as Python objects.
 IPC_ENVIRONMENT = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
 
@@ -148,7 +149,7 @@ def plan_launch(source: str, policies: Mapping[str, PolicyConfig], options: Opti
     if any(is_fully_trained(item) for item in policies.values()):
         # The buffer is in the memory of one GPU; vLLM's own back-end also reaches the others.
         transfer = "cadre" if not on_gpu else "cadre-ipc" if config.cards == 1 else "ipc"
-        arguments["weight_transfer_config"] = {"backend": transfer}
+        arguments |= {"weight_transfer_config": {"backend": transfer}, "worker_extension_cls": WORKER_EXTENSION}
     environment = ENVIRONMENT | ({} if on_gpu else CPU_ENVIRONMENT) | (IPC_ENVIRONMENT if "ipc" in transfer else {})
     return Launch(arguments, environment, transfer, slots, deterministic)
 

@@ -217,22 +217,22 @@ def plan_parts(weights: Mapping[str, Tensor], capacity: int) -> list[list[Slice]
 
 
 def send_through_buffer(client: Any, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
-    """Send weights on this process's GPU, part by part through one buffer, which vLLM's worker on the same GPU maps."""
+    """Send weights part by part through one buffer on this process's GPU, which vLLM's worker on the same GPU maps."""
     from torch.multiprocessing.reductions import reduce_tensor
 
     parts = plan_parts(weights, PART_BYTES // dtype.itemsize)
-    device = next(iter(weights.values())).device
     size = max(sum(weights[piece.name].numel() for piece in part) for part in parts)
     client.init_weight_transfer_engine({})
     client.start_weight_update()
     with torch.no_grad():
-        buffer = torch.empty(size, dtype=dtype, device=device)
+        # Weights of a folder are on the CPU, so that the buffer's place does not follow from theirs.
+        buffer = torch.empty(size, dtype=dtype, device="cuda")
         handle = reduce_tensor(buffer)[1]  # type: ignore[no-untyped-call]
         for part in parts:
             # One call casts and copies all of them; there is no copy of the weights beside the buffer.
             targets = [buffer[piece.start :][: weights[piece.name].numel()] for piece in part]
             torch._foreach_copy_(targets, [weights[piece.name].detach().reshape(-1) for piece in part])
-            torch.cuda.synchronize(device)
+            torch.cuda.synchronize()
             client.update_weights({"handle": handle, "slices": [(p.name, p.start, p.shape) for p in part]})
         client.finish_weight_update()
         del buffer, targets

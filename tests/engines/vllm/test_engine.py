@@ -38,6 +38,7 @@ def test_adapters_have_room_for_stale_versions_and_one_slot_that_nobody_has(fold
 def test_a_whole_model_comes_over_the_back_end_of_ours(folders):
     made = asked(folders["llama"], p={})
     assert made.arguments["weight_transfer_config"] == {"backend": "cadre"}
+    assert made.arguments["worker_extension_cls"] == made_of.WORKER_EXTENSION
     assert "enable_lora" not in made.arguments
 
 
