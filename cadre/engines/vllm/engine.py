@@ -15,6 +15,7 @@ from transformers import AutoConfig, GenerationConfig
 
 from cadre.engines.model_folder import context_length
 from cadre.engines.model_text import ModelText, collect_stops
+from cadre.engines.torch.memory import SequenceMemory
 from cadre.engines.torch.model import DTYPES, is_fully_trained, load_tokenizer, make_templates, pick_device
 from cadre.engines.vllm.adapters import Adapter, count_slots, supported_rank
 from cadre.errors import EngineError
@@ -158,20 +159,19 @@ def default_cache_bytes(source: str, policy: PolicyConfig, config: VllmConfig, c
     """Return the bytes of KV cache for as many sequences of the longest length as are decoded at once.
 
     None if they do not fit beside the weights into vLLM's fraction of the GPU, which vLLM then fills, or if the model's
-    files or shapes do not say what they take.
+    files or configuration do not say what they take.
     """
     model = AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code).get_text_config()
-    files = [file.stat().st_size for file in Path(source).glob("*.safetensors")]
-    heads = getattr(model, "num_key_value_heads", None)
-    if not files or not heads or getattr(model, "kv_lora_rank", None) is not None:
+    weights = sum(file.stat().st_size for file in Path(source).glob("*.safetensors"))
+    # Latent attention caches less than keys and values, which depends on the model.
+    if not weights or getattr(model, "kv_lora_rank", None) is not None:
         return None
-    width = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
-    token_bytes = 2 * model.num_hidden_layers * heads * width * DTYPES[policy.dtype].itemsize // config.cards
+    token_bytes = SequenceMemory.from_config(model, DTYPES[policy.dtype]).slot // config.cards
     # Two more blocks a sequence: one that is begun, and vLLM's own.
     blocks = config.sequences * (-(-context // BLOCK_TOKENS) + 2)
     wanted = blocks * BLOCK_TOKENS * token_bytes
     total = torch.cuda.get_device_properties(0).total_memory
-    return wanted if wanted + sum(files) // config.cards <= GPU_FRACTION * total else None
+    return wanted if wanted + weights // config.cards <= GPU_FRACTION * total else None
 
 
 def check_gpu_settings(config: VllmConfig, on_gpu: bool) -> None:
