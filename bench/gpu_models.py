@@ -163,7 +163,7 @@ _SMALL = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 16,
+    "head_dim": 32,  # the least that vLLM has on a CPU
     "vocab_size": 512,
 }
 TINY = [

@@ -198,4 +198,4 @@ def end_group(process: subprocess.Popen[Any]) -> None:
 
 
 def tail(log: Path, lines: int = 40) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+    return "\n".join(line[:300] for line in log.read_text(errors="replace").splitlines()[-lines:])
