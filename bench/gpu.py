@@ -54,7 +54,7 @@ import slices
 from cadre.engines.torch import TorchEngine, TorchLearner
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.learn.token_notes import TokenNotes
-from cadre.settings import LearnerConfig, TrainConfig
+from cadre.settings import LearnerConfig
 from cadre.types import TrainingSequence
 from gpu_models import (
     LADDER,
@@ -79,8 +79,8 @@ COMMAND = "python bench/gpu.py"
 # The learner's settings by the name of the form.
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
-    "tree": {"pack": "prefix_tree", "flex_attention": False},
-    "flex": {"pack": "prefix_tree", "flex_attention": True},
+    "tree": {"pack": "prefix_tree", "flex_attention": False, "compile": False},
+    "flex": {"pack": "prefix_tree", "flex_attention": True, "compile": False},
     "padded": {"pack": "padded"},
 }
 # Shapes from so many weights on recompute their activations.
@@ -301,9 +301,9 @@ def against_trl(bench: Bench, shape: Shape, ratio: str, samplers: Sequence[str] 
 def tree(bench: Bench) -> None:
     """Two roles in turn, with and without the barrier that starts a generation batch only when all episodes wait."""
     engine = "vllm" if has_vllm() else "torch"
-    settings = {"barrier": ["train.deterministic=true"], "streamed": ["train.deterministic=false"]}
-    if "deterministic" not in TrainConfig.model_fields:
-        settings = {"barrier": []}
+    settings: dict[str, list[str]] = {"barrier": []}
+    if engine == "vllm":
+        settings = {"barrier": ["train.deterministic=true"], "streamed": ["train.deterministic=false"]}
     for name, changes in settings.items():
 
         def work(bench: Bench, name: str = name, changes: Sequence[str] = changes) -> None:
