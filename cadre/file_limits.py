@@ -71,11 +71,15 @@ def read_json(path: Path | str, limit: int = DESCRIPTION) -> Any:
     return parse_json(read_bytes(path, limit))
 
 
+class LineTooLongError(ValueError):
+    """A line of more bytes than are read."""
+
+
 def lines_of(file: BinaryIO, limit: int = LINE) -> Iterator[bytes]:
-    """Yield the lines of an open file, with their ends. Raises ValueError at one of more than `limit` bytes."""
+    """Yield the lines of an open file, with their ends. Raises LineTooLongError at one of more than `limit` bytes."""
     while line := file.readline(limit + 1):
         if len(line) > limit:
-            raise ValueError(f"it holds more than {size_of(limit)}, the most that is read of one line")
+            raise LineTooLongError(f"it holds more than {size_of(limit)}, the most that is read of one line")
         yield line
 
 

@@ -6,6 +6,7 @@ are read from regular files alone, never through a link, up to a size, and are v
 
 from __future__ import annotations
 
+import codecs
 import errno
 import fcntl
 import hashlib
@@ -17,13 +18,14 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TypeVar
+from typing import Annotated, Any, BinaryIO, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cadre.errors import RunError, TakenError, one_line
-from cadre.file_limits import DESCRIPTION, parse_json, size_of
+from cadre.file_limits import DESCRIPTION, LineTooLongError, lines_of, parse_json, size_of
 
 # Libraries written in Rust report the system's errors in exceptions of their own, with this text.
 RUST_OS_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -331,6 +333,50 @@ def load_json(text: str | bytes) -> Any:
         raise ValueError(f"not UTF-8 at byte {error.start}") from None
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
+
+
+class JsonLine(NamedTuple):
+    """A line of a JSON Lines file.
+
+    number   counted from 1, from where reading started
+    end      bytes from there to the end of the line
+    content  its bytes with the newline
+    value    the parsed content, None if there is an error
+    error    a message of one line; a LineTooLongError if the content was not read
+    """
+
+    number: int
+    end: int
+    content: bytes
+    value: Any
+    error: ValueError | None
+
+
+def iterate_json_lines(
+    file: BinaryIO, parse: Callable[[bytes], Any] = load_json, skip_bom: bool = False
+) -> Iterator[JsonLine]:
+    """Yield the lines of an open file, each parsed by `parse`, whose ValueErrors become the line's error.
+
+    A line of more than `file_limits.LINE` bytes is the last, since nothing tells where it ends. `skip_bom` removes the
+    byte order mark that some editors write first.
+    """
+    end, lines = 0, lines_of(file)
+    for number in count(1):
+        try:
+            content = next(lines, b"")
+        except LineTooLongError as error:
+            yield JsonLine(number, end, b"", None, error)
+            return
+        if not content:
+            return
+        end += len(content)
+        if skip_bom and number == 1:
+            content = content.removeprefix(codecs.BOM_UTF8)
+        try:
+            line = JsonLine(number, end, content, parse(content), None)
+        except ValueError as error:
+            line = JsonLine(number, end, content, None, error)
+        yield line
 
 
 def validate_record(value: Any, model: type[Record]) -> Record:

@@ -6,10 +6,12 @@ A package declares them as entry points in its pyproject.toml; `cadre_tasks` doe
     my-task = "my_package.my_task:MyTask"       # then `env: my-task` works, and `cadre list` shows it
 
     [project.entry-points."cadre.recipes"]
-    my_package = "my_package.recipes"           # a folder of YAML files
+    my_package = "my_package.recipes"           # a folder of YAML files; groups.yml in it groups names in `cadre list`
 
     [project.entry-points."cadre.models"]
-    tiny = "my_package.models.tiny"             # a folder with a model; `model: tiny`
+    tiny = "my_package.models.tiny"             # a folder with a model; `model: tiny`. If it has read some tasks only,
+                                                # trained_on.json in it names them: {"environments": ["my-task"],
+                                                # "settings": {}}; others get a warning
 
     [project.entry-points."cadre.sandbox"]
     default = "my_package.sandbox"              # a module with the functions of `ProgramSandbox`
@@ -21,12 +23,14 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from cadre.errors import ConfigError
+from cadre.file_limits import read_json
 
 
 class ProgramSandbox(Protocol):
@@ -60,6 +64,24 @@ def recipe_folders() -> tuple[Path, ...]:
 def embedded_models() -> dict[str, Path]:
     """Return the folders of embedded models, by name."""
     return {name: _folder(point) for name, point in _declared("cadre.models").items()}
+
+
+@dataclass(frozen=True)
+class TrainedOn:
+    """The only environments, and their settings, whose texts an embedded model was trained on."""
+
+    environments: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+
+@functools.cache
+def trained_on(model: str) -> TrainedOn | None:
+    """Return what an embedded model was trained on, or None for other models and if its folder does not say."""
+    folder = embedded_models().get(model)
+    if folder is None or not (folder / "trained_on.json").is_file():
+        return None
+    record = read_json(folder / "trained_on.json")
+    return TrainedOn(tuple(record["environments"]), record["settings"])
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +42,13 @@ coin = their_tasks.coin:Coin
 [cadre.recipes]
 their_tasks = their_tasks.recipes
 """
-CACHED = (plugins.environments, plugins.distributions, plugins.recipe_folders, plugins.embedded_models)
+CACHED = (
+    plugins.environments,
+    plugins.distributions,
+    plugins.recipe_folders,
+    plugins.embedded_models,
+    plugins.trained_on,
+)
 
 
 def install(folder: Path, name: str = "their-tasks", more: str = "") -> None:
@@ -60,6 +67,8 @@ def install(folder: Path, name: str = "their-tasks", more: str = "") -> None:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "their_tasks"]:
+        monkeypatch.delitem(sys.modules, name)  # of a former test's folder
     for function in CACHED:
         function.cache_clear()
     yield tmp_path
@@ -77,6 +86,26 @@ def test_an_environment_is_found_by_name(site: Path) -> None:
 def test_the_list_says_which_package_brings_it(site: Path) -> None:
     install(site)
     assert "their-tasks: coin" in [line.strip() for line in call("list").out.splitlines()]
+
+
+def test_a_package_can_declare_groups_for_the_list(site: Path) -> None:
+    install(site)
+    assert "others   coin" in [line.strip() for line in call("list").out.splitlines()]
+    (site / "their_tasks" / "recipes" / "groups.yml").write_text("luck: [coin]\n")
+    lines = call("list").out.splitlines()
+    assert [line.split() for line in lines if "coin" in line] == [["luck", "coin"], ["luck", "coin"]]
+    assert call("list", "coin").out.splitlines() == ["coin", "    A coin."]
+
+
+def test_a_model_can_declare_what_it_was_trained_on(site: Path) -> None:
+    install(site, more="[cadre.models]\nflipper = their_tasks.flipper\n")
+    folder = site / "their_tasks" / "flipper"
+    folder.mkdir()
+    assert plugins.trained_on("flipper") is None
+    plugins.trained_on.cache_clear()
+    (folder / "trained_on.json").write_text('{"environments": ["coin"], "settings": {"sides": 2}}')
+    assert plugins.trained_on("flipper") == plugins.TrainedOn(("coin",), {"sides": 2})
+    assert plugins.trained_on("games") is None
 
 
 def test_its_recipes_are_found_by_name(site: Path) -> None:

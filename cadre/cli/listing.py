@@ -1,131 +1,119 @@
-"""`cadre list`: what is bundled, by what it is about."""
+"""`cadre list`: the installed environments and recipes, by the groups that their packages declare."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import typer
 
-from cadre.cli.terminal import WIDTH, console
-from cadre.config.recipes import LEVELS, compose_recipe, real_tasks, recipes, task_variants
+from cadre.cli.terminal import WIDTH, print_lines
+from cadre.config.recipes import LEVELS, compose_recipe, real_tasks, recipes, task_groups, task_variants
 from cadre.errors import ConfigError, nearest
 from cadre.plugins import distributions
 from cadre.settings.models import KNOWN_MODELS
 
-GROUPS = {
-    "games": ("plan-path", "sokoban", "boxoban", "sudoku"),
-    "theory": ("openspiel", "tiny-hanabi", "kuhn-poker", "leduc-poker", "coordination-matrix", "tiny-bridge"),
-    "arenas": ("textarena", "reasoning-gym"),
-    "maths": ("maths",),
-    "code": ("code", "pairs"),
-    "writing": ("tldr", "arxiv", "story"),
-    "worlds": ("sql", "verilog", "pddl", "search", "lab", "two-robots"),
-    "programs": ("program",),
-    "patterns": ("debate", "gather", "lead", "refine", "review"),
-}
 INDENT = " " * 4
-# The distribution that this package belongs to.
-OWN = "cadre-rl"
 
 
 def list_all(
     name: Annotated[str, typer.Argument(help="a task: what its recipes train; a recipe: all that it says")] = "",
 ) -> None:
     """The bundled environments and recipes."""
-    for line in _told(name) if name else _overview():
-        console.print(line, markup=False, highlight=False)
+    groups = task_groups()
+    tasks = [task for members in groups.values() for task in members]
+    tasks += [environment for environment in distributions() if not _is_of_any(environment, tasks)]
+    if not name:
+        lines = _list_names(groups, tasks)
+    elif name in tasks:
+        lines = _list_recipes_of(name)
+    elif name in recipes():
+        lines = recipes()[name].read_text(encoding="utf-8").splitlines()
+    elif (real_recipe := compose_recipe(name)) is not None:
+        lines = real_recipe.text().splitlines()
+    else:
+        raise ConfigError(f"list: got {name!r}; expected a recipe or one of {', '.join(tasks)}.{nearest(name, tasks)}")
+    print_lines(lines)
 
 
-def _overview() -> list[str]:
-    """Every name, those of a task on a line: `plan-path  -alone` stands for plan-path and plan-path-alone."""
-    return [
-        "Environments, and those named after them (cadre check NAME plays one):",
-        *_lines(name for name, package in distributions().items() if package == OWN),
-        *_of_other_packages(),
-        "",
-        "Recipes (cadre train NAME; cadre list plan-path says what each trains):",
-        *_lines(recipes()),
-        "",
-        *_real(),
-    ]
+def _list_names(groups: Mapping[str, tuple[str, ...]], tasks: Iterable[str]) -> list[str]:
+    """Return the names of all environments and recipes, and how those of real size are composed.
 
+    A task's names are on a line of their own: `plan-path  -alone` stands for plan-path and plan-path-alone.
+    """
 
-def _of_other_packages() -> list[str]:
-    """Return a line for each other installed package that brings environments."""
-    names: dict[str, list[str]] = {}
-    for name, package in distributions().items():
-        if package != OWN:
-            names.setdefault(package or "unnamed package", []).append(name)
-    return [line for package, own in names.items() for line in _wrapped(f"  {package}: ", " ".join(sorted(own)))]
+    def group_rows(names: Iterable[str]) -> list[str]:
+        lines = []
+        for group, members in groups.items():
+            families = [_names_of(task, names) for task in members]
+            single = [name for family in families if len(family) == 1 for name in family]
+            rows = []
+            for task, family in zip(members, families, strict=True):
+                suffixes = [name.removeprefix(task) for name in family if name != task]
+                if len(family) > 1:
+                    rows.append(" ".join([f"{task:<9}", *suffixes] if task in family else family))
+            rows += [" ".join(single)] if single else []
+            heads = [f"  {group:<9}", *[" " * 11] * (len(rows) - 1)]
+            lines += [line for head, row in zip(heads, rows, strict=False) for line in _wrap_row(head, row)]
+        return lines
 
+    # Environments that no group names are listed by the distribution that brings them, recipes under `others`.
+    grouped = [task for members in groups.values() for task in members]
+    by_distribution: dict[str, list[str]] = {}
+    for environment, distribution in distributions().items():
+        if not _is_of_any(environment, grouped):
+            by_distribution.setdefault(distribution or "unnamed package", []).append(environment)
+    other_recipes = [recipe for recipe in recipes() if not _is_of_any(recipe, grouped)]
 
-def _lines(listed: Iterable[str]) -> list[str]:
-    """The names by group; a task's own line where others are named after it."""
-    names, lines = list(listed), []
-    for group, tasks in GROUPS.items():
-        families = [_of(task, names) for task in tasks]
-        plain = [name for family in families if len(family) == 1 for name in family]
-        rows = [_row(task, family) for task, family in zip(tasks, families, strict=True) if len(family) > 1]
-        rows += [" ".join(plain)] if plain else []
-        heads = [f"  {group:<9}", *[" " * 11] * (len(rows) - 1)]
-        lines += [line for head, row in zip(heads, rows, strict=False) for line in _wrapped(head, row)]
-    return lines
-
-
-def _row(task: str, family: list[str]) -> str:
-    if task not in family:
-        return " ".join(family)
-    return " ".join([f"{task:<9}", *(name.removeprefix(task) for name in family if name != task)])
-
-
-def _wrapped(head: str, row: str) -> list[str]:
-    return textwrap.wrap(
-        row, WIDTH, initial_indent=head, subsequent_indent=" " * 21, break_on_hyphens=False, drop_whitespace=True
-    )
-
-
-def _real() -> list[str]:
-    """How recipes of real size are named."""
-    tasks = ", ".join(real_tasks())
-    levels = ", ".join(f"{level} {meaning}" for level, meaning in LEVELS.items())
-    rows = {
+    composed = {
         "Real": "TASK-MODEL or TASK-MODEL-LEVEL, such as plan-path-qwen3-1.7b-L1 (cadre list it)",
-        "  tasks": f"{tasks}; forms such as plan-path-solo too",
+        "  tasks": f"{', '.join(real_tasks())}; forms such as plan-path-solo too",
         "  models": ", ".join(KNOWN_MODELS),
-        "  levels": levels,
+        "  levels": ", ".join(f"{level} {meaning}" for level, meaning in LEVELS.items()),
     }
     return [
-        line
-        for head, row in rows.items()
-        for line in textwrap.wrap(row, WIDTH, initial_indent=f"{head:<11}", subsequent_indent=" " * 11)
+        "Environments, and those named after them (cadre check NAME plays one):",
+        *group_rows(list(distributions())),
+        *(
+            line
+            for distribution, names in by_distribution.items()
+            for line in _wrap_row(f"  {distribution}: ", " ".join(sorted(names)))
+        ),
+        "",
+        "Recipes (cadre train NAME; cadre list plan-path says what each trains):",
+        *group_rows(list(recipes())),
+        *_wrap_row("  others   ", " ".join(other_recipes)),
+        "",
+        *(
+            line
+            for head, row in composed.items()
+            for line in textwrap.wrap(row, WIDTH, initial_indent=f"{head:<11}", subsequent_indent=" " * 11)
+        ),
     ]
 
 
-def _told(name: str) -> list[str]:
-    """All that a recipe says, or a line for every recipe of a task."""
-    known = [task for tasks in GROUPS.values() for task in tasks]
-    if name in known:
-        return _of_task(name)
-    if name in recipes():
-        return recipes()[name].read_text(encoding="utf-8").splitlines()
-    if (real := compose_recipe(name)) is not None:
-        return real.text().splitlines()
-    raise ConfigError(f"list: got {name!r}; expected a recipe or one of {', '.join(known)}.{nearest(name, known)}")
-
-
-def _of_task(task: str) -> list[str]:
-    """A line for every recipe of a task, in the words of its first line."""
+def _list_recipes_of(task: str) -> list[str]:
+    """Return each recipe of a task with the first line of its file."""
     lines = []
-    for name in _of(task, recipes()):
-        about = recipes()[name].read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-        lines += [name, *textwrap.wrap(about, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)]
-    for real in _of(task, real_tasks()):
-        lines += textwrap.wrap(f"{real}-MODEL for {', '.join(task_variants(real))}", WIDTH, subsequent_indent=INDENT)
+    for name in _names_of(task, recipes()):
+        title = recipes()[name].read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        lines += [name, *textwrap.wrap(title, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)]
+    for name in _names_of(task, real_tasks()):
+        lines += textwrap.wrap(f"{name}-MODEL for {', '.join(task_variants(name))}", WIDTH, subsequent_indent=INDENT)
     return lines or [f"{task} has no recipe; name it in a YAML of your own: env: {task}"]
 
 
-def _of(task: str, names: Iterable[str]) -> list[str]:
-    """The names of a task: its own and those that go on from it."""
+def _names_of(task: str, names: Iterable[str]) -> list[str]:
+    """Return the names of a task: its own and those that continue it."""
     return [name for name in names if name == task or name.startswith(f"{task}-")]
+
+
+def _is_of_any(name: str, tasks: Iterable[str]) -> bool:
+    return any(_names_of(task, [name]) for task in tasks)
+
+
+def _wrap_row(head: str, row: str) -> list[str]:
+    return textwrap.wrap(
+        row, WIDTH, initial_indent=head, subsequent_indent=" " * 21, break_on_hyphens=False, drop_whitespace=True
+    )

@@ -136,8 +136,20 @@ def compose_recipe(name: str) -> RealRecipe | None:
 
 def renamed_recipes() -> dict[str, Raw]:
     """Return the recipes of earlier versions by name, each a `base` and what differs from it."""
-    files = (folder / "renamed.yml" for folder in recipe_folders())
-    return {name: raw for file in files if file.is_file() for name, raw in read_yaml(file).items()}
+    return _read_beside_recipes("renamed.yml")
+
+
+def task_groups() -> dict[str, tuple[str, ...]]:
+    """Return the groups of tasks that packages declare in `groups.yml` beside their recipes, for `cadre list`.
+
+    A task stands for all environments and recipes whose names begin with its own.
+    """
+    return {group: tuple(tasks) for group, tasks in _read_beside_recipes("groups.yml").items()}
+
+
+def _read_beside_recipes(name: str) -> Raw:
+    files = (folder / name for folder in recipe_folders())
+    return {key: value for file in files if file.is_file() for key, value in read_yaml(file).items()}
 
 
 def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -9,11 +9,9 @@ from cadre.env import Split
 from cadre.envs.from_data import FromData
 from cadre.envs.spec import EnvSpec, name_of
 from cadre.envs.splits import shared_tasks
-from cadre.plugins import environments
+from cadre.plugins import environments, trained_on
 from cadre.types import Task
 
-# The games whose transcripts the embedded model was made from, in their compact wording.
-SEED_GAMES = ("plan-path", "sokoban", "sudoku")
 # Tasks per split that are compared.
 COMPARED_TASKS = 100
 
@@ -67,20 +65,27 @@ def _warn_adapter_reference(experiment: Experiment) -> list[str]:
 
 
 def _warn_embedded_model(experiment: Experiment) -> list[str]:
-    """Warn if the embedded model plays a game, or a wording, that it was not trained on."""
+    """Warn if an embedded model plays an environment, or has settings, that it was not trained on."""
     spec = experiment.env_spec
-    names = [name for name, policy in experiment.policies.items() if policy.model == "seed"]
-    # A subclass of a game in another module plays it in the same wording.
-    modules = {environments()[game].partition(":")[0] for game in SEED_GAMES if game in environments()}
-    is_known = any(kind.__module__ in modules for kind in spec.declared.__mro__)
-    if not names or (is_known and spec.all_settings.get("prompts") == "compact"):
-        return []
-    wording = f"{experiment.config.env} without settings.prompts=compact" if is_known else experiment.config.env
-    return [
-        f"warning: {names[0]} is the embedded model (seed), which has read nothing but plan-path, sokoban and sudoku "
-        f"in their compact wording, and is asked for {wording}; expect no words from it that mean anything. "
-        + ("Set settings.prompts=compact." if is_known else "Name another model, such as Qwen/Qwen3-1.7B.")
-    ]
+    for name, policy in experiment.policies.items():
+        declared = trained_on(policy.model)
+        if declared is None:
+            continue
+        # By module, so that an environment's variants count, and by base classes, so that its subclasses elsewhere do.
+        modules = {environments()[env].partition(":")[0] for env in declared.environments if env in environments()}
+        is_known = any(kind.__module__ in modules for kind in spec.declared.__mro__)
+        changed = {key: value for key, value in declared.settings.items() if spec.all_settings.get(key) != value}
+        if is_known and not changed:
+            continue
+        settings = ", ".join(f"settings.{key}={value}" for key, value in declared.settings.items())
+        wording = f"{experiment.config.env} without {settings}" if is_known else experiment.config.env
+        return [
+            f"warning: {name} is the embedded model ({policy.model}), which has read nothing but "
+            f"{', '.join(declared.environments)}{f' with {settings}' if settings else ''}, and is asked for {wording}; "
+            "expect no words from it that mean anything. "
+            + (f"Set {settings}." if is_known else "Name another model, such as Qwen/Qwen3-1.7B.")
+        ]
+    return []
 
 
 def _warn_shared_tasks(experiment: Experiment) -> list[str]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cadre.errors import DataError, first_line
-from cadre.file_limits import lines_of, open_regular, parse_json, read_bytes
+from cadre.file_limits import LineTooLongError, open_regular, parse_json, read_bytes
+from cadre.files import iterate_json_lines
 
 ENDINGS = (".jsonl", ".parquet", ".json")
 # A JSON list is held in memory whole.
@@ -38,46 +39,41 @@ def read_json_lines(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     Raises DataError for a file that cannot be read, and for a line that is not UTF-8, no JSON object, or holds half a
     character (a lone surrogate), which no tokenizer takes.
     """
-    number = 0
     try:
         with open_regular(file) as opened:
-            lines = lines_of(opened)
-            while True:
-                try:
-                    line = next(lines)
-                except StopIteration:
-                    return
-                except ValueError as error:  # a line that is too long
+            for line in iterate_json_lines(opened, _parse_row, skip_bom=True):
+                if line.error is None:
+                    yield line.number, line.value
+                elif isinstance(line.error, LineTooLongError):
                     raise DataError(
-                        f"data: {file}, line {number + 1}: {error}; expected one object a line. Fix the file."
-                    ) from None
-                number += 1
-                line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-                if line.strip():
-                    yield number, _parse_row(line.rstrip(b"\n"), f"data: {file}, line {number}:")
+                        f"data: {file}, line {line.number}: {line.error}; expected one object a line. Fix the file."
+                    )
+                elif line.content.strip():
+                    raise DataError(f"data: {file}, line {line.number}: {line.error}")
     except OSError as error:
         raise DataError(f"data: {file} cannot be read: {error.strerror}. Fix the path or its permissions.") from None
 
 
-def _parse_row(line: bytes, where: str) -> Mapping[str, Any]:
+def _parse_row(line: bytes) -> Mapping[str, Any]:
+    """Return the object in a line. Raises ValueError with what it holds, what is expected, and what to do."""
     try:
-        row = parse_json(line.decode())
+        row = parse_json(line.rstrip(b"\n").decode())
     except UnicodeDecodeError as error:
-        raise DataError(f"{where} got the byte {line[error.start]:#x}; expected UTF-8. Convert the file.") from None
+        raise ValueError(f"got the byte {line[error.start]:#x}; expected UTF-8. Convert the file.") from None
     except ValueError as error:
-        raise DataError(f"{where} got no JSON ({error}); expected one object. Fix or remove the line.") from None
+        raise ValueError(f"got no JSON ({error}); expected one object. Fix or remove the line.") from None
     if not isinstance(row, dict):
-        raise DataError(f"{where} got {type(row).__name__}; expected one JSON object. Fix or remove the line.")
-    _reject_surrogates(row, where)
+        raise ValueError(f"got {type(row).__name__}; expected one JSON object. Fix or remove the line.")
+    _reject_surrogates(row)
     return row
 
 
-def _reject_surrogates(row: Mapping[str, Any], where: str) -> None:
-    """Raise DataError for a row with half a character, which JSON can spell."""
+def _reject_surrogates(row: Mapping[str, Any]) -> None:
+    """Raise ValueError for a row with half a character, which JSON can spell and no tokenizer takes."""
     try:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise DataError(f"{where} got half of a character (a lone surrogate); expected whole ones. Fix it.") from None
+        raise ValueError("got half of a character (a lone surrogate); expected whole ones. Fix it.") from None
 
 
 def _read_parquet(file: Path) -> Iterator[Mapping[str, Any]]:
@@ -108,5 +104,8 @@ def _read_json_list(file: Path) -> list[Mapping[str, Any]]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"data: {file} holds no list of objects; expected one, or JSON lines. Fix the file.")
     for index, row in enumerate(rows):
-        _reject_surrogates(row, f"data: {file}, item {index}:")
+        try:
+            _reject_surrogates(row)
+        except ValueError as error:
+            raise DataError(f"data: {file}, item {index}: {error}") from None
     return rows

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,8 +16,17 @@ from typing import Any, BinaryIO
 from pydantic import BaseModel
 
 from cadre.errors import RunError
-from cadre.file_limits import MIB, lines_of, size_of
-from cadre.files import OpenRecord, explain_disk_errors, load_json, open_plain, path_exists, to_json, validate_record
+from cadre.file_limits import MIB, LineTooLongError, size_of
+from cadre.files import (
+    OpenRecord,
+    explain_disk_errors,
+    iterate_json_lines,
+    load_json,
+    open_plain,
+    path_exists,
+    to_json,
+    validate_record,
+)
 
 # Of a file whose lines are held at once. In memory they take about four times as much.
 MAX_BYTES = 512 * MIB
@@ -91,29 +101,30 @@ def records_with_offsets(
     """Yield (byte offset after the line, object) for every complete line from byte `start` on, where a line begins."""
     if not path_exists(path):
         return
-    end = start
-    number = 0
     try:
         with open_plain(path) as file:
             file.seek(start)
-            for number, line in enumerate(lines_of(file), 1):
-                end += len(line)
-                if not line.endswith(b"\n"):
+            for line in iterate_json_lines(file, partial(_parse_line, model=model)):
+                if isinstance(line.error, LineTooLongError):
+                    raise RunError(f"{path}, line {line.number}: {line.error}. Restore the file, or remove that line.")
+                if not line.content.endswith(b"\n"):
                     continue
-                try:
-                    record: dict[str, Any] = load_json(line)
-                    validate_record(record, model)
-                except ValueError as error:
+                if line.error is not None:
                     raise RunError(
-                        f"{path}, line {number}: {error}; expected one object a line, as the run wrote it. The file "
-                        "was changed or damaged: restore it from a copy. With --resume such lines are left out and "
-                        "named."
-                    ) from None
-                yield end, record
-    except ValueError as error:
-        raise RunError(f"{path}, line {number + 1}: {error}. Restore the file, or remove that line.") from None
+                        f"{path}, line {line.number}: {line.error}; expected one object a line, as the run wrote it. "
+                        "The file was changed or damaged: restore it from a copy. With --resume such lines are left "
+                        "out and named."
+                    )
+                yield start + line.end, line.value
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror}); expected what the run wrote. Restore it.") from None
+
+
+def _parse_line(content: bytes, model: type[BaseModel]) -> dict[str, Any]:
+    """Return the object in a line as it stands there. Raises ValueError if it does not fit the model."""
+    record: dict[str, Any] = load_json(content)
+    validate_record(record, model)
+    return record
 
 
 def truncate(path: Path, is_cut: Callable[[dict[str, Any]], bool], model: type[BaseModel] = OpenRecord) -> None:
@@ -140,17 +151,13 @@ def repair(path: Path, model: type[BaseModel]) -> list[str]:
         return []
     faults, valid_lines = [], []
     with open_plain(path) as file:
-        try:
-            for number, line in enumerate(lines_of(file), 1):
-                if not line.endswith(b"\n"):
-                    break
-                try:
-                    validate_record(load_json(line), model)
-                    valid_lines.append(line)
-                except ValueError as error:
-                    faults.append(f"line {number}: {error}")
-        except ValueError as error:  # a line without end: what follows it is lost too
-            faults.append(f"line {len(valid_lines) + len(faults) + 1}: {error}")
+        for line in iterate_json_lines(file, partial(_parse_line, model=model)):
+            is_complete = line.content.endswith(b"\n")
+            # A line that is too long hides all that follows it, which is lost too.
+            if line.error is not None and (is_complete or isinstance(line.error, LineTooLongError)):
+                faults.append(f"line {line.number}: {line.error}")
+            elif is_complete:
+                valid_lines.append(line.content)
     if faults:
         fresh = path.with_name(f"{path.name}.new")
         names = (f"{path.name}.damaged" + (f"-{number}" if number > 1 else "") for number in count(1))

@@ -2,14 +2,13 @@
 
 import re
 
-from cadre.cli.listing import GROUPS
-from cadre.config.recipes import read_recipe, recipes
+from cadre.config.recipes import read_recipe, recipes, task_groups
 from cadre.plugins import environments
 from tests.cli.calling import call
 
 
 def test_everything_bundled_is_in_a_group() -> None:
-    tasks = [task for group in GROUPS.values() for task in group]
+    tasks = [task for group in task_groups().values() for task in group]
     for name in environments():
         assert sum(name == task or name.startswith(f"{task}-") for task in tasks) == 1, name
     for name in recipes():
@@ -20,11 +19,11 @@ def test_everything_bundled_is_in_a_group() -> None:
 
 def names_in(lines: list[str]) -> set[str]:
     """The names that the lines stand for, `-alone` behind plan-path being plan-path-alone."""
-    names, task = set(), ""
+    names, task, groups = set(), "", task_groups()
     for word in re.split(r"\s+", " ".join(lines)):
         if word.startswith("-"):
             names.add(task + word)
-        elif word not in GROUPS or word in environments():
+        elif word not in groups or word in environments():
             task = word
             names.add(word)
     return names
