@@ -25,7 +25,7 @@ from vllm.v1.outputs import LogprobsLists
 PART_TOKENS = 32
 
 
-@dataclass
+@dataclass(slots=True)
 class Part:
     """The tokens of one sequence that were not sent yet, of at most `size`.
 
@@ -37,16 +37,6 @@ class Part:
     prefill_stats: Any = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    ranks: list[int] = field(default_factory=list)
-
-    def add(self, output: Any, logprob: float | None, rank: int) -> None:
-        """Add the message of one decoding step, which holds at most one token."""
-        self.output = output
-        self.prefill_stats = self.prefill_stats or output.prefill_stats
-        self.token_ids += output.new_token_ids
-        if logprob is not None and output.new_token_ids:
-            self.logprobs.append(logprob)
-            self.ranks.append(rank)
 
     def message(self) -> Any:
         """Return one message for all tokens."""
@@ -54,10 +44,11 @@ class Part:
         output.prefill_stats = self.prefill_stats
         output.new_token_ids = self.token_ids
         if self.logprobs:
+            count = len(self.token_ids)
             output.new_logprobs = LogprobsLists(
-                np.array(self.token_ids, np.int32)[:, None],
-                np.array(self.logprobs, np.float32)[:, None],
-                np.array(self.ranks, np.int64),
+                np.array(self.token_ids, np.int32).reshape(count, 1),
+                np.array(self.logprobs, np.float32).reshape(count, 1),
+                np.zeros(count, np.int64),  # nobody asks for the ranks of tokens
                 None,
             )
         return output
@@ -69,21 +60,30 @@ class PartCollector:
     def __init__(self) -> None:
         self._parts: dict[str, Part] = {}
 
-    def add(self, output: Any, logprob: float | None, rank: int, immediately: bool = False) -> list[Any]:
-        """Add one message; return the sequence's part if it is full, if the sequence has ended, or `immediately`."""
+    def add(self, output: Any, logprob: float | None, immediately: bool = False) -> Any | None:
+        """Add a message of at most one token; return the sequence's part if it is due, else None.
+
+        A part is due when it is full, when the sequence has ended, and at once with `immediately`. This runs for every
+        token, while the GPU waits for the next step.
+        """
         name = output.request_id
-        if name not in self._parts:
+        part = self._parts.get(name)
+        if part is None:
             # The first part is shorter by an amount of its own, so that not all sequences send in the same step.
-            self._parts[name] = Part(PART_TOKENS - crc32(name.encode()) % PART_TOKENS)
-        part = self._parts[name]
-        part.add(output, logprob, rank)
+            part = self._parts[name] = Part(PART_TOKENS - crc32(name.encode()) % PART_TOKENS)
+            part.prefill_stats = output.prefill_stats
+        part.output = output
+        if output.new_token_ids:
+            part.token_ids += output.new_token_ids
+            if logprob is not None:
+                part.logprobs.append(logprob)
         if output.finish_reason is not None:
             del self._parts[name]
         elif immediately or len(part.token_ids) >= part.size:
             self._parts[name] = Part(PART_TOKENS)
         else:
-            return []
-        return [part.message()]
+            return None
+        return part.message()
 
     def flush(self) -> list[Any]:
         """Return a part of every sequence that has tokens which were not sent."""
@@ -129,19 +129,20 @@ class PartScheduler(AsyncScheduler):  # type: ignore[misc]
         # sampled token's.
         model_runner_output.logprobs = None
         values = logprobs.logprobs[:, 0].tolist() if logprobs is not None else [None] * len(rows)
-        ranks = logprobs.sampled_token_ranks.tolist() if logprobs is not None else [0] * len(rows)
         messages = super().update_from_output(scheduler_output, model_runner_output)
 
         is_paused = self.pause_state != PauseState.UNPAUSED
+        add, token_wise = self._collector.add, self._token_wise
         for message in messages.values():
             parts: list[Any] = []
             for output in message.outputs:
                 name = output.request_id
                 row = rows.get(name)  # None for a sequence that ended with an error instead of a token
-                logprob, rank = (None, 0) if row is None else (values[row], ranks[row])
-                parts += self._collector.add(output, logprob, rank, is_paused or name in self._token_wise)
-                if output.finish_reason is not None:
-                    self._token_wise.discard(name)
+                part = add(output, None if row is None else values[row], is_paused or name in token_wise)
+                if part is not None:
+                    parts.append(part)
+                    if part.finish_reason is not None:
+                        token_wise.discard(name)
             message.outputs = parts
         if is_paused and (due := self._collector.flush()):
             # There is one front-end, which is client 0.
