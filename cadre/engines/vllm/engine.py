@@ -169,9 +169,9 @@ def default_cache_bytes(source: str, policy: PolicyConfig, config: VllmConfig, c
     token_bytes = SequenceMemory.from_config(model, DTYPES[policy.dtype]).slot // config.cards
     # Two more blocks a sequence: one that is begun, and vLLM's own.
     blocks = config.sequences * (-(-context // BLOCK_TOKENS) + 2)
-    wanted = blocks * BLOCK_TOKENS * token_bytes
+    cache_bytes = blocks * BLOCK_TOKENS * token_bytes
     total = torch.cuda.get_device_properties(0).total_memory
-    return wanted if wanted + weights // config.cards <= GPU_FRACTION * total else None
+    return cache_bytes if cache_bytes + weights // config.cards <= GPU_FRACTION * total else None
 
 
 def check_gpu_settings(config: VllmConfig, on_gpu: bool) -> None:

@@ -87,9 +87,9 @@ class PartCollector:
 
     def flush(self) -> list[Any]:
         """Return a part of every sequence that has tokens which were not sent."""
-        due = {name: part for name, part in self._parts.items() if part.token_ids}
-        self._parts |= {name: Part(PART_TOKENS) for name in due}
-        return [part.message() for part in due.values()]
+        unsent = {name: part for name, part in self._parts.items() if part.token_ids}
+        self._parts |= {name: Part(PART_TOKENS) for name in unsent}
+        return [part.message() for part in unsent.values()]
 
     def forget(self, names: Sequence[str]) -> None:
         """Drop what was not sent of sequences that nobody waits for."""
@@ -144,9 +144,9 @@ class PartScheduler(AsyncScheduler):  # type: ignore[misc]
                     if part.finish_reason is not None:
                         token_wise.discard(name)
             message.outputs = parts
-        if is_paused and (due := self._collector.flush()):
+        if is_paused and (unsent := self._collector.flush()):
             # There is one front-end, which is client 0.
-            messages.setdefault(0, EngineCoreOutputs(outputs=[])).outputs.extend(due)
+            messages.setdefault(0, EngineCoreOutputs(outputs=[])).outputs.extend(unsent)
         return {
             client: message
             for client, message in messages.items()

@@ -221,7 +221,7 @@ def send_through_buffer(client: Any, weights: Mapping[str, Tensor], dtype: torch
     from torch.multiprocessing.reductions import reduce_tensor
 
     parts = plan_parts(weights, PART_BYTES // dtype.itemsize)
-    size = max(sum(weights[piece.name].numel() for piece in part) for part in parts)
+    size = max(sum(weights[entry.name].numel() for entry in part) for part in parts)
     client.init_weight_transfer_engine({})
     client.start_weight_update()
     with torch.no_grad():
@@ -230,10 +230,11 @@ def send_through_buffer(client: Any, weights: Mapping[str, Tensor], dtype: torch
         handle = reduce_tensor(buffer)[1]  # type: ignore[no-untyped-call]
         for part in parts:
             # One call casts and copies all of them; there is no copy of the weights beside the buffer.
-            targets = [buffer[piece.start :][: weights[piece.name].numel()] for piece in part]
-            torch._foreach_copy_(targets, [weights[piece.name].detach().reshape(-1) for piece in part])
+            targets = [buffer[entry.start :][: weights[entry.name].numel()] for entry in part]
+            torch._foreach_copy_(targets, [weights[entry.name].detach().reshape(-1) for entry in part])
             torch.cuda.synchronize()
-            client.update_weights({"handle": handle, "slices": [(p.name, p.start, p.shape) for p in part]})
+            slices = [(entry.name, entry.start, entry.shape) for entry in part]
+            client.update_weights({"handle": handle, "slices": slices})
         client.finish_weight_update()
         del buffer, targets
     # Gives the buffer's memory back once the worker has closed its mapping.

@@ -1,6 +1,7 @@
 """The sampler in front of a stand-in: rounds, versions, cancelled and failed requests, weights."""
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
@@ -272,6 +273,15 @@ def test_what_it_is_refused(sampler, folders):
     made.close()
     with pytest.raises(EngineError, match="was closed"):
         drawn(made, request("x", policy="planner"))
+
+
+def test_a_sampler_that_nobody_closed_ends_its_engine(folders):
+    made = VllmSampler(folders["llama"], {"p": tiny.policy(folders["llama"])}, Options(), FakeBackend.start)
+    backend, thread = made._backend, made._thread
+    del made
+    gc.collect()
+    assert backend.closed
+    assert thread.loop.is_closed()
 
 
 def test_a_sleeping_sampler_wakes_for_a_round(sampler):
