@@ -1,4 +1,4 @@
-"""How a policy's weights are changed."""
+"""Settings of the learner: optimiser, passes over a batch, micro-batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from cadre.settings.section import Positive, Section, refused
+from cadre.settings.section import Positive, Section, setting_error
 
 Packing = Literal["auto", "prefix_tree", "padded"]
 
@@ -36,9 +36,9 @@ class LearnerConfig(Section):
     compile: bool | None = Field(None, description="run each layer of a prefix tree compiled; unset: on a GPU")
 
     @model_validator(mode="after")
-    def _moments_fade(self) -> LearnerConfig:
+    def _check_betas(self) -> LearnerConfig:
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
-            raise refused(
+            raise setting_error(
                 "betas",
                 f"got {list(self.betas)}; expected two numbers from 0 to less than 1, such as [0.9, 0.999]. Correct "
                 "them.",

@@ -141,6 +141,7 @@ POLICY_ONLY = (
     "gradient_checkpointing",
     "ranks",
     "flex_attention",
+    "compile",
 )
 # The least learning rate of value heads. They start at zero, and the rate of a large model's weights, such as 1e-6,
 # would leave their values near zero for the whole run.

@@ -82,6 +82,3 @@ def dump_set_keys(section: Section) -> dict[str, Any]:
 
 # Marks a section that holds changes to another one of its kind, of which only the keys count that were set.
 SetKeysOnly = PlainSerializer(dump_set_keys)
-
-
-refused = setting_error  # its former name

@@ -39,7 +39,7 @@ from cadre.learn.optimiser import Optimiser
 from cadre.learn.token_notes import TokenNotes
 from cadre.learn.value_heads import ValueHeads, value_loss
 from cadre.settings import CriticConfig, LearnerConfig, LossConfig
-from cadre.settings.critic import learner_of_heads
+from cadre.settings.objective import merge_heads_learner
 from cadre.settings.user_code import load_function
 from cadre.team import Metrics
 from cadre.types import TrainingSequence
@@ -90,7 +90,7 @@ class PolicyOptimiser:
         self.weights = Optimiser(loaded.parameters(policy), learner, steps)
         self.heads: Optimiser | None = None
         if policy in settings.heads:
-            config = learner_of_heads(learner, settings.critic.learner)
+            config = merge_heads_learner(learner, settings.critic.learner)
             self._head_parameters = heads.parameters(policy)
             self.heads = Optimiser(self._head_parameters, config, steps)
 
