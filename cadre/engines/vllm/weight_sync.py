@@ -249,7 +249,9 @@ class ColocatedLearner(WrappedLearner):
     async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         self._make_room()
         metrics = await self._learner.update(data)
-        if self._sleep != "none" and torch.cuda.is_available():
+        # A sampler that slept takes its memory back; one that did not needs some for every batch. Memory that is kept
+        # otherwise need not be asked for again in the next update.
+        if self._sleep != "none" or not has_free_memory(0.1):
             torch.cuda.empty_cache()
         return metrics
 
@@ -269,14 +271,14 @@ class ColocatedLearner(WrappedLearner):
             return
         depths: list[Depth] = ["cache", self._sampler.deepest]
         self._sleep = "none"
-        while not is_half_free() and depths:
+        while not has_free_memory(0.5) and depths:
             self._sleep = depths.pop(0)
             self._sampler.sleep(self._sleep)
 
 
-def is_half_free() -> bool:
-    """Return True if at least half of the GPU's memory is free; False without a GPU."""
+def has_free_memory(fraction: float) -> bool:
+    """Return True if at least this fraction of the GPU's memory is free; False without a GPU."""
     if not torch.cuda.is_available():
         return False
     free, total = torch.cuda.mem_get_info()
-    return free >= total / 2
+    return free >= fraction * total

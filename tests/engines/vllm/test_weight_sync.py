@@ -275,6 +275,24 @@ def test_it_sleeps_no_deeper_than_the_learner_needs(learner, monkeypatch, free, 
     assert sampler.slept == first + later
 
 
+@pytest.mark.parametrize(
+    ("depth", "free", "emptied"), [("none", 0.5, 0), ("none", 0.05, 1), ("cache", 0.5, 1), ("offload", 0.5, 1)]
+)
+def test_spare_memory_goes_back_to_a_sampler_that_needs_it(learner, monkeypatch, depth, free, emptied):
+    mine, calls = learner(), []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * 100, 100))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("emptied"))
+    data = data_of(mine)
+    monkeypatch.setattr(mine, "update", updated)
+    asyncio.run(ColocatedLearner(mine, Sleepy(), depth).update(data))
+    assert len(calls) == emptied
+
+
+async def updated(data):
+    return {}
+
+
 def test_what_is_published_at_once_stays_as_it_was(learner):
     mine = learner(learning_rate=1e-2)
     published = asyncio.run(AsyncLearner(mine).publish("p"))
