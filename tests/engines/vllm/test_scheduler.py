@@ -1,16 +1,14 @@
-"""The parts in which tokens leave vLLM's engine, and the buffer that weights go through. They need vLLM, no model."""
+"""The parts in which tokens leave vLLM's engine. They need vLLM, no model."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 pytest.importorskip("vllm", reason="needs vLLM: make test-vllm installs and runs it")
 
 from cadre.engines.vllm.scheduler import PART_TOKENS, PartCollector
-from cadre.engines.vllm.weight_transfer import BufferReceiver, Slice, keeps_checkpoint_weights, plan_parts
 
 
 def output(name, token, finish=None, prefill=None):
@@ -64,77 +62,3 @@ def test_what_is_left_is_sent_before_weights_change_and_once():
     assert tokens_of(collector.flush(), "a") == [5]
     assert collector.flush() == []
     assert collector.add(output("a", 7), -1.0, immediately=True).new_token_ids == [7]
-
-
-def test_weights_share_a_buffer_as_long_as_they_fit():
-    weights = {name: torch.zeros(size) for name, size in (("a", 4), ("b", 6), ("c", 3), ("d", 20), ("e", 1))}
-    assert plan_parts(weights, 10) == [
-        [Slice("a", 0, (4,)), Slice("b", 4, (6,))],
-        [Slice("c", 0, (3,))],
-        [Slice("d", 0, (20,))],
-        [Slice("e", 0, (1,))],
-    ]
-
-
-class Model(torch.nn.Module):
-    """Layers as vLLM's: a tied head, a matrix of two weights of the checkpoint."""
-
-    def __init__(self):
-        super().__init__()
-        self.both = torch.nn.Parameter(torch.zeros(4, 3), requires_grad=False)
-        self.embed = torch.nn.Parameter(torch.zeros(5, 3), requires_grad=False)
-        self.head = torch.nn.Module()
-        self.head.weight = self.embed
-
-    def load_weights(self, weights):
-        places = {"up": ("both", slice(0, 2)), "down": ("both", slice(2, 4)), "embed": ("embed", slice(None))}
-        for name, weight in weights:
-            parameter, rows = places[name]
-            getattr(self, parameter).data[rows].copy_(weight)
-            yield parameter
-
-
-def receiver(model):
-    model.load_weights = (lambda load: lambda weights: set(load(weights)))(model.load_weights)
-    config = SimpleNamespace(quant_config=None, lora_config=None, parallel_config=None, model_config=None)
-    return BufferReceiver(None, config, torch.device("cpu"), model)
-
-
-def send(receiver, weights, capacity):
-    receiver.start_weight_update()
-    for part in plan_parts(weights, capacity):
-        buffer = torch.cat([weights[piece.name].reshape(-1) for piece in part])
-        receiver.load_part(buffer, [[piece.name, piece.start, list(piece.shape)] for piece in part])
-        buffer.fill_(-1.0)  # as the next part overwrites it
-    receiver.finish_weight_update()
-
-
-def test_parts_are_copied_into_the_layers_own_memory():
-    model = Model()
-    memory = model.both.data_ptr()
-    weights = {name: torch.randn(size, 3) for name, size in (("up", 2), ("down", 2), ("embed", 5))}
-    send(receiver(model), weights, 12)
-    assert torch.equal(model.both, torch.cat([weights["up"], weights["down"]]))
-    assert torch.equal(model.head.weight, weights["embed"])
-    assert model.both.data_ptr() == memory
-
-
-def test_a_weight_that_was_not_sent_is_an_error():
-    with pytest.raises(RuntimeError, match=r"not sent and are the old ones: \['embed'\]"):
-        send(receiver(Model()), {"up": torch.zeros(2, 3), "down": torch.zeros(2, 3)}, 12)
-
-
-@pytest.mark.parametrize(
-    ("change", "plain"),
-    [
-        (lambda model, config: None, True),
-        (lambda model, config: setattr(config, "quant_config", object()), False),
-        (lambda model, config: setattr(config, "lora_config", object()), False),
-        (lambda model, config: setattr(model.head, "quant_method", object()), False),
-        (lambda model, config: setattr(model.head, "process_weights_after_loading", lambda dtype: None), False),
-    ],
-)
-def test_only_layers_that_keep_their_weights_are_written_in_place(change, plain):
-    model, config = Model(), SimpleNamespace(quant_config=None, lora_config=None)
-    change(model, config)
-    assert keeps_checkpoint_weights(model, config) is plain
