@@ -12,10 +12,10 @@ from cadre.settings.section import Positive, Section, SetKeysOnly, setting_error
 class PlacementConfig(Section):
     """The processes of one base model: a pool of samplers, and a learner for the policies that train on it."""
 
-    samplers: Positive = Field(1, description="processes that sample a base model, each with its weights")
-    sampler_cards: int = Field(0, ge=0, description="cards of each of them; 0: it samples on the CPU")
-    learner_cards: int = Field(0, ge=0, description="cards of the learner; 0: it learns on the CPU")
-    colocated: bool = Field(False, description="the samplers share the learner's cards in place of having their own")
+    samplers: Positive = Field(1, description="sampler processes of a base model, each with a copy of its weights")
+    sampler_cards: int = Field(0, ge=0, description="GPUs of each sampler; 0: it samples on the CPU")
+    learner_cards: int = Field(0, ge=0, description="GPUs of the learner; 0: it learns on the CPU")
+    colocated: bool = Field(False, description="samplers share the learner's GPU instead of having their own")
 
     @model_validator(mode="after")
     def _check_shared_card(self) -> PlacementConfig:
@@ -41,13 +41,17 @@ class PlacementConfig(Section):
 class ClusterConfig(PlacementConfig):
     """Samplers, learners and environments as Ray actors; `cluster: {}` starts Ray on this machine."""
 
-    address: str | None = Field(None, description="of a Ray cluster that runs, or auto; unset: one is started here")
-    policies: dict[str, Annotated[PlacementConfig, SetKeysOnly]] = Field(
-        default_factory=dict, description="policy: changes to samplers, cards and colocated for its base model"
+    address: str | None = Field(
+        None, description="address of a running Ray cluster, or auto; unset: one is started here"
     )
-    environments: int = Field(0, ge=0, description="processes that step environments; 0: the one that trains")
+    policies: dict[str, Annotated[PlacementConfig, SetKeysOnly]] = Field(
+        default_factory=dict, description="policy: changes to samplers, GPUs and colocated for its base model"
+    )
+    environments: int = Field(0, ge=0, description="processes that step environments; 0: the training process does")
     threads: Positive = Field(1, description="threads of each process that samples, learns or steps on a CPU")
-    replaced: int = Field(100, ge=0, description="how often one process that died is replaced before the run fails")
+    replaced: int = Field(100, ge=0, description="times that a process that died is replaced before the run fails")
     learner_kept: Positive = Field(
-        20, description="updates between copies of a learner's state; one that died makes those since then again"
+        20,
+        description="updates between copies of a learner's state; a learner that died repeats the updates since the "
+        "last copy",
     )

@@ -17,13 +17,11 @@ class LearnerConfig(Section):
     learning_rate: float = Field(1e-6, gt=0.0, description="peak rate")
     schedule: Literal["constant", "cosine"] = Field("constant", description="cosine falls to 0 at the last step")
     warmup_steps: int = Field(0, ge=0, description="updates of linear warm-up")
-    weight_decay: float = Field(0.0, ge=0.0, description="decoupled from the gradient, a step")
+    weight_decay: float = Field(0.0, ge=0.0, description="decoupled from the gradient, per step")
     betas: tuple[float, float] = Field((0.9, 0.999), description="decay of the first and the second moment")
-    max_grad_norm: float = Field(1.0, gt=0.0, description="global norm a policy's gradient is clipped to")
-    epochs: Positive = Field(1, description="passes over a step's data")
-    minibatches: Positive = Field(
-        1, description="optimiser steps a pass, each on an equal part of the step's sequences"
-    )
+    max_grad_norm: float = Field(1.0, gt=0.0, description="global norm that a policy's gradient is clipped to")
+    epochs: Positive = Field(1, description="passes over a step's sequences")
+    minibatches: Positive = Field(1, description="optimiser steps per pass, each on an equal part of the sequences")
     tokens_per_microbatch: Positive | Literal["auto"] = Field(
         "auto", description="padded tokens in one forward; bounds memory; auto: 4,096 on a CPU, by free memory on a GPU"
     )

@@ -25,19 +25,24 @@ class CreditConfig(Section):
     """The samples that an update learns from, and their weights; the same section for every algorithm."""
 
     truncated: Literal["train", "mask"] = Field(
-        "train", description="completions cut at max_tokens: train them, or let them count in their group's mean only"
+        "train",
+        description="completions cut at max_tokens: train on them, or mask them, so that they count in their "
+        "group's mean only",
     )
-    overlong_buffer: int = Field(0, ge=0, description="tokens before max_tokens in which a penalty grows; 0 for none")
-    overlong_factor: float | None = Field(None, gt=0.0, description="what the longest completion loses; 1 unless set")
+    overlong_buffer: int = Field(
+        0, ge=0, description="tokens before max_tokens over which a length penalty grows; 0: none"
+    )
+    overlong_factor: float | None = Field(None, gt=0.0, description="penalty of the longest completion; 1 unless set")
     role_weights: dict[str, Annotated[float, Field(ge=0.0)]] = Field(
-        default_factory=dict, description="role: weight of its samples' advantages, 1 unless named"
+        default_factory=dict, description="role: weight of its samples' advantages; 1 unless named"
     )
     without_std: Literal["keep", "drop"] = Field(
-        "keep", description="samples of groups without a std: keep them in the loss's denominators, or drop them"
+        "keep", description="samples of zero-variance groups: keep them in the loss's denominators, or drop them"
     )
     tree_weight: TreeWeight | None = Field(
         None,
-        description="what weighs alike in an update: trees, decisions, samples, episodes; the algorithm's own",
+        description="unit of equal weight in an update: trees, decisions, samples or episodes; unset: the "
+        "algorithm's own",
     )
 
     @model_validator(mode="after")
@@ -74,27 +79,37 @@ class LossConfig(Section):
 
     ratio: Ratio = Field(
         "token",
-        description=f"what is clipped: {_names(OBJECTIVES)}; token is PPO's, sequence GSPO's",
+        description=f"clipped ratio: {_names(OBJECTIVES)}; token is PPO's, sequence GSPO's",
     )
     clip_low: float = Field(0.2, gt=0.0, lt=1.0, description="the ratio is clipped below at 1 - clip_low")
     clip_high: float = Field(0.2, gt=0.0, description="and above at 1 + clip_high")
-    dual_clip: float | None = Field(None, gt=1.0, description="bound of the ratio where the advantage is negative")
-    aggregate: Aggregate = Field("token_mean", description=f"what counts alike: {_names(AGGREGATES)}")
-    divisor: float = Field(1.0, gt=0.0, description="tokens that a sequence's sum is divided by, with sequence_sum")
-    entropy: float = Field(0.0, ge=0.0, description="bonus for the entropy of the policy, a token")
-    entropy_tokens: int | None = Field(
-        None, ge=2, description="of so many of the likeliest tokens alone, renormalised; unset of the whole vocabulary"
+    dual_clip: float | None = Field(
+        None, gt=1.0, description="upper bound of the ratio where the advantage is negative"
     )
-    kl: float = Field(0.0, ge=0.0, description="penalty k2 = (log pi - log reference)^2 / 2 in the loss, a token")
+    aggregate: Aggregate = Field("token_mean", description=f"unit of equal weight in the loss: {_names(AGGREGATES)}")
+    divisor: float = Field(
+        1.0, gt=0.0, description="with sequence_sum: the number of tokens that a sequence's sum is divided by"
+    )
+    entropy: float = Field(0.0, ge=0.0, description="coefficient of the entropy bonus per token")
+    entropy_tokens: int | None = Field(
+        None,
+        ge=2,
+        description="entropy of this many of the likeliest tokens, renormalised; unset: of the whole vocabulary",
+    )
+    kl: float = Field(
+        0.0, ge=0.0, description="coefficient of the penalty k2 = (log pi - log reference)^2 / 2 per token"
+    )
     schedule: Literal["constant", "linear"] = Field(
-        "constant", description="linear lets bonus and penalty fall to 0 at the last step"
+        "constant", description="linear: bonus and penalty fall to 0 at the last step"
     )
     correction: Correction = Field(
-        "none", description=f"weight against the mismatch of sampler and learner: {_names(CORRECTIONS)}"
+        "none", description=f"importance weight for the mismatch of sampler and learner: {_names(CORRECTIONS)}"
     )
-    correction_level: Level = Field("token", description=f"what has a weight of its own: {_names(LEVELS)}")
-    correction_low: float = Field(0.5, ge=0.0, description="weights below count 0, with correction mask")
-    correction_high: float = Field(2.0, gt=0.0, description="weights above are cut to it, or count 0 with mask")
+    correction_level: Level = Field("token", description=f"unit that has one weight: {_names(LEVELS)}")
+    correction_low: float = Field(0.5, ge=0.0, description="with correction mask: weights below it count as 0")
+    correction_high: float = Field(
+        2.0, gt=0.0, description="weights above it are cut to it, or count as 0 with correction mask"
+    )
 
     def ignores(self) -> set[str]:
         """Return the options that have no effect under the others."""
@@ -175,12 +190,16 @@ class CriticConfig(Section):
     """A value head on the trunk of the policy that it judges, or on a model or adapter of its own."""
 
     policy: Annotated[Policy, AfterValidator(_check_critic_policy)] | None = Field(
-        None, description="the critic's own model or lora; unset: the policy's trunk"
+        None, description="the critic's own model or adapter; unset: the policy's trunk"
     )
-    level: Literal["decision", "token"] = Field("decision", description="a value a decision, or before every token")
-    privileged: bool = Field(False, description="also show what the environment shows to critics only")
-    coefficient: float = Field(0.5, gt=0.0, description="weight of the value loss beside the policy's")
-    clip: float | None = Field(0.2, gt=0.0, description="a value moves at most so far from what it was, as in PPO")
+    level: Literal["decision", "token"] = Field(
+        "decision", description="one value per decision, or one before every token"
+    )
+    privileged: bool = Field(False, description="also show the text that the environment has for critics only")
+    coefficient: float = Field(0.5, gt=0.0, description="weight of the value loss beside the policy loss")
+    clip: float | None = Field(
+        0.2, gt=0.0, description="values are clipped to this distance from their former value, as in PPO"
+    )
     learner: Annotated[LearnerConfig, SetKeysOnly, AfterValidator(_check_heads_learner)] = Field(
         LearnerConfig(),
         description="changes to the learner, for the value heads; their rate is the policy's, and at least 1e-4",

@@ -20,14 +20,14 @@ class SamplingConfig(Section):
         (), description="strings that end a completion; its text is cut before them, its ids keep them"
     )
     memory: Annotated[float, Field(gt=0.0)] | None = Field(
-        None, description="GiB for the keys, values and scores of what a model samples at once; unset: by the device"
+        None, description="GiB for the keys, values and scores of a batch; unset: by the device"
     )
     turns_memory: Annotated[float, Field(ge=0.0)] | None = Field(
-        None, description="GiB for keys and values of a step's earlier turns, 0 for none; unset: a quarter of memory"
+        None, description="GiB for keys and values of a step's earlier turns; 0: none; unset: a quarter of memory"
     )
     graphs: bool | None = Field(
-        None, description="replay the torch engine's decoding steps as CUDA graphs (docs/speed.md); unset: on a card"
+        None, description="replay the torch engine's decoding steps as CUDA graphs (docs/speed.md); unset: on a GPU"
     )
     engine: Literal["torch", "vllm"] = Field(
-        "torch", description="what draws them: torch in this process, or vLLM in one of its own (docs/vllm.md)"
+        "torch", description="torch: in this process; vllm: in a process of its own (docs/vllm.md)"
     )

@@ -19,10 +19,12 @@ PEFT_PREFIX = "base_model.model."
 class LoraConfig(Section):
     """A low-rank adapter on a frozen base, with the names of PEFT."""
 
-    rank: Positive = Field(16, description="of the two matrices whose product is added")
+    rank: Positive = Field(16, description="rank of the update")
     alpha: float = Field(32.0, gt=0.0, description="the update is scaled by alpha / rank")
     targets: Literal["all-linear"] | tuple[str, ...] = Field("all-linear", description="modules that get an adapter")
-    path: str | None = Field(None, description="a PEFT folder, or what cadre export wrote, to begin from; has the rest")
+    path: str | None = Field(
+        None, description="a PEFT folder, or one that cadre export wrote, to start from; it has the other settings"
+    )
 
     @model_validator(mode="after")
     def _require_targets(self) -> LoraConfig:
@@ -40,15 +42,17 @@ class PolicyConfig(Section):
 
     model: str = Field(description="seed, games (embedded models), a folder of a model or an adapter, or a hub name")
     lora: LoraConfig | None = Field(None, description="train an adapter on the frozen model instead of the model")
-    frozen: bool = Field(False, description="play, but never train")
-    url: str | None = Field(None, description="an OpenAI-compatible endpoint that serves the model; needs frozen")
+    frozen: bool = Field(False, description="never train it")
+    url: str | None = Field(None, description="OpenAI-compatible endpoint that serves the model; needs frozen")
     key_variable: str = Field("OPENAI_API_KEY", description="environment variable with the endpoint's key")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the forward; masters stay float32")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="data type of the forward pass; master weights stay float32"
+    )
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
         "auto", description="cpu, cuda or cuda:1; auto is the GPU where there is one"
     )
     enable_thinking: bool | None = Field(
-        None, description="told to chat templates that ask for it, as Qwen3's does; unset: off there"
+        None, description="passed to chat templates that have it, such as Qwen3's; unset: off"
     )
     sampling: Annotated[SamplingConfig, SetKeysOnly] = Field(
         SamplingConfig(), description="changes to the experiment's sampling"
@@ -135,12 +139,12 @@ def find_name_fault(name: str) -> str | None:
 class TeamConfig(Section):
     """The policies, and the policy of each role."""
 
-    policies: dict[str, Policy] = Field(min_length=1, description="policy: its model, or all about it")
+    policies: dict[str, Policy] = Field(min_length=1, description="policy: its model, or all its settings")
     roles: dict[str, str] = Field(min_length=1, description="role: policy")
     prompts: dict[str, Annotated[str, Field(min_length=1)]] = Field(
-        default_factory=dict, description="role: a system message before all that it sees"
+        default_factory=dict, description="role: a system message before its observations"
     )
-    exchange_every: int = Field(0, ge=0, description="updates after which each role goes to the next policy; 0: never")
+    exchange_every: int = Field(0, ge=0, description="updates after which each role moves to the next policy; 0: never")
 
     @model_validator(mode="after")
     def _check_names(self) -> TeamConfig:

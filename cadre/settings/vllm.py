@@ -13,7 +13,7 @@ class VllmConfig(Section):
     """vLLM's engines, one a base model, where `sampling.engine` is vllm."""
 
     context: Positive | None = Field(None, description="longest sequence, prompt included; unset: the model's own")
-    sequences: Positive = Field(256, description="decoded at once")
+    sequences: Positive = Field(256, description="sequences decoded at once")
     eager: bool | None = Field(None, description="neither compile nor capture graphs; unset: so on a CPU only")
     cards: Positive = Field(1, description="GPUs that hold one model together (tensor parallel)")
     colocated: bool = Field(False, description="sampler and learner take turns in one GPU's memory")
