@@ -187,6 +187,84 @@ def test_only_a_bare_projection_is_fused():
     assert not logprobs.can_fuse(model)
 
 
+class Memory:
+    """Stands for torch.cuda: bytes that forwards take by the token, and how many are free."""
+
+    def __init__(self, monkeypatch, a_token, free):
+        self.a_token, self.tokens = a_token, 0
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda *_: None)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda *_: 1_000)
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda *_: 1_000)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (free, 2 * free))
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda *_: 1_000 + self.a_token * self.tokens)
+
+
+def test_micro_batches_take_three_quarters_of_free_memory(learner, monkeypatch):
+    """1,000 bytes a token and 40 MB free, 8 of them spoken for: 0.75 of 32 MB are 24,000 tokens, 23,552 in thousands."""
+    one = learner("llama", pack="prefix_tree")
+    memory = Memory(monkeypatch, 1_000, 40_000_000)
+    data = trees(("p",), [(40, 8), (30, 20)])
+
+    def score(batch, entropy_tokens):
+        memory.tokens = len(batch.tree.token_ids)
+
+    monkeypatch.setattr(one._runner, "score", score)
+    one._runner._is_open = True
+    one._runner.choose_tokens(data, 8_000_000)
+    assert one._runner.tokens == 23_552
+    memory.a_token = 1
+    one._runner.choose_tokens(data, 0)  # chosen once
+    assert one._runner.tokens == 23_552
+    one._runner._is_open = True
+    memory.a_token = 1_000_000
+    one._runner.choose_tokens(data, 0)
+    assert one._runner.tokens == forward.MIN_TOKENS
+
+
+def test_settings_decide_the_size_of_micro_batches(learner):
+    assert not learner("llama")._runner._is_open  # on a CPU it is a number
+    assert learner("llama")._runner.tokens == forward.DEFAULT_TOKENS == 4_096
+    assert learner("llama", tokens_per_microbatch=77)._runner.tokens == 77
+
+
+def test_an_update_that_does_not_fit_is_run_in_halves(learner, monkeypatch):
+    """The second forward is out of memory once: the update is that of smaller micro-batches, and so are its metrics."""
+    data = trees(("p",), [(40, 30), (30, 20), (50, 25)])
+    one, other = (learner("llama", pack="prefix_tree", tokens_per_microbatch=2_048) for _ in range(2))
+    other._runner.tokens = 1_024
+    for side in (one, other):  # of which each sequence of a prompt is one
+        side._runner.tokens //= 16
+    monkeypatch.setattr(forward, "MIN_TOKENS", 64)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    score, calls = one._runner.score, []
+
+    def short_of_memory(batch, entropy_tokens=0):
+        calls.append(batch)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return score(batch, entropy_tokens)
+
+    monkeypatch.setattr(one._runner, "score", short_of_memory)
+    with pytest.warns(UserWarning, match=r"run in parts of 64 tokens from here on\. Set learner\.tokens_per_microbatch"):
+        metrics = one._update(data)
+    expected = other._update(data)
+    del metrics["p"]["tokens_per_s"], expected["p"]["tokens_per_s"]
+    assert metrics == expected
+    for mine, theirs in zip(one.engine.parameters("p").values(), other.engine.parameters("p").values(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_memory_that_no_half_is_enough_for_is_an_error(learner, monkeypatch):
+    one = learner("llama", pack="prefix_tree", tokens_per_microbatch=600)
+
+    def short_of_memory(batch, entropy_tokens=0):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(one._runner, "score", short_of_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        one._update(trees(("p",), [(40, 30)]))
+
+
 def test_compiled_layers_that_cannot_be(learner):
     with pytest.raises(EngineError, match=r"learner\.compile on.*is on the CPU.*Leave it off"):
         learner(compile=True, device="cpu")
