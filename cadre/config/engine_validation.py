@@ -45,7 +45,10 @@ def check_vllm(experiment: Experiment) -> None:
                 "earlier turns within sampling.memory; expected sampling.engine=torch beside it. Remove it."
             )
     # Batches of the torch engine follow from the work whatever is set.
-    if experiment.train.deterministic is not None and not experiment.on_vllm:
+    # A recipe that says auto may have settings for a machine with a GPU.
+    written = (experiment.config.sampling, *(policy.sampling for policy in experiment.policies.values()))
+    is_open = any("engine" in sampling.model_fields_set and sampling.engine == "auto" for sampling in written)
+    if experiment.train.deterministic is not None and not experiment.on_vllm and not is_open:
         raise ConfigError(
             f"train.deterministic: got {str(experiment.train.deterministic).lower()}, and vLLM draws for nobody; "
             "expected nothing, as batches of the torch engine follow from the work always. Remove it, or set "
@@ -71,9 +74,9 @@ def check_vllm(experiment: Experiment) -> None:
                 "sampler and learner take turns in one card's memory; expected 1. Remove one of the two."
             )
     # Settings of vLLM need a policy that vLLM samples.
-    settings, defaults = experiment.vllm.model_dump(), VllmConfig().model_dump()
+    settings, defaults = experiment.config.vllm.model_dump(), VllmConfig().model_dump()
     changed = [name for name in settings if settings[name] != defaults[name]]
-    if changed and not experiment.on_vllm:
+    if changed and not experiment.on_vllm and not is_open:
         raise ConfigError(
             f"vllm.{changed[0]}: set, and vLLM draws for nobody; expected sampling.engine=vllm beside it. Set that, or "
             "remove the section."

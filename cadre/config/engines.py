@@ -176,7 +176,7 @@ def make_engine_spec(
         vllm_names=vllm_names,
         vllm=vllm if vllm_names else None,
         learner=learner,
-        colocated=experiment.vllm.colocated,
+        colocated=bool(experiment.vllm.colocated),
         overlapping=staleness > 0,
     )
 

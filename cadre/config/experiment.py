@@ -138,6 +138,7 @@ class Experiment:
     learners    by policy that is trained: the experiment's learner settings, merged with the policy's
     samplers    by policy: the experiment's sampling settings, merged with the policy's
     sampling    by role: the part of these that says what is drawn
+    vllm        the settings of vLLM
     """
 
     config: Config
@@ -150,6 +151,7 @@ class Experiment:
     learners: Mapping[str, LearnerConfig]
     samplers: Mapping[str, SamplingConfig]
     sampling: Mapping[str, Sampling]
+    vllm: VllmConfig
 
     @property
     def roles(self) -> Mapping[str, str]:
@@ -165,11 +167,6 @@ class Experiment:
     def evaluate(self) -> EvaluateConfig:
         """The settings of evaluations in training."""
         return self.config.evaluate
-
-    @property
-    def vllm(self) -> VllmConfig:
-        """The settings of vLLM."""
-        return self.config.vllm
 
     @property
     def cluster(self) -> ClusterConfig | None:

@@ -1,6 +1,6 @@
 """From a name to an experiment: find the configuration that a user names, and resolve it once, before any model loads.
 
-Nothing here imports torch.
+Nothing here imports torch, unless vLLM is installed and may be chosen.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cadre.advantages.batch import Plan
 from cadre.advantages.critic import required_heads
 from cadre.algorithms import plan_of
 from cadre.config.adapters import is_adapter
+from cadre.config.engine_validation import MAX_VLLM_RANK
 from cadre.config.experiment import Config, Experiment, parse
 from cadre.config.paths import relocate
 from cadre.config.recipes import read_recipe
@@ -30,7 +32,8 @@ from cadre.envs.from_data import FromData
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.plugins import embedded_models
-from cadre.settings import LearnerConfig, PolicyConfig
+from cadre.settings import LearnerConfig, PolicyConfig, SamplingConfig, VllmConfig
+from cadre.settings.models import VISION_MODELS, read_model_type
 from cadre.settings.objective import merge_loss
 from cadre.settings.section import apply_changes
 from cadre.settings.trust import check_trusted, queue_import_notice
@@ -38,6 +41,7 @@ from cadre.settings.yaml_file import Raw, apply_override, apply_overrides, merge
 from cadre.types import Sampling
 
 DATA_SPLITS = ("train", "test")  # which are `data` if that is set
+LARGE_MODEL = 500_000_000  # bytes of weights from which vLLM is worth its start
 
 # ---- From a name to a configuration
 
@@ -178,7 +182,10 @@ def make_plan(config: Config) -> Plan:
 def _resolve_players(config: Config, env: type[Env] | None) -> Experiment:
     """Resolve the environment and the policies that play in it."""
     policies, (env_spec, held_out) = config.team.policies, resolve_environments(config, env or config.env)
+    models, learners = _find_models(policies), _merge_learners(config, policies)
     samplers = {name: apply_changes(config.sampling, policy.sampling) for name, policy in policies.items()}
+    engines = choose_engines(config, models, samplers, learners)
+    samplers = {name: sampler.model_copy(update={"engine": engines[name]}) for name, sampler in samplers.items()}
     # Memory, graphs and the engine say who samples; what remains is the distribution that is sampled from.
     distributions = {
         name: Sampling(**sampler.model_dump(exclude={"memory", "turns_memory", "graphs", "engine"}))
@@ -190,12 +197,79 @@ def _resolve_players(config: Config, env: type[Env] | None) -> Experiment:
         held_out=held_out,
         plan=make_plan(config),
         policies=policies,
-        models=_find_models(policies),
+        models=models,
         heads={},
-        learners=_merge_learners(config, policies),
+        learners=learners,
         samplers=samplers,
         sampling={role: distributions[name] for role, name in config.team.roles.items()},
+        vllm=choose_colocation(config, engines, learners),
     )
+
+
+# ---- The engine of each policy, where settings leave it open
+
+
+def choose_engines(
+    config: Config,
+    models: Mapping[str, str],
+    samplers: Mapping[str, SamplingConfig],
+    learners: Mapping[str, LearnerConfig],
+) -> dict[str, str]:
+    """Return the engine that samples each policy: `auto` is vLLM where it is installed, has a GPU and can do what is
+    asked for.
+
+    Small models stay with torch, as vLLM takes a minute or two to start; so do those in a cluster, where vLLM is chosen
+    by hand.
+    """
+    engines: dict[str, str] = {}
+    for name, sampler in samplers.items():
+        policy, model = config.team.policies[name], models.get(name)
+        suits_vllm = (
+            sampler.engine == "auto"
+            and model is not None
+            and config.cluster is None
+            and find_spec("vllm") is not None
+            and not sampler.graphs
+            and sampler.turns_memory is None
+            and policy.dtype == "bfloat16"
+            and policy.device in ("auto", "cuda", "cuda:0")
+            and (policy.lora is None or (policy.lora.path is None and policy.lora.rank <= MAX_VLLM_RANK))
+            and (name not in learners or learners[name].ranks == 1)
+            and read_model_type(Path(model)) not in VISION_MODELS
+            and _has_many_weights(model)
+            and count_gpus() > 0
+        )
+        engines[name] = ("vllm" if suits_vllm else "torch") if sampler.engine == "auto" else sampler.engine
+    return engines
+
+
+def choose_colocation(config: Config, engines: Mapping[str, str], learners: Mapping[str, LearnerConfig]) -> VllmConfig:
+    """Return the settings of vLLM, colocated with the learner of this process if both would use the only GPU."""
+    if config.vllm.colocated is not None:
+        return config.vllm
+    names = [name for name, engine in engines.items() if engine == "vllm"]
+    is_colocated = (
+        bool(names)
+        and config.cluster is None
+        and config.vllm.cards == 1
+        and all(config.team.policies[name].device != "cpu" for name in names)
+        and all(learners[name].ranks == 1 for name in names if name in learners)
+        and count_gpus() == 1
+    )
+    return config.vllm.model_copy(update={"colocated": is_colocated})
+
+
+def _has_many_weights(model: str) -> bool:
+    """Return True for a folder with LARGE_MODEL bytes of weights, and for a model of the hub."""
+    folder = Path(model)
+    return not folder.is_dir() or sum(file.stat().st_size for file in folder.glob("*.safetensors")) >= LARGE_MODEL
+
+
+def count_gpus() -> int:
+    """Return the number of GPUs that torch sees."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def resolve_environments(config: Config, env: str | type[Env]) -> tuple[EnvSpec, EnvSpec]:

@@ -158,10 +158,14 @@ class Run:
         return _read_optional(path, CommandRecord) or CommandRecord(recipe="", overrides=[])
 
     def record_environment(
-        self, sandbox: Mapping[str, Any], sampling_memory: Mapping[str, float], tasks: Mapping[str, str]
+        self,
+        sandbox: Mapping[str, Any],
+        sampling_memory: Mapping[str, float],
+        tasks: Mapping[str, str],
+        engines: Mapping[str, str],
     ) -> None:
-        """Write what the run runs on, digests of its tasks by split, and the GiB that each policy may be sampled in, on
-        which rounding depends."""
+        """Write what the run runs on, digests of its tasks by split, the GiB that each policy may be sampled in, on
+        which rounding depends, and the engine that samples each policy."""
         versions = {name: _package_version(name) for name in PACKAGES}
         record = {
             "cadre": __version__,
@@ -172,6 +176,7 @@ class Run:
             "sandbox": dict(sandbox),
             "tasks": dict(tasks),
             "sampling_memory": dict(sampling_memory),
+            "engines": dict(engines),
         }
         write_text_atomically(self.folder / "environment.json", json.dumps(record, indent=1) + "\n")
 

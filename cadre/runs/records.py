@@ -36,6 +36,7 @@ class EnvironmentRecord(OpenRecord):
     packages: dict[Text, Text | None] = {}
     tasks: dict[Text, Text] = {}
     sampling_memory: dict[Text, Number] = {}
+    engines: dict[Text, Text] = {}
 
 
 class StepMetrics(OpenRecord):

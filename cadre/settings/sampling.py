@@ -28,6 +28,8 @@ class SamplingConfig(Section):
     graphs: bool | None = Field(
         None, description="replay the torch engine's decoding steps as CUDA graphs (docs/speed.md); unset: on a GPU"
     )
-    engine: Literal["torch", "vllm"] = Field(
-        "torch", description="torch: in this process; vllm: in a process of its own (docs/vllm.md)"
+    engine: Literal["auto", "torch", "vllm"] = Field(
+        "auto",
+        description="what draws them: torch in this process, or vLLM in one of its own (docs/vllm.md); auto: vLLM for "
+        "models of a quarter of a billion weights and more, where it is installed and has a GPU",
     )

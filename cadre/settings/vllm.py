@@ -16,7 +16,9 @@ class VllmConfig(Section):
     sequences: Positive = Field(256, description="sequences decoded at once")
     eager: bool | None = Field(None, description="neither compile nor capture graphs; unset: so on a CPU only")
     cards: Positive = Field(1, description="GPUs that hold one model together (tensor parallel)")
-    colocated: bool = Field(False, description="sampler and learner take turns in one GPU's memory")
+    colocated: bool | None = Field(
+        None, description="sampler and learner take turns in one GPU's memory; unset: if there is one GPU"
+    )
     sleep: Literal["auto", "none", "cache", "offload", "discard"] = Field(
         "auto",
         description="what a colocated sampler frees while the learner works: nothing, its KV cache, or its weights "

@@ -135,13 +135,16 @@ def run_training(
         # Load the models.
         diagnostics = Diagnostics(run.folder / "diverged", TokenNotes(experiment.train.trees_kept))
         memory = run.sampling_memory() if resume else {}
+        if experiment.on_vllm:
+            tell([f"vLLM samples {', '.join(experiment.on_vllm)}. Its first start on a machine takes minutes."])
         team = build_team(experiment, train=True, diagnostics=diagnostics, memory=memory)
         with closed_on_failure() as failed, frozen_files():
             failed.callback(team.close)
             run.vocabulary = make_vocabulary(experiment)
             confinement = program_sandbox()
             sandbox = confinement.record() if confinement else {}
-            run.record_environment(sandbox, measured_sampling_memory(team), task_digests(experiment))
+            engines = {name: sampler.engine for name, sampler in experiment.samplers.items()}
+            run.record_environment(sandbox, measured_sampling_memory(team), task_digests(experiment), engines)
             state = TrainingState()
             if resume:
                 state = restore_state(run, team)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from cadre.config import engine_validation
+from cadre.config import resolve as resolver
 from cadre.config.engines import build_team
 from cadre.config.experiment import Experiment, dump
 from cadre.config.resolve import resolve
@@ -140,8 +142,11 @@ def test_the_pace_reaches_the_engine(
     assert seen == [chosen is not False]
 
 
-def test_a_run_says_which_engine_drew(speaker: Path) -> None:
-    assert "engine: torch" in dump(configured(speaker))
+def test_a_run_says_which_engine_samples(speaker: Path, tmp_path: Path) -> None:
+    config = configured(speaker, train={"steps": 1, "tasks_per_step": 1}, evaluate={"tasks": 0})
+    assert "engine: auto" in dump(config)
+    play(config, tmp_path / "run", Console(quiet=True))
+    assert json.loads((tmp_path / "run" / "environment.json").read_text())["engines"] == {"shared": "torch"}
 
 
 @pytest.mark.usefixtures("there")
@@ -194,3 +199,77 @@ def test_a_training_hands_every_version_over(
 @pytest.mark.usefixtures("there")
 def test_settings_of_another_place_are_refused(policy: dict, message: str, speaker: Path) -> None:
     refused(speaker, message, sampling={}, team=team(speaker, a={}, b=policy))
+
+
+@pytest.fixture
+def large_models_on_one_gpu(there: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM is installed, torch sees one GPU, and every model counts as large."""
+    monkeypatch.setattr(resolver, "find_spec", lambda name: object())
+    monkeypatch.setattr(resolver, "count_gpus", lambda: 1)
+    monkeypatch.setattr(resolver, "LARGE_MODEL", 1)
+
+
+AUTO = {"sampling": {"engine": "auto"}}
+LARGE = {"device": "auto", "dtype": "bfloat16"}
+
+
+def test_auto_is_vllm_for_large_models_on_a_gpu(speaker: Path, large_models_on_one_gpu: None) -> None:
+    one = played(speaker, team=team(speaker, a=LARGE, b=LARGE), **AUTO)
+    assert one.on_vllm == ("a", "b")
+    assert one.vllm.colocated
+    assert one.config.sampling.engine == "auto"  # so that a run's configuration suits other machines
+    assert "colocated: null" in dump(one.config)
+
+
+@pytest.mark.parametrize(
+    ("policy", "sections"),
+    [
+        ({"device": "cpu"}, {}),
+        ({"device": "cuda:1"}, {}),
+        ({"dtype": "float32"}, {}),
+        ({"lora": {"rank": 600}}, {}),
+        ({}, {"sampling": {"engine": "auto", "graphs": True}}),
+        ({}, {"sampling": {"engine": "auto", "turns_memory": 1.0}}),
+        ({}, {"sampling": {"engine": "torch"}}),
+        ({}, {"learner": {"ranks": 2}}),
+        ({}, {"cluster": {}}),
+    ],
+)
+def test_auto_is_torch_for_what_vllm_would_not_take(
+    speaker: Path, large_models_on_one_gpu: None, policy: dict, sections: dict
+) -> None:
+    config = configured(
+        speaker, env="Handshake", **(AUTO | {"team": team(speaker, a=LARGE | policy, b=LARGE | policy)} | sections)
+    )
+    learners = resolver._merge_learners(config, config.team.policies)
+    engines = resolver.choose_engines(
+        config, {"a": str(speaker), "b": str(speaker)}, dict.fromkeys("ab", config.sampling), learners
+    )
+    assert engines == {"a": "torch", "b": "torch"}
+    assert not resolver.choose_colocation(config, engines, learners).colocated
+
+
+@pytest.mark.parametrize("missing", ["package", "gpu", "size"])
+def test_auto_is_torch_where_vllm_has_no_place(
+    speaker: Path, large_models_on_one_gpu: None, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    changes = {
+        "package": ("find_spec", lambda name: None),
+        "gpu": ("count_gpus", lambda: 0),
+        "size": ("LARGE_MODEL", 1 << 40),
+    }
+    monkeypatch.setattr(resolver, *changes[missing])
+    assert played(speaker, team=team(speaker, a=LARGE, b=LARGE), **AUTO).on_vllm == ()
+
+
+def test_two_gpus_are_not_shared_unless_asked(
+    speaker: Path, large_models_on_one_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolver, "count_gpus", lambda: 2)
+    assert not played(speaker, team=team(speaker, a=LARGE, b=LARGE), **AUTO).vllm.colocated
+    assert played(speaker, team=team(speaker, a=LARGE, b=LARGE), vllm={"colocated": True}, **AUTO).vllm.colocated
+
+
+def test_settings_of_vllm_wait_in_a_recipe_that_says_auto(speaker: Path) -> None:
+    assert played(speaker, vllm={"context": 64}, **AUTO).on_vllm == ()
+    refused(speaker, r"vllm\.context: set, and vLLM draws for nobody", sampling={}, vllm={"context": 64})

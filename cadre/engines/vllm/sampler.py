@@ -130,7 +130,7 @@ class VllmSampler:
         self._text = engine.load_text(source, policies, options)
         launch = engine.plan_launch(source, policies, options, self._text.context)
         self._deterministic = launch.deterministic
-        self._colocated = options.config.colocated
+        self._colocated = bool(options.config.colocated)
         # Adapters are sent again at every sync, and their base never is.
         self.deepest: Depth = "discard" if launch.transfer else "offload"
         self._adapters = AdapterVersions(launch.slots)

@@ -200,7 +200,7 @@ class Memory:
 
 
 def test_micro_batches_take_three_quarters_of_free_memory(learner, monkeypatch):
-    """1,000 bytes a token and 40 MB free, 8 of them spoken for: 0.75 of 32 MB are 24,000 tokens, 23,552 in thousands."""
+    """1,000 bytes a token, and 8 of 40 MB spoken for: 0.75 of 32 MB are 24,000 tokens, or 23 times 1,024."""
     one = learner("llama", pack="prefix_tree")
     memory = Memory(monkeypatch, 1_000, 40_000_000)
     data = trees(("p",), [(40, 8), (30, 20)])
@@ -245,7 +245,7 @@ def test_an_update_that_does_not_fit_is_run_in_halves(learner, monkeypatch):
         return score(batch, entropy_tokens)
 
     monkeypatch.setattr(one._runner, "score", short_of_memory)
-    with pytest.warns(UserWarning, match=r"run in parts of 64 tokens from here on\. Set learner\.tokens_per_microbatch"):
+    with pytest.warns(UserWarning, match=r"in parts of 64 tokens from here on\. Set learner\.tokens_per_m"):
         metrics = one._update(data)
     expected = other._update(data)
     del metrics["p"]["tokens_per_s"], expected["p"]["tokens_per_s"]
