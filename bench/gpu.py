@@ -71,6 +71,7 @@ from gpu_models import (
     make_sequences,
     sample_sequences,
     saved,
+    scratch_folder,
 )
 from gpu_runs import Steps
 
@@ -86,6 +87,15 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
 # Shapes from so many weights on recompute their activations.
 LARGE = 4_000_000_000
 STEPS = 6
+# Metrics of a run on a GPU, and their units.
+GPU_METRICS = {
+    "gpu/learning_mfu": "share",
+    "gpu/learning_tokens_per_s": "tokens/s",
+    "gpu/learning_peak_gb": "GB",
+    "gpu/sampling_bandwidth_fraction": "share",
+    "gpu/sampling_tokens_per_s": "tokens/s",
+    "gpu/sampling_peak_gb": "GB",
+}
 # The seconds that a section needs at least; with fewer left it is not begun.
 LEAST_SECONDS = 45.0
 MOST_SECONDS = 280.0
@@ -204,34 +214,31 @@ def measure_step(bench: Bench, shape: Shape, engine: str) -> None:
     sizes = bench.sizes(STEP_SIZES)
     recipe = gpu_runs.words_recipe(bench.model(shape), sizes, shape.vocabulary, bench.dtype, STEPS)
     changes = gpu_runs.sampler_changes(engine, 2 * (sizes.words + sizes.tokens), bench.on_gpu)
-    steps = train(bench, f"{shape.name}-{engine}", recipe, changes)
+    steps = train(bench, f"{shape.name}-{engine}", shape, recipe, changes)
     name = f"gpu.step.{shape.name}.{engine}"
     step_seconds = keep_phases(bench, name, steps)
     bench.steps[f"{shape.name}.{engine}"] = statistics.median(step_seconds)
 
-    # Prompts are shared by their completions, and no two completions begin alike.
-    distinct = sizes.prompts * sizes.words + sizes.sampled
-    learning = [shape.learning_flops(distinct) / each / bench.card.flops for each in update_seconds(steps)]
-    rates = [tokens / each for tokens, each in zip(steps["rollout/tokens"], steps["time/sample_s"], strict=True)]
-    at_once = min(sizes.prompts * sizes.completions, 256)
-    bound = shape.sampling_bound(bench.card, at_once, sizes.words, sizes.tokens)
-    bench.keep(f"{name}.learning.mfu", learning, "share")
-    bench.keep(f"{name}.sampling.tokens_per_s", rates, "tokens/s")
-    bench.keep(f"{name}.sampling.of_bandwidth", [rate / bound for rate in rates], "share")
+    if not bench.on_gpu:
+        # A run on a CPU computes none of them: the same arithmetic, so that all of this runs there, too.
+        distinct = sizes.prompts * sizes.words + sizes.sampled
+        learning = [shape.learning_flops(distinct) / each / bench.card.flops for each in steps["time/learn_s"]]
+        bench.keep(f"{name}.learning.mfu", learning, "share")
+        bench.keep(f"{name}.sampling.tokens_per_s", sampling_rates(steps), "tokens/s")
     if engine == "vllm" and shape is bench.shapes[0]:
-        bench.keep(f"gpu.sampling.{shape.name}.tokens_per_s", rates, "tokens/s")
+        bench.keep(f"gpu.sampling.{shape.name}.tokens_per_s", sampling_rates(steps), "tokens/s")
         if "time/sync_s" in steps:
             bench.keep("gpu.sync_s", steps["time/sync_s"], "s")
 
 
-def train(bench: Bench, name: str, recipe: gpu_runs.Recipe, changes: Sequence[str]) -> Steps:
-    """Train in a folder of the output, from the start, and return the steps; the log stays if that fails."""
+def train(bench: Bench, name: str, shape: Shape, recipe: gpu_runs.Recipe, changes: Sequence[str]) -> Steps:
+    """Train from the start, and return the steps; the output and the metrics stay in a folder of OUT."""
     folder = bench.out / "runs" / name
     shutil.rmtree(folder, ignore_errors=True)
     bench.card.reset_peak()
-    steps = gpu_runs.train_cadre(recipe, changes, folder, bench.limit())
-    shutil.rmtree(folder / "run", ignore_errors=True)  # its checkpoints are as large as its models
-    return steps
+    # The first and the last checkpoint: masters, and masters with moments, in float32.
+    with scratch_folder(20 * shape.parameters) as scratch:
+        return gpu_runs.train_cadre(recipe, changes, folder, scratch / "run", bench.limit())
 
 
 def keep_phases(bench: Bench, name: str, steps: Steps) -> list[float]:
@@ -244,18 +251,19 @@ def keep_phases(bench: Bench, name: str, steps: Steps) -> list[float]:
     for phase in ("wait", "sample", "learn", "update", "sync", "sleep", "wake"):
         if f"time/{phase}_s" in steps:
             bench.keep(f"{name}.{phase}_s", steps[f"time/{phase}_s"], "s")
-    for metric in sorted(steps.values):
-        if metric.startswith("gpu/"):
-            bench.keep(f"{name}.{metric.replace('/', '.')}", steps[metric], "by its name")
+    for metric, unit in GPU_METRICS.items():
+        if metric in steps:
+            bench.keep(f"{name}.{metric.removeprefix('gpu/').replace('_', '.', 1)}", steps[metric], unit)
     if steps.peak:
         bench.keep(f"{name}.peak_gb", [steps.peak / 1e9], "GB")
     bench.keep(f"{name}.process_s", [steps.seconds], "s")
     return whole
 
 
-def update_seconds(steps: Steps) -> Sequence[float]:
-    """Return the seconds of the updates alone where they were measured, or of learning with weight sync."""
-    return steps["time/update_s" if "time/update_s" in steps else "time/learn_s"]
+def sampling_rates(steps: Steps) -> list[float]:
+    """Return the tokens per second of sampling in each step."""
+    pairs = zip(steps["rollout/tokens"], steps["time/sample_s"], strict=True)
+    return [tokens / each for tokens, each in pairs]
 
 
 def rivals(bench: Bench) -> None:
@@ -311,11 +319,11 @@ def tree(bench: Bench) -> None:
             recipe = gpu_runs.talk_recipe(bench.model(shape), sizes, shape.vocabulary, bench.dtype, STEPS)
             context = 2 * (sizes.words + 8 * sizes.tokens)
             of_sampler = gpu_runs.sampler_changes(engine, context, bench.on_gpu)
-            steps = train(bench, f"tree-{name}", recipe, [*of_sampler, *changes])
+            steps = train(bench, f"tree-{name}", shape, recipe, [*of_sampler, *changes])
             label = f"gpu.tree.{shape.name}.{engine}.{name}"
             keep_phases(bench, label, steps)
-            pairs = zip(steps["rollout/tokens"], steps["time/sample_s"], strict=True)
-            bench.keep(f"{label}.sampling.tokens_per_s", [tokens / each for tokens, each in pairs], "tokens/s")
+            if not bench.on_gpu:
+                bench.keep(f"{label}.sampling.tokens_per_s", sampling_rates(steps), "tokens/s")
 
         bench.run(f"tree.{engine}.{name}", work)
 

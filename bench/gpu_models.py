@@ -208,17 +208,21 @@ def save_model(shape: Shape, folder: Path, device: torch.device) -> None:
 
 
 @contextmanager
-def saved(shape: Shape, card: Card) -> Iterator[Path]:
-    """Yield a folder with a model of the shape, in memory if there is room for it."""
+def scratch_folder(size: float) -> Iterator[Path]:
+    """Yield an empty folder, in memory if there is room for so many bytes."""
     memory = Path("/dev/shm")
-    in_memory = memory.is_dir() and shutil.disk_usage(memory).free > 4 * shape.parameters
-    folder = Path(tempfile.mkdtemp(prefix="cadre-gpu-", dir=memory if in_memory else None))
-    try:
+    in_memory = memory.is_dir() and shutil.disk_usage(memory).free > size
+    with tempfile.TemporaryDirectory(prefix="cadre-gpu-", dir=memory if in_memory else None) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def saved(shape: Shape, card: Card) -> Iterator[Path]:
+    """Yield a folder with a model of the shape."""
+    with scratch_folder(4 * shape.parameters) as folder:
         save_model(shape, folder, card.device)
         card.reset_peak()
         yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def make_engine(folder: Path, device: torch.device, dtype: str, whole: bool, memory: int | None = None) -> TorchEngine:

@@ -102,7 +102,7 @@ def words_recipe(model: Path, sizes: Sizes, vocabulary: int, dtype: str, steps: 
             "algorithm": {"name": "grpo", "k": sizes.completions},
             "sampling": {"max_tokens": sizes.tokens},
             "learner": {"learning_rate": 1e-6},
-            "train": {"steps": steps, "tasks_per_step": sizes.prompts},
+            "train": {"steps": steps, "tasks_per_step": sizes.prompts, "checkpoint_minutes": 0},
             "evaluate": {"tasks": 0},
         }
     )
@@ -122,7 +122,7 @@ def talk_recipe(model: Path, sizes: Sizes, vocabulary: int, dtype: str, steps: i
             "algorithm": {"name": "at_grpo", "k": sizes.completions, "lookahead": 0},
             "sampling": {"max_tokens": sizes.tokens},
             "learner": {"learning_rate": 1e-6},
-            "train": {"steps": steps, "tasks_per_step": sizes.prompts},
+            "train": {"steps": steps, "tasks_per_step": sizes.prompts, "checkpoint_minutes": 0},
             "evaluate": {"tasks": 0},
         }
     )
@@ -137,19 +137,21 @@ def sampler_changes(engine: str, context: int, on_gpu: bool) -> list[str]:
     return changes
 
 
-def train_cadre(recipe: Recipe, changes: Sequence[str], folder: Path, seconds: float) -> Steps:
-    """Train by the command line in `folder/run`, and return the metrics of its steps.
+def train_cadre(recipe: Recipe, changes: Sequence[str], folder: Path, run: Path, seconds: float) -> Steps:
+    """Train by the command line in `run`, and return the metrics of its steps; `folder` gets the recipe, the output and
+    the metrics, without checkpoints, which are several times as large as the model.
 
     Raises RuntimeError with the end of its output if it fails or takes longer than `seconds`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    file, run = folder / "recipe.yaml", folder / "run"
+    file = folder / "recipe.yaml"
     file.write_text(yaml.safe_dump(dict(recipe.sections), sort_keys=False))
     began, memory = time.monotonic(), GpuMemory()
     with memory.watching():
         run_logged([*CADRE, "train", str(file), *changes, "--run", str(run)], folder / "train.log", seconds)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return Steps.of(lines, memory.peak, time.monotonic() - began)
+    text = (run / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(text)
+    return Steps.of([json.loads(line) for line in text.splitlines()], memory.peak, time.monotonic() - began)
 
 
 def train_trl(model: Path, sizes: Sizes, options: Sequence[str], folder: Path, seconds: float) -> Steps:

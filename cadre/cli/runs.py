@@ -26,7 +26,7 @@ from cadre.errors import ConfigError
 from cadre.files import to_json
 from cadre.runs.export import export_policy, plot_paths, write_parquet, write_summary
 from cadre.runs.folder import Run
-from cadre.runs.progress import read_status
+from cadre.runs.progress import format_gpu, read_status
 from cadre.training.checkpoint import CheckpointChoice
 from cadre.view.reading import open_runs
 
@@ -57,6 +57,8 @@ def format_status(report: Mapping[str, Any], now: float) -> list[str]:
         text = last and f"step {last['step']}: success {last['success']:.1%} on {last['tasks']} held-out tasks"
         rows.append(("evaluated", text or "not yet"))
     rows.append(("tokens/s", f"{rate:,.0f} in the last step" if rate else "none yet"))
+    gpu = " ".join(line.strip() for line in format_gpu(report.get("gpu", {})))
+    rows += [("GPU", gpu.removeprefix("GPU: "))] if gpu else []
     for part in report["parts"]:
         where = f"{part['processes']} processes" if part["processes"] else "in the training process"
         replaced = f", {part['replaced']} replaced" if part["replaced"] else ""

@@ -91,7 +91,7 @@ class Progress:
         rewards = format_rewards(metrics)
         speed = [f"{tokens / seconds:,.0f} tok/s"] if len(rewards) <= MAX_ROLES_WITH_RATE else []
         rest = [success, *failed, *speed, f"{format_seconds(self.left(step + 1))} left"]
-        self._print(wrap_step_line(f"step {step + 1}/{self.steps}", rewards, rest))
+        self._print([*wrap_step_line(f"step {step + 1}/{self.steps}", rewards, rest), *format_gpu(metrics)])
 
     def took(self, tokens: float, seconds: float) -> None:
         """Count a step."""
@@ -185,6 +185,24 @@ def wrap_step_line(head: str, rewards: Sequence[str], rest: Sequence[str]) -> li
     return lines
 
 
+def format_gpu(metrics: Mapping[str, float]) -> list[str]:
+    """Return lines about the GPUs, of at most `WIDTH` columns: seconds by phase, MFU of learning, the bandwidth
+    fraction of sampling, and the memory. None for a run on CPUs; without its peak rates if the GPU is unknown."""
+    if "gpu/learning_peak_gb" not in metrics:
+        return []
+    learning, sampling = f"learning {metrics['time/update_s']:.1f} s", f"sampling {metrics['time/sample_s']:.1f} s"
+    if (mfu := metrics.get("gpu/learning_mfu")) is not None:
+        learning += f" ({mfu:.0%} MFU)"
+    if (fraction := metrics.get("gpu/sampling_bandwidth_fraction")) is not None:
+        sampling += f" ({fraction:.0%} of bandwidth)"
+    phases = [
+        f"{name} {metrics[f'time/{name}_s']:.1f} s" for name in ("sync", "sleep", "wake") if f"time/{name}_s" in metrics
+    ]
+    peak = max(metrics["gpu/learning_peak_gb"], metrics["gpu/sampling_peak_gb"])
+    line = ", ".join([sampling, learning, *phases, f"peak {peak:.1f} GB"])
+    return textwrap.wrap(f"GPU: {line}", WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
+
+
 # ---- In `status.json`
 
 STATUS = "status.json"
@@ -265,6 +283,9 @@ class StatusWriter:
             "tokens_per_s": self.metrics["rollout/tokens"] / seconds if seconds else None,
             "parts": [asdict(part) for part in describe_parts(self._checkpointer.team)],
         }
+        if any(name.startswith("gpu/") for name in self.metrics):
+            named = self.metrics.items()
+            status["gpu"] = {name: value for name, value in named if name.startswith(("gpu/", "time/"))}
         path = run.folder / STATUS
         fresh = path.with_suffix(".new")
         with suppress(OSError):

@@ -207,6 +207,7 @@ class StatusRecord(OpenRecord):
     staleness: dict[str, Number]
     tokens_per_s: Number | None
     parts: list[StatusPartRecord]
+    gpu: dict[str, Number] = {}
 
 
 class CheckpointState(BaseModel):

@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from rich.console import Console
 
 from cadre import random_keys
-from cadre.advantages.batch import build_batch, is_useful
+from cadre.advantages.batch import TrainingBatch, build_batch, is_useful
 from cadre.concurrency import run_coroutine
 from cadre.config.engines import Diagnostics, build_team, host_environments, measured_sampling_memory
 from cadre.config.experiment import Experiment, load
@@ -44,6 +44,7 @@ from cadre.team import Metrics, Team, closed_on_failure
 from cadre.training import metrics
 from cadre.training.asynchronous import SampledStep, StalenessLimit, StepQueue
 from cadre.training.checkpoint import Checkpointer, TrainingState, checkpoint_steps, restore_latest
+from cadre.training.gpu_metrics import GpuMeter, make_gpu_meter
 from cadre.training.interrupt import Interrupt
 from cadre.types import Task
 
@@ -98,6 +99,11 @@ class Training:
         """The tasks of every evaluation."""
         settings = self.experiment.evaluate
         return self.experiment.held_out_tasks[settings.first : settings.first + settings.tasks]
+
+    @cached_property
+    def gpu(self) -> GpuMeter | None:
+        """Computes the metrics that a run on GPUs has beside the others."""
+        return make_gpu_meter(self.experiment)
 
     @cached_property
     def failed(self) -> FailureLog:
@@ -222,6 +228,8 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
         checkpointer.save()
         while not interrupt.requested and checkpointer.state.step < goal.steps and not 0 < goal.max_tokens <= tokens:
             # Sample: one tree per task, all at once.
+            if training.gpu is not None:
+                training.gpu.reset_peak()
             began = time.monotonic()
             sampled = await interrupt.stoppable(queue.next_step(checkpointer.state.step))
             if sampled is None:
@@ -229,7 +237,10 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
 
             # Learn: groups or a critic give advantages, and advantages become one update per policy.
             with checkpointer.updating():
-                waited = {"time/wait_s": time.monotonic() - began}
+                waited: Metrics = {"time/wait_s": time.monotonic() - began}
+                if training.gpu is not None:
+                    waited["gpu/sampling_peak_gb"] = training.gpu.peak_gb()
+                    training.gpu.reset_peak()
                 status.metrics = learned = await learn_step(training, checkpointer.state, sampled, queue, waited)
             tokens += learned["rollout/tokens"]
 
@@ -270,16 +281,34 @@ async def learn_step(
     """Update the policies with what a step sampled, sync the weights, and log the step; return its metrics."""
     plan, began, sampled = training.experiment.plan, time.monotonic(), sampled_step.sampled
     batch = build_batch(sampled.trees, plan, training.team, state.baselines)
+
+    # A colocated sampler may fall asleep when the update begins, so its seconds are taken before and after, too.
+    samplers = training.team.samplers.values()
+    synced, update_began = metrics.sync_seconds(samplers), time.monotonic()
     updates = await training.team.update(batch.sequences)
+    in_update, update_seconds = metrics.sync_seconds(samplers), time.monotonic() - update_began
     staleness = metrics.staleness_metrics(sampled.trees, queue.versions)
     await queue.sync_weights()
     seconds = waited | {"time/sample_s": sampled_step.seconds, "time/learn_s": time.monotonic() - began}
-    seconds |= metrics.sync_seconds(training.team.samplers.values())
+    seconds |= metrics.add_metrics(synced, in_update, metrics.sync_seconds(samplers))
+    if training.gpu is not None:
+        update_seconds -= in_update.get("time/sleep_s", 0.0)
+        seconds |= gpu_step_metrics(training.gpu, sampled_step, batch, update_seconds)
     trained_roles = training.experiment.trained_roles
     step_metrics = metrics.compute_step_metrics(sampled, batch, updates, plan.credit.alpha, trained_roles)
     step_metrics = step_metrics | staleness | seconds
     log_step(training, state.step, step_metrics, StepRecord(sampled, batch, training.notes.drain()))
     return step_metrics
+
+
+def gpu_step_metrics(gpu: GpuMeter, sampled: SampledStep, batch: TrainingBatch, update_seconds: float) -> Metrics:
+    """Return the metrics that a step on GPUs has beside the others."""
+    return {
+        "time/update_s": update_seconds,
+        **gpu.sampling_metrics(sampled.sampled.trees, sampled.seconds),
+        **gpu.learning_metrics(batch.sequences, update_seconds),
+        "gpu/learning_peak_gb": gpu.peak_gb(),
+    }
 
 
 def log_step(training: Training, step: int, step_metrics: Metrics, record: StepRecord) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from cadre.advantages.batch import TrainingBatch
 from cadre.advantages.groups import AdvantageGroup, groups_of_roles, no_signal_fractions
@@ -117,15 +118,20 @@ def staleness_metrics(trees: Sequence[Tree], versions: Mapping[str, int]) -> Met
     }
 
 
-def sync_seconds(samplers: Iterable[object]) -> Metrics:
+def sync_seconds(samplers: Iterable[Any]) -> Metrics:
     """Return the seconds that weight syncs, falling asleep and waking took since the last call, of samplers that count
     them: `time/sync_s`, `time/sleep_s`, `time/wake_s`."""
-    seconds: Metrics = defaultdict(float)
-    for sampler in {id(sampler): sampler for sampler in samplers}.values():
-        if (take := getattr(sampler, "take_seconds", None)) is not None:
-            for name, value in take().items():
-                seconds[name] += value
-    return dict(seconds)
+    counters = {id(sampler): sampler for sampler in samplers if hasattr(sampler, "take_seconds")}
+    return add_metrics(*(counter.take_seconds() for counter in counters.values()))
+
+
+def add_metrics(*parts: Metrics) -> Metrics:
+    """Return the sum of each metric over the parts that have it."""
+    total: Metrics = defaultdict(float)
+    for part in parts:
+        for name, value in part.items():
+            total[name] += value
+    return dict(total)
 
 
 def update_metrics(updates: Mapping[str, Metrics]) -> Metrics:

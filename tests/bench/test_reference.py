@@ -11,8 +11,11 @@ from tests.cli.calling import call
 
 ROOT = Path(__file__).parents[2]
 ROLES = {"scout": "one", "runner": "two"}
-# What these runs do not write: it takes a reward model, or a branch that fails (tests/rollout/test_failures.py).
+# What these runs do not write: it takes a reward model, a branch that fails (tests/rollout/test_failures.py), vLLM
+# (tests/experiment/test_vllm.py), or a GPU (tests/experiment/test_gpu_metrics.py).
 ELSEWHERE = {"reward_model/score", "rollout/failed_branches/REASON"}
+ELSEWHERE |= {"time/sync_s", "time/sleep_s", "time/wake_s", "time/update_s"}
+ELSEWHERE |= {name for name in reference.METRICS if name.startswith("gpu/")}
 EXPERIMENTS = {
     "groups": {"algorithm": {"name": "grpo", "k": 4, "kl": 0.1}, "credit": {"overlong_buffer": 2}},
     "critics": {"algorithm": {"name": "ippo", "k": 2}, "loss": {"kl": 0.1}},

@@ -39,6 +39,8 @@ const SECTIONS = [
     ["Decisions an episode", "rollout/decisions", ""],
     ["Tokens trained a second", "POLICY/tokens_per_s", "tokens/s"],
     ["Seconds a step", "time/*", "s"],
+    ["MFU of learning", "gpu/learning_mfu", "share of the GPU's peak"],
+    ["Bandwidth of sampling", "gpu/sampling_bandwidth_fraction", "share of the GPU's peak"],
     ["Failed episodes", "rollout/failures", "a step"],
   ]],
 ];
