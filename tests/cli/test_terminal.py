@@ -1,4 +1,4 @@
-"""Completion, as shells ask for it."""
+"""Completion as shells ask for it, and changes without an effect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cadre.cli.terminal import complete_recipe, complete_run
+from cadre.cli.terminal import complete_recipe, complete_run, reject_unused
+from cadre.config.experiment import load
+from cadre.errors import ConfigError
 from tests.helpers import forked
 
 
@@ -51,3 +53,23 @@ def test_the_script_asks_cadre(shell: str, tmp_path: Path) -> None:
     assert f"_CADRE_COMPLETE=complete_{shell}" in script
     if shutil.which(shell):
         subprocess.run([shell, "-n"], input=script, text=True, check=True)
+
+
+def test_what_another_setting_turns_off_is_refused_with_that() -> None:
+    pairs = ["evaluate.every=5", "evaluate.tasks=0"]
+    with pytest.raises(ConfigError, match=r"evaluate.every: got 5 with evaluate.tasks=0, .* change evaluate.tasks\."):
+        reject_unused(pairs, load("plan-path", pairs))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "pairs"),
+    [
+        ("kuhn-poker", ["evaluate.tasks=0"]),  # whose recipe says how often
+        ("plan-path", ["evaluate.every=0", "evaluate.tasks=0"]),
+        ("plan-path", ["evaluate.every=5"]),
+        ("plan-path", ["train.trees_megabytes=0", "train.trees_kept=0"]),
+        ("plan-path", ["trackers.names=[tensorboard, wandb]", "trackers.project=foo"]),
+    ],
+)
+def test_what_has_an_effect_or_turns_itself_off_is_taken(recipe: str, pairs: list[str]) -> None:
+    reject_unused(pairs, load(recipe, pairs))

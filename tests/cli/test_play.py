@@ -1,16 +1,78 @@
-"""The walk through kept trees: keys as terminals send them, and what is shown."""
+"""Kept trees as text, and the walk through them with keys as terminals send them."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cadre.cli.play import HELP, Walker, walk_through, wrap_line
+from cadre.cli.play import HELP, Walker, format_tree, walk_through, wrap_line
 from cadre.cli.terminal import visible
+from cadre.files import validate_record
+from cadre.runs.records import StepMetrics
 from cadre.view.reading import RunReader
 from tests.cli.calling import call
 from tests.view.runs import hostile, synthetic
+
+
+def branch(choice: dict[str, int], team: float, carried: bool, **more: Any) -> dict[str, Any]:
+    reward = {"team": team, "local": more.pop("local", {}), "parts": {}}
+    ends = {"over": False, "success": False, "child": None}
+    return {"choice": choice, "reward": reward, "carried": carried, **ends, **more}
+
+
+def node(seen: dict[str, str], said: dict[str, list[str]], branches: list[dict[str, Any]]) -> dict[str, Any]:
+    observations = {
+        role: {"role": role, "messages": [{"role": "user", "content": text}]} for role, text in seen.items()
+    }
+    samples = {role: [{"text": text} for text in texts] for role, texts in said.items()}
+    return {"turn": 0, "observations": observations, "samples": samples, "branches": branches}
+
+
+LAST = node(
+    {"left": "\n".join("abcdefgh"), "right": "what?"},
+    {"left": ["a\nb", "x" * 90], "right": ["c", "d"]},
+    [
+        branch({"left": 0, "right": 0}, 0.0, False, over=True),
+        branch({"left": 1, "right": 1}, 1.0, True, over=True, success=True, local={"left": -0.5, "right": 0.0}),
+    ],
+)
+FIRST = node(
+    {"lead": "Go."},
+    {"lead": ["no", "yes"]},
+    [branch({"lead": 0}, -1.0, False), branch({"lead": 1}, 0.25, True, child=1)],
+)
+
+
+def test_a_tree_of_two_decisions() -> None:
+    printed = list(format_tree({"step": 4, "task": {"id": "train-7"}, "nodes": [FIRST, LAST]}))
+    assert printed == [
+        "step 5, task train-7; > marks what sampling went on from",
+        "",
+        "lead sees",
+        "  | Go.",
+        "  team -1.00  #0: no",
+        "> team +0.25  #1: yes",
+        "",
+        "  after lead #1:",
+        "",
+        "  left sees",
+        "    | c",
+        "    | d",
+        "    | e",
+        "    | f",
+        "    | g",
+        "    | h",
+        "",
+        "  right sees",
+        "    | what?",
+        "    +0.00, over  left #0: a b",
+        "                 right #0: c",
+        "  > team +1.00, left -0.50, solved  left #1: " + "x" * 32 + "...",
+        "                                    right #1: d",
+    ]
+
 
 UP, DOWN, RIGHT, LEFT = "\x1b[A", "\x1b[B", "\x1b[C", "\x1bOD"
 
@@ -114,3 +176,21 @@ def test_without_a_terminal_it_prints(run: Path) -> None:
 
 def test_plain_without_a_step_is_refused(run: Path) -> None:
     assert "--plain: got no --step" in call("play", str(run), "--plain").err
+
+
+STEERING = "\x1b]0;title\x07\x1b[2J\u202e"
+
+
+def test_the_id_of_a_task() -> None:
+    """Mistake: it is printed as it is."""
+    (line,) = format_tree(
+        {"step": 0, "tree": 0, "task": {"id": STEERING}, "nodes": [{"observations": {}, "branches": []}]}
+    )
+    assert "2J" in line
+    assert not set("\x1b\x07\u202e") & set(line)
+
+
+def test_the_name_of_a_metric_in_a_damaged_line() -> None:
+    with pytest.raises(ValueError, match="2J") as raised:
+        validate_record({"step": 0, STEERING: "x"}, StepMetrics)
+    assert not set("\x1b\x07\u202e") & set(str(raised.value))
