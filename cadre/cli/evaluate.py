@@ -53,23 +53,23 @@ def evaluate(
     context: typer.Context,
     target: Target,
     overrides: Overrides = None,
-    tasks: Annotated[int, typer.Option(min=1, help="how many of the test split")] = 200,
-    first: Annotated[int, typer.Option(min=0, help="from this task on")] = 0,
+    tasks: Annotated[int, typer.Option(min=1, help="tasks of the test split")] = 200,
+    first: Annotated[int, typer.Option(min=0, help="the first of them")] = 0,
     all_tasks: Annotated[bool, typer.Option("--all", help="the whole test split, in place of --tasks")] = False,
-    samples: Annotated[int, typer.Option(min=1, help="episodes a task, for pass@k and avg@k")] = 1,
-    temperature: Annotated[float, typer.Option(min=0.0, max=1e6, help="of the samples; 0 is greedy")] = 0.0,
+    samples: Annotated[int, typer.Option(min=1, help="episodes per task, for pass@k and avg@k")] = 1,
+    temperature: Annotated[float, typer.Option(min=0.0, max=1e6, help="of the samples; 0: greedy")] = 0.0,
     ks: Annotated[list[int] | None, typer.Option("--k", help="the k of pass@k; default powers of two")] = None,
-    seed: Annotated[int, typer.Option(help="names the random draws of the samples")] = 0,
+    seed: Annotated[int, typer.Option(help="seed of the samples")] = 0,
     assign: Annotated[str, typer.Option(help="other policies for roles, such as tool=planner,planner=tool")] = "",
     base: Base = False,
     best: Best = False,
     at: At = None,
     trust: Trust = False,
-    untrained: Annotated[str, typer.Option(help="roles, by comma, that play as before training")] = "",
-    episodes: Annotated[Path | None, typer.Option(help="a new file for all that was seen and said, JSON lines")] = None,
+    untrained: Annotated[str, typer.Option(help="comma-separated roles that play as before training")] = "",
+    episodes: Annotated[Path | None, typer.Option(help="a new JSON Lines file for all prompts and completions")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play held-out tasks: greedily with one sample a decision, or several times at a temperature."""
+    """Play held-out tasks: greedily with one sample per decision, or several times at a temperature."""
     from cadre.evaluation.loaded_team import EvaluationRequest, run_evaluation
 
     if all_tasks:
@@ -168,15 +168,15 @@ AUDIT_COLUMNS = ("decisions of", "number", "correlation", "explained", "at most"
 def audit(
     target: Target,
     overrides: Overrides = None,
-    tasks: Annotated[int, typer.Option(min=1, help="trees that are sampled, of the training split")] = 16,
-    decisions: Annotated[int, typer.Option(min=1, help="of their decisions, for a role each, that are audited")] = 64,
-    plays: Annotated[int, typer.Option(min=2, help="episodes that each sibling is played out")] = 8,
-    seed: Annotated[int, typer.Option(help="names the random draws")] = 0,
+    tasks: Annotated[int, typer.Option(min=1, help="trees to sample, of the training split")] = 16,
+    decisions: Annotated[int, typer.Option(min=1, help="decisions to audit, each for one role")] = 64,
+    plays: Annotated[int, typer.Option(min=2, help="episodes that each completion is rolled out in")] = 8,
+    seed: Annotated[int, typer.Option(help="seed of the random draws")] = 0,
     base: Base = False,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a run's credit with executed counterfactuals: siblings played out with fresh noise."""
+    """Compare a run's advantages with executed counterfactuals: completions rolled out to the end with fresh noise."""
     from cadre.config.resolve import resolve_for_trees
     from cadre.evaluation.audit import AuditSettings, check_auditable, run_audit
 
@@ -221,8 +221,8 @@ def serve(
     target: Target,
     overrides: Overrides = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="on the loopback interface; 0 for any")] = 8000,
-    key: Annotated[str, typer.Option(help="what clients have to name; by default a new one each time")] = "",
-    temperature: Annotated[float, typer.Option(min=0.0, help="of the answers; 0 is greedy, as in evaluation")] = 0.0,
+    key: Annotated[str, typer.Option(help="API key that clients send; default: a new one each time")] = "",
+    temperature: Annotated[float, typer.Option(min=0.0, help="of the answers; 0: greedy, as in evaluation")] = 0.0,
     base: Base = False,
     trust: Trust = False,
 ) -> None:

@@ -18,9 +18,9 @@ INDENT = " " * 4
 
 
 def list_all(
-    name: Annotated[str, typer.Argument(help="a task: what its recipes train; a recipe: all that it says")] = "",
+    name: Annotated[str, typer.Argument(help="a task: what its recipes train; a recipe: its text")] = "",
 ) -> None:
-    """The bundled environments and recipes."""
+    """List the installed environments and recipes."""
     groups = task_groups()
     tasks = [task for members in groups.values() for task in members]
     tasks += [environment for environment in distributions() if not _is_of_any(environment, tasks)]

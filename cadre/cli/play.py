@@ -50,8 +50,8 @@ def play(
     context: typer.Context,
     target: Target,
     overrides: Overrides = None,
-    task: Annotated[int, typer.Option(min=0, help="which task of the test split; with --step, which tree kept")] = 0,
-    step: Annotated[int | None, typer.Option(min=1, help="walk through the trees kept of this step by keys")] = None,
+    task: Annotated[int, typer.Option(min=0, help="task of the test split; with --step, number of the kept tree")] = 0,
+    step: Annotated[int | None, typer.Option(min=1, help="walk through the kept trees of this step with keys")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="with --step, print the tree, as without a terminal")] = False,
     assign: Annotated[str, typer.Option(help="other policies for roles")] = "",
     base: Base = False,
@@ -59,7 +59,7 @@ def play(
     at: At = None,
     trust: Trust = False,
 ) -> None:
-    """Play one held-out episode and print what everybody saw and said; or walk through a tree of the training."""
+    """Play one held-out episode and print all prompts and completions; or walk through a tree of the training."""
     if step is not None:
         reject_beside(context, "--step", ["overrides", "assign", "base", "best", "at", "trust"])
     if base:

@@ -32,7 +32,7 @@ from cadre.view.reading import open_runs
 
 
 def status(folder: RunFolder, as_json: AsJson = False) -> None:
-    """Show what a run is doing: its step, what is sampled ahead, staleness, tokens a second, and its processes."""
+    """Show the state of a run: step, steps sampled ahead, staleness, tokens per second, and its processes."""
     report = read_status(folder)
     print_lines([to_json(report)] if as_json else map(visible, format_status(report, time.time())))
 
@@ -70,7 +70,7 @@ def format_status(report: Mapping[str, Any], now: float) -> list[str]:
 def report(
     folder: RunFolder,
     out: Annotated[Path, typer.Option(help="the Markdown file to write; its plots go beside it")] = Path("report.md"),
-    price: Annotated[float, typer.Option(min=0.0, help="of an hour on this machine, to say what the run cost")] = 0.0,
+    price: Annotated[float, typer.Option(min=0.0, help="of an hour on this machine, for the cost of the run")] = 0.0,
 ) -> None:
     """Write a run as one page with plots: results with intervals, cost, settings, commits, what it ran on."""
     require_new([out, *plot_paths(out)], "report --out")
@@ -82,7 +82,7 @@ def trees(
     folder: RunFolder,
     out: Annotated[Path, typer.Option(help="the Parquet file to write")] = Path("trees.parquet"),
 ) -> None:
-    """Write the kept trees of a run as a table, a row a sample (docs/trees.md)."""
+    """Write the kept trees of a run as a table, one row per sample (docs/trees.md)."""
     require_new(out, "trees --out")
     count = write_parquet(Run.open(folder).folder, out)
     print_lines([f"{count:,} samples are in {out}."])
@@ -96,8 +96,10 @@ def view(
     ],
     export: Annotated[Path | None, typer.Option(help="write the page as one HTML file instead")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free")] = 0,
-    token: Annotated[str, typer.Option(help="the secret of the address, so that links last; drawn anew if unset")] = "",
-    megabytes: Annotated[float, typer.Option(min=0.1, help="most of the trees in an export, newest first")] = 100.0,
+    token: Annotated[
+        str, typer.Option(help="secret in the address, so that links last; default: a new one each time")
+    ] = "",
+    megabytes: Annotated[float, typer.Option(min=0.1, help="limit of the trees in an export, newest first")] = 100.0,
 ) -> None:
     """Show runs in a browser: curves, trees, tokens, what was left out. Also while they go on."""
     if export is not None:
@@ -129,7 +131,7 @@ def view(
 def export(
     context: typer.Context,
     folder: RunFolder,
-    policy: Annotated[str, typer.Argument(help="which policy of the run")],
+    policy: Annotated[str, typer.Argument(help="a policy of the run")],
     out: Annotated[Path, typer.Argument(help="the folder to write; must be new")],
     merge: Annotated[
         bool, typer.Option("--merge", help="add an adapter to its base and write the whole model")

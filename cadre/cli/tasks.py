@@ -41,10 +41,12 @@ def check(
     context: typer.Context,
     target: Annotated[str, typer.Argument(help="FILE.py:Env, a bundled environment, or sandbox")],
     settings: Annotated[list[str] | None, typer.Argument(help="environment settings, such as turns=2")] = None,
-    step_seconds: Annotated[float, typer.Option(min=0.001, help="that one call of the environment may take")] = 30.0,
-    model: Annotated[str, typer.Option(help="whose chat template writes the prompts: seed, a folder, a name")] = "seed",
+    step_seconds: Annotated[float, typer.Option(min=0.001, help="limit of one call of the environment")] = 30.0,
+    model: Annotated[
+        str, typer.Option(help="model whose template writes the prompts: seed, a folder, a name")
+    ] = "seed",
 ) -> None:
-    """Test an environment against the contract, or show what this machine's sandbox holds."""
+    """Test an environment against the contract, or show what the sandbox confines on this machine."""
     if target == "sandbox":
         reject_beside(context, "sandbox", ["settings", "step_seconds", "model"])
         _print_sandbox()
@@ -178,7 +180,7 @@ def test_a_right_answer_is_paid() -> None:
 '''
 
 
-def init(name: Annotated[str, typer.Argument(help="of the task, such as parity: letters, digits and _")]) -> None:
+def init(name: Annotated[str, typer.Argument(help="name of the task, such as parity: letters, digits and _")]) -> None:
     """Write a task to begin with: NAME.py, NAME.yaml and test_NAME.py."""
     if not (name.isidentifier() and name.islower()):
         raise ConfigError(f"init: got {name!r}; expected a name in small letters, digits and _, such as my_task.")
@@ -214,10 +216,10 @@ def data(
     out: Annotated[
         Path | None, typer.Option(help="write clean items to this new .jsonl file, and nothing else")
     ] = None,
-    split: Annotated[str, typer.Option(help="of --out; default train where there is one, else test")] = "",
+    split: Annotated[str, typer.Option(help="of --out; default: train if there is one, else test")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Read a data set, check its counts, splits and leaks, and show three items. Exit code 1 where it is not sound."""
+    """Read a data set, check its counts, splits and leaks, and show three items. Exit code 1 if it is not sound."""
     from cadre.data import examine, read
     from cadre.data.user_file import is_user_file
 

@@ -65,10 +65,12 @@ def train(
     recipe: Recipe = "",
     overrides: Overrides = None,
     folder: NewRun = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --run")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="resume the run in --run")] = False,
     trust: Trust = False,
     force: Annotated[bool, typer.Option("--force", help="--resume although settings or tasks have changed")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="build all but the weights; say what it takes")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="build all but the weights, and print what it takes")
+    ] = False,
 ) -> None:
     """Train a team."""
     changes = overrides or []
@@ -146,14 +148,14 @@ def fork(
     folder: RunFolder,
     context: typer.Context,
     step: Annotated[
-        int | None, typer.Option("--at", min=0, help="the updates after which to part, of a checkpoint")
+        int | None, typer.Option("--at", min=0, help="the checkpoint to start from, by its updates")
     ] = None,
     overrides: Overrides = None,
     best: Best = False,
     trust: Trust = False,
     into: Annotated[Path | None, typer.Option("--run", help="where to write; default runs/NAME-NNN")] = None,
 ) -> None:
-    """Begin a new run where another one stood, with other settings if you like. The old run is only read."""
+    """Start a new run from a checkpoint of another one, with other settings if you like. The old run is only read."""
     if best:
         reject_beside(context, "--best", ["step"])
         step = best_evaluated_step(folder)
@@ -179,13 +181,15 @@ def warm_start(
     recipe: Annotated[str, typer.Argument(help="a bundled recipe or a YAML file, which is trained afterwards")] = "",
     overrides: Overrides = None,
     on: Annotated[Path | None, typer.Option(help='JSONL of {"role": ..., "prompt": ..., "answer": ...}')] = None,
-    own: Annotated[int, typer.Option(min=0, help="or so many training tasks, whose won episodes are imitated")] = 0,
+    own: Annotated[
+        int, typer.Option(min=0, help="or the number of training tasks whose successful episodes are imitated")
+    ] = 0,
     steps: Annotated[int, typer.Option(min=1, help="optimiser steps")] = 100,
-    per_step: Annotated[int, typer.Option("--examples", min=1, help="examples a step")] = 16,
+    per_step: Annotated[int, typer.Option("--examples", min=1, help="examples per step")] = 16,
     learning_rate: LearningRate = 1e-5,
-    seed: Annotated[int, typer.Option(help="of the order of examples")] = 0,
+    seed: Annotated[int, typer.Option(help="seed of the order of examples")] = 0,
     folder: NewRun = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the warm start in --run")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="resume the warm start in --run")] = False,
     trust: Trust = False,
 ) -> None:
     """Train a team to imitate answers (cross-entropy), as a start for reinforcement learning."""
@@ -250,10 +254,10 @@ def preference_pairs(
     recipe: Annotated[str, typer.Argument(help="a bundled recipe or a YAML file; its models are the untrained team")],
     out: Annotated[Path, typer.Option(help="the JSONL file to write; must be new")],
     overrides: Overrides = None,
-    tasks: Annotated[int, typer.Option(min=1, help="how many of the training split")] = 100,
-    joint: Annotated[bool, typer.Option("--joint", help="pairs of all that is said at once, for a team")] = False,
+    tasks: Annotated[int, typer.Option(min=1, help="tasks of the training split")] = 100,
+    joint: Annotated[bool, typer.Option("--joint", help="pairs of joint actions, for a team")] = False,
 ) -> None:
-    """Sample siblings of the untrained team and write them as pairs, the better paid first; ties are left out."""
+    """Sample completions of the untrained team and write them as pairs, the higher reward first; ties are left out."""
     experiment = resolve_for_trees(load(recipe, overrides or []))
     require_new(out, "preference-pairs --out")
     from cadre.training.reward_model import write_pairs
@@ -268,9 +272,9 @@ def reward_model(
     out: Annotated[Path, typer.Option(help="the folder to write; must be new")],
     steps: Annotated[int, typer.Option(min=1, help="optimiser steps")] = 200,
     learning_rate: LearningRate = 1e-5,
-    seed: Annotated[int, typer.Option(help="of the head, the order of pairs and what is held out")] = 0,
-    validate: Annotated[float, typer.Option(min=0.0, max=0.9, help="share of the prompts that is held out")] = 0.1,
-    pairs_per_step: Annotated[int, typer.Option(min=1, help="pairs a step")] = 16,
+    seed: Annotated[int, typer.Option(help="seed of the head, the order of pairs and the held-out split")] = 0,
+    validate: Annotated[float, typer.Option(min=0.0, max=0.9, help="fraction of the prompts that is held out")] = 0.1,
+    pairs_per_step: Annotated[int, typer.Option(min=1, help="pairs per step")] = 16,
 ) -> None:
     """Train a reward model on preference pairs (Bradley-Terry) and write it as a Hugging Face folder.
 
