@@ -202,8 +202,9 @@ def test_settings_of_another_place_are_refused(policy: dict, message: str, speak
 
 
 @pytest.fixture
-def large_models_on_one_gpu(there: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def large_models_on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM is installed, torch sees one GPU, and every model counts as large."""
+    monkeypatch.setattr(engine_validation, "find_spec", lambda name: object())
     monkeypatch.setattr(resolver, "find_spec", lambda name: object())
     monkeypatch.setattr(resolver, "count_gpus", lambda: 1)
     monkeypatch.setattr(resolver, "LARGE_MODEL", 1)
@@ -213,7 +214,8 @@ AUTO = {"sampling": {"engine": "auto"}}
 LARGE = {"device": "auto", "dtype": "bfloat16"}
 
 
-def test_auto_is_vllm_for_large_models_on_a_gpu(speaker: Path, large_models_on_one_gpu: None) -> None:
+@pytest.mark.usefixtures("large_models_on_one_gpu")
+def test_auto_is_vllm_for_large_models_on_a_gpu(speaker: Path) -> None:
     one = played(speaker, team=team(speaker, a=LARGE, b=LARGE), **AUTO)
     assert one.on_vllm == ("a", "b")
     assert one.vllm.colocated
@@ -221,6 +223,7 @@ def test_auto_is_vllm_for_large_models_on_a_gpu(speaker: Path, large_models_on_o
     assert "colocated: null" in dump(one.config)
 
 
+@pytest.mark.usefixtures("large_models_on_one_gpu")
 @pytest.mark.parametrize(
     ("policy", "sections"),
     [
@@ -235,9 +238,7 @@ def test_auto_is_vllm_for_large_models_on_a_gpu(speaker: Path, large_models_on_o
         ({}, {"cluster": {}}),
     ],
 )
-def test_auto_is_torch_for_what_vllm_would_not_take(
-    speaker: Path, large_models_on_one_gpu: None, policy: dict, sections: dict
-) -> None:
+def test_auto_is_torch_for_what_vllm_would_not_take(speaker: Path, policy: dict, sections: dict) -> None:
     config = configured(
         speaker, env="Handshake", **(AUTO | {"team": team(speaker, a=LARGE | policy, b=LARGE | policy)} | sections)
     )
@@ -249,10 +250,9 @@ def test_auto_is_torch_for_what_vllm_would_not_take(
     assert not resolver.choose_colocation(config, engines, learners).colocated
 
 
+@pytest.mark.usefixtures("large_models_on_one_gpu")
 @pytest.mark.parametrize("missing", ["package", "gpu", "size"])
-def test_auto_is_torch_where_vllm_has_no_place(
-    speaker: Path, large_models_on_one_gpu: None, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
+def test_auto_is_torch_where_vllm_has_no_place(speaker: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     changes = {
         "package": ("find_spec", lambda name: None),
         "gpu": ("count_gpus", lambda: 0),
@@ -262,9 +262,8 @@ def test_auto_is_torch_where_vllm_has_no_place(
     assert played(speaker, team=team(speaker, a=LARGE, b=LARGE), **AUTO).on_vllm == ()
 
 
-def test_two_gpus_are_not_shared_unless_asked(
-    speaker: Path, large_models_on_one_gpu: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("large_models_on_one_gpu")
+def test_two_gpus_are_not_shared_unless_asked(speaker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver, "count_gpus", lambda: 2)
     assert not played(speaker, team=team(speaker, a=LARGE, b=LARGE), **AUTO).vllm.colocated
     assert played(speaker, team=team(speaker, a=LARGE, b=LARGE), vllm={"colocated": True}, **AUTO).vllm.colocated
