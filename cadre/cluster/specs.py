@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cadre.errors import ConfigError
 from cadre.settings import PolicyConfig, VllmConfig
-from cadre.settings.cluster import ClusterConfig, PlacementConfig
+from cadre.settings.engines import ClusterConfig, PlacementConfig
 from cadre.settings.section import apply_changes
 from cadre.team import Learner
 

@@ -1,13 +1,10 @@
 """The sections of a recipe, a pydantic model each. The settings of algorithms are in `cadre.algorithms`."""
 
-from cadre.settings.cluster import ClusterConfig
-from cadre.settings.learner import LearnerConfig, Packing
+from cadre.settings.engines import ClusterConfig, LearnerConfig, Packing, SamplingConfig, VllmConfig
 from cadre.settings.objective import CreditConfig, CriticConfig, LossConfig, TreeWeight
 from cadre.settings.run import EpisodesConfig, EvaluateConfig, SandboxConfig, TrackersConfig, TrainConfig
-from cadre.settings.sampling import SamplingConfig
 from cadre.settings.section import Positive, Section, Share
 from cadre.settings.team import LoraConfig, PolicyConfig, TeamConfig
-from cadre.settings.vllm import VllmConfig
 
 __all__ = [
     "ClusterConfig",

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from cadre.errors import ConfigError
 from cadre.learn.loss_functions import AGGREGATES, CORRECTIONS, LEVELS, OBJECTIVES
-from cadre.settings.learner import LearnerConfig
+from cadre.settings.engines import LearnerConfig
 from cadre.settings.section import Section, SetKeysOnly, apply_changes, dump_set_keys, setting_error
 from cadre.settings.team import Policy, PolicyConfig
 from cadre.settings.user_code import load_function, one_of

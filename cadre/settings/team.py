@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from cadre.errors import nearest
-from cadre.settings.learner import LearnerConfig
-from cadre.settings.sampling import SamplingConfig
+from cadre.settings.engines import LearnerConfig, SamplingConfig
 from cadre.settings.section import Positive, Section, SetKeysOnly, setting_error
 
 # Prefix of the names of weights in a PEFT adapter's file.

@@ -1,0 +1,136 @@
+"""Settings of the engines: the sampler, the learner, vLLM, and processes on several machines."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from cadre.settings.section import Positive, Section, SetKeysOnly, Share, setting_error
+
+Packing = Literal["auto", "prefix_tree", "padded"]
+
+
+class SamplingConfig(Section):
+    """The distribution that completions are drawn from."""
+
+    temperature: float = Field(1.0, gt=0.0, description="divides the logits, in sampling and in the loss")
+    top_p: Share = Field(1.0, description="nucleus sampling; training needs 1, as the loss uses the full softmax")
+    top_k: int = Field(0, ge=0, description="keep the k likeliest tokens, 0 for all; training needs 0")
+    max_tokens: Positive = Field(512, description="longest completion in tokens; a longer one is cut and marked")
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (), description="strings that end a completion; its text is cut before them, its ids keep them"
+    )
+    memory: Annotated[float, Field(gt=0.0)] | None = Field(
+        None, description="GiB for the keys, values and scores of a batch; unset: by the device"
+    )
+    turns_memory: Annotated[float, Field(ge=0.0)] | None = Field(
+        None, description="GiB for keys and values of a step's earlier turns; 0: none; unset: a quarter of memory"
+    )
+    graphs: bool | None = Field(
+        None, description="replay the torch engine's decoding steps as CUDA graphs (docs/speed.md); unset: on a GPU"
+    )
+    engine: Literal["auto", "torch", "vllm"] = Field(
+        "auto",
+        description="torch: in this process; vllm: in a process of its own (docs/vllm.md); auto: vllm for models of a "
+        "quarter of a billion weights and more, if it is installed and has a GPU",
+    )
+
+
+class LearnerConfig(Section):
+    """The optimiser: AdamW on float32 masters."""
+
+    learning_rate: float = Field(1e-6, gt=0.0, description="peak rate")
+    schedule: Literal["constant", "cosine"] = Field("constant", description="cosine falls to 0 at the last step")
+    warmup_steps: int = Field(0, ge=0, description="updates of linear warm-up")
+    weight_decay: float = Field(0.0, ge=0.0, description="decoupled from the gradient, per step")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="decay of the first and the second moment")
+    max_grad_norm: float = Field(1.0, gt=0.0, description="global norm that a policy's gradient is clipped to")
+    epochs: Positive = Field(1, description="passes over a step's sequences")
+    minibatches: Positive = Field(1, description="optimiser steps per pass, each on an equal part of the sequences")
+    tokens_per_microbatch: Positive | Literal["auto"] = Field(
+        "auto", description="padded tokens in one forward; bounds memory; auto: 4,096 on a CPU, by free memory on a GPU"
+    )
+    pack: Packing = Field("auto", description="prefix_tree runs shared tokens once; auto where it is cheaper")
+    gradient_checkpointing: bool = Field(False, description="recompute activations: less memory, more time")
+    ranks: int = Field(1, ge=1, le=4_096, description="processes that train a model together, each with a part of it")
+    flex_attention: bool | None = Field(
+        None, description="attention in a prefix tree by a compiled kernel; unset: on a GPU"
+    )
+    compile: bool | None = Field(None, description="run each layer of a prefix tree compiled; unset: on a GPU")
+
+    @model_validator(mode="after")
+    def _check_betas(self) -> LearnerConfig:
+        if not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise setting_error(
+                "betas",
+                f"got {list(self.betas)}; expected two numbers from 0 to less than 1, such as [0.9, 0.999]. Correct "
+                "them.",
+            )
+        return self
+
+
+class VllmConfig(Section):
+    """vLLM's engines, one a base model, where `sampling.engine` is vllm."""
+
+    context: Positive | None = Field(None, description="longest sequence, prompt included; unset: the model's own")
+    sequences: Positive = Field(256, description="sequences decoded at once")
+    eager: bool | None = Field(None, description="neither compile nor capture graphs; unset: so on a CPU only")
+    cards: Positive = Field(1, description="GPUs that hold one model together (tensor parallel)")
+    colocated: bool | None = Field(
+        None, description="sampler and learner take turns in one GPU's memory; unset: if there is one GPU"
+    )
+    sleep: Literal["auto", "none", "cache", "offload", "discard"] = Field(
+        "auto",
+        description="what a colocated sampler frees while the learner works: nothing, its KV cache, or its weights "
+        "too, which wait on the CPU (offload) or are dropped and sent again (discard); auto: the first of them that "
+        "leaves the learner half of the GPU",
+    )
+
+
+class PlacementConfig(Section):
+    """The processes of one base model: a pool of samplers, and a learner for the policies that train on it."""
+
+    samplers: Positive = Field(1, description="sampler processes of a base model, each with a copy of its weights")
+    sampler_cards: int = Field(0, ge=0, description="GPUs of each sampler; 0: it samples on the CPU")
+    learner_cards: int = Field(0, ge=0, description="GPUs of the learner; 0: it learns on the CPU")
+    colocated: bool = Field(False, description="samplers share the learner's GPU instead of having their own")
+
+    @model_validator(mode="after")
+    def _check_shared_card(self) -> PlacementConfig:
+        if self.colocated and self.learner_cards > 1:
+            raise setting_error(
+                "colocated",
+                f"got colocated with {self.learner_cards} cards of the learner; expected 1, as Ray divides single "
+                "cards only. Give samplers their own with sampler_cards, or lower learner_cards.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _reject_sampler_cards(self) -> PlacementConfig:
+        if self.colocated and self.sampler_cards:
+            raise setting_error(
+                "sampler_cards",
+                f"got {self.sampler_cards} with colocated, under which samplers have no cards of their own; expected "
+                "0. Remove it, or colocated.",
+            )
+        return self
+
+
+class ClusterConfig(PlacementConfig):
+    """Samplers, learners and environments as Ray actors; `cluster: {}` starts Ray on this machine."""
+
+    address: str | None = Field(
+        None, description="address of a running Ray cluster, or auto; unset: one is started here"
+    )
+    policies: dict[str, Annotated[PlacementConfig, SetKeysOnly]] = Field(
+        default_factory=dict, description="policy: changes to samplers, GPUs and colocated for its base model"
+    )
+    environments: int = Field(0, ge=0, description="processes that step environments; 0: the training process does")
+    threads: Positive = Field(1, description="threads of each process that samples, learns or steps on a CPU")
+    replaced: int = Field(100, ge=0, description="times that a process that died is replaced before the run fails")
+    learner_kept: Positive = Field(
+        20,
+        description="updates between copies of a learner's state; a learner that died repeats the updates since the "
+        "last copy",
+    )
