@@ -127,6 +127,7 @@ def plan_launch(source: str, policies: Mapping[str, PolicyConfig], options: Opti
             "enable_sleep_mode": config.colocated and config.sleep != "none",
             "gpu_memory_utilization": GPU_FRACTION,
             "max_num_batched_tokens": max(GPU_BATCH_TOKENS, config.sequences),
+            "cudagraph_capture_sizes": capture_sizes(config.sequences),
             **({} if memory is None else {"kv_cache_memory_bytes": memory}),
         }
         if not deterministic:
@@ -172,6 +173,16 @@ def default_cache_bytes(source: str, policy: PolicyConfig, config: VllmConfig, c
     cache_bytes = blocks * BLOCK_TOKENS * token_bytes
     total = torch.cuda.get_device_properties(0).total_memory
     return cache_bytes if cache_bytes + weights // config.cards <= GPU_FRACTION * total else None
+
+
+def capture_sizes(sequences: int) -> list[int]:
+    """Return the numbers of sequences for which a decoding step is captured as a CUDA graph; a step takes the next
+    larger one.
+
+    vLLM's own list ends at 512 and is three times as long, which is start-up time: a step with a few rows too many
+    costs nothing, since reading weights and keys takes longest.
+    """
+    return [*(size for size in (1, 2, 4, *range(8, 64, 8), *range(64, sequences, 32)) if size < sequences), sequences]
 
 
 def check_gpu_settings(config: VllmConfig, on_gpu: bool) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import builtins
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -89,6 +90,15 @@ def test_on_a_card_requests_stream_unless_runs_are_to_be_equal(folders, chosen, 
     assert made.deterministic is deterministic
     assert made.arguments["async_scheduling"] is not deterministic
     assert made.arguments.get("scheduler_cls") == (None if deterministic else made_of.SCHEDULER)
+
+
+def test_every_number_of_sequences_has_a_graph_that_is_not_much_larger():
+    for sequences in (1, 3, 64, 100, 256, 1_000):
+        sizes = made_of.capture_sizes(sequences)
+        assert sizes == sorted(set(sizes))
+        assert sizes[-1] == sequences
+        assert all(later - earlier <= 32 for earlier, later in pairwise(sizes))
+    assert len(made_of.capture_sizes(256)) == 17
 
 
 def test_on_a_cpu_nothing_streams_by_itself(folders):
