@@ -124,7 +124,7 @@ def plan_launch(source: str, policies: Mapping[str, PolicyConfig], options: Opti
         arguments |= {
             "enforce_eager": bool(config.eager),
             "tensor_parallel_size": config.cards,
-            "enable_sleep_mode": config.colocated and config.sleep != "none",
+            "enable_sleep_mode": bool(config.colocated) and config.sleep != "none",
             "gpu_memory_utilization": GPU_FRACTION,
             "max_num_batched_tokens": max(GPU_BATCH_TOKENS, config.sequences),
             "cudagraph_capture_sizes": capture_sizes(config.sequences),
@@ -132,6 +132,10 @@ def plan_launch(source: str, policies: Mapping[str, PolicyConfig], options: Opti
         }
         if not deterministic:
             arguments["scheduler_cls"] = SCHEDULER
+        if is_dense(source, policy):
+            # vLLM would compile every kernel that any request could need, for a minute. Those that ours need are
+            # compiled by the first of them. Models with experts keep it: it also sizes memory that graphs point to.
+            arguments["kernel_config"] = {"enable_jit_warmup": False}
     else:
         # Prompts are read whole: vLLM resets a generator after a part of a prompt, which one on the CPU does not
         # support.
@@ -175,14 +179,22 @@ def default_cache_bytes(source: str, policy: PolicyConfig, config: VllmConfig, c
     return cache_bytes if cache_bytes + weights // config.cards <= GPU_FRACTION * total else None
 
 
-def capture_sizes(sequences: int) -> list[int]:
-    """Return the numbers of sequences for which a decoding step is captured as a CUDA graph; a step takes the next
-    larger one.
+def is_dense(source: str, policy: PolicyConfig) -> bool:
+    """Return True if every token takes the same way through the model, with plain attention."""
+    model = AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code).get_text_config()
+    experts = ("num_experts", "num_local_experts", "n_routed_experts", "kv_lora_rank")
+    return not any(getattr(model, name, None) for name in experts)
 
-    vLLM's own list ends at 512 and is three times as long, which is start-up time: a step with a few rows too many
-    costs nothing, since reading weights and keys takes longest.
+
+def capture_sizes(sequences: int) -> list[int]:
+    """Return the numbers of tokens for which a step is captured as a CUDA graph; a step takes the next larger one.
+
+    Beyond `sequences`, where all decode, are steps that also read a short prompt. vLLM's own list ends at 512 and is
+    twice as long, which is start-up time: a few tokens too many cost nothing, as reading weights and keys takes long.
     """
-    return [*(size for size in (1, 2, 4, *range(8, 64, 8), *range(64, sequences, 32)) if size < sequences), sequences]
+    decoding = [size for size in (1, 2, 4, *range(8, 64, 8), *range(64, sequences, 32)) if size < sequences]
+    reading = [size for size in range(64, min(2 * sequences, 512) + 1, 64) if size > sequences]
+    return [*decoding, sequences, *reading]
 
 
 def check_gpu_settings(config: VllmConfig, on_gpu: bool) -> None:

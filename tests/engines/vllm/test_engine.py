@@ -96,9 +96,24 @@ def test_every_number_of_sequences_has_a_graph_that_is_not_much_larger():
     for sequences in (1, 3, 64, 100, 256, 1_000):
         sizes = made_of.capture_sizes(sequences)
         assert sizes == sorted(set(sizes))
-        assert sizes[-1] == sequences
-        assert all(later - earlier <= 32 for earlier, later in pairwise(sizes))
-    assert len(made_of.capture_sizes(256)) == 17
+        assert sequences in sizes
+        assert all(later - earlier <= 32 for earlier, later in pairwise(sizes) if later <= sequences)
+        assert sizes[-1] <= max(sequences, 512)
+    assert made_of.capture_sizes(256)[-5:] == [256, 320, 384, 448, 512]
+    assert len(made_of.capture_sizes(256)) == 21
+
+
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize(
+    ("change", "dense"), [({}, True), ({"num_local_experts": 8}, False), ({"kv_lora_rank": 512}, False)]
+)
+def test_kernels_are_compiled_as_they_are_needed_but_for_experts(folders, monkeypatch, change, dense):
+    config = AutoConfig.from_pretrained(folders["llama"])
+    for name, value in change.items():
+        setattr(config, name, value)
+    monkeypatch.setattr(made_of.AutoConfig, "from_pretrained", lambda source, trust_remote_code: config)
+    arguments = asked(folders["llama"], p={}).arguments
+    assert arguments.get("kernel_config") == ({"enable_jit_warmup": False} if dense else None)
 
 
 def test_on_a_cpu_nothing_streams_by_itself(folders):
