@@ -55,9 +55,10 @@ def distributions() -> dict[str, str]:
 
 
 @functools.cache
-def recipe_folders() -> tuple[Path, ...]:
-    """Return the folders of recipes."""
-    return tuple(_folder(point) for point in _declared("cadre.recipes").values())
+def recipe_folders() -> dict[Path, str]:
+    """Return the folders of recipes, each with its distribution."""
+    points = _declared("cadre.recipes").values()
+    return {_folder(point): point.dist.name if point.dist else "" for point in points}
 
 
 @functools.cache

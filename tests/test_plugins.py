@@ -90,10 +90,11 @@ def test_the_list_says_which_package_brings_it(site: Path) -> None:
 
 def test_a_package_can_declare_groups_for_the_list(site: Path) -> None:
     install(site)
-    assert "others   coin" in [line.strip() for line in call("list").out.splitlines()]
+    assert [line.strip() for line in call("list").out.splitlines()].count("their-tasks: coin") == 2
     (site / "their_tasks" / "recipes" / "groups.yml").write_text("luck: [coin]\n")
-    lines = call("list").out.splitlines()
-    assert [line.split() for line in lines if "coin" in line] == [["luck", "coin"], ["luck", "coin"]]
+    lines = [line.split() for line in call("list").out.splitlines()]
+    assert lines.count(["luck", "coin"]) == 2
+    assert lines[lines.index(["luck", "coin"]) - 1] == ["their-tasks:"]
     assert call("list", "coin").out.splitlines() == ["coin", "    A coin."]
 
 
@@ -106,6 +107,11 @@ def test_a_model_can_declare_what_it_was_trained_on(site: Path) -> None:
     (folder / "trained_on.json").write_text('{"environments": ["coin"], "settings": {"sides": 2}}')
     assert plugins.trained_on("flipper") == plugins.TrainedOn(("coin",), {"sides": 2})
     assert plugins.trained_on("games") is None
+
+
+def test_a_name_that_continues_a_bundled_one_is_listed_under_its_own_package(site: Path) -> None:
+    install(site, more="sokoban-coin = their_tasks.coin:Coin")
+    assert "their-tasks: coin sokoban-coin" in [line.strip() for line in call("list").out.splitlines()]
 
 
 def test_its_recipes_are_found_by_name(site: Path) -> None:

@@ -11,7 +11,7 @@ import typer
 from cadre.cli.terminal import WIDTH, print_lines
 from cadre.config.recipes import LEVELS, compose_recipe, real_tasks, recipes, task_groups, task_variants
 from cadre.errors import ConfigError, nearest
-from cadre.plugins import distributions
+from cadre.plugins import distributions, recipe_folders
 from cadre.settings.models import KNOWN_MODELS
 
 INDENT = " " * 4
@@ -21,11 +21,10 @@ def list_all(
     name: Annotated[str, typer.Argument(help="a task: what its recipes train; a recipe: its text")] = "",
 ) -> None:
     """List the installed environments and recipes."""
-    groups = task_groups()
-    tasks = [task for members in groups.values() for task in members]
-    tasks += [environment for environment in distributions() if not _is_of_any(environment, tasks)]
+    tasks = [task for groups in task_groups().values() for members in groups.values() for task in members]
+    tasks += _ungrouped(distributions())
     if not name:
-        lines = _list_names(groups, tasks)
+        lines = _list_names()
     elif name in tasks:
         lines = _list_recipes_of(name)
     elif name in recipes():
@@ -37,35 +36,9 @@ def list_all(
     print_lines(lines)
 
 
-def _list_names(groups: Mapping[str, tuple[str, ...]], tasks: Iterable[str]) -> list[str]:
-    """Return the names of all environments and recipes, and how those of real size are composed.
-
-    A task's names are on a line of their own: `plan-path  -alone` stands for plan-path and plan-path-alone.
-    """
-
-    def group_rows(names: Iterable[str]) -> list[str]:
-        lines = []
-        for group, members in groups.items():
-            families = [_names_of(task, names) for task in members]
-            single = [name for family in families if len(family) == 1 for name in family]
-            rows = []
-            for task, family in zip(members, families, strict=True):
-                suffixes = [name.removeprefix(task) for name in family if name != task]
-                if len(family) > 1:
-                    rows.append(" ".join([f"{task:<9}", *suffixes] if task in family else family))
-            rows += [" ".join(single)] if single else []
-            heads = [f"  {group:<9}", *[" " * 11] * (len(rows) - 1)]
-            lines += [line for head, row in zip(heads, rows, strict=False) for line in _wrap_row(head, row)]
-        return lines
-
-    # Environments that no group names are listed by the distribution that brings them, recipes under `others`.
-    grouped = [task for members in groups.values() for task in members]
-    by_distribution: dict[str, list[str]] = {}
-    for environment, distribution in distributions().items():
-        if not _is_of_any(environment, grouped):
-            by_distribution.setdefault(distribution or "unnamed package", []).append(environment)
-    other_recipes = [recipe for recipe in recipes() if not _is_of_any(recipe, grouped)]
-
+def _list_names() -> list[str]:
+    """Return the names of all environments and recipes, and how those of real size are composed."""
+    folders = recipe_folders()
     composed = {
         "Real": "TASK-MODEL or TASK-MODEL-LEVEL, such as plan-path-qwen3-1.7b-L1 (cadre list it)",
         "  tasks": f"{', '.join(real_tasks())}; forms such as plan-path-solo too",
@@ -74,22 +47,57 @@ def _list_names(groups: Mapping[str, tuple[str, ...]], tasks: Iterable[str]) -> 
     }
     return [
         "Environments, and those named after them (cadre check NAME plays one):",
-        *group_rows(list(distributions())),
-        *(
-            line
-            for distribution, names in by_distribution.items()
-            for line in _wrap_row(f"  {distribution}: ", " ".join(sorted(names)))
-        ),
+        *_group_names(distributions()),
         "",
         "Recipes (cadre train NAME; cadre list plan-path says what each trains):",
-        *group_rows(list(recipes())),
-        *_wrap_row("  others   ", " ".join(other_recipes)),
+        *_group_names({name: folders[path.parent] for name, path in recipes().items()}),
         "",
         *(
             line
             for head, row in composed.items()
             for line in textwrap.wrap(row, WIDTH, initial_indent=f"{head:<11}", subsequent_indent=" " * 11)
         ),
+    ]
+
+
+def _group_names(names: Mapping[str, str]) -> list[str]:
+    """Return lines with names by the groups of their distributions; `names` is {name: distribution}.
+
+    The names of one task have a line: `plan-path  -alone` stands for plan-path and plan-path-alone. Names that their
+    distribution puts into no group come last, under the distribution.
+    """
+    lines = []
+    for distribution, groups in task_groups().items():
+        if len(task_groups()) > 1:
+            lines.append(f"  {distribution}:")
+        own_names = [name for name, origin in names.items() if origin == distribution]
+        for group, tasks in groups.items():
+            families = {task: _names_of(task, own_names) for task in tasks}
+            rows = []
+            for task, family in families.items():
+                suffixes = [name.removeprefix(task) for name in family if name != task]
+                if len(family) > 1:
+                    rows.append(" ".join([f"{task:<9}", *suffixes] if task in family else family))
+            single = [name for family in families.values() if len(family) == 1 for name in family]
+            rows += [" ".join(single)] if single else []
+            heads = [f"  {group:<9}", *[" " * 11] * (len(rows) - 1)]
+            lines += [line for head, row in zip(heads, rows, strict=False) for line in _wrap_row(head, row)]
+
+    by_distribution: dict[str, list[str]] = {}
+    for name in _ungrouped(names):
+        by_distribution.setdefault(names[name] or "unnamed package", []).append(name)
+    for distribution, ungrouped in by_distribution.items():
+        lines += _wrap_row(f"  {distribution}: ", " ".join(sorted(ungrouped)))
+    return lines
+
+
+def _ungrouped(names: Mapping[str, str]) -> list[str]:
+    """Return the names that their distribution puts into no group."""
+    groups = task_groups()
+    return [
+        name
+        for name, distribution in names.items()
+        if not any(_names_of(task, [name]) for tasks in groups.get(distribution, {}).values() for task in tasks)
     ]
 
 
@@ -107,10 +115,6 @@ def _list_recipes_of(task: str) -> list[str]:
 def _names_of(task: str, names: Iterable[str]) -> list[str]:
     """Return the names of a task: its own and those that continue it."""
     return [name for name in names if name == task or name.startswith(f"{task}-")]
-
-
-def _is_of_any(name: str, tasks: Iterable[str]) -> bool:
-    return any(_names_of(task, [name]) for task in tasks)
 
 
 def _wrap_row(head: str, row: str) -> list[str]:

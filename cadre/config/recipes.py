@@ -136,20 +136,21 @@ def compose_recipe(name: str) -> RealRecipe | None:
 
 def renamed_recipes() -> dict[str, Raw]:
     """Return the recipes of earlier versions by name, each a `base` and what differs from it."""
-    return _read_beside_recipes("renamed.yml")
+    files = (folder / "renamed.yml" for folder in recipe_folders())
+    return {name: raw for file in files if file.is_file() for name, raw in read_yaml(file).items()}
 
 
-def task_groups() -> dict[str, tuple[str, ...]]:
-    """Return the groups of tasks that packages declare in `groups.yml` beside their recipes, for `cadre list`.
+def task_groups() -> dict[str, dict[str, tuple[str, ...]]]:
+    """Return, by distribution, the groups of tasks that it declares in `groups.yml` beside its recipes.
 
-    A task stands for all environments and recipes whose names begin with its own.
+    They are for `cadre list`. A task stands for all names of its distribution that are its own or continue it.
     """
-    return {group: tuple(tasks) for group, tasks in _read_beside_recipes("groups.yml").items()}
-
-
-def _read_beside_recipes(name: str) -> Raw:
-    files = (folder / name for folder in recipe_folders())
-    return {key: value for file in files if file.is_file() for key, value in read_yaml(file).items()}
+    files = {distribution: folder / "groups.yml" for folder, distribution in recipe_folders().items()}
+    return {
+        distribution: {group: tuple(tasks) for group, tasks in read_yaml(file).items()}
+        for distribution, file in files.items()
+        if file.is_file()
+    }
 
 
 def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:

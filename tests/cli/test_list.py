@@ -8,7 +8,7 @@ from tests.cli.calling import call
 
 
 def test_everything_bundled_is_in_a_group() -> None:
-    tasks = [task for group in task_groups().values() for task in group]
+    tasks = [task for groups in task_groups().values() for group in groups.values() for task in group]
     for name in environments():
         assert sum(name == task or name.startswith(f"{task}-") for task in tasks) == 1, name
     for name in recipes():
@@ -19,7 +19,7 @@ def test_everything_bundled_is_in_a_group() -> None:
 
 def names_in(lines: list[str]) -> set[str]:
     """The names that the lines stand for, `-alone` behind plan-path being plan-path-alone."""
-    names, task, groups = set(), "", task_groups()
+    names, task, groups = set(), "", {group for groups in task_groups().values() for group in groups}
     for word in re.split(r"\s+", " ".join(lines)):
         if word.startswith("-"):
             names.add(task + word)
