@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from cadre.errors import CadreError, EngineError
-from cadre.types import Message, Observation, PreviousTurn, Request, Sample, Sampling, TrainingSequence
+from cadre.types import Choice, Message, Observation, PreviousTurn, Request, Sample, Sampling, TrainingSequence
 
 Metrics = dict[str, float]
 T = TypeVar("T")
@@ -54,6 +54,22 @@ class Sampler(Protocol):
 
     def close(self) -> None:
         """Release threads, connections and memory. May be called more than once."""
+        ...
+
+
+@runtime_checkable
+class BatchMemory(Protocol):
+    """A sampler that splits requests into batches by a number of bytes; None if nobody has stated it."""
+
+    memory: int | None
+
+
+@runtime_checkable
+class AnswerLister(Protocol):
+    """A sampler that knows the probabilities of listed answers, without sampling."""
+
+    def answer_probabilities(self, policy: str, choices: Sequence[Choice]) -> list[tuple[float, ...]]:
+        """Return the probabilities of every choice's answers among each other, at temperature 1; they sum to 1."""
         ...
 
 

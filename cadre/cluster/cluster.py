@@ -11,7 +11,8 @@ from cadre.cluster.environments import EnvironmentPool, RemoteEnvSpec
 from cadre.cluster.processes import EnvironmentProcess, LearnerProcess, RankProcess, SamplerProcess
 from cadre.cluster.ray_actors import SupervisedActor, SupervisedRanks, reserve
 from cadre.cluster.remote import RemoteLearner, SamplerPool
-from cadre.cluster.specs import LearnerSpec, Placement, SamplerSpec, plan_placement
+from cadre.cluster.specs import Placement, plan_placement
+from cadre.engines.factory import LearnerSpec, SamplerSpec
 from cadre.envs.spec import EnvSpec, name_of
 from cadre.errors import EngineError
 from cadre.settings import ClusterConfig, SandboxConfig

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadre.cluster.ray_actors import ray_module
-from cadre.cluster.specs import LearnerSpec, SamplerSpec
 from cadre.engines import host
+from cadre.engines.factory import LearnerSpec, SamplerSpec
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import EngineError, PromptError
@@ -27,7 +27,7 @@ from cadre.plugins import configure_sandbox
 from cadre.rollout.batching import SharedBarrier
 from cadre.settings import SandboxConfig
 from cadre.settings.user_imports import freeze_files
-from cadre.team import Metrics, Weights
+from cadre.team import BatchMemory, Metrics, Weights
 from cadre.types import Message, Request, Reward, Sample, TrainingSequence
 
 # The samples of a request, or the error of its prompt.
@@ -104,15 +104,11 @@ class SamplerProcess(Process):
 
     async def memory(self) -> int | None:
         """Return the bytes that a batch may take; None if the sampler does not state them."""
-        from cadre.engines.torch import TorchEngine
-
-        return self.sampler.memory if isinstance(self.sampler, TorchEngine) else None
+        return self.sampler.memory if isinstance(self.sampler, BatchMemory) else None
 
     async def limit_memory(self, memory: int) -> None:
-        """Let a batch of a torch engine take so many bytes."""
-        from cadre.engines.torch import TorchEngine
-
-        if isinstance(self.sampler, TorchEngine):
+        """Let a batch take so many bytes, if they are the sampler's to choose."""
+        if isinstance(self.sampler, BatchMemory):
             self.sampler.memory = memory
 
     async def sample(self, scope: int, requests: Sequence[Request]) -> AsyncIterator[tuple[int, Outcome]]:

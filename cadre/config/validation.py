@@ -19,8 +19,8 @@ from cadre.config.engine_validation import (
     check_cluster,
     check_learner_ranks,
     check_remote_samplers,
+    check_samplers,
     check_vision_learners,
-    check_vllm,
 )
 from cadre.config.experiment import Experiment
 from cadre.env import Env
@@ -551,13 +551,13 @@ def check_trackers(experiment: Experiment) -> None:
 EVALUATION_CHECKS = (
     check_environment,
     check_remote_samplers,
-    check_vllm,
+    check_samplers,
 )
 TRAINING_CHECKS = (
     check_environment,
     check_trackers,
     check_remote_samplers,
-    check_vllm,
+    check_samplers,
     check_cluster,
     check_tasks,
     check_k,

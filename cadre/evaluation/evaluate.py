@@ -21,7 +21,7 @@ from cadre.rollout import grow, shapes, walk
 from cadre.rollout.episodes import grow_many, grow_sampled
 from cadre.rollout.grow import Rollout
 from cadre.rollout.walk import TreePath
-from cadre.team import Team
+from cadre.team import AnswerLister, Team
 from cadre.types import Branch, Task, Tree
 
 
@@ -236,17 +236,14 @@ def exact_game_values(team: Team, env_spec: EnvSpec) -> dict[str, float]:
     choices = env_spec.choices()
     if not choices:
         return {}
-    from cadre.engines.torch import TorchEngine
-    from cadre.engines.torch.learner import answer_probabilities
-
-    engines = {policy: team.samplers[policy] for policy in team.assignment.values()}
-    if not all(isinstance(engine, TorchEngine) for engine in engines.values()):
-        return {}
     probabilities: dict[int, tuple[float, ...]] = {}
-    for policy, engine in engines.items():
-        assert isinstance(engine, TorchEngine)
+    for policy in dict.fromkeys(team.assignment.values()):
+        sampler = team.samplers[policy]
+        if not isinstance(sampler, AnswerLister):
+            return {}
         numbers = [n for n, choice in enumerate(choices) if team.assignment[choice.observation.role] == policy]
-        probabilities |= zip(numbers, answer_probabilities(engine, policy, [choices[n] for n in numbers]), strict=True)
+        listed = sampler.answer_probabilities(policy, [choices[n] for n in numbers])
+        probabilities |= zip(numbers, listed, strict=True)
     return env_spec.figures([probabilities[number] for number in range(len(choices))])
 
 

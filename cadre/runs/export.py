@@ -11,9 +11,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from cadre.cluster.specs import TorchSpec
 from cadre.config.experiment import dump
 from cadre.config.resolve import find_model
+from cadre.engines.factory import TorchSpec
 from cadre.errors import ConfigError, nearest, one_line
 from cadre.files import publish_atomically, require_no_link
 from cadre.runs import jsonl

@@ -160,6 +160,12 @@ def make_gpu_meter(experiment: Experiment) -> GpuMeter | None:
     return GpuMeter(policy_costs(experiment), experiment.plan.loss, find_peaks(name), sum(ranks.values()))
 
 
+def _decoded_at_once(experiment: Experiment, name: str) -> int | None:
+    """Return how many sequences a policy's sampler decodes at once; None if its batches say so."""
+    kind = experiment.separately_sampled.get(name)
+    return None if kind is None else experiment.sampler_settings(kind).sequences
+
+
 def policy_costs(experiment: Experiment) -> dict[str, PolicyCost]:
     """Return the costs of every policy with weights on this machine, by the configurations of their models."""
     from cadre.engines.torch.estimate import load_configuration, measure
@@ -180,6 +186,6 @@ def policy_costs(experiment: Experiment) -> dict[str, PolicyCost]:
                 learning_flops=operations * weights,
                 weight_bytes=weights * DTYPES[policy.dtype].itemsize,
                 slot_bytes=sizes.sequence.slot,
-                sequences=experiment.vllm.sequences if name in experiment.on_vllm else None,
+                sequences=_decoded_at_once(experiment, name),
             )
     return costs

@@ -141,8 +141,8 @@ def run_training(
         # Load the models.
         diagnostics = Diagnostics(run.folder / "diverged", TokenNotes(experiment.train.trees_kept))
         memory = run.sampling_memory() if resume else {}
-        if experiment.on_vllm:
-            tell([f"vLLM samples {', '.join(experiment.on_vllm)}. Its first start on a machine takes minutes."])
+        for name, kind in experiment.separately_sampled.items():
+            tell([f"{kind.title} samples {name}. Its first start on a machine takes minutes."])
         team = build_team(experiment, train=True, diagnostics=diagnostics, memory=memory)
         with closed_on_failure() as failed, frozen_files():
             failed.callback(team.close)

@@ -14,9 +14,10 @@ from cadre.cluster import ray_actors
 from cadre.cluster.environments import RemoteEnvSpec
 from cadre.cluster.ray_actors import SupervisedActor
 from cadre.cluster.remote import RemoteLearner, SamplerPool
-from cadre.config import engine_validation, engines
+from cadre.config import engine_validation
 from cadre.config.experiment import Config
 from cadre.config.resolve import resolve
+from cadre.engines import factory
 from cadre.errors import ConfigError, EngineError
 from cadre.rollout.episodes import SampledTrees
 from cadre.runs.folder import Run
@@ -106,7 +107,7 @@ def test_a_pool_of_vllm_samplers_is_handed_every_adapter(
 ) -> None:
     """Two of them, of which one dies and is given the adapters again: the run is that of one sampler in one process."""
     monkeypatch.setattr(engine_validation, "find_spec", lambda name: object())
-    monkeypatch.setattr(engines, "VllmSpec", FakeVllmSpec)
+    monkeypatch.setattr(factory, "VllmSpec", FakeVllmSpec)
     model = tiny.build(tmp_path / "model")
     policies = {name: {"model": str(model), "device": "cpu", "lora": {"rank": 2}} for name in "ab"}
     team = {"policies": policies, "roles": {"left": "a", "right": "b"}}

@@ -14,7 +14,7 @@ from cadre.cluster import ray_actors
 from cadre.cluster.processes import RankProcess
 from cadre.cluster.ray_actors import SupervisedRanks
 from cadre.cluster.remote import RemoteLearner
-from cadre.cluster.specs import LearnerSpec, TorchSpec
+from cadre.engines.factory import LearnerSpec, TorchSpec
 from cadre.engines.torch import TrainingSettings
 from cadre.engines.torch.group import GroupLearner
 from cadre.errors import EngineError

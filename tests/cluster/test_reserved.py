@@ -12,7 +12,7 @@ import pytest
 
 from cadre.cluster import ray_actors
 from cadre.cluster.cluster import Cluster
-from cadre.cluster.specs import LearnerSpec, TorchSpec
+from cadre.engines.factory import LearnerSpec, TorchSpec
 from cadre.engines.torch import TrainingSettings
 from cadre.errors import EngineError
 from cadre.settings import ClusterConfig, LearnerConfig

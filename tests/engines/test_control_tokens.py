@@ -9,7 +9,6 @@ from tokenizers import AddedToken, normalizers
 from cadre.engines.chat_template import Template
 from cadre.engines.control_tokens import StopStrings, break_common, cut_at_stop
 from cadre.engines.model_text import AnswerEncoder, Completion, ModelText
-from cadre.engines.torch.learner import answer_probabilities
 from cadre.types import Choice, Message, Observation, PreviousTurn, Request, Sample, Sampling, Tool, ToolCall
 from tests.engines import forms
 from tests.engines.tiny import CHATML, byte_tokenizer
@@ -215,7 +214,7 @@ def test_probabilities_of_answers_are_those_of_their_text(engine):
     policy = next(iter(made.loaded.templates))
     seen = Observation("r", (Message("user", "Go."),))
     texts = ("a", "a<|im_end|>")
-    found = answer_probabilities(made, policy, [Choice(seen, texts)])
+    found = made.answer_probabilities(policy, [Choice(seen, texts)])
     assert found[0][1] < 1e-6 * found[0][0]  # ten letters more, each of a few hundredths
 
 

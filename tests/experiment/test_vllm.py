@@ -217,8 +217,8 @@ LARGE = {"device": "auto", "dtype": "bfloat16"}
 @pytest.mark.usefixtures("large_models_on_one_gpu")
 def test_auto_is_vllm_for_large_models_on_a_gpu(speaker: Path) -> None:
     one = played(speaker, team=team(speaker, a=LARGE, b=LARGE), **AUTO)
-    assert one.on_vllm == ("a", "b")
-    assert one.vllm.colocated
+    assert set(one.separately_sampled) == {"a", "b"}
+    assert one.colocated
     assert one.config.sampling.engine == "auto"  # so that a run's configuration suits other machines
     assert "colocated: null" in dump(one.config)
 
@@ -247,7 +247,7 @@ def test_auto_is_torch_for_what_vllm_would_not_take(speaker: Path, policy: dict,
         config, {"a": str(speaker), "b": str(speaker)}, dict.fromkeys("ab", config.sampling), learners
     )
     assert engines == {"a": "torch", "b": "torch"}
-    assert not resolver.choose_colocation(config, engines, learners).colocated
+    assert not resolver.is_colocated(config, engines, learners)
 
 
 @pytest.mark.usefixtures("large_models_on_one_gpu")
@@ -259,16 +259,16 @@ def test_auto_is_torch_where_vllm_has_no_place(speaker: Path, monkeypatch: pytes
         "size": ("LARGE_MODEL", 1 << 40),
     }
     monkeypatch.setattr(resolver, *changes[missing])
-    assert played(speaker, team=team(speaker, a=LARGE, b=LARGE), **AUTO).on_vllm == ()
+    assert played(speaker, team=team(speaker, a=LARGE, b=LARGE), **AUTO).separately_sampled == {}
 
 
 @pytest.mark.usefixtures("large_models_on_one_gpu")
 def test_two_gpus_are_not_shared_unless_asked(speaker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver, "count_gpus", lambda: 2)
-    assert not played(speaker, team=team(speaker, a=LARGE, b=LARGE), **AUTO).vllm.colocated
-    assert played(speaker, team=team(speaker, a=LARGE, b=LARGE), vllm={"colocated": True}, **AUTO).vllm.colocated
+    assert not played(speaker, team=team(speaker, a=LARGE, b=LARGE), **AUTO).colocated
+    assert played(speaker, team=team(speaker, a=LARGE, b=LARGE), vllm={"colocated": True}, **AUTO).colocated
 
 
 def test_settings_of_vllm_wait_in_a_recipe_that_says_auto(speaker: Path) -> None:
-    assert played(speaker, vllm={"context": 64}, **AUTO).on_vllm == ()
+    assert played(speaker, vllm={"context": 64}, **AUTO).separately_sampled == {}
     refused(speaker, r"vllm\.context: set, and vLLM draws for nobody", sampling={}, vllm={"context": 64})

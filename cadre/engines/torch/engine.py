@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+import torch
 from torch import nn
 
 from cadre.engines.control_tokens import StopStrings
@@ -14,6 +15,7 @@ from cadre.engines.model_text import ModelText
 from cadre.engines.torch import memory as memory_limits
 from cadre.engines.torch import storage
 from cadre.engines.torch.decode import CacheOptions, decode
+from cadre.engines.torch.forward import MicroBatchRunner
 from cadre.engines.torch.memory import SequenceMemory
 from cadre.engines.torch.model import (
     DTYPES,
@@ -28,12 +30,15 @@ from cadre.engines.torch.prefix_cache import PrefixCache
 from cadre.engines.torch.request_batcher import GenerationRequest, Listener, RequestBatcher
 from cadre.engines.torch.trials import can_replay, choose_sampling_form
 from cadre.errors import EngineError
-from cadre.settings import PolicyConfig
+from cadre.learn.value_heads import ValueHeads
+from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.team import Weights
-from cadre.types import Message, Request, Sample
+from cadre.types import Choice, Message, Request, Sample, TrainingSequence, images_of
 
 # Keys and values of earlier turns may take this fraction of a batch's memory, beside it.
 PREFIX_CACHE_FRACTION = 4
+# Settings for scoring listed answers, which are short and many.
+ANSWER_BATCHES = LearnerConfig(pack="padded", tokens_per_microbatch=16_384)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -119,6 +124,33 @@ class TorchEngine:
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do the same without blocking the event loop."""
         return await self._batcher.run(function, *args, **kwargs)
+
+    def answer_probabilities(self, policy: str, choices: Sequence[Choice]) -> list[tuple[float, ...]]:
+        """Return the probabilities of every choice's answers among each other, at temperature 1; they sum to 1.
+
+        For games whose every legal answer can be listed. An answer is its text as the tokenizer writes it, without
+        tokens that end turns, followed by the end of the turn.
+        """
+
+        def make_sequences(choice: Choice) -> Iterator[TrainingSequence]:
+            prompt, template = self.encode(policy, choice.observation.messages), self.loaded.templates[policy]
+            for answer in choice.answers:
+                answer_ids = (*template.answer_ids(answer), self.loaded.stops[0])
+                zeros = (0.0,) * (len(prompt) + len(answer_ids))
+                mask = (False,) * len(prompt) + (True,) * len(answer_ids)
+                images = images_of(choice.observation.messages)
+                role = choice.observation.role
+                yield TrainingSequence(policy, role, prompt + answer_ids, mask, zeros, zeros, 0, images=images)
+
+        no_heads = ValueHeads({}, 0, torch.device("cpu"))
+        runner = MicroBatchRunner(self.loaded, self.dtype, no_heads, [ANSWER_BATCHES])
+        sequences = [sequence for choice in choices for sequence in make_sequences(choice)]
+        totals = iter([sum(logprobs) for logprobs in self.work(runner.compute_logprobs, sequences)])
+        probabilities = []
+        for choice in choices:
+            logprobs = torch.tensor([next(totals) for _ in choice.answers], dtype=torch.float64)
+            probabilities.append(tuple(logprobs.softmax(0).tolist()))
+        return probabilities
 
     def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the token ids of a conversation that the policy would answer next."""

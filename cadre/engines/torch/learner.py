@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,14 +16,11 @@ from cadre.engines.torch.model import check_torch_defaults, is_fully_trained, lo
 from cadre.engines.torch.prefix_tree import check_flex_attention
 from cadre.engines.torch.trainer import PolicyOptimiser, Trainer, TrainingSettings
 from cadre.learn.value_heads import ValueHeads
-from cadre.settings import LearnerConfig
 from cadre.team import Metrics, Weights
-from cadre.types import Choice, Message, TrainingSequence, images_of
+from cadre.types import Message, TrainingSequence
 
 # Updates on the CPU take turns: each would take all cores, and threads that outnumber them wait for each other.
 CPU_LOCK = threading.Lock()
-# Settings for scoring listed answers, which are short and many.
-ANSWER_BATCHES = LearnerConfig(pack="padded", tokens_per_microbatch=16_384)
 
 
 class TorchLearner:
@@ -124,31 +121,3 @@ class TorchLearner:
         policy = next(iter(self.engine.policies.values()))
         loaded = self.engine.loaded
         return Scorer(load_weights(loaded.source, policy, torch.float32).to(loaded.model.device))
-
-
-def answer_probabilities(engine: TorchEngine, policy: str, choices: Sequence[Choice]) -> list[tuple[float, ...]]:
-    """Return the probabilities of every choice's answers among each other, at temperature 1; they sum to 1.
-
-    For games whose every legal answer can be listed. An answer is its text as the tokenizer writes it, without tokens
-    that end turns, followed by the end of the turn.
-    """
-
-    def make_sequences(choice: Choice) -> Iterator[TrainingSequence]:
-        prompt, template = engine.encode(policy, choice.observation.messages), engine.loaded.templates[policy]
-        for answer in choice.answers:
-            answer_ids = (*template.answer_ids(answer), engine.loaded.stops[0])
-            zeros = (0.0,) * (len(prompt) + len(answer_ids))
-            mask = (False,) * len(prompt) + (True,) * len(answer_ids)
-            images = images_of(choice.observation.messages)
-            role = choice.observation.role
-            yield TrainingSequence(policy, role, prompt + answer_ids, mask, zeros, zeros, 0, images=images)
-
-    no_heads = ValueHeads({}, 0, torch.device("cpu"))
-    runner = MicroBatchRunner(engine.loaded, engine.dtype, no_heads, [ANSWER_BATCHES])
-    sequences = [sequence for choice in choices for sequence in make_sequences(choice)]
-    totals = iter([sum(logprobs) for logprobs in engine.work(runner.compute_logprobs, sequences)])
-    probabilities = []
-    for choice in choices:
-        logprobs = torch.tensor([next(totals) for _ in choice.answers], dtype=torch.float64)
-        probabilities.append(tuple(logprobs.softmax(0).tolist()))
-    return probabilities

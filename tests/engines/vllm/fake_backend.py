@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 
-from cadre.cluster.specs import VllmSpec
+from cadre.engines.factory import VllmSpec
 from cadre.engines.vllm import VllmSampler
 from cadre.engines.vllm.engine import EngineCompletion, Options
 
