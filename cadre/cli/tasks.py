@@ -110,7 +110,7 @@ def _print_sandbox() -> None:
 # Names that mean something in the files below, or hide a module that they import.
 RESERVED_NAMES = {"Env", "Message", "Observation", "Reward", "Task", "cadre", *sys.stdlib_module_names}
 TASK = '''\
-"""{title}: one role gives a hint, the other answers. Change what they see, what their texts do and what pays."""
+"""{title}: one role gives a hint, the other answers. Change the observations, the step and the reward."""
 
 from cadre import Env, Message, Observation, Reward, Task
 
@@ -136,7 +136,7 @@ class {title}(Env):
             return {{"solver": Observation("solver", (Message("user", f"Is it even? {{self.hint}}"),))}}
         return {{}}
 
-    async def step(self, actions: dict[str, str]) -> Reward:  # the texts of those who acted, and what they are paid
+    async def step(self, actions: dict[str, str]) -> Reward:  # the texts of the roles that acted; returns their reward
         if "helper" in actions:
             self.hint = actions["helper"][:200]
             return Reward()
@@ -158,7 +158,7 @@ train: {{steps: 5, tasks_per_step: 4}}
 evaluate: {{tasks: 10}}
 """
 TEST = '''\
-"""The task keeps the contract, and what it pays is what it should."""
+"""The task keeps the contract and rewards the right answer."""
 
 import asyncio
 
@@ -172,7 +172,7 @@ def test_the_contract_holds() -> None:
     assert asyncio.run(check_env(EnvSpec("{name}.py:{title}", {{}})))
 
 
-def test_a_right_answer_is_paid() -> None:
+def test_a_right_answer_is_rewarded() -> None:
     env = {title}({title}.tasks("test")[0])  # number 0
     asyncio.run(env.step({{"helper": "It is zero."}}))
     assert asyncio.run(env.step({{"solver": "Yes"}})).team == 1.0
