@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cadre.cli.terminal import WIDTH, print_lines
-from cadre.config.recipes import LEVELS, compose_recipe, real_tasks, recipes, task_groups, task_variants
+from cadre.config.recipes import LEVELS, compose_recipe, example_recipe, real_tasks, recipes, task_groups, task_variants
 from cadre.errors import ConfigError, nearest
 from cadre.plugins import distributions, recipe_folders
 from cadre.settings.models import KNOWN_MODELS
@@ -39,9 +39,10 @@ def list_all(
 def _list_names() -> list[str]:
     """Return the names of all environments and recipes, and how those of real size are composed."""
     folders = recipe_folders()
+    example = example_recipe()
     composed = {
-        "Real": "TASK-MODEL or TASK-MODEL-LEVEL, such as plan-path-qwen3-1.7b-L1 (cadre list it)",
-        "  tasks": f"{', '.join(real_tasks())}; forms such as plan-path-solo too",
+        "Real": f"TASK-MODEL or TASK-MODEL-LEVEL, such as {example}-qwen3-1.7b-L1 (cadre list it)",
+        "  tasks": f"{', '.join(real_tasks())}; forms such as {example}-solo too",
         "  models": ", ".join(KNOWN_MODELS),
         "  levels": ", ".join(f"{level} {meaning}" for level, meaning in LEVELS.items()),
     }
@@ -49,7 +50,7 @@ def _list_names() -> list[str]:
         "Environments, and those named after them (cadre check NAME plays one):",
         *_group_names(distributions()),
         "",
-        "Recipes (cadre train NAME; cadre list plan-path says what each trains):",
+        f"Recipes (cadre train NAME; cadre list {example} says what each trains):",
         *_group_names({name: folders[path.parent] for name, path in recipes().items()}),
         "",
         *(

@@ -24,6 +24,7 @@ from cadre.cli.terminal import (
 )
 from cadre.config.engines import check_hub_models
 from cadre.config.experiment import Experiment, load
+from cadre.config.recipes import example_recipe
 from cadre.config.resolve import resolve, resolve_for_trees
 from cadre.errors import ConfigError
 from cadre.runs.folder import Run, check_folder_free, create_in_free_folder, resume_command
@@ -77,7 +78,7 @@ def train(
     if resume and "=" in recipe:  # the run has its recipe, so that the first argument is a change
         recipe, changes = "", [recipe, *changes]
     if not recipe and not resume:
-        raise ConfigError("train: got no recipe; expected a bundled one or a YAML file, such as plan-path.")
+        raise ConfigError(f"train: got no recipe; expected a bundled one or a YAML file, such as {example_recipe()}.")
     if not resume:
         reject_without(context, "--resume", ["force", "trust"])
 

@@ -116,6 +116,12 @@ def task_variants(task: str) -> dict[str, str]:
     return {task + name.removeprefix(env): name for name in names if not name.endswith("-picture")}
 
 
+def example_recipe() -> str:
+    """Return the name of a recipe for messages: that of the first task in a group which has one."""
+    tasks = (task for groups in task_groups().values() for members in groups.values() for task in members)
+    return next((task for task in tasks if task in recipes()), "my_task.yaml")
+
+
 def compose_recipe(name: str) -> RealRecipe | None:
     """Return the recipe of a name that is composed of task, model and level; None if it names no known model."""
     stem, _, ending = name.rpartition("-")
@@ -193,7 +199,7 @@ def merge_with_base(raw: Raw, path: Path, chain: tuple[str, ...] = ()) -> Raw:
     if not isinstance(base, str) or not base:
         raise ConfigError(
             f"base: got {base!r} in {path}; expected a bundled recipe or the path of a YAML file, such as base: "
-            "plan-path. Fix or remove it."
+            f"{example_recipe()}. Fix or remove it."
         )
     is_path = base not in recipes() and base.endswith((".yaml", ".yml"))
     base = str(path.absolute().parent / Path(base).expanduser()) if is_path else base
