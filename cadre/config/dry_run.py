@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cadre import random_keys
 from cadre.config.engines import GIB, count_memory_sharers, sampling_memory_setting
 from cadre.config.experiment import Config, Experiment
+from cadre.config.gpu_plan import GpuPlan, format_gpu_plan, plan_gpu
 from cadre.config.resolve import find_model, resolve
 from cadre.envs.from_data import with_example
 from cadre.envs.spec import EnvSpec
@@ -96,6 +97,7 @@ class ResourceEstimate:
     characters   of the longest prompt
     policies     every policy with weights on this machine
     devices      their devices, with the bytes of each
+    gpu          what a run would choose on the GPU; None unless all policies are on one
     """
 
     env: str
@@ -107,6 +109,7 @@ class ResourceEstimate:
     policies: dict[str, PolicyEstimate]
     devices: dict[str, int]
     tool_calls: int = 0
+    gpu: GpuPlan | None = None
 
 
 def estimate_resources(config: Config) -> ResourceEstimate:
@@ -123,6 +126,7 @@ def estimate_resources(config: Config) -> ResourceEstimate:
     samples: Counter[str] = Counter()
     for request in requests:
         samples[request.role] += request.count * config.train.tasks_per_step
+    policies = _estimate_policies(experiment, batches)
     return ResourceEstimate(
         env=config.env,
         tasks=None if example else (len(experiment.training_tasks), len(experiment.held_out_tasks)),
@@ -131,8 +135,9 @@ def estimate_resources(config: Config) -> ResourceEstimate:
         samples=dict(samples),
         tokens=sum(count * experiment.sampling[role].max_tokens for role, count in samples.items()),
         characters=max(_count_characters(request) for request in requests),
-        policies=_estimate_policies(experiment, batches),
+        policies=policies,
         devices=_device_memory(experiment),
+        gpu=plan_gpu(experiment, policies),
     )
 
 
@@ -163,6 +168,8 @@ def format_estimate(estimate: ResourceEstimate) -> Iterator[str]:
             yield f"  learning: {policy.activations / GIB:.1f} GiB of activations, {policy.scores / GIB:.1f} of scores"
     devices = " and ".join(f"{memory / GIB:.0f} on {device}" for device, memory in estimate.devices.items())
     yield f"in all {total_bytes(estimate) / GIB:.1f} GiB of weights, gradients and moments; there are {devices}"
+    if estimate.gpu is not None:
+        yield from format_gpu_plan(estimate.gpu)
     sampling = format_seconds(sum(policy.sampling for policy in estimate.policies.values()))
     learning = format_seconds(sum(policy.learning for policy in estimate.policies.values()))
     yield (
