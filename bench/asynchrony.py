@@ -60,8 +60,8 @@ def success(options: argparse.Namespace) -> None:
     keep(options, "async.success", [min(shares["one_ahead"] + shares["two_ahead"])], "share", every)
     for name in SETTINGS:
         steps = [runs[seed, name].steps() for seed in options.seeds]
-        gaps = [max(line["shared/logprob_gap_max"] for line in of_run) for of_run in steps]
-        keep(options, f"async.logprob_gap_max.{name}", gaps, "nats", every)
+        gaps = [max(line["shared/logprob_diff_max"] for line in of_run) for of_run in steps]
+        keep(options, f"async.logprob_diff_max.{name}", gaps, "nats", every)
 
 
 def time(options: argparse.Namespace) -> None:

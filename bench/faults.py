@@ -136,7 +136,7 @@ def always(bench: Bench) -> str:
     run = bench.folder / "always"
     ended = bench.train(bench.recipe(settings={"raises": 1.0}), "evaluate.tasks=0", "--run", str(run))
     bench.injected += 1
-    return ended.as_told(2, "error: ", "a step that raises", "episodes.failed_share") or broken(run)
+    return ended.as_told(2, "error: ", "a step that raises", "episodes.failed_fraction") or broken(run)
 
 
 def dead_sandbox(bench: Bench) -> str:

@@ -235,7 +235,7 @@ def training(bench: Bench) -> None:
         rates[engine] = sum(samples[1:]) / sum(line["time/sample_s"] for line in lines[1:])
         bench.keep(f"vllm.training.{engine}.samples_per_s", [rates[engine]], "samples/s", len(lines) - 1)
         for role in ("tool", "planner"):
-            gaps = [line[f"{role}/mismatch"] for line in lines if f"{role}/mismatch" in line]
+            gaps = [line[f"{role}/logprob_diff"] for line in lines if f"{role}/logprob_diff" in line]
             bench.keep(f"vllm.training.{engine}.mismatch.{role}", gaps, "nats", len(gaps))
     bench.keep("vllm.training.vs_torch", [rates["vllm"] / rates["torch"]], "ratio", STEPS - 1)
 

@@ -357,8 +357,8 @@ def gradient_mass(sequences: Sequence[TrainingSequence], loss: LossConfig) -> Me
     """Return how much each role's sequences may move in the update, before any ratio is clipped.
 
     A sequence's mass is the sum over its trained tokens of |advantage| times the token's weight in the loss, which is
-    what it would move if the gradients of all log-probabilities were equally long. `gradient_share` is a role's part of
-    the mass in the update of its policy; `effective_samples` is (sum m)^2 / sum m^2 over its masses m (Kish 1965).
+    what it would move if the gradients of all log-probabilities were equally long. `gradient_fraction` is a role's part
+    of the mass in the update of its policy; `effective_samples` is (sum m)^2 / sum m^2 over its masses m (Kish 1965).
     """
     aggregate = load_function("loss.aggregate", loss.aggregate, AGGREGATES)
     trained = [sequence for sequence in sequences if any(sequence.mask)]
@@ -380,6 +380,6 @@ def gradient_mass(sequences: Sequence[TrainingSequence], loss: LossConfig) -> Me
     metrics: Metrics = {}
     for (policy, role), parts in masses.items():
         total, squares = sum(parts), sum(part * part for part in parts)
-        metrics[f"{role}/gradient_share"] = total / totals[policy] if totals[policy] else 0.0
+        metrics[f"{role}/gradient_fraction"] = total / totals[policy] if totals[policy] else 0.0
         metrics[f"{role}/effective_samples"] = total * total / squares if squares else 0.0
     return metrics

@@ -102,7 +102,7 @@ def plan_gpu(experiment: Experiment, estimates: Mapping[str, SizedPolicy]) -> Gp
     from cadre.engines.torch.model import pick_device
 
     devices = {pick_device(experiment.policies[name].device) for name in experiment.models}
-    is_divided = any(experiment.ranks(names) > 1 for names in experiment.engines) or experiment.vllm.cards > 1
+    is_divided = any(experiment.ranks(names) > 1 for names in experiment.engines) or experiment.config.vllm.cards > 1
     if len(devices) != 1 or experiment.cluster is not None or is_divided:
         return None
     (device,) = devices
@@ -115,7 +115,7 @@ def plan_gpu(experiment: Experiment, estimates: Mapping[str, SizedPolicy]) -> Gp
     held = sum(engine.held for engine in engines)
     planned = []
     for engine in engines:
-        sleep: str = experiment.vllm.sleep if engine.vllm and experiment.vllm.colocated else ""
+        sleep: str = experiment.config.vllm.sleep if engine.vllm and experiment.colocated else ""
         if sleep == "auto":
             whole = any(experiment.policies[name].lora is None for name in engine.names)
             depths = {"none": engine.vllm + engine.cache, "cache": engine.vllm}
@@ -156,7 +156,7 @@ def _size_engine(
         kept = measure_activations(experiment.models[name], settings, learner.gradient_checkpointing, tokens)
         token = max(token, kept // tokens + sizes.vocabulary * itemsize)
 
-    on_vllm = any(name in experiment.on_vllm for name in names)
+    on_vllm = any(name in experiment.separately_sampled for name in names)
     weights = sizes.parameters * itemsize
     return EngineOnGpu(
         names=names,
@@ -180,9 +180,11 @@ def _cache_bytes(experiment: Experiment, names: Sequence[str], sizes: Sizes, wei
     from cadre.engines.torch.estimate import load_configuration
     from cadre.engines.vllm.engine import BLOCK_TOKENS, GPU_FRACTION
 
-    if setting := sampling_memory_setting(experiment, [name for name in names if name in experiment.on_vllm]):
+    if setting := sampling_memory_setting(
+        experiment, [name for name in names if name in experiment.separately_sampled]
+    ):
         return setting
-    config, name = experiment.vllm, names[0]
+    config, name = experiment.config.vllm, names[0]
     longest = context_length(load_configuration(experiment.models[name], experiment.policies[name])) or 1 << 20
     context = min(longest, config.context or longest)
     cache = config.sequences * (-(-context // BLOCK_TOKENS) + 2) * BLOCK_TOKENS * sizes.sequence.slot

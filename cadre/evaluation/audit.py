@@ -187,7 +187,7 @@ async def execute_decisions(
     """Play out every sibling of every chosen decision.
 
     A decision whose episodes fail is played again as training does, and left out if they fail again. Raises
-    ContractError if more fail than `episodes.failed_share` allows, or all.
+    ContractError if more fail than `episodes.failed_fraction` allows, or all.
     """
     rollout = replace(experiment.rollout(team), shape=independent(1))
 
@@ -204,7 +204,7 @@ async def execute_decisions(
 
     outcomes = await gather(*(execute(decision) for decision in sample.decisions))
     dropped = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-    check_failures(dropped, len(outcomes), rollout.limits.failed_share)
+    check_failures(dropped, len(outcomes), rollout.limits.failed_fraction)
     return [outcome for outcome in outcomes if isinstance(outcome, DecisionEffects)]
 
 

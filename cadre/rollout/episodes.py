@@ -85,7 +85,7 @@ async def grow_many(
 ) -> tuple[list[Tree], list[Failure]]:
     """Return one tree a task, all grown at once, and the failures that dropped one.
 
-    Raises ContractError as soon as more than `rollout.limits.failed_share` of them have failed, or once all have.
+    Raises ContractError as soon as more than `rollout.limits.failed_fraction` of them have failed, or once all have.
     """
     lost: list[Failure] = []
 
@@ -93,7 +93,7 @@ async def grow_many(
         rollout.failed(failure)
         if failure.lost:
             lost.append(failure)
-            check_failures(lost, len(tasks), rollout.limits.failed_share)
+            check_failures(lost, len(tasks), rollout.limits.failed_fraction)
 
     return await grow_any(tasks, replace(rollout, failed=count), key, progress)
 
@@ -135,7 +135,7 @@ def check_failures(failures: Sequence[Failure], tasks: int, limit: float) -> Non
     reasons = ", ".join(f"{count:.3g} {reason}" for reason, count in by_reason.items() if count)
     many = "Every episode failed" if lost == tasks else f"{lost:.3g} of {tasks} episodes failed"
     raise ContractError(
-        f"{many} ({reasons}); expected at most {limit:.0%} (episodes.failed_share). The first, of task "
+        f"{many} ({reasons}); expected at most {limit:.0%} (episodes.failed_fraction). The first, of task "
         f"{failures[0].task.id}: {failures[0].error}"
     )
 
@@ -225,7 +225,7 @@ async def grow_sampled(
 ) -> tuple[list[Tree], list[Failure]]:
     """Return a tree a task with the episodes that did not fail, up to `samples`, and every failure that dropped one.
 
-    Raises ContractError as soon as more than `rollout.limits.failed_share` of the episodes have failed, or once all
+    Raises ContractError as soon as more than `rollout.limits.failed_fraction` of the episodes have failed, or once all
     have.
     """
     dropped: list[Failure] = []
@@ -234,7 +234,7 @@ async def grow_sampled(
         rollout.failed(failure)
         if failure.dropped:
             dropped.append(failure)
-            check_failures(dropped, len(tasks) * samples, rollout.limits.failed_share)
+            check_failures(dropped, len(tasks) * samples, rollout.limits.failed_fraction)
 
     # Failed episodes are counted apart here and are not branches of a tree.
     shared = replace(rollout, shape=independent(samples), failed=count, keeps_failures=False)
@@ -331,7 +331,7 @@ async def sample_step(
         new_trees, failed = await grow_any(more, reporting, key, progress(len(more)), first=len(tasks) + replaced)
         trees, failures, replaced = trees + new_trees, failures + failed, replaced + len(more)
         lost = [failure for failure in reported if failure.lost]
-        check_failures(lost, len(tasks) + replaced, rollout.limits.failed_share)
+        check_failures(lost, len(tasks) + replaced, rollout.limits.failed_fraction)
 
     branches: Counter[str] = Counter()
     for failure in reported:

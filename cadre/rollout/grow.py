@@ -24,7 +24,7 @@ from cadre.types import Branch, BranchFailure, Drawing, Node, Observation, Previ
 
 MAX_DEPTH = 200
 # No retry, no deadline, and any number of failures.
-NO_LIMITS = EpisodesConfig(retries=0, step_seconds=0.0, seconds=0.0, failed_share=1.0)
+NO_LIMITS = EpisodesConfig(retries=0, step_seconds=0.0, seconds=0.0, failed_fraction=1.0)
 
 Joint = Literal["aligned", "cross"]
 # Returns the indices of the branches to continue, given one score a branch.

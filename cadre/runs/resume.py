@@ -55,7 +55,7 @@ CHANGEABLE_SETTINGS = (
     "episodes.retries",
     "episodes.step_seconds",
     "episodes.seconds",
-    "episodes.failed_share",
+    "episodes.failed_fraction",
     "evaluate.",
     "trackers.",
     "cluster",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, FiniteFloat, JsonValue
 
@@ -43,12 +44,13 @@ class TrainConfig(Section):
 class EpisodesConfig(Section):
     """Limits and failures of episodes, in training and evaluation."""
 
+    former_names: ClassVar[Mapping[str, str]] = {"failed_share": "failed_fraction"}
     retries: int = Field(1, ge=0, le=100, description="times that a failed episode is run again from its start")
     step_seconds: float = Field(300.0, ge=0.0, description="limit of one call of the environment; 0: none")
     seconds: float = Field(
         1800.0, ge=0.0, description="limit of an episode's calls together, without the models' time; 0: none"
     )
-    failed_share: float = Field(
+    failed_fraction: float = Field(
         0.5, ge=0.0, le=1.0, description="fraction of a step's episodes that may fail before the run stops"
     )
     failure_reward: Literal["lowest"] | FiniteFloat = Field(

@@ -49,7 +49,7 @@ from cadre.training.interrupt import Interrupt
 from cadre.types import Task
 
 PATIENCE = 5  # steps
-FRACTION_SUFFIX = "/groups_without_std"
+FRACTION_SUFFIX = "/zero_variance_groups"
 
 
 class ZeroVarianceMonitor:

@@ -100,8 +100,8 @@ def group_metrics(groups: Sequence[AdvantageGroup]) -> Metrics:
             flat[name].append(not group.has_signal)
     by_decision = no_signal_fractions(groups).items()
     return {
-        **{f"{name}/groups_without_std": fmean(flags) for name, flags in sorted(flat.items())},
-        **{f"{role}/groups_without_std/{number}": fraction for (role, number), fraction in by_decision},
+        **{f"{name}/zero_variance_groups": fmean(flags) for name, flags in sorted(flat.items())},
+        **{f"{role}/zero_variance_groups/{number}": fraction for (role, number), fraction in by_decision},
     }
 
 
@@ -136,7 +136,7 @@ def add_metrics(*parts: Metrics) -> Metrics:
 
 def update_metrics(updates: Mapping[str, Metrics]) -> Metrics:
     """Return the learners' metrics by policy, and by role where they are of one: `loss` of planner as `planner/loss`,
-    `mismatch/tool` as `tool/mismatch`."""
+    `logprob_diff/tool` as `tool/logprob_diff`."""
     flat: Metrics = {}
     for policy, metrics in updates.items():
         for name, value in metrics.items():

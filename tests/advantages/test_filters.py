@@ -95,7 +95,7 @@ def test_a_cut_completion_counts_in_its_group_and_is_not_trained() -> None:
     assert learned(root, truncated="mask") == pytest.approx({2: 0.0, 3: -3.0})  # against the mean of all three
 
 
-def test_groups_without_std_leave_the_denominators_when_they_are_dropped() -> None:
+def test_zero_variance_groups_leave_the_denominators_when_they_are_dropped() -> None:
     trees = [Tree(Task(str(i), {}), graded("a", *pays)) for i, pays in enumerate([(1.0, 3.0), (2.0, 2.0)])]
     groups = assign(trees, GRADED)
     kept, dropped = (CreditConfig(without_std=choice) for choice in ("keep", "drop"))

@@ -27,11 +27,14 @@ DATA = [datum("a", 1.0, 3), datum("a", -1.0, 1), datum("b", 0.5, 2), datum("b", 
 def test_a_share_by_tokens_and_by_sequences() -> None:
     by_token = gradient_mass(DATA, LossConfig())
     # masses 3, 1 and 1, 0 of ten tokens
-    assert (by_token["a/gradient_share"], by_token["b/gradient_share"]) == (pytest.approx(0.8), pytest.approx(0.2))
+    assert (by_token["a/gradient_fraction"], by_token["b/gradient_fraction"]) == (
+        pytest.approx(0.8),
+        pytest.approx(0.2),
+    )
     assert by_token["a/effective_samples"] == pytest.approx(16 / 10)
     assert by_token["b/effective_samples"] == pytest.approx(1.0)
     by_sequence = gradient_mass(DATA, LossConfig(aggregate="sequence_mean"))
-    assert by_sequence["a/gradient_share"] == pytest.approx(2.0 / 2.5)
+    assert by_sequence["a/gradient_fraction"] == pytest.approx(2.0 / 2.5)
     assert by_sequence["a/effective_samples"] == pytest.approx(2.0)
 
 
@@ -39,10 +42,10 @@ def test_each_policy_is_a_whole_and_nothing_that_is_not_trained_counts() -> None
     apart = [replace(one, policy=one.role) for one in DATA]
     untrained = replace(DATA[0], mask=(False,) * 5)
     figures = gradient_mass([*apart, untrained], LossConfig())
-    assert (figures["a/gradient_share"], figures["b/gradient_share"]) == (1.0, 1.0)
+    assert (figures["a/gradient_fraction"], figures["b/gradient_fraction"]) == (1.0, 1.0)
     assert figures["a/effective_samples"] == pytest.approx(1.6)
 
 
 def test_nothing_to_learn_has_no_mass() -> None:
-    assert gradient_mass([datum("a", 0.0, 2)], LossConfig()) == {"a/gradient_share": 0.0, "a/effective_samples": 0.0}
+    assert gradient_mass([datum("a", 0.0, 2)], LossConfig()) == {"a/gradient_fraction": 0.0, "a/effective_samples": 0.0}
     assert gradient_mass([], LossConfig()) == {}

@@ -73,7 +73,7 @@ def test_siblings_are_played_out_from_their_own_state_with_fresh_noise() -> None
 
 def test_a_step_that_fails_now_and_then_costs_no_audit() -> None:
     """It is played again; where it fails each time the decision is left out, and where all do the audit ends."""
-    experiment = relay({"name": "magrpo", "k": 2}, episodes={"retries": 1, "failed_share": 0.6})
+    experiment = relay({"name": "magrpo", "k": 2}, episodes={"retries": 1, "failed_fraction": 0.6})
     team, _ = scripted_team(Relay, answer)
     wanted = AuditSettings(tasks=4, decisions=100, plays=2)
     found = asyncio.run(sample_decisions(experiment, team, wanted))

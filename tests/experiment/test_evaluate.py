@@ -142,7 +142,7 @@ def test_an_episode_that_fails_is_one_that_is_not_solved() -> None:
             return await super().step(actions)
 
     team, _ = scripted_team(Touchy, lambda request, index: [request.messages[-1].content, "fail", "9", "9"][index])
-    limits = EpisodesConfig(retries=0, failed_share=0.25)
+    limits = EpisodesConfig(retries=0, failed_fraction=0.25)
     rollout = Rollout(Touchy, team, shapes.independent(1), 1.0, limits)
     report, trees = asyncio.run(evaluate_sampled(rollout, list(Touchy.tasks("test"))[:4], Repeats(4, temperature=0.6)))
     assert (report.tasks, report.failures, len(trees)) == (4, 4, 4)

@@ -133,8 +133,8 @@ def test_the_cache_is_what_vllm_would_be_given(gpu: SimpleNamespace, tmp_path: P
     config = VllmConfig(sequences=8, context=64)
     theirs = vllm_engine.default_cache_bytes(str(folder), PolicyConfig(model=str(folder), dtype="bfloat16"), config, 64)
     experiment = SimpleNamespace(
-        vllm=config,
-        on_vllm=("p",),
+        config=SimpleNamespace(vllm=config),
+        separately_sampled=("p",),
         models={"p": str(folder)},
         policies={"p": PolicyConfig(model=str(folder), dtype="bfloat16")},
         samplers={"p": SimpleNamespace(memory=None)},

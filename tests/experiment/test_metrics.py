@@ -11,7 +11,7 @@ from cadre.types import History, Node, Task, Tree
 from tests.advantages.trees import assign, inner, leaf, node
 
 
-def test_the_share_of_groups_without_std_by_role() -> None:
+def test_the_share_of_zero_variance_groups_by_role() -> None:
     """The tool's siblings are paid alike in both trees; the planner's differ in one of two."""
 
     def planned(*pays: float) -> Tree:
@@ -21,11 +21,11 @@ def test_the_share_of_groups_without_std_by_role() -> None:
     groups = assign([planned(0.0, 1.0), planned(1.0, 1.0)], Credit("step", "node", "mean", "std"))
     assert metrics.group_metrics(groups) == pytest.approx(
         {
-            "tool/groups_without_std": 1.0,
-            "planner/groups_without_std": 0.5,
-            "rollout/groups_without_std": 0.75,
-            "tool/groups_without_std/0": 1.0,
-            "planner/groups_without_std/1": 0.5,
+            "tool/zero_variance_groups": 1.0,
+            "planner/zero_variance_groups": 0.5,
+            "rollout/zero_variance_groups": 0.75,
+            "tool/zero_variance_groups/0": 1.0,
+            "planner/zero_variance_groups/1": 0.5,
         }
     )
     assert metrics.group_metrics([]) == {}
@@ -46,8 +46,8 @@ def test_how_prompts_go_on_is_counted_a_decision() -> None:
 
 
 def test_what_learners_say_is_by_policy_and_their_mismatch_by_role() -> None:
-    said = {"shared": {"loss": 0.5, "mismatch/tool": 0.02, "mismatch/planner": 0.03}}
-    assert metrics.update_metrics(said) == {"shared/loss": 0.5, "tool/mismatch": 0.02, "planner/mismatch": 0.03}
+    said = {"shared": {"loss": 0.5, "logprob_diff/tool": 0.02, "logprob_diff/planner": 0.03}}
+    assert metrics.update_metrics(said) == {"shared/loss": 0.5, "tool/logprob_diff": 0.02, "planner/logprob_diff": 0.03}
 
 
 def test_divergence_is_a_share_of_the_trees_begun() -> None:

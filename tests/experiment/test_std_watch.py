@@ -14,14 +14,14 @@ from tests.helpers.training import configured
 def test_only_a_row_of_such_steps_counts_and_every_role_is_told_of_once() -> None:
     watch = ZeroVarianceMonitor(patience=3)
     shares = [1.0, 1.0, 0.9, 1.0, 1.0, 1.0, 1.0, 0.5, 1.0, 1.0, 1.0]
-    said = [watch.warnings({"tool/groups_without_std": share, "tool/reward": 1.0}) for share in shares]
+    said = [watch.warnings({"tool/zero_variance_groups": share, "tool/reward": 1.0}) for share in shares]
     assert [len(paragraphs) for paragraphs in said] == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
     assert "tool learned nothing in the last 3 steps" in said[5][0]
 
 
 def test_roles_are_counted_apart() -> None:
     watch = ZeroVarianceMonitor(patience=2)
-    names = ("tool/groups_without_std", "planner/groups_without_std")
+    names = ("tool/zero_variance_groups", "planner/zero_variance_groups")
     assert watch.warnings(dict.fromkeys(names, 1.0)) == []
     (only,) = watch.warnings(dict(zip(names, (0.0, 1.0), strict=True)))
     assert only.startswith("warning: planner learned nothing")

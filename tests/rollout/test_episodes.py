@@ -20,7 +20,7 @@ from cadre.types import Message, Observation, Request, Reward, Sample, Sampling,
 from tests.games import Digit, Relay, scripted_team
 from tests.helpers.rounds import Batching, Slow, finished, team_of
 
-ONCE_MORE = EpisodesConfig(retries=1, failed_share=1.0)
+ONCE_MORE = EpisodesConfig(retries=1, failed_fraction=1.0)
 
 
 def played(
@@ -137,7 +137,7 @@ def test_a_sampler_that_fails_is_no_failure_of_an_episode() -> None:
 
 
 def test_past_a_share_of_failures_it_stops_at_once_and_says_why() -> None:
-    quarter = replace_limits(failed_share=0.25)
+    quarter = replace_limits(failed_fraction=0.25)
     _, dropped, _ = played(failing(9, digits=[1]), quarter)
     assert len(dropped) == 1
     with pytest.raises(ContractError, match=r"2 of 4 episodes failed \(2 raised\); expected at most 25%.*bad luck"):

@@ -137,7 +137,7 @@ def test_greedy_goes_on_with_the_next_best_where_the_best_has_failed() -> None:
 def test_a_tree_whose_later_decision_fails_altogether_keeps_what_came_before() -> None:
     """Greedy: all four siblings of the second decision fail, and the first still compares its own."""
     fails: dict[tuple[int, ...], Exception] = {(2, 1): ValueError(), (2, 2): ValueError()}
-    trees, dropped, _ = grown(shapes.greedy(2), fails_at=fails, failed_share=1.0)
+    trees, dropped, _ = grown(shapes.greedy(2), fails_at=fails, failed_fraction=1.0)
     assert dropped == []
     root = trees[0].root
     assert [branch.failure for branch in root.branches] == [None, None]
@@ -147,7 +147,7 @@ def test_a_tree_whose_later_decision_fails_altogether_keeps_what_came_before() -
 def test_a_tree_all_of_whose_branches_fail_is_a_failed_episode() -> None:
     sampler = Numbers(["1", "2"])
     with pytest.raises(ContractError, match=r"Every episode failed \(4 prompt\).* the prompt has 9 tokens"):
-        grown(shapes.independent(2), sampler, failed_share=1.0)
+        grown(shapes.independent(2), sampler, failed_fraction=1.0)
     assert sampler.prompts.count("") == 4  # a prompt that is too long is not tried again
 
 
@@ -182,9 +182,9 @@ def test_a_sibling_that_has_no_answer_fails_alone() -> None:
 
 def test_branches_count_by_their_fraction_in_the_share_that_may_fail() -> None:
     failing: dict[tuple[int, ...], Exception] = {(1,): ValueError("x"), (2,): ValueError("x")}
-    grown(shapes.independent(4), fails_at=failing, failed_share=0.5)
+    grown(shapes.independent(4), fails_at=failing, failed_fraction=0.5)
     with pytest.raises(ContractError, match=r"2 of 4 episodes failed \(2 raised\); expected at most 40%"):
-        grown(shapes.independent(4), fails_at=failing, failed_share=0.4)
+        grown(shapes.independent(4), fails_at=failing, failed_fraction=0.4)
 
 
 def sample(text: str = "x") -> Sample:

@@ -36,7 +36,7 @@ def grown(answer, env: type[Relay] = Tripping, **limits) -> tuple[list[Tree], li
     """The trees of three tasks, what was dropped, every failure, and how often somebody was asked."""
     told: list[Failure] = []
     team, sampler = scripted_team(env, answer)
-    some = EpisodesConfig(**{"retries": 1, "failed_share": 1.0} | limits)
+    some = EpisodesConfig(**{"retries": 1, "failed_fraction": 1.0} | limits)
     rollout = Rollout(env, team, shapes.greedy(2), 1.0, some, told.append)
     trees, dropped = finished(grow_sampled(list(env.tasks("train"))[:3], rollout, 5, SAMPLES))
     return trees, dropped, told, len(sampler.asked)
@@ -77,4 +77,4 @@ def test_a_task_all_of_whose_episodes_fail_has_no_tree() -> None:
     assert [tree.task.id for tree in trees] == ["train-0", "train-2"]
     assert len(dropped) == SAMPLES
     with pytest.raises(ContractError, match=f"{2 * SAMPLES + 1} of {3 * SAMPLES} episodes failed|Every episode failed"):
-        grown(lambda request, index: "trip", failed_share=0.7)
+        grown(lambda request, index: "trip", failed_fraction=0.7)

@@ -117,7 +117,7 @@ def metrics(step: int) -> dict[str, float]:
     by_role = {
         f"{role}/{name}": value * rise
         for role in ROLES
-        for name, value in (("reward", 2.0), ("tokens", 40), ("groups_without_std", 1.0), ("gradient_share", 0.5))
+        for name, value in (("reward", 2.0), ("tokens", 40), ("zero_variance_groups", 1.0), ("gradient_fraction", 0.5))
     }
     return {
         "rollout/success": rise,

@@ -58,7 +58,7 @@ def test_curves_by_role_and_a_step_that_opens_its_trees(page: Any) -> None:
     legend = text(page, "[data-figure='ROLE/reward'] .legend")
     assert "tool 0.71" in legend
     assert "planner 0.71" in legend
-    for figure in ("ROLE/groups_without_std", "ROLE/gradient_share", "POLICY/entropy", "parts/*", "time/*"):
+    for figure in ("ROLE/zero_variance_groups", "ROLE/gradient_fraction", "POLICY/entropy", "parts/*", "time/*"):
         assert page.locator(f"[data-figure='{figure}']").count() == 1
     over = page.locator("[data-figure='rollout/success'] .u-over")
     box = over.bounding_box()
@@ -89,7 +89,7 @@ def test_views_of_an_answer(page: Any) -> None:
     at(page, "#/trees?step=4&node=1&role=planner&index=1&view=tokens&shade=mismatch")
     page.wait_for_selector(".token.minus, .token.plus")
     assert page.locator(".token").count() == 12
-    assert "mismatch" in page.locator(".token").first.get_attribute("title")
+    assert "learner - sampler" in page.locator(".token").first.get_attribute("title")
     assert text(page, "pre.prompt") == "abc"
     at(page, "#/trees?step=4&node=1&role=planner&index=1&view=talk")
     page.wait_for_selector(".turn")

@@ -54,8 +54,8 @@ TOKEN_MEANS = {
     "kl3": "kl_to_sampler",
     "kl1": "kl_to_sampler_k1",
     "kl_reference": "kl_to_reference",
-    "clipped": "clip_share",
-    "corrected": "correction_share",
+    "clipped": "clip_fraction",
+    "corrected": "correction_fraction",
     "ratio": "ratio",
 }
 
@@ -222,8 +222,10 @@ class UpdateMetrics:
             means |= {"value_loss": self.value_loss / minibatches}
         if self.tokens:
             means |= {name: self.sums[summed] / self.tokens for summed, name in TOKEN_MEANS.items()}
-            means |= {"logprob_gap_max": self.max_logprob_diff}
-        means |= {f"mismatch/{role}": total / tokens for role, (total, tokens) in self.logprob_diffs.items() if tokens}
+            means |= {"logprob_diff_max": self.max_logprob_diff}
+        means |= {
+            f"logprob_diff/{role}": total / tokens for role, (total, tokens) in self.logprob_diffs.items() if tokens
+        }
         if self.norms:
             means |= {"grad_norm": sum(self.norms) / minibatches}
         return means

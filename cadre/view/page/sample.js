@@ -88,7 +88,7 @@ function compare(body, open) {
     })));
 }
 
-const SHADES = [["advantage", "advantage"], ["logprob", "log-probability"], ["entropy", "entropy"], ["mismatch", "mismatch"]];
+const SHADES = [["advantage", "advantage"], ["logprob", "log-probability"], ["entropy", "entropy"], ["logprob_diff", "learner - sampler"]];
 
 async function tokens(body, open) {
   const { run, at, node, role, index, sample } = open;
@@ -106,7 +106,7 @@ async function tokens(body, open) {
   }
   const shade = read().shade ?? "logprob";
   const values = valuesOf(told, sample, shade);
-  const missing = values === null && { mismatch: "The learner did not run this answer (its advantage is 0), so it has no mismatch.", entropy: "The learner did not run this answer (its advantage is 0), so it has no entropy.", advantage: "Nothing is said of this answer's advantage." }[shade];
+  const missing = values === null && { logprob_diff: "The learner did not run this answer (its advantage is 0), so the two cannot be compared.", entropy: "The learner did not run this answer (its advantage is 0), so it has no entropy.", advantage: "Nothing is said of this answer's advantage." }[shade];
   const most = values ? Math.max(1e-9, ...values.map((value) => Math.abs(value ?? 0)).slice(0, 100000)) : 1;
   const list = h("div", { class: "tokens", dir: "auto" });
   const fill = (from, to) => list.append(...told.tokens.slice(from, to).map((word, place) => token(word, from + place, told, values, most)));
@@ -123,7 +123,7 @@ async function tokens(body, open) {
 function valuesOf(told, sample, shade) {
   if (shade === "logprob") return told.logprobs;
   if (shade === "entropy") return told.entropy;
-  if (shade === "mismatch") return told.learner && told.learner.map((value, place) => value - told.logprobs[place]);
+  if (shade === "logprob_diff") return told.learner && told.learner.map((value, place) => value - told.logprobs[place]);
   if (told.advantages) return told.advantages;
   return sample.said.credit ? told.tokens.map(() => sample.said.credit.advantage) : null;
 }
@@ -131,7 +131,7 @@ function valuesOf(told, sample, shade) {
 function token(word, place, told, values, most) {
   const value = values?.[place];
   const about = [`token ${place + 1}`, `log-probability ${number(told.logprobs[place])}`];
-  if (told.learner) about.push(`learner ${number(told.learner[place])}`, `mismatch ${signed(told.learner[place] - told.logprobs[place])}`);
+  if (told.learner) about.push(`learner ${number(told.learner[place])}`, `learner - sampler ${signed(told.learner[place] - told.logprobs[place])}`);
   if (told.entropy) about.push(`entropy ${number(told.entropy[place])} nats`);
   const strength = value === undefined || value === null ? 0 : Math.min(1, Math.abs(value) / most);
   return h("span", { class: `token ${value < 0 ? "minus" : "plus"}`, title: about.join(", "), vars: { "--strength": strength.toFixed(3) } }, visible(spelt(word)));

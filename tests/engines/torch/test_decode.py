@@ -48,9 +48,9 @@ def test_logprobs_equal_a_plain_forward_and_the_learner(folders, learner, archit
         difference = plain_logprobs(reference, completion, 0.7) - torch.tensor(completion.logprobs)
         assert float(difference.abs().max()) < 1e-4
     figures = update(mine, [datum(completion, (-1.0) ** k, 0.7) for k, completion in enumerate(completions)])["p"]
-    assert figures["logprob_gap_max"] < 1e-4
+    assert figures["logprob_diff_max"] < 1e-4
     assert abs(figures["kl_to_sampler"]) < 1e-6
-    assert figures["clip_share"] == 0.0
+    assert figures["clip_fraction"] == 0.0
 
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)

@@ -100,7 +100,7 @@ def test_sampler_and_learner_are_the_plain_forward(family):
             assert float((torch.tensor(got[-len(one.logprobs) :]) - wanted).abs().max()) < 1e-4
     # The gradient is that of the plain forward too, whatever is run again for it.
     metrics = asyncio.run(learner.update(data))["p"]
-    assert metrics["logprob_gap_max"] < 1e-4
+    assert metrics["logprob_diff_max"] < 1e-4
 
 
 OWN_CODE = """

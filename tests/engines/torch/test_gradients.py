@@ -186,8 +186,8 @@ def test_a_correction_measures_the_mismatch_of_the_sampler(folders):
         for one in data
     ]
     honest, shifted = update(build(folders["llama"], loss, heads=()), data)["p"], update(mine, off)["p"]
-    assert honest["correction_share"] == 0.0
-    assert shifted["correction_share"] == 1.0
-    assert shifted["logprob_gap_max"] >= 1.0
+    assert honest["correction_fraction"] == 0.0
+    assert shifted["correction_fraction"] == 1.0
+    assert shifted["logprob_diff_max"] >= 1.0
     assert honest["ratio"] == pytest.approx(1.0, abs=0.2)
     assert shifted["ratio"] == pytest.approx(math.e, abs=0.5)  # to the sampler, which is one nat below

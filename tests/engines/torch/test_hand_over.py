@@ -93,7 +93,7 @@ def test_what_waits_for_an_update_is_drawn_from_the_new_weights_and_says_so(lear
 
     drawn = asyncio.run(at_once())
     assert {one.version for one in drawn} == {1}
-    assert update(mine, [datum(one, 1.0) for one in drawn])["p"]["logprob_gap_max"] < 1e-4
+    assert update(mine, [datum(one, 1.0) for one in drawn])["p"]["logprob_diff_max"] < 1e-4
 
 
 def test_the_event_loop_goes_on_while_a_learner_updates(learner):

@@ -100,7 +100,7 @@ def test_a_mixed_batch_samples_what_each_policy_samples_alone(team, architecture
         (alone,) = sample(mine, one)
         assert [first.token_ids for first in siblings] == [second.token_ids for second in alone]
     figures = update(mine, [datum(one, 1.0) for one in (*together[0], *together[2])])
-    assert max(own["logprob_gap_max"] for own in figures.values()) < 1e-4
+    assert max(own["logprob_diff_max"] for own in figures.values()) < 1e-4
     assert together[2][0].token_ids != together[3][0].token_ids[:16]
 
 
@@ -222,7 +222,7 @@ def test_a_bfloat16_base_is_held_once_and_in_bfloat16(team):
     assert {value.dtype for value in mine.engine.loaded.model.parameters()} == {torch.bfloat16}
     assert {value.dtype for value in mine.engine.parameters("tool").values()} == {torch.float32}
     assert figures["updates"] == 1
-    assert figures["logprob_gap_max"] < 0.2
+    assert figures["logprob_diff_max"] < 0.2
 
 
 def test_reference_is_the_start(team, learner, folders):

@@ -92,7 +92,7 @@ def test_tokens_that_the_tokenizer_does_not_have_are_sampled_and_learnt_alike(tm
     drawn = sample(learner, request("go", 8, max_tokens=20, temperature=3.0))[0]
     assert any(token >= 260 for one in drawn for token in one.token_ids)
     metrics = update(learner, [tiny.datum(one, 1.0, 3.0) for one in drawn])["p"]
-    assert metrics["logprob_gap_max"] < 1e-4
+    assert metrics["logprob_diff_max"] < 1e-4
     learner.close()
 
 
@@ -187,7 +187,7 @@ def test_padding_that_is_missing_or_means_something_else_changes_nothing(tmp_pat
         start = len(one.prompt_ids)
         wanted = scores[start - 1 : -1].gather(1, ids[0, start:, None]).squeeze(1)
         assert torch.allclose(wanted, torch.tensor(one.logprobs), atol=1e-4)
-    assert update(learner, [tiny.datum(one, 1.0) for one in drawn])["p"]["logprob_gap_max"] < 1e-4
+    assert update(learner, [tiny.datum(one, 1.0) for one in drawn])["p"]["logprob_diff_max"] < 1e-4
     learner.close()
 
 

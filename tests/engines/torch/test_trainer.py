@@ -118,7 +118,7 @@ def test_log_probabilities_are_those_at_the_temperature_of_the_sample(learner):
     mine = learner()
     (drawn,) = sample(mine, request("go", 4, 1, temperature=0.5))
     data = [dataclasses.replace(datum(one, (-1.0) ** k), temperature=0.5) for k, one in enumerate(drawn)]
-    assert update(mine, data)["p"]["logprob_gap_max"] < 1e-4
+    assert update(mine, data)["p"]["logprob_diff_max"] < 1e-4
 
 
 def test_an_update_without_spread_moves_nothing(learner, monkeypatch):
@@ -152,7 +152,7 @@ def test_metrics_are_complete_and_plain(learner):
     mine = learner(learning_rate=1e-3, warmup_steps=2)
     data = rollouts(mine)
     figures = update(mine, data)["p"]
-    names = "loss entropy kl_to_sampler clip_share grad_norm learning_rate trained_tokens skipped sequences"
+    names = "loss entropy kl_to_sampler clip_fraction grad_norm learning_rate trained_tokens skipped sequences"
     assert set(names.split()) <= set(figures)
     assert all(type(value) in (int, float) and math.isfinite(value) for value in figures.values())
     assert figures["learning_rate"] == pytest.approx(5e-4)
