@@ -195,9 +195,30 @@ MUTANTS = (
     Mutant(
         "temperature ignored in log-probabilities",
         "cadre/engines/torch/logprobs.py",
-        "scores = scores / chunk.temperatures.unsqueeze(1)",
+        "scores = scores / to_device(chunk.temperatures, scores.device).unsqueeze(1)",
         "scores = scores * 1.0",
         (OF_LEARNING + "test_log_probabilities_are_those_at_the_temperature_of_the_sample",),
+    ),
+    Mutant(
+        "temperature ignored in the fused projection",
+        "cadre/engines/torch/logprobs.py",
+        "inverse = to_device(1.0 / query.temperatures, device)",
+        "inverse = to_device(torch.ones_like(query.temperatures), device)",
+        ("tests/engines/torch/test_compiled.py::test_the_fused_projection_equals_the_plain_one",),
+    ),
+    Mutant(
+        "blocks of keys left out where one of their nodes ends early",
+        "cadre/learn/tree_attention.py",
+        "is_partial = is_after & (ends_of_blocks.amax(1) > start)",
+        "is_partial = is_after & (ends_of_blocks.amin(1) > start)",
+        ("tests/engines/torch/test_compiled.py::test_block_masks_hold_every_pair",),
+    ),
+    Mutant(
+        "adapters of all policies for every row of a compiled layer",
+        "cadre/engines/torch/lora.py",
+        "hidden = nn.functional.linear(inputs.to(down.dtype), down) * scales",
+        "hidden = nn.functional.linear(inputs.to(down.dtype), down) * scales.amax(dim=(0, 1))",
+        ("tests/engines/torch/test_compiled.py::test_adapters_of_several_policies_in_compiled_layers",),
     ),
     Mutant(
         "old log-probabilities from the learner instead of the sampler",
