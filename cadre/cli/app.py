@@ -1,4 +1,4 @@
-"""All commands, and errors: one paragraph without a traceback for what the user can fix."""
+"""The commands, and their errors: one paragraph without a traceback for what the user can fix."""
 
 from __future__ import annotations
 

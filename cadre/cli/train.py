@@ -174,7 +174,7 @@ def fork(
 # ---- cadre warm-start
 
 # Parameters that a warm start keeps in its run, so that --resume takes none of them.
-WARM_START_PARAMETERS = ("recipe", "overrides", "on", "own", "steps", "per_step", "learning_rate", "seed")
+WARM_START_PARAMETERS = ("recipe", "overrides", "on", "own_tasks", "steps", "per_step", "learning_rate", "seed")
 
 
 def warm_start(
@@ -182,8 +182,8 @@ def warm_start(
     recipe: Annotated[str, typer.Argument(help="a bundled recipe or a YAML file, which is trained afterwards")] = "",
     overrides: Overrides = None,
     on: Annotated[Path | None, typer.Option(help='JSONL of {"role": ..., "prompt": ..., "answer": ...}')] = None,
-    own: Annotated[
-        int, typer.Option(min=0, help="or the number of training tasks whose successful episodes are imitated")
+    own_tasks: Annotated[
+        int, typer.Option("--own", min=0, help="or the number of training tasks whose successful episodes are imitated")
     ] = 0,
     steps: Annotated[int, typer.Option(min=1, help="optimiser steps")] = 100,
     per_step: Annotated[int, typer.Option("--examples", min=1, help="examples per step")] = 16,
@@ -210,7 +210,7 @@ def warm_start(
         check_hub_models(experiment)
         if folder is not None:
             check_folder_free(folder)  # before the examples are sampled, which takes long
-        examples = _find_examples(experiment, on, own)
+        examples = _find_examples(experiment, on, own_tasks)
         sequences = encode_examples(experiment, examples)
         settings = WarmStart(steps, per_step, learning_rate, seed)
 
@@ -236,14 +236,14 @@ def warm_start(
         raise typer.Exit(STOPPED)
 
 
-def _find_examples(experiment: Experiment, on: Path | None, own: int) -> list[Example]:
-    """Return the examples of the file `on`, or those of won episodes among `own` tasks that are sampled now."""
-    if (on is None) == (own == 0):
+def _find_examples(experiment: Experiment, on: Path | None, own_tasks: int) -> list[Example]:
+    """Return the examples of the file `on`, or those of won episodes among `own_tasks` tasks that are sampled now."""
+    if (on is None) == (own_tasks == 0):
         count = "neither" if on is None else "both"
         raise ConfigError(f"warm-start: got {count} of --on FILE and --own TASKS; expected one of them. Say which.")
     if on is not None:
         return read_examples(on, list(experiment.trained_roles))
-    examples, episodes = sample_successes(experiment, own)
+    examples, episodes = sample_successes(experiment, own_tasks)
     console.print(f"{len(examples)} answers of {episodes} episodes were part of a success", highlight=False)
     return examples
 
