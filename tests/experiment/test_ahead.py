@@ -23,6 +23,7 @@ from cadre.training.checkpoint import latest_checkpoint, read_state
 from cadre.training.interrupt import Interrupt
 from cadre.training.loop import Training, sample_step
 from cadre.types import Task
+from tests.helpers.slow import few_of
 from tests.helpers.training import configured, lines, play, weights
 
 
@@ -103,8 +104,7 @@ def test_samplers_apart_give_the_same_run(
     assert weights(run.folder, "one") == weights(whole.folder, "one")
 
 
-@pytest.mark.parametrize("apart", [False, True])
-@pytest.mark.parametrize("at", [0, 2])
+@pytest.mark.parametrize(("at", "apart"), few_of([(0, False), (0, True), (2, False), (2, True)], [(2, True)]))
 def test_a_run_that_was_stopped_goes_on_as_if_unbroken(
     speaker: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch, at: int, apart: bool
 ) -> None:

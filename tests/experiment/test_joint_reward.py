@@ -26,6 +26,7 @@ def polite(count: int = 24) -> list[PreferencePair]:
     return pairs
 
 
+@pytest.mark.slow
 def test_it_beats_chance_on_unseen_prompts_and_pays_the_team(tmp_path: Path, quiet: Console) -> None:
     model = tiny.build(tmp_path / "tiny")
     settings = RewardSettings(steps=40, learning_rate=2e-3, validate=0.25, pairs=8)

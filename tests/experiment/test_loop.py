@@ -28,7 +28,7 @@ THE_SAME_HERE = {"grpo_by_role", "matpo", "arpo", "tree_grpo", "bpo"}
 
 PRESETS = sorted(ALGORITHMS.keys() - THE_SAME_HERE - {"custom"})
 # What learns within seconds: siblings of a decision, whole episodes of two roles, of one role in two tokens.
-QUICK = {"at_grpo", "grpo", "flow_grpo"}
+QUICK = {"at_grpo", "flow_grpo"}
 
 
 @pytest.mark.parametrize("preset", few_of(PRESETS, QUICK))
@@ -118,6 +118,7 @@ def test_tasks_come_in_epochs_without_repetition(speaker: Path) -> None:
     assert first != second
 
 
+@pytest.mark.slow  # tests/experiment/test_signals.py stops a process too
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_interrupting_saves_and_says_how_to_go_on(speaker: Path, tmp_path: Path) -> None:
     chosen = configured(speaker, train={"steps": 100_000, "tasks_per_step": 4})

@@ -23,8 +23,10 @@ from tests.envs.playing import source
 from tests.helpers.slow import few_of
 
 SIMULATED = pytest.mark.skipif(shutil.which("vvp") is None, reason="Icarus Verilog (package iverilog) is not here")
+# A dry run of each kind of task; the others differ in their prompts and data.
+QUICK = ("maths", "code", "lab", "plan-path", "pairs-humaneval", "sql", "tldr")
 TASKS = [
-    pytest.param(form, marks=SIMULATED) if task == "verilog" else form
+    pytest.param(form, marks=[pytest.mark.slow] * (form not in QUICK) + [SIMULATED] * (task == "verilog"))
     for task in real_tasks()
     for form in task_variants(task)
 ]

@@ -16,6 +16,7 @@ from cadre.config.experiment import dump
 from cadre.training.checkpoint import latest_checkpoint
 from cadre.training.interrupt import Interrupt
 from tests.helpers.forked import CADRE, Forked
+from tests.helpers.slow import few_of
 from tests.helpers.training import configured
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -62,7 +63,7 @@ def steps_saved(folder: Path) -> int:
     return int(json.loads((saved / "state.json").read_text())["step"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", few_of([signal.SIGHUP, signal.SIGTERM, signal.SIGINT], [signal.SIGTERM]))
 def test_every_signal_saves(number: signal.Signals, speaker: Path, tmp_path: Path) -> None:
     process = begun(speaker, tmp_path)
     process.send_signal(number)

@@ -158,6 +158,7 @@ def pages(what):
     return again, freed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
 def test_freed_memory_is_used_again_and_can_be_given_back():
     left, _ = pages("leave")
