@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from cadre.config.experiment import Experiment
+from cadre.engines.factory import SAMPLERS
 
 if TYPE_CHECKING:
     from cadre.engines.torch.estimate import Sizes
@@ -94,8 +95,8 @@ class GpuPlan:
 
 
 def plan_gpu(experiment: Experiment, estimates: Mapping[str, SizedPolicy]) -> GpuPlan | None:
-    """Return the plan for the GPU that the models are on; None if they are on a CPU, on several GPUs, or in a cluster,
-    where each process has its own."""
+    """Return the plan for the GPU that the models are on; None if they are on a CPU, on several GPUs, in a
+    cluster, where each process has its own, or sampled by an engine whose memory is unknown here."""
     import torch
 
     from cadre.engines.torch import memory
@@ -103,7 +104,8 @@ def plan_gpu(experiment: Experiment, estimates: Mapping[str, SizedPolicy]) -> Gp
 
     devices = {pick_device(experiment.policies[name].device) for name in experiment.models}
     is_divided = any(experiment.ranks(names) > 1 for names in experiment.engines) or experiment.config.vllm.cards > 1
-    if len(devices) != 1 or experiment.cluster is not None or is_divided:
+    is_known = all(kind is SAMPLERS["vllm"] for kind in experiment.separately_sampled.values())
+    if len(devices) != 1 or experiment.cluster is not None or is_divided or not is_known:
         return None
     (device,) = devices
     if device.type != "cuda":

@@ -10,6 +10,7 @@ from cadre.config import engine_validation, gpu_plan, resolve
 from cadre.config.dry_run import ResourceEstimate, estimate_resources, format_estimate
 from cadre.config.experiment import load
 from cadre.config.gpu_plan import EngineOnGpu, GpuPlan, format_gpu_plan
+from cadre.engines.factory import SAMPLERS
 from cadre.engines.torch import estimate, memory
 from cadre.engines.torch import model as torch_model
 from cadre.engines.torch.memory import GIB
@@ -134,7 +135,7 @@ def test_the_cache_is_what_vllm_would_be_given(gpu: SimpleNamespace, tmp_path: P
     theirs = vllm_engine.default_cache_bytes(str(folder), PolicyConfig(model=str(folder), dtype="bfloat16"), config, 64)
     experiment = SimpleNamespace(
         config=SimpleNamespace(vllm=config),
-        separately_sampled=("p",),
+        separately_sampled={"p": SAMPLERS["vllm"]},
         models={"p": str(folder)},
         policies={"p": PolicyConfig(model=str(folder), dtype="bfloat16")},
         samplers={"p": SimpleNamespace(memory=None)},
