@@ -163,8 +163,9 @@ class UpdateMetrics:
         """Add the loss of some tokens of one forward, and their `cadre.learn.loss.token_metrics`."""
         self.loss = self.loss + loss.detach().double()
         self.tokens += tokens
-        largest = sums["gap_max"].double()
-        self.max_logprob_diff = torch.maximum(largest, torch.as_tensor(self.max_logprob_diff).to(largest))
+        largest, previous = sums["gap_max"].double(), self.max_logprob_diff
+        is_tensor = isinstance(previous, Tensor)
+        self.max_logprob_diff = torch.maximum(largest, previous) if is_tensor else largest.clamp_min(previous)
         for name in TOKEN_MEANS:
             self.sums[name] = self.sums[name] + sums[name].double()
 
