@@ -1,9 +1,9 @@
-"""Control groups (cgroup v2), where a part of their tree is ours to divide: found, made, and cleaned up after a crash.
+"""Find a delegated control group (cgroup v2), create groups below it, and remove those that a crash left behind.
 
-A group of ours lies directly below the one that was delegated and is called `cadre-NAMESPACE-PID-START-NUMBER`, after
-the process that made it; when that process is gone, the next start kills what is left in the group and removes it.
-See https://docs.kernel.org/admin-guide/cgroup-v2.html, "Delegation" and "No Internal Process Constraint". Leaves out
-cgroup v1, whose controllers cannot be delegated safely.
+The groups created here lie directly below the delegated one and are called `cadre-NAMESPACE-PID-START-NUMBER` after
+the process that created them. When that process is gone, the next start kills what is left in the group and removes it.
+See https://docs.kernel.org/admin-guide/cgroup-v2.html, "Delegation" and "No Internal Process Constraint". cgroup v1 is
+not supported: its controllers cannot be delegated safely.
 """
 
 import contextlib
@@ -19,7 +19,8 @@ log = logging.getLogger("cadre_sandbox")
 
 NEEDED = ("memory", "pids")
 WANTED = (*NEEDED, "cpu")
-MARKS = ("user.delegate", "trusted.delegate")  # what systemd puts on a group with Delegate=yes
+# Extended attributes that systemd sets on a group with Delegate=yes.
+MARKS = ("user.delegate", "trusted.delegate")
 EMPTY_MS = 1000
 NAME = re.compile(r"cadre-(\d+)-(\d+)-(\d+)-\d+")
 
@@ -27,15 +28,15 @@ _numbers = itertools.count()
 
 
 class NotDelegated(Exception):
-    """No control group in which we may make others; the text says why."""
+    """No control group in which this process may create others; the message says why."""
 
 
 @dataclass(frozen=True)
 class Delegation:
-    """A group below which we may make others, for example `Delegation("/sys/fs/cgroup/job", ("memory", "pids"))`.
+    """A group below which this process may create others: `Delegation("/sys/fs/cgroup/job", ("memory", "pids"))`.
 
-    controllers   those of `WANTED` that it passes on to the groups below
-    leave         this process is alone in it, and must move into a group of its own before it can pass any on
+    controllers   those of `WANTED` that the group enables, or can enable, for the groups below it
+    leave         this process is the only one in the group and must move into a new child group first
     """
 
     folder: str
@@ -48,21 +49,22 @@ class Delegation:
 
 
 def find(process: str = "/proc/self") -> Delegation:
-    """The nearest group, from this process's own upwards, that was delegated to us. Raises NotDelegated."""
-    own, top = own_group(process)
+    """Return the nearest delegated group, from this process's own group upwards. Raises NotDelegated."""
+    own_folder, mount_point = own_group(process)
     reasons = []
-    for folder in upwards(own, top):
-        found = delegation_of(folder, folder == own, folder == top)
-        if isinstance(found, Delegation):
-            return found
-        reasons.append(f"{folder} {found}")
+    for folder in upwards(own_folder, mount_point):
+        delegation = delegation_of(folder, folder == own_folder, folder == mount_point)
+        if isinstance(delegation, Delegation):
+            return delegation
+        reasons.append(f"{folder} {delegation}")
     raise NotDelegated("; ".join(reasons))
 
 
 def own_group(process: str) -> tuple[str, str]:
-    """The folder of this process's group, and the uppermost one that is mounted. Raises NotDelegated."""
+    """Return the folder of this process's group and the mount point of its hierarchy. Raises NotDelegated."""
     groups = [line.removeprefix("0::") for line in read_lines(f"{process}/cgroup") if line.startswith("0::")]
     mounts = [mount for line in read_lines(f"{process}/mountinfo") if (mount := unified_mount(line))]
+    # A container may mount only a part of the hierarchy: `root` is the group that is mounted at `point`.
     for root, point in mounts:
         for group in groups:
             if ".." not in group and (group == root or group.startswith(root.rstrip("/") + "/")):
@@ -71,35 +73,41 @@ def own_group(process: str) -> tuple[str, str]:
 
 
 def unified_mount(line: str) -> tuple[str, str] | None:
-    """(root, mount point) of a line of mountinfo (proc_pid_mountinfo(5)) that is a mount of cgroup v2."""
-    before, _, after = line.partition(" - ")
-    if after.split(" ")[0] != "cgroup2":
+    """Return (root, mount point) if a line of mountinfo (proc_pid_mountinfo(5)) is a mount of cgroup v2, else None."""
+    mount_fields, _, file_system_fields = line.partition(" - ")
+    if file_system_fields.split(" ")[0] != "cgroup2":
         return None
-    root, point = (re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), part) for part in before.split(" ")[3:5])
+    # mountinfo writes spaces and backslashes of paths as octal escapes such as \040.
+    root, point = (
+        re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), part) for part in mount_fields.split(" ")[3:5]
+    )
     return root, point
 
 
 def upwards(folder: str, top: str) -> list[str]:
-    """The folder and those above it, up to `top`."""
+    """Return the folder and its parents up to `top`, innermost first."""
     return [folder] if folder == top else [folder, *upwards(os.path.dirname(folder), top)]
 
 
-def delegation_of(folder: str, own: bool, top: bool) -> Delegation | str:
-    """What the group gives us, or why it gives nothing."""
+def delegation_of(folder: str, is_own: bool, is_top: bool) -> Delegation | str:
+    """Return the delegation that a group offers, or the reason why it offers none."""
     if not writable(folder):
         return "is not ours to write"
-    if os.geteuid() == 0 and not top and not marked(folder):
+    # Root may write every group, so write access shows no delegation: root needs systemd's mark, or the mounted root.
+    if os.geteuid() == 0 and not is_top and not marked(folder):
         return "is root's like any other, and not marked as delegated"
-    passed = controllers_in(f"{folder}/cgroup.subtree_control")
-    if set(NEEDED) <= set(passed):
-        return Delegation(folder, passed)
-    present = controllers_in(f"{folder}/cgroup.controllers")
-    if not set(NEEDED) <= set(present):
-        return f"has no controllers {' and '.join(name for name in NEEDED if name not in present)}"
-    others = [pid for pid in read_lines(f"{folder}/cgroup.procs") if pid != str(os.getpid())]
-    if own and not others and os.path.exists(f"{folder}/cgroup.type"):  # the root of all groups has no type
-        return Delegation(folder, present, leave=True)
-    return f"passes no memory and pids on to groups below, and holds {len(others)} other processes"
+    delegated = controllers_in(f"{folder}/cgroup.subtree_control")
+    if set(NEEDED) <= set(delegated):
+        return Delegation(folder, delegated)
+    available = controllers_in(f"{folder}/cgroup.controllers")
+    if not set(NEEDED) <= set(available):
+        return f"has no controllers {' and '.join(name for name in NEEDED if name not in available)}"
+    other_pids = [pid for pid in read_lines(f"{folder}/cgroup.procs") if pid != str(os.getpid())]
+    # "No internal processes": a group that enables controllers for its children may hold no process, so this one must
+    # be alone in it and leave. The root of all groups has no cgroup.type; it cannot be left in this way.
+    if is_own and not other_pids and os.path.exists(f"{folder}/cgroup.type"):
+        return Delegation(folder, available, leave=True)
+    return f"passes no memory and pids on to groups below, and holds {len(other_pids)} other processes"
 
 
 def writable(folder: str) -> bool:
@@ -120,24 +128,25 @@ def controllers_in(path: str) -> tuple[str, ...]:
     return tuple(name for name in WANTED if name in words)
 
 
-def settle(found: Delegation) -> None:
-    """Make the delegated group ready: without what dead processes left, and passing its controllers on."""
-    clean_up(found.folder)
-    if found.leave:
-        write(f"{make(found)}/cgroup.procs", str(os.getpid()))
-        write(f"{found.folder}/cgroup.subtree_control", " ".join(f"+{name}" for name in found.controllers))
+def settle(delegation: Delegation) -> None:
+    """Remove what dead processes left in the delegated group, and enable its controllers for new child groups."""
+    clean_up(delegation.folder)
+    if delegation.leave:
+        # Move out first: the kernel answers EBUSY to a group that holds processes and enables controllers.
+        write(f"{make(delegation)}/cgroup.procs", str(os.getpid()))
+        write(f"{delegation.folder}/cgroup.subtree_control", " ".join(f"+{name}" for name in delegation.controllers))
 
 
-def make(found: Delegation) -> str:
-    """The folder of a new group. Raises OSError."""
+def make(delegation: Delegation) -> str:
+    """Create a group and return its folder. Raises OSError."""
     pid = os.getpid()
-    folder = f"{found.folder}/cadre-{pid_namespace()}-{pid}-{start_of(pid)}-{next(_numbers)}"
+    folder = f"{delegation.folder}/cadre-{pid_namespace()}-{pid}-{start_of(pid)}-{next(_numbers)}"
     os.mkdir(folder)
     return folder
 
 
 def clean_up(folder: str) -> None:
-    """Remove the groups of processes that are gone. Those of other users and process namespaces are left alone."""
+    """Remove the groups of processes that are gone; groups of other users and process namespaces stay."""
     for name in os.listdir(folder):
         path = f"{folder}/{name}"
         if is_left_over(name) and os.stat(path).st_uid == os.geteuid():
@@ -145,26 +154,28 @@ def clean_up(folder: str) -> None:
 
 
 def is_left_over(name: str) -> bool:
-    """Whether a group has the name of a process of ours that is gone."""
+    """Return True if the group is named after a process of this PID namespace that no longer runs."""
+    # The start time tells a process from a later one with the same id.
     parts = NAME.fullmatch(name)
     return parts is not None and int(parts[1]) == pid_namespace() and start_of(int(parts[2])) != int(parts[3])
 
 
 def remove(folder: str) -> None:
-    """Kill what is in a group of ours and take it away; what cannot go is logged, and tried again at the next start."""
+    """Kill all processes of a group and remove it. A failure is logged; the next start tries again."""
     try:
         with contextlib.suppress(FileNotFoundError):
             write(f"{folder}/cgroup.kill", "1")
             wait_until_empty(folder)
         os.rmdir(folder)
     except FileNotFoundError:
-        return  # somebody else was faster
+        return  # another process removed it first
     except OSError as error:
         log.warning("the control group %s is left over: %s", folder, error)
 
 
 def wait_until_empty(folder: str) -> None:
-    """Wait until no process is left in the group, a second at most."""
+    """Wait until no process is left in the group, at most EMPTY_MS milliseconds."""
+    # The kernel reports a change of cgroup.events as POLLPRI; rmdir answers EBUSY while the group is populated.
     with open(f"{folder}/cgroup.events", "rb", buffering=0) as events:
         poller = select.poll()
         poller.register(events, select.POLLPRI)
@@ -175,18 +186,19 @@ def wait_until_empty(folder: str) -> None:
 
 @functools.cache
 def pid_namespace() -> int:
-    """The number of the namespace in which process ids mean what they mean here."""
+    """Return the inode number of this process's PID namespace."""
     return os.stat("/proc/self/ns/pid").st_ino
 
 
 def start_of(pid: int) -> int:
-    """When a process started, in clock ticks since boot (proc_pid_stat(5)); 0 when there is none, or a zombie."""
+    """Return when a process started, in clock ticks since boot (proc_pid_stat(5)); 0 if it is gone or a zombie."""
+    # The second field is the command name in brackets, which may itself hold spaces and brackets: split after the last.
     _, _, fields = "\n".join(read_lines(f"/proc/{pid}/stat")).rpartition(") ")
     return int(fields.split()[19]) if fields and fields[0] not in "ZX" else 0
 
 
 def read_lines(path: str) -> list[str]:
-    """The lines of a file; none where there is no such file, or no such process any more."""
+    """Return the lines of a file, or none if the file or its process does not exist."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read().splitlines()
@@ -195,7 +207,7 @@ def read_lines(path: str) -> list[str]:
 
 
 def write(path: str, text: str) -> None:
-    """Write to a file that exists."""
+    """Write to an existing file in one system call, as the kernel's control files require."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode("ascii"))

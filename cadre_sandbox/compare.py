@@ -1,4 +1,4 @@
-"""Compares a program's output with the expected one, with the tolerances that graders of such tasks usually have."""
+"""Compare a program's output with the expected one, with the usual tolerances of graders of such tasks."""
 
 import math
 import re
@@ -10,14 +10,17 @@ MAX_NUMBER = 40  # longer tokens are compared as text
 
 
 def same_output(got: str, expected: str) -> bool:
-    """Equal line by line, apart from space around the lines and empty ones at the end; or equal word by word, where
-    a word that is expected to be a decimal fraction may differ by 1e-6, absolutely or relatively, and a whole number
-    may be written as one: `4.0` for `4`.
+    """Return True if the outputs are equal line by line or word by word.
+
+    Lines are compared without surrounding space and without empty lines at the end. Words may differ by 1e-6,
+    absolutely or relatively, where a decimal fraction is expected; an integer may be written as a decimal: `4.0`.
     """
     if lines(got) == lines(expected):
         return True
-    ours, theirs = got.split(), expected.split()
-    return len(ours) == len(theirs) and all(same_word(one, other) for one, other in zip(ours, theirs, strict=True))
+    got_words, expected_words = got.split(), expected.split()
+    return len(got_words) == len(expected_words) and all(
+        same_word(got_word, expected_word) for got_word, expected_word in zip(got_words, expected_words, strict=True)
+    )
 
 
 def lines(text: str) -> list[str]:
@@ -29,10 +32,11 @@ def same_word(got: str, expected: str) -> bool:
         return True
     if not (is_number(got) and is_number(expected)):
         return False
+    # Integers are compared exactly: a float would round those above 2**53.
     if not is_fraction(expected):
         return Decimal(got) == Decimal(expected)
-    value, wanted = float(got), float(expected)
-    return math.isfinite(wanted) and abs(value - wanted) <= TOLERANCE * max(1.0, abs(wanted))
+    value, target = float(got), float(expected)
+    return math.isfinite(target) and abs(value - target) <= TOLERANCE * max(1.0, abs(target))
 
 
 def is_number(word: str) -> bool:

@@ -1,4 +1,4 @@
-"""Which level this machine gives, found by trying: a warm parent at the level, and a few real attacks on it."""
+"""Find out which level this machine can enforce: start a warm parent at the level and run a few real attacks."""
 
 import asyncio
 import functools
@@ -19,14 +19,14 @@ from cadre_sandbox.worker import Setup, Worker, WorkerDied
 
 log = logging.getLogger("cadre_sandbox")
 
-# A machine that others keep busy may answer too late now and in time a moment later. What got through is never excused.
+# A busy machine may answer too late now and in time a moment later, so a slow trial is repeated. A breach is not.
 TRIES = 3
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a level gave when it was tried; `reason` says why it does not hold. `slow` where all that is known is that
-    the machine did not get round to it in time."""
+    """The outcome of trying a level. `reason` says why it does not hold; `slow` is True if the only reason is that the
+    machine did not answer in time."""
 
     level: Level
     holds: bool
@@ -36,22 +36,22 @@ class Trial:
 
 @dataclass(frozen=True)
 class GroupTrial:
-    """Where control groups may be made, if they held when tried; `reason` says why there are none."""
+    """The outcome of trying control groups: the delegated group if they held, else `reason` says why not."""
 
-    found: cgroups.Delegation | None
+    delegation: cgroups.Delegation | None
     reason: str
 
     @property
     def described(self) -> str:
-        return self.found.described if self.found else f"none: {self.reason}"
+        return self.delegation.described if self.delegation else f"none: {self.reason}"
 
 
 class OneWorker:
-    """The least that attacks can be tried on: one warm parent."""
+    """A `probes.Runner` with one warm parent and nothing else."""
 
-    def __init__(self, level: Level, found: cgroups.Delegation | None = None) -> None:
+    def __init__(self, level: Level, delegation: cgroups.Delegation | None = None) -> None:
         self.level: str = level
-        self.worker = Worker(Setup(level, groups=found))
+        self.worker = Worker(Setup(level, groups=delegation))
 
     async def run(self, program: str, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> Result:
         """Run a program as `Sandbox.run` does. Raises WorkerDied."""
@@ -60,30 +60,33 @@ class OneWorker:
 
 
 async def attack_level(level: Level) -> Trial:
-    """Start the level and let the sample of attacks loose on it; at level `process` it is enough that it starts."""
+    """Start a warm parent at the level and run `PROBES` on it; level `process` holds if it starts."""
     try:
         outcomes = await attack_one(OneWorker(level), probes.PROBES if level != "process" else [])
     except WorkerDied as error:
         return Trial(level, False, str(error), slow=isinstance(error.__cause__, TimeoutError))
-    breached = [one for one in outcomes if one.breach]
-    reason = "; ".join(f"{one.name}: {one.breach}" for one in breached)
-    return Trial(level, not breached, reason, slow=bool(breached) and all(one.slow for one in breached))
+    breached = [outcome for outcome in outcomes if outcome.breach]
+    reason = "; ".join(f"{outcome.name}: {outcome.breach}" for outcome in breached)
+    return Trial(level, not breached, reason, slow=bool(breached) and all(outcome.slow for outcome in breached))
 
 
-async def attack_group(found: cgroups.Delegation) -> GroupTrial:
-    """Let the attacks by many processes loose on a group below this one, at level `process`, where nothing else stops
-    them. It holds when it is what stopped them: one that ran out of time has shown nothing.
-    """
+async def attack_group(delegation: cgroups.Delegation) -> GroupTrial:
+    """Run the attacks by many processes on a group below the delegated one. It holds if the group stopped them all."""
+    # At level `process` nothing else stops them. An attack that ran out of time has shown nothing: it escaped.
     try:
-        outcomes = await attack_one(OneWorker("process", found), probes.GROUP_PROBES)
+        outcomes = await attack_one(OneWorker("process", delegation), probes.GROUP_PROBES)
     except WorkerDied as error:
         return GroupTrial(None, str(error))
-    escaped = [f"{one.name}: {one.breach or f'ended by {one.layer}'}" for one in outcomes if one.layer != GROUP_LAYER]
-    return GroupTrial(None if escaped else found, "; ".join(escaped))
+    escaped = [
+        f"{outcome.name}: {outcome.breach or f'ended by {outcome.layer}'}"
+        for outcome in outcomes
+        if outcome.layer != GROUP_LAYER
+    ]
+    return GroupTrial(None if escaped else delegation, "; ".join(escaped))
 
 
 async def attack_one(runner: OneWorker, chosen: list[probes.Attack]) -> list[probes.Outcome]:
-    """Let attacks loose on one warm parent, and end it. Raises WorkerDied."""
+    """Run attacks on one warm parent, then end it. Raises WorkerDied."""
     try:
         with probes.World() as world:
             await runner.worker.hello()
@@ -94,9 +97,9 @@ async def attack_one(runner: OneWorker, chosen: list[probes.Attack]) -> list[pro
 
 @functools.cache
 def attempt(level: Level) -> Trial:
-    """Try the level, once a process, and again where the machine was too slow to tell; in a thread, because the caller
-    may be inside an event loop."""
+    """Return the outcome of trying the level, cached per process; a slow trial is repeated."""
     for _ in range(TRIES):
+        # In a thread, because the caller may be inside an event loop, where asyncio.run is not allowed.
         with ThreadPoolExecutor(1) as executor:
             trial = executor.submit(lambda: asyncio.run(attack_level(level))).result()
         if not trial.slow:
@@ -106,24 +109,24 @@ def attempt(level: Level) -> Trial:
 
 @functools.cache
 def attempt_groups() -> GroupTrial:
-    """Find the control group that was delegated to us and try one below it, once a process, as in `attempt`."""
+    """Find the delegated control group and try one below it; cached per process like `attempt`."""
     try:
-        found = cgroups.find()
-        cgroups.settle(found)
+        delegation = cgroups.find()
+        cgroups.settle(delegation)
         with ThreadPoolExecutor(1) as executor:
-            return executor.submit(lambda: asyncio.run(attack_group(found))).result()
+            return executor.submit(lambda: asyncio.run(attack_group(delegation))).result()
     except (cgroups.NotDelegated, OSError) as error:
         return GroupTrial(None, str(error))
 
 
-def choose_groups(asked: GroupMode) -> GroupTrial:
-    """Whether programs get a control group. Raises SandboxError when it was asked for and none holds."""
-    if asked == "off":
+def choose_groups(mode: GroupMode) -> GroupTrial:
+    """Return the control group to use, if any. Raises SandboxError if the mode is `on` and none holds."""
+    if mode == "off":
         return GroupTrial(None, "switched off")
     trial = attempt_groups()
-    if trial.found is not None:
-        log.info("sandbox layer cgroup (%s)", trial.found.described)
-    elif asked == "auto":
+    if trial.delegation is not None:
+        log.info("sandbox layer cgroup (%s)", trial.delegation.described)
+    elif mode == "auto":
         log.info("no sandbox layer cgroup here: %s", trial.reason)
     else:
         raise SandboxError(
@@ -134,16 +137,17 @@ def choose_groups(asked: GroupMode) -> GroupTrial:
     return trial
 
 
-def choose(asked: LevelName) -> Level:
-    """The level to use. Raises SandboxError when it does not hold, or when `auto` finds none from `confined` up."""
-    candidates: tuple[Level, ...] = ("isolated", "confined") if asked == "auto" else (asked,)
+def choose(requested: LevelName) -> Level:
+    """Return the level to use. Raises SandboxError if it does not hold, or if `auto` finds none from `confined` up."""
+    candidates: tuple[Level, ...] = ("isolated", "confined") if requested == "auto" else (requested,)
     trials = []
     for level in candidates:
         trials.append(attempt(level))
         if trials[-1].holds:
             log.info("sandbox level %s (%s)", level, ", ".join(LAYERS[level]))
             return level
-        if trials[-1].slow:  # a lower level that answers in time would be one that nobody asked for
+        # Never fall back because a machine is slow: the stricter level may well hold, and it is what was asked for.
+        if trials[-1].slow:
             raise SandboxError(
                 f"this machine is too busy to try the sandbox at level {level!r}. Got: {trials[-1].reason}, {TRIES} "
                 f"times. Expected an answer within seconds. Start again when other programs leave it processor time."
@@ -151,7 +155,7 @@ def choose(asked: LevelName) -> Level:
         log.warning("sandbox level %s does not hold here: %s", level, trials[-1].reason)
     reasons = "; ".join(f"{trial.level}: {trial.reason}" for trial in trials)
     raise SandboxError(
-        f"this machine cannot confine programs at level {asked!r}. Got: {reasons}. Expected Linux 5.13 or later on "
+        f"this machine cannot confine programs at level {requested!r}. Got: {reasons}. Expected Linux 5.13 or later on "
         f"x86-64 or arm64 with Landlock and seccomp (and user namespaces for 'isolated'). Run where `cadre check "
         f"sandbox` lists the level, or ask for level 'process' by name, which keeps no program from your files."
     )
@@ -159,7 +163,7 @@ def choose(asked: LevelName) -> Level:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of `cadre check sandbox`: what is looked at, whether this machine gives it, and what that is."""
+    """One row of `cadre check sandbox`: the name of a feature, whether this machine has it, and the details."""
 
     name: str
     given: bool
@@ -167,7 +171,7 @@ class Row:
 
 
 def table() -> list[Row]:
-    """What this machine gives: the kernel's parts first, then each level as tried."""
+    """Return the features of this machine: first those of the kernel, then each level as tried."""
     linux = platform.system() == "Linux"
     rows = [Row("system", linux, f"{platform.system()} {platform.release()}, {platform.machine()}")]
     rows.append(Row("user", True, "root" if os.getuid() == 0 else "ordinary user"))
@@ -178,5 +182,5 @@ def table() -> list[Row]:
         trial = attempt(level)
         rows.append(Row(f"level {level}", trial.holds, ", ".join(LAYERS[level]) if trial.holds else trial.reason))
     groups = attempt_groups()
-    rows.append(Row(f"layer {GROUP_LAYER}", groups.found is not None, groups.described))
+    rows.append(Row(f"layer {GROUP_LAYER}", groups.delegation is not None, groups.described))
     return rows

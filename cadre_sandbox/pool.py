@@ -1,4 +1,4 @@
-"""The front: `Sandbox` takes programs from any event loop and gives each to a free warm parent."""
+"""The public class `Sandbox`: takes programs from any event loop and gives each to a free warm parent."""
 
 import asyncio
 import atexit
@@ -20,23 +20,25 @@ from cadre_sandbox.slots import Slot, Slots
 from cadre_sandbox.worker import Ending, Setup, Worker, WorkerDied
 
 RUNS_PER_WORKER = 1000
-LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-PAUSES_S = (0.0, 0.1, 0.5)  # before a run whose warm parent died is tried again, on a new one
+# Surrogates other than U+DC80 to U+DCFF, by which the error handler `surrogateescape` represents undecodable bytes.
+LONE_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+# Seconds to wait before each new attempt at a run whose warm parent died.
+PAUSES_S = (0.0, 0.1, 0.5)
 
 _open: "weakref.WeakSet[Sandbox]" = weakref.WeakSet()
 
 
 class Sandbox:
-    """Runs untrusted programs. Owned by whoever makes it; lives until `close`, which leaves no process behind.
+    """Runs untrusted programs. Owned by its creator; lives until `close`, which leaves no process behind.
 
-    level   the strictest of `confined` and `isolated` that holds here (`auto`), or one by name; SandboxError when the
-            machine cannot give it. Read `.level` and `.layers` for what it is.
-    mode    `pool`: warm parents, one a core, each good for a thousand runs; `cold`: a new interpreter for each run
-    workers how many programs run at the same time; one a core by default
-    cgroup  `on`, a control group for each warm parent's children, or SandboxError; `auto`, where one is delegated to us
-            and holds; `off`. Read `.groups` for which it is, or why there is none.
-    executables  files that its jobs may be (`execute`); no program of another sandbox may execute any
-    queued  makes a context manager that is entered while a program waits for a free slot
+    level   the strictest of `confined` and `isolated` that holds here (`auto`), or a level by name; SandboxError if the
+            machine cannot enforce it. `.level` and `.layers` hold the result.
+    mode    `pool`: warm parents, one per core, each used for a thousand runs; `cold`: a new interpreter for each run
+    workers number of programs that run at the same time; one per core by default
+    cgroup  `on`: a control group for each warm parent's children, or SandboxError; `auto`: if a group is delegated to
+            this process and holds; `off`. `.groups` holds the group, or the reason why there is none.
+    executables  files that `execute` may run; without them no program may execute any file
+    queued  returns a context manager that is entered while a program waits for a free slot
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class Sandbox:
             mode,
             packages,
             preload,
-            self.groups.found,
+            self.groups.delegation,
             executables=tuple(map(os.path.realpath, executables)),
         )
         self.layers = self.setup.layers
@@ -71,7 +73,7 @@ class Sandbox:
     @staticmethod
     def _new_slots(count: int) -> Slots:
         slots = Slots([Slot() for _ in range(count)])
-        slots.idle.extend(slots.every)
+        slots.idle.extend(slots.all_slots)
         return slots
 
     async def __aenter__(self) -> Self:
@@ -83,8 +85,9 @@ class Sandbox:
         self.close()
 
     async def run(self, program: str, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> Result:
-        """Run Python source text as a script. Never raises for what the program does; SandboxUnavailable when it could
-        not be run.
+        """Run Python source text as a script and return how it ended.
+
+        Never raises for what the program does. Raises SandboxUnavailable if it could not be run.
         """
         ending = (await self.submit([{"kind": "program", "program": program}], stdin, limits))[0]
         return result_of(ending, limits)
@@ -92,47 +95,52 @@ class Sandbox:
     async def execute(
         self, command: list[str], stdin: str = "", beside: str = "", limits: Limits = DEFAULT_LIMITS
     ) -> Result:
-        """Run one of `executables` behind the layers of this sandbox: `command[0]` is its path, and what it can read as
-        /dev/fd/3 is `beside`. Otherwise as `run`."""
+        """Run one of `executables` behind the layers of this sandbox; otherwise like `run`.
+
+        `command[0]` is its path; it can read the text `beside` as /dev/fd/3.
+        """
         command = [os.path.realpath(command[0]), *command[1:]]
         ending = (await self.submit([{"kind": "tool", "command": command, "beside": beside}], stdin, limits))[0]
         return result_of(ending, limits)
 
     async def submit(self, jobs: list[dict[str, Any]], stdin: str, limits: Limits) -> list[Ending]:
-        """Run one job, or two that talk to each other, when a slot is free. For the checkers; programs use `run`.
+        """Run one job, or two that talk to each other, when a slot is free. Used by the checkers; programs use `run`.
 
-        Raises SandboxUnavailable when they could not be run, which says nothing about them.
+        Raises SandboxUnavailable if they could not be run, which is no verdict on them.
         """
         if limits.folder_mb and self.level != "isolated":
             raise SandboxError(
                 f"a writable folder is a tmpfs of limited size, which only level 'isolated' can give; this sandbox is "
                 f"{self.level!r}. Leave folder_mb at 0, or run where `cadre check sandbox` lists 'isolated'."
             )
-        self._renew_after_fork()
+        self._replace_workers_after_fork()
         seeded = [{**job, "seed": seed_of(job, stdin)} for job in jobs]
         with self.queued():
             slot = await self.slots.acquire()
         try:
-            return await self._confirmed(slot, seeded, bytes_of(stdin), limits)
+            return await self._run_with_clock_retry(slot, seeded, encode_stdin(stdin), limits)
         finally:
             self.slots.release(slot)
 
-    async def _confirmed(self, slot: Slot, jobs: list[dict[str, Any]], stdin: bytes, limits: Limits) -> list[Ending]:
-        """Run the jobs, and once more where the clock ended them, which counts then: what waits for ever waits again,
-        and what a machine without a free core or a free disk kept waiting seldom does.
-        """
-        endings = await self._attempt(slot, jobs, stdin, limits)
+    async def _run_with_clock_retry(
+        self, slot: Slot, jobs: list[dict[str, Any]], stdin: bytes, limits: Limits
+    ) -> list[Ending]:
+        """Run the jobs, and a second time if the clock ended them; the second result counts."""
+        # A program that waits for ever waits again; one that an overloaded machine delayed seldom does.
+        endings = await self._run_with_retries(slot, jobs, stdin, limits)
         if any(ending.killed == "wall" for ending in endings):
-            endings = await self._attempt(slot, jobs, stdin, limits)
+            endings = await self._run_with_retries(slot, jobs, stdin, limits)
         return endings
 
-    async def _attempt(self, slot: Slot, jobs: list[dict[str, Any]], stdin: bytes, limits: Limits) -> list[Ending]:
-        """Run the jobs; when a warm parent dies, or somebody kills a child, again on a new one."""
+    async def _run_with_retries(
+        self, slot: Slot, jobs: list[dict[str, Any]], stdin: bytes, limits: Limits
+    ) -> list[Ending]:
+        """Run the jobs; if the warm parent dies or a child is killed from outside, run them again on a new one."""
         reasons = []
         for pause in (0.0, *PAUSES_S):
             await asyncio.sleep(pause)
             try:
-                return await self._try(slot, jobs, stdin, limits)
+                return await self._run_once(slot, jobs, stdin, limits)
             except WorkerDied as error:
                 reasons.append(str(error))
         raise SandboxUnavailable(
@@ -141,21 +149,22 @@ class Sandbox:
             f"machine has memory, processes and open files left."
         )
 
-    async def _try(self, slot: Slot, jobs: list[dict[str, Any]], stdin: bytes, limits: Limits) -> list[Ending]:
+    async def _run_once(self, slot: Slot, jobs: list[dict[str, Any]], stdin: bytes, limits: Limits) -> list[Ending]:
         """Run the jobs once. Raises WorkerDied."""
         finished = False
         try:
-            worker = await self._worker_of(slot)
+            worker = await self._start_worker(slot)
             endings = await worker.run(jobs, stdin, limits)
             if any(ending.foreign for ending in endings):
                 raise WorkerDied("a program was killed, and not by its warm parent")
             finished = self.mode == "pool" and worker.runs < RUNS_PER_WORKER
             return endings
-        finally:  # also when the caller is cancelled: a worker in the middle of a run is of no further use
+        finally:
+            # Also if the caller is cancelled: a worker in the middle of a run cannot be used again.
             if not finished:
                 self._close_worker(slot)
 
-    async def _worker_of(self, slot: Slot) -> Worker:
+    async def _start_worker(self, slot: Slot) -> Worker:
         if slot.worker is None:
             slot.worker = Worker(self.setup)
             await slot.worker.hello()
@@ -167,37 +176,38 @@ class Sandbox:
         if worker is not None:
             worker.close()
 
-    def _renew_after_fork(self) -> None:
-        """A process forked from the trainer starts its own warm parents and leaves the trainer's alone."""
+    def _replace_workers_after_fork(self) -> None:
+        """Start with new slots in a process that was forked from the trainer; the trainer keeps its warm parents."""
         if self.owner == os.getpid():
             return
-        for slot in self.slots.every:
+        for slot in self.slots.all_slots:
             if slot.worker is not None:
                 slot.worker.abandon()
-        self.slots = self._new_slots(len(self.slots.every))
+        self.slots = self._new_slots(len(self.slots.all_slots))
         self.owner = os.getpid()
 
     def close(self) -> None:
-        """End every warm parent. The sandbox starts new ones if it is used again."""
+        """End every warm parent. If the sandbox is used again, it starts new ones."""
         if self.owner == os.getpid():
-            for slot in self.slots.every:
+            for slot in self.slots.all_slots:
                 self._close_worker(slot)
 
 
-def bytes_of(stdin: str) -> bytes:
-    """What a program is to read; surrogates that stand for no byte become U+FFFD."""
-    return LONE.sub("\ufffd", stdin).encode("utf-8", "surrogateescape")
+def encode_stdin(stdin: str) -> bytes:
+    """Return the bytes of a program's input; surrogates that represent no byte become U+FFFD."""
+    return LONE_SURROGATES.sub("\ufffd", stdin).encode("utf-8", "surrogateescape")
 
 
 def seed_of(job: dict[str, Any], stdin: str) -> int:
-    """What a job may draw hangs on its text and its input, and on nothing else: the nonce of a verdict is left out."""
-    said = {name: value for name, value in job.items() if name != "nonce"}
-    parts = repr(("program", json.dumps(said, sort_keys=True), stdin))
+    """Return the seed of a job's random numbers, which depends on the job's text and input alone."""
+    # The nonce of a verdict differs at every run, so it is left out.
+    hashed_fields = {name: value for name, value in job.items() if name != "nonce"}
+    parts = repr(("program", json.dumps(hashed_fields, sort_keys=True), stdin))
     return int.from_bytes(hashlib.blake2b(parts.encode(), digest_size=8).digest(), "little") >> 1
 
 
 @atexit.register
 def close_all() -> None:
-    """End what is still open when the interpreter exits."""
+    """Close all open sandboxes when the interpreter exits."""
     for sandbox in list(_open):
         sandbox.close()

@@ -1,8 +1,8 @@
 """Probes: hostile programs that show whether a level of confinement holds on this machine.
 
-An attack runs in the sandbox and says BREACH where it got through; what it does besides is seen from outside, by a
-`World` of planted secrets, files, listeners and a neighbouring process. The catalogue of some 470 attacks that the
-sandbox is tested with lies beside the tests; the few here are run wherever a level is chosen.
+An attack runs in the sandbox and prints BREACH if it succeeded. Its other effects are observed from outside, with a
+`World` of planted secrets, files, listeners and a neighbouring process. The full catalogue of some 470 attacks is in
+the tests; the few here are run whenever a level is chosen.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ FOLDER = Limits(cpu_s=2.0, folder_mb=2)
 
 
 class Runner(Protocol):
-    """What an attack is tried on: a `Sandbox`, or something as small as it needs."""
+    """The interface that attacks need: a `Sandbox`, or anything with its `run`."""
 
     level: str
 
@@ -41,12 +41,12 @@ class Runner(Protocol):
 class Attack:
     """A hostile program, in Python source text with @NAME@ where the world's names go.
 
-    It calls `attack(function)`, which prints BREACH when the function succeeds and STOPPED with the reason when it
-    raises. What it does besides that is seen from outside; see `World`.
+    It calls `attack(function)`, which prints BREACH if the function succeeds and STOPPED with the reason if it raises.
+    Other effects are observed from outside; see `World`.
 
-    layer   what stops it, where its end does not tell
-    ends    the only statuses, besides `timeout` and `wall`, that count as held; any when empty
-    limits  of its run
+    layer   the layer that stops it, if its result does not show that
+    ends    the only statuses, besides `timeout` and `wall`, that count as held; any if empty
+    limits  the limits of its run
     """
 
     name: str
@@ -60,14 +60,16 @@ class Attack:
 def tried(
     name: str, kind: str, expression: str, ends: tuple[Status, ...] = (), limits: Limits = ROOM, layer: str = ""
 ) -> Attack:
-    """An attack that is one expression, and that has got through when the expression has a value."""
+    """Return an attack that is one expression; it succeeds if the expression raises nothing."""
     return Attack(name, kind, f"attack(lambda: {expression})", ends, limits, layer)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attack went: `breach` says what got through and is empty when it held; `layer` is what stopped it. `slow`
-    where the breach is no more than a run that took too long, which a busy machine does by itself."""
+    """The result of an attack: `breach` describes what succeeded, empty if nothing did; `layer` is what stopped it.
+
+    `slow` is True if the breach is only a run that took too long, which also happens on a busy machine.
+    """
 
     name: str
     kind: str
@@ -110,10 +112,9 @@ FORBIDDEN = ("/tmp/cadre-attack", "/dev/shm/cadre-attack")
 
 
 class World:
-    """A context manager. What it plants belongs to this process's own user, as a trainer's files do.
+    """A context manager that plants targets for attacks, owned by this process's user like a trainer's files.
 
-    Make it before the sandbox that is to be tried: one secret is an environment variable, another a descriptor that
-    child processes inherit.
+    Enter it before the sandbox is created: one secret is an environment variable, another an inheritable descriptor.
     """
 
     def __enter__(self) -> Self:
@@ -131,10 +132,10 @@ class World:
         self._listen()
         library = sysconfig.get_path("stdlib")
         self.library = library
-        # Where the host is called as programs are told, nothing can be given away.
+        # If the host really has the name that programs are given, its name cannot leak.
         self.host = socket.gethostname() if socket.gethostname() != NAME else "no-such-host"
         self.library_file = os.path.join(library, "this.py")
-        self.before = self._state()
+        self.initial_state = self._read_state()
         return self
 
     def _write(self, name: str, text: str) -> str:
@@ -144,20 +145,20 @@ class World:
         return path
 
     def _listen(self) -> None:
-        """Listeners that nobody but an attack would speak to."""
+        """Open listeners that only an attack would connect to."""
         self.unix_path = os.path.join(self.folder, "listener")
         self.datagram_path = os.path.join(self.folder, "datagrams")
         self.abstract = f"cadre-{secrets.token_hex(8)}"
         self.listeners = [
-            self._bound(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
-            self._bound(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
-            self._bound(socket.AF_UNIX, socket.SOCK_STREAM, self.unix_path),
-            self._bound(socket.AF_UNIX, socket.SOCK_DGRAM, self.datagram_path),
-            self._bound(socket.AF_UNIX, socket.SOCK_STREAM, "\0" + self.abstract),
+            self._listen_at(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
+            self._listen_at(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
+            self._listen_at(socket.AF_UNIX, socket.SOCK_STREAM, self.unix_path),
+            self._listen_at(socket.AF_UNIX, socket.SOCK_DGRAM, self.datagram_path),
+            self._listen_at(socket.AF_UNIX, socket.SOCK_STREAM, "\0" + self.abstract),
         ]
 
     @staticmethod
-    def _bound(family: int, kind: int, address: tuple[str, int] | str) -> socket.socket:
+    def _listen_at(family: int, kind: int, address: tuple[str, int] | str) -> socket.socket:
         listener = socket.socket(family, kind)
         listener.bind(address)
         if kind == socket.SOCK_STREAM:
@@ -166,7 +167,7 @@ class World:
         return listener
 
     def names(self) -> dict[str, str]:
-        """What replaces the @NAMES@ in an attack."""
+        """Return the values of the @NAMES@ in an attack."""
         return {
             "SECRET": self.secret_path,
             "CANARY": self.canary_path,
@@ -184,8 +185,8 @@ class World:
             "HOST": self.host,
         }
 
-    def _state(self) -> tuple[object, ...]:
-        """Everything about the planted files that an attack could change."""
+    def _read_state(self) -> tuple[object, ...]:
+        """Return everything about the planted files that an attack could change."""
         texts = [Path(path).read_text(encoding="utf-8") for path in (self.canary_path, self.secret_path)]
         canary, library = os.stat(self.canary_path), os.stat(self.library_file)
         attributes = tuple(os.listxattr(self.canary_path))
@@ -198,17 +199,21 @@ class World:
         )
 
     def damage(self) -> str:
-        """What an attack has done out here, or an empty string."""
+        """Return a description of what an attack changed outside of the sandbox, or an empty string."""
         if self.neighbour.poll() is not None:
             return "the neighbour was killed"
-        if not os.path.exists(self.canary_path) or not os.path.exists(self.secret_path) or self._state() != self.before:
+        if (
+            not os.path.exists(self.canary_path)
+            or not os.path.exists(self.secret_path)
+            or self._read_state() != self.initial_state
+        ):
             return "a file was changed"
         for path in (*FORBIDDEN, os.path.join(self.library, "cadre_attack.py")):
             if os.path.exists(path):
                 return f"{path} was written"
-        return self._heard()
+        return self._find_connection()
 
-    def _heard(self) -> str:
+    def _find_connection(self) -> str:
         for listener in self.listeners:
             with contextlib.suppress(BlockingIOError):
                 if listener.type == socket.SOCK_STREAM:
@@ -230,7 +235,7 @@ class World:
         shutil.rmtree(self.folder)
 
 
-# What each attack program starts with.
+# Prepended to each attack program.
 PRELUDE = """
 import ctypes, fcntl, mmap, os, resource, signal, socket
 libc = ctypes.CDLL(None, use_errno=True)
@@ -267,7 +272,7 @@ import json, math, os
 print(sorted([3, 1, 2]), json.dumps({'a': math.floor(2.5)}), len(os.environ))
 """
 HEALTHY = '[1, 2, 3] {"a": 2} 0\n'
-# What stopped an attack, by the errno or the exception that it met.
+# The layer that stopped an attack, by the errno or the exception that the attack got.
 LAYER_OF_REASON = {
     "1": "seccomp", "38": "seccomp", "-3": "seccomp", "13": "landlock", "2": "not there", "3": "not there",
     "30": "namespaces", "10": "cgroup", "11": "cgroup", "12": "rlimits", "24": "rlimits", "27": "rlimits",
@@ -276,59 +281,60 @@ LAYER_OF_REASON = {
 LAYER_OF_STATUS = {"timeout": "clock", "wall": "clock", "oom": "rlimits", "flood": "rlimits"}
 REASON = re.compile(r"STOPPED (\S+)|\[Errno (\d+)\]")
 RAN_ON = "it ran for"
-SLOW_MACHINE_S = 5.0  # a busy machine may take so long to kill a run whose time is up
+# A busy machine may take so long to kill a run whose time is up.
+SLOW_MACHINE_S = 5.0
 MISTAKES = ("NameError", "AttributeError", "TypeError", "SyntaxError", "ImportError", "ModuleNotFoundError")
 
 
 async def assault(sandbox: Runner, world: World, attacks: list[Attack]) -> list[Outcome]:
-    """Try the attacks one after another, each followed by a look at the world and a run that must be as ever."""
-    return [await try_attack(sandbox, world, one) for one in attacks]
+    """Run the attacks one after another; after each one check the world, and that a harmless program still runs."""
+    return [await try_attack(sandbox, world, attack) for attack in attacks]
 
 
-async def try_attack(sandbox: Runner, world: World, one: Attack) -> Outcome:
-    """Let one attack loose. One after which nothing can be run any more has got through."""
+async def try_attack(sandbox: Runner, world: World, attack: Attack) -> Outcome:
+    """Run one attack. An attack after which nothing can be run any more has succeeded."""
     try:
-        result = await sandbox.run(program_of(one, world), limits=one.limits)
-        after = await sandbox.run(HEALTH)
+        result = await sandbox.run(program_of(attack, world), limits=attack.limits)
+        next_result = await sandbox.run(HEALTH)
     except SandboxUnavailable as error:
-        return Outcome(one.name, one.kind, "killed", f"it ended the sandbox: {error}", "", 0.0)
-    breach = breach_of(one, result, world)
+        return Outcome(attack.name, attack.kind, "killed", f"it ended the sandbox: {error}", "", 0.0)
+    breach = breach_of(attack, result, world)
     slow = breach.startswith(RAN_ON)
-    if not breach and (after.status, after.stdout) != ("ok", HEALTHY):
-        breach = f"the next run came out as {after.status}: {after.stdout}{after.stderr}"
-        slow = after.status in ("timeout", "wall")
-    return Outcome(one.name, one.kind, result.status, breach, layer_of(one, result), result.wall_s, slow)
+    if not breach and (next_result.status, next_result.stdout) != ("ok", HEALTHY):
+        breach = f"the next run came out as {next_result.status}: {next_result.stdout}{next_result.stderr}"
+        slow = next_result.status in ("timeout", "wall")
+    return Outcome(attack.name, attack.kind, result.status, breach, layer_of(attack, result), result.wall_s, slow)
 
 
-def program_of(one: Attack, world: World) -> str:
-    """The source text, with the world's names put in."""
-    text = one.program
+def program_of(attack: Attack, world: World) -> str:
+    """Return the source text of an attack with the world's names filled in."""
+    text = attack.program
     for name, value in world.names().items():
         text = text.replace(f"@{name}@", value)
     return PRELUDE + text
 
 
-def breach_of(one: Attack, result: Result, world: World) -> str:
-    """What got through, or an empty string."""
+def breach_of(attack: Attack, result: Result, world: World) -> str:
+    """Return a description of what the attack achieved, or an empty string."""
     if "BREACH" in result.stdout:
         return f"it says so itself: {result.stdout[:200]}"
     if any(f"STOPPED {mistake}" in result.stdout for mistake in MISTAKES):
         return f"the attack itself is at fault: {result.stdout[:200]}"
     if world.secret in result.stdout + result.stderr:
         return "it printed a secret"
-    if max(len(result.stdout), len(result.stderr)) > one.limits.output_bytes:
+    if max(len(result.stdout), len(result.stderr)) > attack.limits.output_bytes:
         return "its output was not bounded"
-    if result.wall_s > one.limits.clock_s + SLOW_MACHINE_S:
+    if result.wall_s > attack.limits.clock_s + SLOW_MACHINE_S:
         return f"{RAN_ON} {result.wall_s:.1f} s"
-    if one.ends and result.status not in (*one.ends, "timeout", "wall"):
+    if attack.ends and result.status not in (*attack.ends, "timeout", "wall"):
         return f"it ended as {result.status}: {result.stderr[-200:]}"
     return world.damage()
 
 
-def layer_of(one: Attack, result: Result) -> str:
-    """What stopped the attack, as far as its own words and its end tell."""
-    if one.layer or result.status in LAYER_OF_STATUS:
-        return one.layer or LAYER_OF_STATUS[result.status]
-    found = REASON.search(result.stdout + result.stderr)
-    reason = (found[1] or found[2]) if found else result.status
+def layer_of(attack: Attack, result: Result) -> str:
+    """Return the layer that stopped the attack, as far as its output and status show."""
+    if attack.layer or result.status in LAYER_OF_STATUS:
+        return attack.layer or LAYER_OF_STATUS[result.status]
+    match = REASON.search(result.stdout + result.stderr)
+    reason = (match[1] or match[2]) if match else result.status
     return LAYER_OF_REASON.get(reason, reason)

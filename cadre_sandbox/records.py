@@ -1,4 +1,4 @@
-"""The records that cross the front of the sandbox."""
+"""The public records of the sandbox: limits of a run, and its result."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,21 +10,21 @@ Mode = Literal["pool", "cold"]
 GroupMode = Literal["auto", "on", "off"]
 LEVELS: tuple[Level, ...] = ("process", "confined", "isolated")
 
-
+# By default a run may take so many times its CPU seconds on the clock, so that a busy machine rarely ends a program.
 BACKSTOP = 30.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one run may use. For example `Limits(cpu_s=1.0, memory_mb=128)`.
+    """The resources that one run may use, for example `Limits(cpu_s=1.0, memory_mb=128)`.
 
-    cpu_s          seconds of CPU time, all threads together: what decides, as it does not hang on the machine's load
-    wall_s         seconds on the clock, waiting included: the backstop for programs that wait for ever, reported as
-                   such. 0 stands for cpu_s of idling, as in a sleep, and BACKSTOP times cpu_s in all
+    cpu_s          seconds of CPU time, all threads together. This limit decides, as it is independent of the load.
+    wall_s         seconds on the clock, waiting included: ends programs that wait for ever, with the status `wall`.
+                   0 allows cpu_s of idling, as in a sleep, and BACKSTOP times cpu_s in total.
     memory_mb      MiB of address space, the interpreter's own 40 included
     output_bytes   bytes of stdout, and as many again of stderr
-    folder_mb      MiB of a writable folder, empty at the start, wiped at the end, the program's current directory;
-                   0 gives none. Needs level `isolated`.
+    folder_mb      MiB of a writable folder, the program's current directory, empty at the start and removed at the
+                   end; 0 gives none. Needs level `isolated`.
     """
 
     cpu_s: float = 2.0
@@ -35,7 +35,7 @@ class Limits:
 
     @property
     def idle_s(self) -> float:
-        """Seconds that a program may spend neither computing nor waiting for its turn to compute."""
+        """Seconds that a program may spend neither computing nor waiting for a core."""
         return self.wall_s or self.cpu_s
 
     @property
@@ -49,19 +49,19 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended. For example `Result("ok", "42\\n", "", 0.003, 0.002, ("rlimits", ..., "seccomp"))`.
+    """The result of a run, for example `Result("ok", "42\\n", "", 0.003, 0.002, ("rlimits", ..., "seccomp"))`.
 
     status    ok           it ran to its end
               error        it raised, did not compile, or left with another exit status than 0
               timeout      it used up its CPU time
               wall         it was ended by the clock with CPU time to spare: it waits, or the machine is overloaded
-              oom          it asked for more memory than it may have, and did not catch the refusal
+              oom          it asked for more memory than it may have, and did not catch the MemoryError
               flood        it wrote more than `output_bytes`
               killed       a signal ended it (a crash in native code, or too many threads)
-    There is none for a sandbox that could not run the program: that is the exception `SandboxUnavailable`.
+    A sandbox that could not run the program raises `SandboxUnavailable` instead.
     stdout, stderr   at most `output_bytes` each; bytes that are not UTF-8 become U+FFFD
     wall_s, cpu_s    seconds
-    layers           what the process had armed before it was given the program
+    layers           the layers that the process had armed before it received the program
     """
 
     status: Status

@@ -1,4 +1,4 @@
-"""Who may run next: a first-come first-served queue of slots that any event loop, in any thread, may wait at.
+"""A first-come first-served queue of slots that tasks of any event loop, in any thread, may wait for.
 
 asyncio's own locks belong to one event loop; a trainer that calls `asyncio.run` several times has several.
 """
@@ -22,9 +22,9 @@ class Slot:
 
 @dataclass
 class Slots:
-    """All slots of a sandbox; `idle` ones and the tasks that wait for one."""
+    """The slots of a sandbox, the `idle` ones among them, and the tasks that wait for one."""
 
-    every: list[Slot]
+    all_slots: list[Slot]
     idle: deque[Slot] = field(default_factory=deque)
     waiters: deque[Waiter] = field(default_factory=deque)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -40,17 +40,19 @@ class Slots:
         try:
             return await future
         except asyncio.CancelledError:
+            # Cancelled after `_deliver` had given it a slot: pass the slot on, or it would be lost.
             if future.done() and not future.cancelled():
                 self.release(future.result())
             raise
 
     def release(self, slot: Slot) -> None:
-        """Hand the slot to whoever has waited longest."""
+        """Give the slot to the task that has waited longest."""
         with self.lock:
             while self.waiters:
                 loop, future = self.waiters.popleft()
                 if loop.is_closed():
                     continue
+                # The waiter may belong to another thread's event loop, and a future may only be set from its own.
                 loop.call_soon_threadsafe(self._deliver, future, slot)
                 return
             self.idle.append(slot)

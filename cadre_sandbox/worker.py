@@ -1,4 +1,4 @@
-"""One warm parent as the trainer sees it: a process that was started by exec, and a socket to it."""
+"""The trainer's side of one warm parent: a process that is started by exec, and a socket to it."""
 
 import asyncio
 import contextlib
@@ -23,16 +23,19 @@ from cadre_sandbox.inside import landlock, layers, wire
 from cadre_sandbox.records import Limits
 
 SIGKILL = 9
-HELLO_S = 20.0  # how long a warm parent may take to start; a loaded machine is slow
-GRACE_S = 10.0  # how much longer than its wall limit a run may take before its parent counts as stuck
+# Seconds that a warm parent may take to start, on a loaded machine too.
+HELLO_S = 20.0
+# Seconds that a run may take beyond its wall limit before its warm parent counts as stuck.
+GRACE_S = 10.0
 BOOTSTRAP = "import sys; sys.path.insert(0, sys.argv[1]); from inside.start import main; main()"
-LENT = ("sortedcontainers",)  # what judges of programming problems have, pure Python without dependencies
-# Seeded hashing, so that a program prints a set of strings in the same order each time; nothing else is inherited.
-# One arena, or each thread would reserve 64 MiB of the address space that the memory limit counts.
+# A package that judges of programming problems offer: pure Python without dependencies.
+EXTRA_PACKAGES = ("sortedcontainers",)
+# The whole environment. Hashing is seeded so that a program prints a set of strings in the same order each time.
+# One malloc arena, or each thread would reserve 64 MiB of the address space that the memory limit counts.
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "MALLOC_ARENA_MAX": "1"}
 
 
-# Programs that end in each of the usual ways, and what they may use; the interpreter settles within some twenty runs.
+# Programs that end in each of the usual ways. They fill the caches of a new warm parent, which takes about twenty runs.
 REHEARSAL = (
     ("import time; time.sleep(9)", Limits(wall_s=0.03)),
     ("while True: pass", Limits(cpu_s=0.03)),
@@ -41,16 +44,19 @@ REHEARSAL = (
 
 
 class WorkerDied(Exception):
-    """The warm parent could not be started, ended, got stuck or broke the protocol; or we have no memory, process or
-    descriptor left for a run. It says nothing about the program. The run may be tried again on a new one.
+    """The warm parent could not be started, ended, got stuck or broke the protocol, or the trainer has no memory,
+    process or descriptor left for a run. It is no verdict on the program; the run may be repeated on a new parent.
     """
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How warm parents are started. `packages` are folders on their path and `preload` modules, for trusted jobs;
-    `groups` is where each gets a control group for its children, `landlock` the newest version of its interface to use,
-    and `executables` are the files that a child may become, none where there are none.
+    """The settings of a warm parent.
+
+    packages, preload   folders on its path, and modules to import, for trusted jobs
+    groups              delegated control group in which each warm parent gets a group for its children
+    landlock            newest version of Landlock's interface to use
+    executables         files that a child may execute
     """
 
     level: str
@@ -63,17 +69,17 @@ class Setup:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """What a child must say it has armed."""
+        """Names of the layers that a child must report as armed."""
         return layers.LAYERS[self.level] + ((layers.GROUP_LAYER,) if self.groups else ())
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How one child ended, as its parent measured it.
+    """The end of one child, as its parent measured it.
 
-    code     an exit status, or minus a signal
+    code     exit status, or minus the signal
     killed   the limit for which its parent killed it, or an empty string
-    ended    it ended before its parent had reason to end it
+    ended    True if it ended before its parent had reason to end it
     """
 
     code: int
@@ -88,31 +94,31 @@ class Ending:
 
     @property
     def foreign(self) -> bool:
-        """Whether neither its parent nor the program killed it, but the system, short of memory, or a user: behind the
-        filter no program can send itself SIGKILL.
-        """
+        """True if the system (short of memory) or a user killed it, neither its parent nor the program itself."""
+        # The seccomp filter lets no program send itself SIGKILL.
         return "seccomp" in self.layers and self.code == -SIGKILL and self.ended and not self.killed
 
 
 def interpreter() -> list[str]:
-    """The command of a bare interpreter: the base one (not a virtual environment's), nothing imported, nothing written.
+    """Return the command of a bare interpreter: the base one (not a virtual environment's), without site packages.
 
-    `-P -s` and an environment of our own isolate it as `-I` would; `-I` would ignore the seed of the hashes.
+    `-P -s` and ENVIRONMENT isolate it as `-I` would; `-I` would ignore PYTHONHASHSEED.
     """
     executable = getattr(sys, "_base_executable", "") or sys.executable
     return [os.path.realpath(executable), "-P", "-s", "-S", "-B", "-X", "utf8", "-c", BOOTSTRAP]
 
 
 @functools.cache
-def lent() -> list[str]:
-    """The folders of the packages that programs may use beside the standard library, those that are installed here."""
-    found = [importlib.util.find_spec(name) for name in LENT]
-    return [os.path.dirname(spec.origin) for spec in found if spec is not None and spec.origin is not None]
+def find_extra_packages() -> list[str]:
+    """Return the folders of those `EXTRA_PACKAGES` that are installed here."""
+    specs = [importlib.util.find_spec(name) for name in EXTRA_PACKAGES]
+    return [os.path.dirname(spec.origin) for spec in specs if spec is not None and spec.origin is not None]
 
 
 def make_file(content: bytes = b"") -> int:
-    """A descriptor of a file in memory, at its start; it has no name and goes when the last descriptor does. Who writes
-    to it writes at its end, as to a pipe: a program may open its output a second time.
+    """Return a descriptor of a nameless file in memory, positioned at its start; it is freed with its last descriptor.
+
+    Writes append, as to a pipe, because a program may open its output a second time.
     """
     if sys.platform == "linux":
         descriptor = os.memfd_create("cadre")
@@ -122,6 +128,7 @@ def make_file(content: bytes = b"") -> int:
     written = 0
     while written < len(content):
         written += os.pwrite(descriptor, content[written:], written)
+    # Only now: on Linux pwrite to a descriptor in append mode ignores the offset.
     fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_RDWR | os.O_APPEND)
     return descriptor
 
@@ -130,40 +137,41 @@ class Worker:
     """A warm parent. Owned by one slot of the pool, used by one run at a time, closed by `close`."""
 
     def __init__(self, setup: Setup) -> None:
-        """Start the process; it is ready once `hello` has returned. Raises WorkerDied when it cannot be started."""
+        """Start the process; it is ready when `hello` has returned. Raises WorkerDied if it cannot be started."""
         self.setup = setup
         self.runs = 0
         self.group = ""
-        with contextlib.ExitStack() as undo, ours("start a warm parent"):
+        with contextlib.ExitStack() as undo, raising_worker_died("start a warm parent"):
             if setup.groups:
                 self.group = cgroups.make(setup.groups)
                 undo.callback(cgroups.remove, self.group)
-            self.channel, theirs = socket.socketpair()
+            self.channel, parent_end = socket.socketpair()
             undo.callback(self.channel.close)
-            with theirs:
-                self.process = self._start(theirs.fileno())
+            with parent_end:
+                self.process = self._start(parent_end.fileno())
             self.channel.setblocking(False)
             undo.pop_all()
 
-    def _start(self, channel: int) -> subprocess.Popen[bytes]:
+    def _start(self, descriptor: int) -> subprocess.Popen[bytes]:
         names = ("level", "mode", "packages", "preload", "executables", "landlock")
-        asked = {name: getattr(self.setup, name) for name in names}
-        asked |= {"channel": channel, "group": self.group, "lent": lent()}
+        arguments = {name: getattr(self.setup, name) for name in names}
+        arguments |= {"channel": descriptor, "group": self.group, "extra_packages": find_extra_packages()}
         return subprocess.Popen(
-            [*interpreter(), os.path.dirname(__file__), json.dumps(asked)],
+            [*interpreter(), os.path.dirname(__file__), json.dumps(arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=[channel],
+            pass_fds=[descriptor],
             env=ENVIRONMENT,
             cwd="/",
             start_new_session=True,
         )
 
     async def hello(self) -> None:
-        """Wait until it says which layers its first child armed. Raises WorkerDied when that is not all of them."""
+        """Wait for the report of the layers that its first child armed. Raises WorkerDied if one is missing."""
         self._expect_layers(await self._receive(HELLO_S))
-        if self.setup.mode == "pool":  # a parent's first run fills caches, and the later ones are to be alike
+        # The first runs of a parent fill caches and move objects in memory; the later ones have to be alike.
+        if self.setup.mode == "pool":
             for program, limits in REHEARSAL:
                 await self.run([{"kind": "program", "program": program, "seed": 0}], b"", limits)
             self.runs = 0
@@ -174,21 +182,23 @@ class Worker:
             raise WorkerDied(message["error"] or f"armed {message['layers']}, expected {expected}")
 
     async def run(self, jobs: list[dict[str, Any]], stdin: bytes, limits: Limits) -> list[Ending]:
-        """Run one job, or two that talk to each other; how each ended. Raises WorkerDied."""
+        """Run one job, or two that talk to each other, and return how each ended. Raises WorkerDied."""
+        # Four files per job, in the order in which the child expects them: the job, stdin, stdout, stderr.
         parts = [part for job in jobs for part in (json.dumps(job).encode("ascii"), stdin, b"", b"")]
-        with contextlib.ExitStack() as files, ours("hand a program over"):
-            descriptors = [opened(files, part) for part in parts]
+        with contextlib.ExitStack() as files, raising_worker_died("hand a program over"):
+            descriptors = [open_memory_file(files, part) for part in parts]
             self._send(request_of(limits, len(jobs)), descriptors)
             message = await self._receive(limits.clock_s + GRACE_S)
             self.runs += 1
             return [
-                ending_of(told, descriptors[4 * place + 2], descriptors[4 * place + 3], limits.output_bytes)
-                for place, told in enumerate(endings_in(message))
+                ending_of(report, descriptors[4 * index + 2], descriptors[4 * index + 3], limits.output_bytes)
+                for index, report in enumerate(endings_in(message))
             ]
 
     def _send(self, request: dict[str, Any], files: list[int]) -> None:
         try:
-            wire.send(self.channel, request, files)  # a few hundred bytes into an empty buffer: it never waits
+            # The socket does not block; a few hundred bytes always fit into its empty buffer.
+            wire.send(self.channel, request, files)
         except OSError as error:
             raise WorkerDied(f"the warm parent is gone: {error}") from error
 
@@ -211,62 +221,64 @@ class Worker:
         return bytes(parts)
 
     def close(self) -> None:
-        """End the process and collect it. It ends its own children first; a stuck one is killed, theirs with it."""
+        """End the process and reap it. It ends its children first; if it is stuck, it is killed together with them."""
         self.channel.close()
-        if not self._ended(1.0):
+        if not self._wait(1.0):
             self.process.kill()
         self.process.wait()
         if self.group:
             cgroups.remove(self.group)
 
-    def _ended(self, seconds: float) -> bool:
-        """Wait until the process ends, so long at most."""
+    def _wait(self, seconds: float) -> bool:
+        """Return True if the process ends within the time."""
         if sys.platform == "linux" and self.process.returncode is None:
-            return ended_by_handle(self.process.pid, seconds)
+            return wait_for_process(self.process.pid, seconds)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=seconds)
         return self.process.returncode is not None
 
     def abandon(self) -> None:
-        """Forget a worker that belongs to the process this one was forked from."""
+        """Forget a worker that belongs to the process from which this one was forked."""
+        # A return code keeps Popen from waiting for a process that is not its child.
         self.channel.close()
         self.process.returncode = 0
 
 
 @contextlib.contextmanager
-def ours(what: str) -> Iterator[None]:
-    """What the system refuses in here is the trainer's want, not a program's fault: WorkerDied."""
+def raising_worker_died(action: str) -> Iterator[None]:
+    """Turn an OSError or a MemoryError into WorkerDied: the trainer lacks resources; the program is not at fault."""
     try:
         yield
     except (OSError, MemoryError) as error:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            count, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             raise WorkerDied(
-                f"no means to {what}; too few file descriptors: this process may have {most:,} files and connections "
-                f"open at once, and needs more. Run ulimit -n {max(4096, 4 * most)} in the shell before, or ask for "
-                "fewer programs at once"
+                f"no means to {action}; too few file descriptors: this process may have {count:,} files and "
+                f"connections open at once, and needs more. Run ulimit -n {max(4096, 4 * count)} in the shell before, "
+                "or ask for fewer programs at once"
             ) from error
-        raise WorkerDied(f"no means to {what}: {error!r}") from error
+        raise WorkerDied(f"no means to {action}: {error!r}") from error
 
 
-def opened(files: contextlib.ExitStack, content: bytes) -> int:
-    """A file in memory, closed with the rest of `files`."""
+def open_memory_file(files: contextlib.ExitStack, content: bytes) -> int:
+    """Return the descriptor of a new file in memory that is closed with `files`."""
     descriptor = make_file(content)
     files.callback(os.close, descriptor)
     return descriptor
 
 
 def endings_in(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """How the children of a run ended. Raises WorkerDied when one of them was never ready to be given code."""
+    """Return how the children of a run ended. Raises WorkerDied if one of them never became ready to receive code."""
     endings: list[dict[str, Any]] = message.get("endings", [])
-    unready = [told["error"] for told in endings if not told["layers"]]
+    unready = [report["error"] for report in endings if not report["layers"]]
     if unready or not endings:
         raise WorkerDied(str(unready[0] if unready else message.get("error")))
     return endings
 
 
-def ended_by_handle(pid: int, seconds: float) -> bool:
-    """Whether a child process ends within the time. Popen's own wait would doze for up to 50 ms at a time."""
+def wait_for_process(pid: int, seconds: float) -> bool:
+    """Return True if a child process ends within the time."""
+    # Popen.wait with a timeout sleeps for up to 50 ms at a time; a pidfd becomes readable at once.
     handle, poller = os.pidfd_open(pid), select.poll()
     try:
         poller.register(handle, select.POLLIN)
@@ -287,16 +299,17 @@ def request_of(limits: Limits, children: int) -> dict[str, float]:
     }
 
 
-def ending_of(told: dict[str, Any], stdout: int, stderr: int, output_bytes: int) -> Ending:
-    """The record of what the parent told, with the outputs: one byte more than allowed shows a flood."""
+def ending_of(report: dict[str, Any], stdout: int, stderr: int, output_bytes: int) -> Ending:
+    """Return the record of a parent's report with the child's outputs."""
+    # One byte more than allowed is read, so that `results.status_of` can tell a flood.
     return Ending(
-        code=told["code"],
-        killed=told["killed"],
-        ended=told["ended"],
-        wall_s=told["wall_s"],
-        cpu_s=told["cpu_s"],
-        layers=tuple(told["layers"]),
-        error=told["error"],
+        code=report["code"],
+        killed=report["killed"],
+        ended=report["ended"],
+        wall_s=report["wall_s"],
+        cpu_s=report["cpu_s"],
+        layers=tuple(report["layers"]),
+        error=report["error"],
         stdout=os.pread(stdout, output_bytes + 1, 0),
         stderr=os.pread(stderr, output_bytes + 1, 0),
     )

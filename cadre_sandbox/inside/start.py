@@ -1,4 +1,4 @@
-"""Starts a warm parent: the modules that it imports before its first fork, and what it then serves."""
+"""Start a warm parent: import modules before its first fork, then serve requests."""
 
 import importlib
 import json
@@ -8,7 +8,7 @@ import sys
 
 from . import addresses, child, host, layers, parent, repeatable, wire
 
-# Imported before the first fork, so that programs need not wait for them.
+# Imported before the first fork, so that every child inherits them and no program waits for them.
 COMMON_MODULES = (
     "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "hashlib",
     "heapq", "inspect", "io", "itertools", "json", "linecache", "math", "operator", "random", "re", "statistics",
@@ -17,34 +17,36 @@ COMMON_MODULES = (
 
 
 def main() -> None:
-    """Entry: `inside.start.main()`, told what is asked as JSON in the second argument."""
+    """Entry point of a warm parent; its second command line argument holds the settings as JSON."""
+    # First of all: this may execute the interpreter anew, and everything before would be done twice.
     addresses.fix_layout()
-    asked = json.loads(sys.argv[2])
-    control = socket.socket(fileno=asked["channel"])
+    arguments = json.loads(sys.argv[2])
+    control = socket.socket(fileno=arguments["channel"])
     profile = layers.Profile(
-        asked["level"],
-        tuple(asked["packages"]),
-        executables=tuple(asked["executables"]),
-        landlock=asked["landlock"],
+        arguments["level"],
+        tuple(arguments["packages"]),
+        executables=tuple(arguments["executables"]),
+        landlock=arguments["landlock"],
     )
-    warm = asked["mode"] == "pool"
-    sys.path[0:1] = []
+    warm = arguments["mode"] == "pool"
+    sys.path[0:1] = []  # the folder of this package, which programs must not import from
+    # Before any other import, so that no module keeps a reference to what is replaced here.
     host.prepare()
     repeatable.prepare()
-    repeatable.seed(0)  # for what the modules draw that are imported now
+    repeatable.seed(0)  # some modules draw random numbers as they are imported
     try:
-        lend(asked["lent"])
+        import_extra_packages(arguments["extra_packages"])
         sys.path += profile.packages
-        for name in (*(COMMON_MODULES if warm else ()), *asked["preload"]):
+        for name in (*(COMMON_MODULES if warm else ()), *arguments["preload"]):
             importlib.import_module(name)
         child.prepare()
-        parent.serve(control, profile, asked["group"], keep_spare=warm)
+        parent.serve(control, profile, arguments["group"], keep_spare=warm)
     except OSError as error:
         wire.send(control, {"layers": [], "error": str(error)})
 
 
-def lend(folders: list[str]) -> None:
-    """Import packages, by their folders, of which programs get the modules alone and not the place where they are."""
+def import_extra_packages(folders: list[str]) -> None:
+    """Import packages by their folders, without leaving these folders on the path of programs."""
     for folder in folders:
         sys.path.append(os.path.dirname(folder))
         importlib.import_module(os.path.basename(folder))

@@ -217,7 +217,7 @@ def test_a_group_without_its_controls_is_refused(tmp_path: Path) -> None:
 def test_a_parent_whose_group_fails_gives_no_code(tmp_path: Path) -> None:
     """The layer is part of what every child must say it has armed."""
     trial = asyncio.run(levels.attack_group(Delegation(str(tmp_path), ("memory", "pids"))))
-    assert trial.found is None
+    assert trial.delegation is None
     assert "cgroup.procs" in trial.reason
     assert os.listdir(tmp_path) == []
 
@@ -260,9 +260,9 @@ def test_the_record_and_the_table_say_which(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def real() -> Delegation:
     trial = levels.attempt_groups()
-    if trial.found is None:
+    if trial.delegation is None:
         pytest.skip(f"no control group here: {trial.reason}")
-    return trial.found
+    return trial.delegation
 
 
 def ours(found: Delegation) -> list[str]:

@@ -135,7 +135,7 @@ def test_a_dead_parent_is_replaced() -> None:
 
 
 def parent_of(sandbox: Sandbox) -> int:
-    worker = sandbox.slots.every[0].worker
+    worker = sandbox.slots.all_slots[0].worker
     assert worker is not None
     return worker.process.pid
 
@@ -148,7 +148,7 @@ def test_parents_retire(monkeypatch: pytest.MonkeyPatch) -> None:
             alive = []
             for _ in range(4):
                 await sandbox.run("pass")
-                alive.append(sandbox.slots.every[0].worker is not None)
+                alive.append(sandbox.slots.all_slots[0].worker is not None)
             return alive
 
     assert asyncio.run(go()) == [True, True, False, True]
@@ -183,7 +183,7 @@ from cadre_sandbox import Sandbox, Limits
 async def main():
     sandbox = Sandbox("{level}", workers=2)
     await asyncio.gather(sandbox.run("pass"), sandbox.run("pass"))
-    print(*(slot.worker.process.pid for slot in sandbox.slots.every if slot.worker), flush=True)
+    print(*(slot.worker.process.pid for slot in sandbox.slots.all_slots if slot.worker), flush=True)
     if {busy}:
         await asyncio.gather(*(sandbox.run("while True: pass", limits=Limits(60.0, 60.0)) for _ in range(2)))
 asyncio.run(main())

@@ -23,7 +23,7 @@ SQUARE = "print(int(input()) ** 2)"
 
 
 def parents_of(sandbox: Sandbox) -> list[int]:
-    return [slot.worker.process.pid for slot in sandbox.slots.every if slot.worker is not None]
+    return [slot.worker.process.pid for slot in sandbox.slots.all_slots if slot.worker is not None]
 
 
 def children_of(pid: int) -> list[int]:
