@@ -1,4 +1,4 @@
-"""Keeps the addresses of objects the same from run to run, as far as that can be had.
+"""Keep the addresses of objects the same from run to run, as far as possible.
 
 Sets of a program's own objects are ordered by address, and a program may print one or draw from it. Without address
 space randomization the warm parents of a machine lay out their memory alike.
@@ -12,28 +12,31 @@ from itertools import repeat, starmap
 
 from . import kernel
 
-ADDR_NO_RANDOMIZE, ASK = 0x0040000, 0xFFFFFFFF
+ADDR_NO_RANDOMIZE, QUERY = 0x0040000, 0xFFFFFFFF
 
 
 def fix_layout() -> None:
-    """Start this process anew without address space randomization; some containers forbid it, and then it stays.
+    """Execute this process anew without address space randomization; does nothing where a container forbids it.
 
-    What a program could do with known addresses it can do without: it may run native code of its own in its process.
+    Known addresses give a program no new power: it may run native code in its own process anyway.
     """
     if sys.platform != "linux":
         return
     with contextlib.suppress(OSError):
-        before = kernel.checked("personality", kernel.unsigned_long(ASK))
-        if not before & ADDR_NO_RANDOMIZE:
-            kernel.checked("personality", kernel.unsigned_long(before | ADDR_NO_RANDOMIZE))
+        persona = kernel.checked("personality", kernel.unsigned_long(QUERY))
+        # The flag takes effect at the next exec, and survives it: the new process finds it set and goes on.
+        if not persona & ADDR_NO_RANDOMIZE:
+            kernel.checked("personality", kernel.unsigned_long(persona | ADDR_NO_RANDOMIZE))
             os.execv(sys.executable, sys.orig_argv)
 
 
 STEP, LARGEST = 16, 512  # CPython's own allocator has a free list for each multiple of 16 bytes, up to 512
 EMPTY_BYTES = sys.getsizeof(b"")
-CLASS_BYTES = sys.getsizeof(type("Class", (), {}))  # larger: these come from malloc
-FRESH = 24  # so many blocks one beside the other are a free list that has no holes left
+# A class is larger than LARGEST, so it comes from malloc.
+CLASS_BYTES = sys.getsizeof(type("Class", (), {}))
 CLASSES = 1000
+# After so many adjacent blocks a free list has no holes left.
+ADJACENT_BLOCKS = 24
 # How many blocks of each size the warm parent may have freed since, in whatever order.
 SPARE = {size: 64 if size <= 128 else 4 for size in range(STEP, LARGEST + 1, STEP)}
 SPARE |= {size: 4 for size in range(CLASS_BYTES - STEP, CLASS_BYTES + 3 * STEP, STEP)}
@@ -42,28 +45,29 @@ _fill: list[object] = []
 
 
 def fill_holes() -> None:
-    """In the warm parent, once: take what is free here and there, so that what comes next lies side by side."""
+    """Fill the holes of the warm parent's memory once, so that the objects of its children lie side by side."""
     gc.collect()  # empties the interpreter's lists of spare objects
     for size in range(STEP, LARGEST + 1, STEP):
-        beside, last = 0, 0
-        while beside < FRESH:
-            (block,) = blocks_of(size, 1)
-            beside = beside + 1 if id(block) == last + size else 0
-            last = id(block)
+        adjacent, previous = 0, 0
+        while adjacent < ADJACENT_BLOCKS:
+            (block,) = allocate_blocks(size, 1)
+            adjacent = adjacent + 1 if id(block) == previous + size else 0
+            previous = id(block)
             _fill.append(block)
-    _fill.append(blocks_of(CLASS_BYTES, CLASSES))
+    _fill.append(allocate_blocks(CLASS_BYTES, CLASSES))
 
 
 def take_spare() -> None:
-    """In each child: take what the warm parent has freed since, so that the program's objects come to lie alike."""
+    """Allocate what the warm parent has freed since, so that all programs' objects lie alike; each child does it."""
     gc.enable()
     gc.collect()
     for size, count in SPARE.items():
-        _fill.append(blocks_of(size, count))
+        _fill.append(allocate_blocks(size, count))
 
 
-def blocks_of(size: int, count: int) -> list[object]:
-    """Small objects of so many bytes each."""
+def allocate_blocks(size: int, count: int) -> list[object]:
+    """Return `count` objects of `size` bytes each."""
+    # bytes objects have more than 32 bytes. Everything runs in C: a Python loop would allocate objects of its own.
     if size == 16:
         return list(starmap(object, repeat((), count)))
     if size == 32:

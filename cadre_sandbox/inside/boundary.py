@@ -1,4 +1,4 @@
-"""The one place where anything that untrusted code raises becomes data."""
+"""The single place where an exception of untrusted code becomes data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class Raised:
 
     @property
     def builtin(self) -> str:
-        """The name of the nearest built-in type of the exception."""
+        """Name of the nearest built-in type of the exception."""
         return next(kind.__name__ for kind in type(self.error).__mro__ if kind.__module__ == "builtins")
 
     @property
     def message(self) -> str:
-        """Its text, cut short; empty when even asking for it raises."""
+        """Its text, at most MAX_MESSAGE characters; empty if even `__str__` raises."""
         text = attempt(lambda: f"{self.error}")
         return text.value[:MAX_MESSAGE] if isinstance(text, Returned) else ""
 
@@ -36,7 +36,7 @@ class Raised:
 
 
 def attempt(work: Callable[[], T]) -> Returned[T] | Raised:
-    """Do the work; what it returned, or what it raised, whatever that is: sys.exit() is no way past a test."""
+    """Do the work and return its value or its exception, SystemExit included: sys.exit() must not skip a test."""
     try:
         return Returned(work())
     except BaseException as error:  # noqa: BLE001 - untrusted code raises what it likes

@@ -1,8 +1,8 @@
-"""One child: born of the warm parent, it arms its layers, says so, is given a job, and never returns.
+"""One child: forked from the warm parent, it arms its layers, reports them, does one job, and exits.
 
 A job arrives as descriptors only: the file that holds it, then stdin, stdout and stderr, then perhaps a socket to a
-second child. The warm parent passes them on unread, so that nothing of one run is in the memory that the next child is
-forked from.
+second child. The warm parent passes them on unread, so that the memory from which the next child is forked holds
+nothing of a run.
 """
 
 import atexit
@@ -19,7 +19,8 @@ from . import addresses, closing, layers, program, repeatable, solution, tester,
 from .boundary import Raised, Returned, attempt
 
 EXIT_OK, EXIT_ERROR, EXIT_MEMORY, EXIT_NOT_ARMED = 0, 1, 77, 78
-BESIDE, PIPE_BYTES = 3, 65_536  # the descriptor of what a tool reads beside its input, and the most it may be
+# A tool reads its second input from this descriptor. It must fit into a pipe, because nobody reads while it is written.
+BESIDE_DESCRIPTOR, PIPE_BYTES = 3, 65_536
 STREAMS = (("stdin", "r", "surrogateescape"), ("stdout", "w", "surrogateescape"), ("stderr", "w", "backslashreplace"))
 OUT_OF_MEMORY = b"MemoryError: the program used more memory than it may\n"
 
@@ -32,14 +33,17 @@ def external(job: dict[str, Any], peer: socket.socket | None) -> None:
 
 
 def tool(job: dict[str, Any], peer: socket.socket | None) -> NoReturn:
-    """Become the executable of `job["command"]`, which reads `job["beside"]` as /dev/fd/3: some kilobytes at most.
-    Whatever is armed stays on, and the environment is empty. Raises OSError for one that the profile does not name."""
+    """Execute `job["command"]`, which can read `job["beside"]` (at most PIPE_BYTES) as /dev/fd/3.
+
+    The armed layers stay on and the environment is empty. Raises OSError for a file that the profile does not name.
+    """
     if job["beside"]:
         reading, writing = os.pipe()
         os.write(writing, job["beside"].encode()[:PIPE_BYTES])
-        os.dup2(reading, BESIDE)
-        os.set_inheritable(BESIDE, True)
-    os.closerange(BESIDE + bool(job["beside"]), layers.OPEN_FILES)
+        os.dup2(reading, BESIDE_DESCRIPTOR)
+        os.set_inheritable(BESIDE_DESCRIPTOR, True)
+    # Everything else is closed, the writing end too: the tool reads to its end.
+    os.closerange(BESIDE_DESCRIPTOR + bool(job["beside"]), layers.OPEN_FILES)
     os.execve(job["command"][0], job["command"], {})
 
 
@@ -52,11 +56,11 @@ JOBS: dict[str, Callable[[dict[str, Any], socket.socket | None], None]] = {
 }
 
 
-def live(channel: socket.socket, armour: layers.Armour) -> NoReturn:
-    """The child's whole life; whatever goes wrong, it never returns into its parent's code."""
+def run_child(channel: socket.socket, armour: layers.Armour) -> NoReturn:
+    """Run a child from its fork to its exit; it never returns into its parent's code, whatever goes wrong."""
     try:
-        os.setsid()
-        channel.sendall(announce(armour, channel.fileno()))
+        os.setsid()  # a process group of its own, which the parent can kill as one (`parent.kill_session`)
+        channel.sendall(arm_and_report(armour, channel.fileno()))
         received = wire.receive(channel)
         channel.close()
         os._exit(work(*received) if received else EXIT_OK)
@@ -65,7 +69,7 @@ def live(channel: socket.socket, armour: layers.Armour) -> NoReturn:
 
 
 def prepare() -> None:
-    """What every child needs and the warm parent can do once: a program's signals and streams, and a clean atexit."""
+    """Set up in the warm parent what every child inherits: a program's signals and streams, and an empty atexit."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     atexit._clear()
@@ -73,8 +77,8 @@ def prepare() -> None:
     open_standard_streams()
 
 
-def announce(armour: layers.Armour, keep: int) -> bytes:
-    """Arm, and say which layers are on; none when one of them failed, and then the parent gives no job."""
+def arm_and_report(armour: layers.Armour, keep: int) -> bytes:
+    """Arm the layers and return the report of them; it names none if one failed, and then the parent sends no job."""
     try:
         layers.arm(armour, keep)
     except OSError as error:
@@ -83,7 +87,7 @@ def announce(armour: layers.Armour, keep: int) -> bytes:
 
 
 def work(request: dict[str, Any], descriptors: list[int]) -> int:
-    """Do the job that the descriptors hold; the exit status."""
+    """Do the job that the descriptors hold and return the exit status."""
     file, *standard = descriptors
     for target, descriptor in enumerate(standard[:3]):
         os.dup2(descriptor, target)
@@ -92,14 +96,16 @@ def work(request: dict[str, Any], descriptors: list[int]) -> int:
     for descriptor in descriptors[:4]:
         os.close(descriptor)
     layers.tighten_self(request)
+    # Last before the program: these depend on every allocation and random draw that precedes them.
     repeatable.seed(job["seed"])
     addresses.take_spare()
-    code = finished(attempt(lambda: JOBS[job["kind"]](job, peer)))
+    code = exit_code_of(attempt(lambda: JOBS[job["kind"]](job, peer)))
     return closing.close(code) if job["kind"] == "program" else code
 
 
 def open_standard_streams() -> None:
-    """Text streams over 0, 1 and 2, whatever these become; undecodable bytes and lone surrogates never raise."""
+    """Open text streams over the descriptors 0, 1 and 2; undecodable bytes and lone surrogates never raise."""
+    # They name descriptors, not files, so the job's files take their place when `work` duplicates them there.
     for number, (name, mode, errors) in enumerate(STREAMS):
         raw: Any = io.FileIO(number, mode, closefd=False)
         raw.name = f"<{name}>"
@@ -110,15 +116,15 @@ def open_standard_streams() -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def finished(outcome: Returned[None] | Raised) -> int:
-    """Print what the job raised, as an interpreter does, and forget it; the exit status."""
+def exit_code_of(outcome: Returned[None] | Raised) -> int:
+    """Return the exit status of a job's outcome, after printing its exception as an interpreter does."""
     return EXIT_OK if isinstance(outcome, Returned) else report(outcome.error)
 
 
 def report(error: BaseException) -> int:
-    """Print the error to stderr; the exit status that it means."""
+    """Print the error to stderr and return its exit status."""
     if isinstance(error, MemoryError):
-        error.__traceback__ = None  # lets go of the frames that hold the memory
+        error.__traceback__ = None  # releases the frames that hold the memory
         os.write(2, OUT_OF_MEMORY)
         return EXIT_MEMORY
     if isinstance(error, SystemExit):
@@ -128,7 +134,7 @@ def report(error: BaseException) -> int:
 
 
 def exit_status(code: object) -> int:
-    """What `sys.exit(code)` means for the process."""
+    """Return the exit status of `sys.exit(code)`; prints a code that is neither an integer nor None."""
     if code is None:
         return EXIT_OK
     if isinstance(code, int):

@@ -1,6 +1,6 @@
-"""The end of a program, as an interpreter brings it about: threads, exit functions, buffers, and what `__del__` does.
+"""End a program as an interpreter does: wait for threads, call exit functions, flush buffers, run `__del__`.
 
-See `Py_FinalizeEx` in CPython. Leaves out the clearing of modules other than the program's own.
+See `Py_FinalizeEx` in CPython. Modules other than the program's own are not cleared.
 """
 
 import atexit
@@ -12,49 +12,50 @@ from typing import Any
 
 from .boundary import Returned, attempt
 
-EXIT_FLUSH = 120  # what an interpreter ends with when its output could not be written
+EXIT_FLUSH = 120  # an interpreter's exit status if its output could not be written
 
 
 def close(code: int) -> int:
-    """What an interpreter does after the last line, whether it was reached or not; the exit status."""
+    """Do what an interpreter does after a program, whether it ended or raised, and return the exit status."""
     attempt(wait_for_threads)
     attempt(atexit._run_exitfuncs)
+    # Flush twice: first the program's own streams, then the restored ones, to which a `__del__` method may print.
     written = [attempt(flush)]
     attempt(restore_streams)
-    attempt(let_go)
+    attempt(release_objects)
     written.append(attempt(flush))
     return code if all(isinstance(outcome, Returned) for outcome in written) else code or EXIT_FLUSH
 
 
 def wait_for_threads() -> None:
-    """Wait for what the program started with the module, executors too, if it imported it. The warm parent does not:
-    the hook that it registers for forks took a seventh of a child's life.
-    """
+    """Wait for the threads and executors of the program, if it imported `threading`."""
+    # The warm parent does not import it: the hook that it registers for forks took a seventh of a child's life.
     threading: Any = sys.modules.get("threading")
     if threading is not None:
         threading._shutdown()
 
 
 def flush() -> None:
-    """Write out what is buffered. Raises whatever the program has put in place of its streams."""
+    """Flush stdout and stderr. Raises whatever the program's replacements of them raise."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
             stream.flush()
 
 
 def restore_streams() -> None:
-    """Bring the streams of the start back, whatever the program has put in their place."""
+    """Restore the original streams, in case the program replaced them."""
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
 
 
-def let_go() -> None:
-    """Let the program's objects go: files that it left open are written out, and its `__del__` methods run."""
+def release_objects() -> None:
+    """Release the program's objects: files that it left open are flushed, and its `__del__` methods run."""
     main = weakref.ref(sys.modules.pop("__main__"))
     gc.collect()
     survivor = main()
     if survivor is None:
         return
-    names = vars(survivor)  # something else holds on to it: emptied in an interpreter's order, private names first
+    # Something else refers to the module: empty it in the interpreter's order, private names first.
+    names = vars(survivor)
     for name in sorted(names, key=lambda name: not re.match("_[^_]", name)):
         if name != "__builtins__":
             names[name] = None

@@ -1,9 +1,9 @@
-"""How values cross between a solution and its tester: as JSON that can only mean plain values of exact built-in types.
+"""Encode values between a solution and its tester as JSON that can only represent plain values of built-in types.
 
-An object of the solution's own class never crosses, whatever it claims to equal: it stays where it is, and a number
-stands for it. Beside the number goes the plain value that it is by inheritance, as of a named tuple or an IntEnum: what
-the built-in type itself holds, not what the class makes of it. Both ends need this module, but only the decoder has to
-stand up to a hostile other end.
+An object of the solution's own class never crosses, whatever it claims to equal: it stays in its process and is
+represented by a number. If it inherits from a plain type, as a named tuple or an IntEnum does, the plain value is sent
+with the number: the value that the built-in type holds, read past the class's own methods. Both ends need this module,
+but only the decoder has to withstand a hostile other end.
 """
 
 import collections
@@ -16,12 +16,14 @@ from typing import Any
 MAX_DEPTH = 100
 MAX_PLAIN_BITS = 2000  # larger integers cross in hexadecimal, past the limit on decimal digits
 
-Reference = Callable[[Any], Any]  # what stands for an object that cannot cross, and the way back
-Shadow = Callable[[Any, Any], Any]  # the way back of an object that is a plain value too
+# Encoding: from an object to the number that represents it. Decoding: from the number to a proxy or the object.
+Reference = Callable[[Any], Any]
+# Decoding of an object that inherits from a plain type: (proxy, plain value) to the value that the tests see.
+Shadow = Callable[[Any, Any], Any]
 
 
 class CodecError(Exception):
-    """A value that cannot cross, or a text that means none."""
+    """A value that cannot be encoded, or data that encodes no value."""
 
 
 def no_reference(value: Any) -> Any:
@@ -29,9 +31,9 @@ def no_reference(value: Any) -> Any:
 
 
 def encode(value: Any, reference: Reference = no_reference, depth: int = 0) -> Any:
-    """The value as JSON-ready data. What is not of an exact known type becomes what `reference` makes of it.
+    """Return the value as JSON-ready data. A value of no known exact type is encoded by `reference`.
 
-    Raises CodecError for what nests too deeply, cycles included.
+    Raises CodecError for values that nest too deeply, cycles included.
     """
     if depth > MAX_DEPTH:
         raise CodecError(f"nested more than {MAX_DEPTH} deep")
@@ -45,22 +47,22 @@ def encode(value: Any, reference: Reference = no_reference, depth: int = 0) -> A
     if kind is type and value in TYPES.values():
         return {"t": "type", "v": value.__name__}
     if kind not in ENCODERS:
-        return outside(value, reference, depth)
+        return encode_object(value, reference, depth)
     name, split = ENCODERS[kind]
     return {"t": name, "v": encode(split(value), reference, depth + 1)}
 
 
-def outside(value: Any, reference: Reference, depth: int) -> dict[str, Any]:
-    """A value of a class of somebody's own: what stands for it, and the unchanging plain value that it is, if any."""
-    place = reference(value)
+def encode_object(value: Any, reference: Reference, depth: int) -> dict[str, Any]:
+    """Encode an object of a class that is not built in: its number, and its immutable plain value, if any."""
+    number = reference(value)
     for kind, plain in INHERITED.items():
         if isinstance(value, kind):
-            return {"t": "like", "v": [place, encode(plain(value), reference, depth + 1)]}
-    return {"t": "ref", "v": place}
+            return {"t": "like", "v": [number, encode(plain(value), reference, depth + 1)]}
+    return {"t": "ref", "v": number}
 
 
 def decode(data: Any, reference: Reference = no_reference, depth: int = 0, shadow: Shadow | None = None) -> Any:
-    """The value that `data`, as parsed from JSON, means. Raises CodecError when it means none."""
+    """Return the value that parsed JSON encodes. Raises CodecError if it encodes none."""
     if depth > 3 * MAX_DEPTH:
         raise CodecError("nested too deep")
     if data is None or type(data) in (bool, int, float, str):
@@ -75,35 +77,35 @@ def decode(data: Any, reference: Reference = no_reference, depth: int = 0, shado
         raise CodecError(f"no type is called {data['t']!r}")
     part = decode(data["v"], reference, depth + 1, shadow)
     if data["t"] == "like":
-        return shadowed(part, reference, shadow)
+        return decode_object(part, reference, shadow)
     try:
         return DECODERS[data["t"]](part)
     except (TypeError, ValueError, KeyError, ArithmeticError) as error:  # decimal's errors are arithmetic ones
         raise CodecError(f"not a {data['t']}: {error}") from error
 
 
-def shadowed(part: Any, reference: Reference, shadow: Shadow | None) -> Any:
-    """The way back of an object that is a plain value too."""
+def decode_object(part: Any, reference: Reference, shadow: Shadow | None) -> Any:
+    """Decode an object that inherits from a plain type."""
     if type(part) is not list or len(part) != 2:
         raise CodecError("not an object with its value")
     return reference(part[0]) if shadow is None else shadow(reference(part[0]), part[1])
 
 
 def refresh(old: Any, new: Any) -> None:
-    """Give a container what it holds by now in another process, in place, so that whoever holds it sees it."""
+    """Update a container in place with its content in another process, so that all references to it see the change."""
     kind = type(old)
     if kind is not type(new):
         return
     if kind in (list, collections.deque):
-        for place, item in enumerate(new):
-            if place < len(old):
-                old[place] = refreshed(old[place], item)
+        for index, item in enumerate(new):
+            if index < len(old):
+                old[index] = updated_item(old[index], item)
             else:
                 old.append(item)
         while len(old) > len(new):
             old.pop()
     elif kind in MAPPINGS:
-        items = [(key, refreshed(old[key], item) if key in old else item) for key, item in new.items()]
+        items = [(key, updated_item(old[key], item) if key in old else item) for key, item in new.items()]
         old.clear()
         old.update(items)
     elif kind in (set, bytearray):
@@ -111,8 +113,8 @@ def refresh(old: Any, new: Any) -> None:
         old.update(new) if kind is set else old.extend(new)
 
 
-def refreshed(old: Any, new: Any) -> Any:
-    """The old container with what the new one holds, or the new value where they are of different kinds."""
+def updated_item(old: Any, new: Any) -> Any:
+    """Return the old container, updated from the new one, or the new value if their types differ."""
     if type(old) is not type(new) or type(old) not in CHANGING:
         return new
     refresh(old, new)
@@ -157,7 +159,7 @@ ENCODERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
 MAPPINGS = (dict, collections.Counter, collections.OrderedDict, collections.defaultdict)
 UNCHANGING = frozenset((type(None), bool, int, float, complex, str, bytes, range, decimal.Decimal, fractions.Fraction))
 CHANGING = frozenset((list, set, bytearray, collections.deque, *MAPPINGS))
-# What an object of a derived class is by inheritance, asked of the built-in type.
+# Read the plain value of an object of a derived class by methods of the built-in type, which the class cannot override.
 INHERITED: dict[type, Callable[[Any], Any]] = {
     int: int.__int__,
     float: float.__float__,

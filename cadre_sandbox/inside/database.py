@@ -1,9 +1,9 @@
-"""Runs one SQL query on several sets of rows, in a child of a warm parent that has DuckDB loaded.
+"""Run one SQL query on several sets of rows, in a child of a warm parent that has DuckDB loaded.
 
-The query is a model's. The engine itself refuses what is no single SELECT, reaches no file, no network, no extension
-and no variable of Python, and takes no setting any more; the child's own layers stand behind that. What gives another
-result each time, waits, or reads what is no table of the set is found in the engine's own parse. The sets of rows are
-put in one after the other, each when the one before is gone, so that no query sees another set than its own.
+The query was written by a model. The engine accepts only a single SELECT, reaches no file, network, extension or Python
+variable, and takes no settings any more; behind that are the child's own layers. Functions that are not deterministic
+or wait, and tables that are not in the set, are found in the engine's own parse of the query. Each set of rows is
+inserted after the one before it was dropped, so that a query sees only its own set.
 """
 
 import json
@@ -30,53 +30,58 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def opened() -> Any:
-    """A database in memory that takes no setting any more."""
+def open_database() -> Any:
+    """Return a database in memory whose settings are locked."""
     connection = duckdb.connect(":memory:", config=SETTINGS)
     connection.execute("SET lock_configuration = true")
     return connection
 
 
-# Opened in the warm parent, where it has no thread, and inherited by each child: opening takes as long as ten queries.
-CONNECTION = opened()
+# Opened in the warm parent and inherited by each child: opening takes as long as ten queries. With SETTINGS it starts
+# no thread, which a fork would lose.
+CONNECTION = open_database()
 
-# Names without brackets that are the clock where no column is called so; functions of a table that read nothing else.
+# Names that read the clock without brackets, if no column has the name; table functions that read nothing outside.
 CLOCKS = {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
 TABLE_FUNCTIONS = {"range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree"}
 
 
-def unsteady() -> set[str]:
-    """The functions that the engine says are not the same at every call, and the macros that are made of them."""
-    known = CONNECTION.execute("SELECT lower(function_name), stability, macro_definition FROM duckdb_functions()")
-    rows = known.fetchall()
-    found = {name for name, stability, _ in rows if stability not in (None, "CONSISTENT")} | CLOCKS
+def find_unsteady_functions() -> set[str]:
+    """Return the functions that the engine declares not to be deterministic, and the macros that use them."""
+    result = CONNECTION.execute("SELECT lower(function_name), stability, macro_definition FROM duckdb_functions()")
+    rows = result.fetchall()
+    names = {name for name, stability, _ in rows if stability not in (None, "CONSISTENT")} | CLOCKS
     macros = {name: set(re.findall(r"\w+", definition.lower())) for name, _, definition in rows if definition}
-    while more := {name for name, words in macros.items() if name not in found and words & found}:
-        found |= more
-    return found
+    # A macro may use another macro: repeat until no new name is added.
+    while more := {name for name, words in macros.items() if name not in names and words & names}:
+        names |= more
+    return names
 
 
-UNSTEADY = unsteady()
-OWN = "SELECT view_name FROM duckdb_views() WHERE schema_name IN ('main', 'pg_catalog')"  # found without their schema
-VIEWS = {name.lower() for (name,) in CONNECTION.execute(OWN).fetchall()}
+UNSTEADY = find_unsteady_functions()
+# The engine's own views that a query can name without their schema.
+BUILT_IN_VIEWS = "SELECT view_name FROM duckdb_views() WHERE schema_name IN ('main', 'pg_catalog')"
+VIEWS = {name.lower() for (name,) in CONNECTION.execute(BUILT_IN_VIEWS).fetchall()}
 
 
 def answer(query: str, databases: list[dict[str, Any]], nonce: str) -> str:
-    """Run the query on every set of rows and write what came of it, in a line with the nonce: for each one
-    `{"rows": [...]}` or `{"error": "..."}`; after an error no other set is tried. A set is
-    `{"ddl": [...], "rows": {table: [[...], ...]}}`."""
+    """Run the query on every set of rows and write the results in one line with the nonce.
+
+    A set is `{"ddl": [...], "rows": {table: [[...], ...]}}`, a result `{"rows": [...]}` or `{"error": "..."}`. After an
+    error the query is not run on the remaining sets.
+    """
     results: list[dict[str, Any]] = []
     for database in databases:
-        results.append(results[-1] if results and "error" in results[-1] else of_one(query, database))
+        results.append(results[-1] if results and "error" in results[-1] else run_on_rows(query, database))
     os.write(1, f"{nonce} {json.dumps(results)}\n".encode("ascii"))
     return ""
 
 
-def of_one(query: str, database: dict[str, Any]) -> dict[str, Any]:
-    """What the query gives on one set of rows."""
-    fill(database)
+def run_on_rows(query: str, database: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of the query on one set of rows."""
+    create_tables(database)
     try:
-        return {"rows": rows_of(query, {table.lower() for table in database["rows"]})}
+        return {"rows": fetch_rows(query, {table.lower() for table in database["rows"]})}
     except (duckdb.Error, RuntimeError, ValueError, OverflowError, UnicodeError) as error:
         return {"error": str(error)[:MAX_TEXT]}
     finally:
@@ -84,23 +89,25 @@ def of_one(query: str, database: dict[str, Any]) -> dict[str, Any]:
             CONNECTION.execute(f"DROP TABLE {table}")
 
 
-def fill(database: dict[str, Any]) -> None:
-    """Make the tables and put the rows in."""
+def create_tables(database: dict[str, Any]) -> None:
+    """Create the tables and insert the rows."""
     for ddl in database["ddl"]:
         CONNECTION.execute(ddl)
     for table, rows in database["rows"].items():
-        places = ", ".join(f"({', '.join('?' for _ in row)})" for row in rows)
-        CONNECTION.execute(f"INSERT INTO {table} VALUES {places}", [value for row in rows for value in row])
+        placeholders = ", ".join(f"({', '.join('?' for _ in row)})" for row in rows)
+        CONNECTION.execute(f"INSERT INTO {table} VALUES {placeholders}", [value for row in rows for value in row])
 
 
-def rows_of(query: str, tables: set[str]) -> list[list[Any]]:
-    """The rows that a single SELECT of these tables gives, in a transaction that only reads. Raises ValueError for any
-    other."""
+def fetch_rows(query: str, tables: set[str]) -> list[list[Any]]:
+    """Return the rows of a single SELECT from these tables, run in a read-only transaction.
+
+    Raises ValueError for any other query.
+    """
     statements = CONNECTION.extract_statements(query)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise ValueError("expected one SELECT statement")
-    if refused := refusal(query, tables):
-        raise ValueError(f"{refused} is not allowed here")
+    if violation := find_violation(query, tables):
+        raise ValueError(f"{violation} is not allowed here")
     CONNECTION.execute("BEGIN TRANSACTION READ ONLY")
     try:
         rows = CONNECTION.execute(statements[0]).fetchmany(MAX_ROWS)
@@ -109,53 +116,53 @@ def rows_of(query: str, tables: set[str]) -> list[list[Any]]:
         CONNECTION.execute("ROLLBACK")
 
 
-def refusal(query: str, tables: set[str]) -> str:
-    """What in a SELECT is not the same each time, or is neither one of the tables nor made of them; empty where
-    nothing is."""
+def find_violation(query: str, tables: set[str]) -> str:
+    """Return the first part of a SELECT that is not deterministic or not made of the tables, or an empty string."""
     parsed = json.loads(CONNECTION.execute("SELECT json_serialize_sql(?)", [query]).fetchone()[0])
     if parsed["error"]:
         raise ValueError("expected one SELECT statement")
-    nodes = list(nodes_of(parsed))
-    made = {entry["key"].lower() for node in nodes for entry in node.get("cte_map", {}).get("map", ())}
-    if taken := made & VIEWS:  # which would name the engine's own elsewhere in the query
-        return taken.pop()
-    named = tables | made
-    return next(filter(None, (refused(node, named) for node in nodes)), "")
+    nodes = list(iterate_nodes(parsed))
+    cte_names = {entry["key"].lower() for node in nodes for entry in node.get("cte_map", {}).get("map", ())}
+    if hidden_views := cte_names & VIEWS:
+        # Elsewhere in the query, where the common table expression is not in scope, the name means the engine's view.
+        return hidden_views.pop()
+    allowed = tables | cte_names
+    return next(filter(None, (violation_of(node, allowed) for node in nodes)), "")
 
 
-def refused(node: dict[str, Any], named: set[str]) -> str:
-    """What a node of a parse is, where that is refused; `named` are the tables and what the query itself names."""
+def violation_of(node: dict[str, Any], allowed: set[str]) -> str:
+    """Return the name of a parse node that is not allowed, or an empty string; `allowed` are names of tables."""
     kind = node.get("type")
     if node.get("sample"):
         return "a sample"
     if kind == "BASE_TABLE":
-        known = node["table_name"].lower() in named and node["schema_name"] in ("", "main")
-        return "" if known else node["table_name"]
+        is_allowed = node["table_name"].lower() in allowed and node["schema_name"] in ("", "main")
+        return "" if is_allowed else node["table_name"]
     if kind == "TABLE_FUNCTION":
         name = node["function"]["function_name"].lower()
         return "" if name in TABLE_FUNCTIONS else name
     if kind == "FUNCTION":
         name = node["function_name"].lower()
-        counts = name == "age" and len(node["arguments"]) == 1  # from today
-        return name if name in UNSTEADY or counts else ""
+        reads_clock = name == "age" and len(node["arguments"]) == 1  # counts from today
+        return name if name in UNSTEADY or reads_clock else ""
     if kind == "COLUMN_REF" and len(node["column_names"]) == 1 and node["column_names"][0].lower() in CLOCKS:
         return node["column_names"][0]
     return ""
 
 
-def nodes_of(parsed: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a parse, in the order of what it says."""
-    waiting = [parsed]
-    while waiting:
-        value = waiting.pop()
+def iterate_nodes(parsed: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object of a parse, in the order of the text."""
+    pending = [parsed]
+    while pending:
+        value = pending.pop()
         if isinstance(value, dict):
             yield value
         if isinstance(value, dict | list):
-            waiting += reversed(list(value.values()) if isinstance(value, dict) else value)
+            pending += reversed(list(value.values()) if isinstance(value, dict) else value)
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: whole numbers, floats, short texts, or None; anything else as a short text."""
+    """Return a value as JSON can hold it: None, bool, int, float, or a text of at most MAX_TEXT characters."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -167,5 +174,5 @@ def plain(value: Any) -> Any:
     return str(value)[:MAX_TEXT]
 
 
-# Run once in the warm parent: what the engine sets up late is there then.
-of_one("SELECT COUNT(*) FROM t", {"ddl": ["CREATE TABLE t (a INTEGER)"], "rows": {"t": [[1]]}})
+# Run once in the warm parent, so that children inherit what the engine initialises at its first query.
+run_on_rows("SELECT COUNT(*) FROM t", {"ddl": ["CREATE TABLE t (a INTEGER)"], "rows": {"t": [[1]]}})

@@ -1,8 +1,8 @@
-"""The machine's own name, which no program needs: every program is told `NAME` instead.
+"""Hide the name of the machine from programs: they get `NAME` instead.
 
-At level `isolated` a UTS namespace holds the name, so the kernel itself answers with it. At `confined` the filter
-refuses the system call and at every level Python's functions answer without it, as `prepare` leaves them. The kernel's
-release and the architecture are not hidden.
+At level `isolated` a UTS namespace has this name, so the kernel itself returns it. At `confined` the filter denies the
+system call, and at every level `prepare` replaces Python's functions, which then need no call. The kernel's release
+and the architecture are not hidden.
 """
 
 import _socket
@@ -17,18 +17,18 @@ NAME, DOMAIN = "sandbox", "(none)"
 
 
 def rename() -> None:
-    """Give the UTS namespace that this process has just entered the name. Raises OSError."""
+    """Name the UTS namespace that this process has just entered. Raises OSError."""
     for call, text in (("sethostname", NAME), ("setdomainname", DOMAIN)):
         kernel.checked(call, text.encode(), len(text))
 
 
 def prepare() -> None:
-    """Replace what tells the name in this process, before any package can have asked for it. `platform` asks these."""
-    told: Any = os.uname()
-    known = type(told)((told.sysname, NAME, told.release, told.version, told.machine))
+    """Replace the functions that return the machine's name, also for `platform`, before any package calls them."""
+    system: Any = os.uname()
+    renamed = type(system)((system.sysname, NAME, system.release, system.version, system.machine))
 
     def uname() -> Any:
-        return known
+        return renamed
 
     def gethostname() -> str:
         return NAME

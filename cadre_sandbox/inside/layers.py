@@ -1,10 +1,10 @@
-"""The layers of each level, and how a process puts them on.
+"""The layers of each level, and how a process arms them.
 
 process    rlimits, closed descriptors, an empty environment
 confined   + no capabilities, no_new_privs, Landlock, the seccomp allow-list
 isolated   + its own user, mount, process, network and IPC namespaces (see `namespaces.py`)
 
-Where a control group is delegated, any of them has it on top (see `groups.py`).
+If a control group is delegated, every level has it as an additional layer (see `groups.py`).
 """
 
 import math
@@ -30,9 +30,12 @@ NOT_LIBRARY = ("site-packages", "dist-packages", "test", "__pycache__")
 
 @dataclass(frozen=True)
 class Profile:
-    """How the children of one warm parent are confined. `packages` are folders of libraries to be readable too,
-    `executables` files that a child may become, and `landlock` the newest version of Landlock's interface that is used,
-    for trying what an older kernel gives.
+    """The confinement of one warm parent's children.
+
+    packages      folders of libraries that are readable too
+    folder        the writable folder of a run, if any
+    executables   files that a child may execute
+    landlock      newest version of Landlock's interface to use; tests try what an older kernel enforces
     """
 
     level: str
@@ -43,28 +46,29 @@ class Profile:
 
 
 def readable_paths(packages: tuple[str, ...]) -> list[str]:
-    """What a program may read: the standard library without installed packages, and the system's shared libraries."""
+    """Return the paths that a program may read: the standard library without installed packages, shared libraries."""
+    # Landlock can only allow, so the entries of the library's folder are listed one by one to leave some out.
     library = os.path.dirname(os.__file__)
     entries = [os.path.join(library, name) for name in os.listdir(library) if name not in NOT_LIBRARY]
     return [*entries, *packages, *SYSTEM_LIBRARIES]
 
 
 def visible_paths(packages: tuple[str, ...], executables: tuple[str, ...] = ()) -> list[str]:
-    """What the root of an isolated program holds; Landlock narrows it to `readable_paths`."""
+    """Return the paths under the root of an isolated program; Landlock narrows them to `readable_paths`."""
     folders = [os.path.dirname(os.__file__), *packages, *SYSTEM_LIBRARIES]
-    shown = tuple(f"{folder}/" for folder in folders)
-    return [*folders, *(path for path in executables if not path.startswith(shown))]
+    visible = tuple(f"{folder}/" for folder in folders)
+    return [*folders, *(path for path in executables if not path.startswith(visible))]
 
 
 def loaded_by(executables: tuple[str, ...]) -> tuple[str, ...]:
-    """The executables, and what loads the libraries of any: the kernel executes both."""
+    """Return the executables and the dynamic loaders, which the kernel executes too; nothing without executables."""
     return (*executables, *LOADERS) if executables else ()
 
 
 @dataclass(frozen=True)
 class Armour:
-    """What a child puts on, made ready by its parent: a Landlock rule set and the filter, both missing at level
-    `process`; and what it says when all of it is on.
+    """The layers of a child, prepared by its parent: the Landlock rule set and the seccomp filter, both missing at
+    level `process`, and the report (`hello`) that the child sends when all layers are armed.
     """
 
     profile: Profile
@@ -74,15 +78,15 @@ class Armour:
 
 
 def make_armour(profile: Profile) -> Armour:
-    """Make ready what every child of this profile puts on. Raises OSError when the kernel lacks it."""
+    """Prepare the layers of every child of this profile. Raises OSError if the kernel lacks one."""
     hello = wire.pack({"layers": LAYERS[profile.level], "error": ""})
     if profile.level == "process":
         return Armour(profile, hello)
     listable = [os.path.dirname(os.__file__)]
     readable, executables = readable_paths(profile.packages), loaded_by(profile.executables)
     ruleset = landlock.ruleset(readable, listable, profile.folder, profile.landlock, executables)
-    # Without a UTS namespace the machine's name is the host's. What becomes an executable keeps the call: loaders of
-    # the C library before 2.37 end without it.
+    # Without a UTS namespace uname returns the host's name, so it is denied. Executables keep the call: dynamic loaders
+    # of glibc before 2.37 abort without it.
     unnamed = profile.level == "confined" and not executables
     rules = seccomp.tail(profile.folder is not None, bool(executables), unnamed)
     filters = seccomp.assemble(seccomp.head() + rules)
@@ -90,7 +94,7 @@ def make_armour(profile: Profile) -> Armour:
 
 
 def arm_parent(level: str) -> None:
-    """The layers that a child inherits, put on once: what does not depend on the run, and cannot be taken off."""
+    """Arm the layers that children inherit from the warm parent: those that are the same for every run."""
     fixed_limits()
     os.environ.clear()
     if level != "process":
@@ -99,10 +103,12 @@ def arm_parent(level: str) -> None:
 
 
 def arm(armour: Armour, keep: int) -> None:
-    """Put the remaining layers on this process. `keep` is the one descriptor to stay open past 2.
+    """Arm the remaining layers on this process. `keep` is the only descriptor above 2 that stays open.
 
-    Raises OSError when a layer cannot be put on: the caller must then end without running anything.
+    Raises OSError if a layer cannot be armed: the caller must then exit without running anything.
     """
+    # The order matters. Landlock needs the rule set's descriptor, so the others are closed after it. The filter comes
+    # last, because it denies the calls by which the other layers are armed.
     kernel.die_with_parent(signal.SIGKILL)
     os.chdir(armour.profile.folder or "/")
     if armour.ruleset is not None:
@@ -114,13 +120,13 @@ def arm(armour: Armour, keep: int) -> None:
 
 
 def close_others(keep: int) -> None:
-    """Close every descriptor but 0, 1, 2 and `keep`."""
+    """Close every descriptor except 0, 1, 2 and `keep`."""
     os.closerange(3, keep)
     os.closerange(keep + 1, 65_536)
 
 
 def fixed_limits() -> None:
-    """The limits that do not depend on the run. Memory, time and output follow once the run is known."""
+    """Set the limits that are the same for every run; `tighten` sets memory, time and output."""
     for name in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK):
         resource.setrlimit(name, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
@@ -129,20 +135,23 @@ def fixed_limits() -> None:
 
 
 def limits_of(request: dict[str, float]) -> list[tuple[int, tuple[int, int]]]:
-    """The limits that depend on the run, as (resource, (soft, hard)): memory, processor seconds, size of a file."""
+    """Return the limits of a run as (resource, (soft, hard)): memory, CPU seconds, size of a file."""
     memory = int(request["memory_mb"]) << 20
     seconds = max(1, math.ceil(request["cpu_s"]))  # whole seconds; the warm parent watches the fraction
+    # One byte more than allowed, so that a flood can be told from an output of just that size.
     size = max(int(request["output_bytes"]) + 1, int(request["folder_mb"]) << 20)
     return [
         (resource.RLIMIT_AS, (memory, memory)),
+        # SIGXCPU at the soft limit, which a program may catch; SIGKILL a second later.
         (resource.RLIMIT_CPU, (seconds, seconds + 1)),
         (resource.RLIMIT_FSIZE, (size, size)),
     ]
 
 
 def tighten(pid: int, request: dict[str, float]) -> None:
-    """Set the run's own limits on a waiting child, before it is given any code. Where only a process itself can set
-    them (outside Linux), the child does so in `tighten_self`.
+    """Set the limits of a run on a waiting child, before it receives any code.
+
+    Outside Linux only a process itself can set its limits; there the child does so in `tighten_self`.
     """
     if sys.platform == "linux":
         for name, limits in limits_of(request):
@@ -150,7 +159,7 @@ def tighten(pid: int, request: dict[str, float]) -> None:
 
 
 def tighten_self(request: dict[str, float]) -> None:
-    """What `tighten` does, where it cannot. A system without one of the limits refuses it, and the child ends there."""
+    """Set the limits of a run on this process, outside Linux. If the system lacks one of them, the child ends here."""
     if sys.platform != "linux":
         for name, limits in limits_of(request):
             resource.setrlimit(name, limits)

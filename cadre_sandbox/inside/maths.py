@@ -1,7 +1,7 @@
-"""Compares mathematical answers, in a child of a warm parent that has sympy and math-verify loaded.
+"""Compare mathematical answers, in a child of a warm parent that has sympy and math-verify loaded.
 
-The answers are read by `answers`, which takes nothing that it cannot read whole; math-verify compares the expressions
-in them. Its own time-out needs SIGALRM and the main thread; it is switched off, and the child's limits stand in.
+`answers` parses the answers and accepts only what it can read completely; math-verify compares the expressions in them.
+Its own timeout needs SIGALRM and the main thread; it is switched off, and the child's limits replace it.
 """
 
 import logging
@@ -15,11 +15,11 @@ from .answers import parse, spelling, tokens, words
 from .answers.compare import Comparison
 from .answers.shapes import Shape, Value
 
-# They tell at length of what they cannot read, which is an answer here and no event.
+# They log at length what they cannot parse, which is a normal result here.
 for library in ("math_verify", "latex2sympy2_extended"):
     logging.getLogger(library).setLevel(logging.CRITICAL + 1)
 
-# Compared once in the warm parent: what sympy and math-verify import late is there then, and every child inherits it.
+# Compared once in the warm parent, so that children inherit what sympy and math-verify import late.
 WARM_UP = (
     ("42", "42"), ("-3.5", "-7/2"), (r"\frac{1}{2}", "0.5"), (r"2\sqrt{3}", r"\sqrt{12}"), ("f(x+1)", "f(1+x)"),
     (r"(1, \frac{\pi}{2})", r"(1, \pi/2)"), ("x^2+2x-1", "-1+x^2+2x"), (r"[0,1)\cup(2,\infty)", r"(2,\infty)\cup[0,1)"),
@@ -30,22 +30,24 @@ WARM_UP = (
 
 
 def same_answer(gold: str, answer: str, tolerance: float = 0.0) -> bool:
-    """Whether `answer` means the same as `gold`, both as LaTeX or plain text, without a box around them.
+    """Return True if `answer` is equivalent to `gold`; both are LaTeX or plain text, without a box around them.
 
-    tolerance   how far numbers may be apart, absolutely
+    tolerance   largest allowed absolute difference of numbers
     """
-    golds, answers = tokenised(gold), tokenised(answer)
-    answers += tokenised(plain) if (plain := spelling.from_python(answer)) != answer else []
-    if {tokens.canonical(one) for one in golds} & {tokens.canonical(one) for one in answers} - {""}:
+    golds, answers = tokenise_readings(gold), tokenise_readings(answer)
+    answers += tokenise_readings(converted) if (converted := spelling.from_python(answer)) != answer else []
+    if {tokens.canonical(reading) for reading in golds} & {tokens.canonical(reading) for reading in answers} - {""}:
         return True
-    comparison = Comparison(verified, tolerance)
-    meant = read_all([version for one in golds for version in (one, *(words.labelled(one) or ()))])
-    shapes = read_all([version for one in answers for version in without_label(one, meant)])
-    return any(comparison.same(first, second) for first in meant for second in shapes)
+    comparison = Comparison(math_verify_agrees, tolerance)
+    gold_shapes = parse_readings(
+        [version for reading in golds for version in (reading, *(words.labelled(reading) or ()))]
+    )
+    answer_shapes = parse_readings([version for reading in answers for version in choose_reading(reading, gold_shapes)])
+    return any(comparison.same(first, second) for first in gold_shapes for second in answer_shapes)
 
 
-def without_label(answer: list[tokens.Token], golds: list[Shape]) -> list[Sequence[tokens.Token]]:
-    """An answer that gives a choice's letter and its value as the one of them that the gold answer is."""
+def choose_reading(answer: list[tokens.Token], golds: list[Shape]) -> list[Sequence[tokens.Token]]:
+    """Return an answer and, if it gives a choice's letter and value, the one of both that the gold answer gives."""
     parts = words.labelled(answer)
     if parts is None:
         return [answer]
@@ -53,20 +55,20 @@ def without_label(answer: list[tokens.Token], golds: list[Shape]) -> list[Sequen
 
 
 def is_letter(gold: Shape) -> bool:
-    """Whether a gold answer is a choice."""
+    """Return True if a gold answer is the letter of a choice."""
     return isinstance(gold, Value) and str(gold.readings[0]) in string.ascii_uppercase
 
 
-def tokenised(text: str) -> list[list[tokens.Token]]:
-    """The tokens of every spelling of a text; none where it cannot even be cut into tokens."""
+def tokenise_readings(text: str) -> list[list[tokens.Token]]:
+    """Return the tokens of every spelling of a text; none if it cannot be tokenised."""
     try:
         return [tokens.tokenise(reading) for reading in spelling.readings(text)]
     except tokens.Unreadable:
         return []
 
 
-def read_all(readings: Sequence[Sequence[tokens.Token]]) -> list[Shape]:
-    """What the readings mean, those left out that mean nothing."""
+def parse_readings(readings: Sequence[Sequence[tokens.Token]]) -> list[Shape]:
+    """Return the shapes of the readings, without those that cannot be parsed."""
     shapes = []
     for reading in readings:
         try:
@@ -76,8 +78,8 @@ def read_all(readings: Sequence[Sequence[tokens.Token]]) -> list[Shape]:
     return shapes
 
 
-def verified(first: Expr, second: Expr) -> bool:
-    """math-verify's opinion on two expressions. The order matters to it: the gold one first."""
+def math_verify_agrees(first: Expr, second: Expr) -> bool:
+    """Return math-verify's verdict on two expressions; the gold one comes first, as the order matters to it."""
     return bool(math_verify.verify(first, second, timeout_seconds=None))
 
 

@@ -1,4 +1,4 @@
-"""The namespaces of level `isolated`: entered once by the warm parent, shared by its children one after another.
+"""The namespaces of level `isolated`: entered once by the warm parent, and used by all of its children.
 
 The new root is an empty tmpfs with the libraries bound into it read-only: no home, no trainer, no network, and in /proc
 nothing but the program itself.
@@ -25,20 +25,23 @@ LINKS = {"/dev/fd": "/proc/self/fd", **{f"/dev/{name}": f"/proc/self/fd/{n}" for
 
 
 def enter(paths: list[str]) -> int:
-    """Leave the machine's view of files, processes and network for one that holds `paths` alone.
+    """Enter new namespaces whose file system holds `paths` alone.
 
-    Returns the id of the namespace's process 1, for the caller to end. Raises OSError.
+    Returns the id of the namespace's process 1, which the caller has to kill. Raises OSError.
     """
+    # Read before: in the new user namespace the ids are unmapped (65534) until uid_map and gid_map are written.
     user, group = os.getuid(), os.getgid()
-    spaces = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWCGROUP
-    kernel.checked("unshare", CLONE_NEWUSER | spaces)
+    namespaces = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWCGROUP
+    kernel.checked("unshare", CLONE_NEWUSER | namespaces)
+    # An ordinary user may write gid_map only after setgroups is denied (user_namespaces(7)).
     write("/proc/self/setgroups", "deny")
     write("/proc/self/uid_map", f"{user} {user} 1")
     write("/proc/self/gid_map", f"{group} {group} 1")
     host.rename()
-    first = start_first_process()
+    # CLONE_NEWPID moves children, not this process: the first child becomes process 1, and later ones need it alive.
+    init_pid = start_first_process()
     change_root(paths)
-    return first
+    return init_pid
 
 
 def write(path: str, text: str) -> None:
@@ -47,7 +50,7 @@ def write(path: str, text: str) -> None:
 
 
 def start_first_process() -> int:
-    """Fork the namespace's process 1, which does nothing; when it dies, everything in the namespace dies with it."""
+    """Fork the namespace's process 1, which only sleeps; when it dies, the kernel kills all others."""
     pid = os.fork()
     if pid:
         return pid
@@ -64,7 +67,7 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, data: s
 
 @dataclass(frozen=True)
 class Source:
-    """What is to be shown under the new root: the text of a symbolic link, or a file or folder that is held open."""
+    """A path to show under the new root: the text of a symbolic link, or an open descriptor of a file or folder."""
 
     path: str
     link: str | None
@@ -73,14 +76,15 @@ class Source:
 
 
 def hold(path: str) -> Source:
-    """Take hold of `path` while it can be seen: the new root is mounted over a folder that may hold it."""
+    """Open `path` before the new root is mounted, which may hide it."""
     if os.path.islink(path):
         return Source(path, os.readlink(path), -1, False)
     return Source(path, None, os.open(path, os.O_PATH | os.O_CLOEXEC), os.path.isdir(path))
 
 
 def change_root(paths: list[str]) -> None:
-    """Make a read-only tmpfs that holds `paths` and a few devices the root, and let go of the old one."""
+    """Replace the root by a read-only tmpfs with `paths` and a few devices, and detach the old root."""
+    # Private: no mount propagates between this namespace and the machine's.
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     sources = [hold(path) for path in (*paths, *DEVICES) if os.path.lexists(path)]
     mount("tmpfs", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,nr_inodes=4096,mode=755")
@@ -90,20 +94,24 @@ def change_root(paths: list[str]) -> None:
     if mount_proc():
         for name, target in LINKS.items():
             os.symlink(target, NEW_ROOT + name)
+    # pivot_root(".", ".") puts the old root on top of the new one (see its manual page); unmounting "." detaches it.
     os.chdir(NEW_ROOT)
     kernel.checked("syscall", PIVOT_ROOT[os.uname().machine], b".", b".")
     kernel.checked("umount2", b".", MNT_DETACH)
+    # Read-only last: until here folders and links were created in it.
     mount(None, "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
     os.chdir("/")
 
 
 def mount_proc() -> bool:
-    """Show the processes of the new namespace, and nothing else, at /proc; false where the kernel refuses, because
-    parts of the /proc around us are hidden. It is there for /dev/stdin and its like; Landlock keeps programs from the
-    rest.
+    """Mount /proc with the processes of the new namespace alone; return False if the kernel does not permit it.
+
+    It serves /dev/stdin and the like; Landlock denies the rest of it. The kernel refuses if parts of the surrounding
+    /proc are hidden, as in many containers.
     """
     os.makedirs(NEW_ROOT + "/proc")
-    pid = os.fork()  # it must be done by a process of that namespace
+    # A proc mount shows the PID namespace of the process that mounts it, and this process is not in the new one.
+    pid = os.fork()
     if pid == 0:
         try:
             flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
@@ -115,7 +123,7 @@ def mount_proc() -> bool:
 
 
 def bind(source: Source) -> None:
-    """Show a source at the same place under the new root, read-only; a symbolic link is made anew."""
+    """Mount a source read-only at the same path under the new root; a symbolic link is created again."""
     target = NEW_ROOT + source.path
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if source.link is not None:
@@ -125,23 +133,24 @@ def bind(source: Source) -> None:
         os.makedirs(target, exist_ok=True)
     else:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    # MS_BIND ignores MS_RDONLY, so the mount is made read-only by a second call.
     mount(f"/proc/self/fd/{source.descriptor}", target, None, MS_BIND | MS_REC)
     os.close(source.descriptor)
     mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | locked_flags(target))
 
 
 def locked_flags(path: str) -> int:
-    """The mount flags that a user namespace may not take away, as the original mount has them."""
+    """Return the flags of the original mount, which a remount in a user namespace must repeat (mount_namespaces(7))."""
     flags = os.statvfs(path).f_flag
     return flags & (MS_NOSUID | MS_NODEV | MS_NOEXEC) | (MS_RELATIME if flags & ST_RELATIME else 0)
 
 
 def mount_folder(megabytes: int) -> None:
-    """A new, empty tmpfs at FOLDER of at most so many MiB and one file for each 4 KiB of it."""
+    """Mount an empty tmpfs at FOLDER, of `megabytes` MiB and one file per 4 KiB of it, at least 64."""
     options = f"size={megabytes}m,nr_inodes={max(64, megabytes * 256)},mode=700"
     mount("tmpfs", FOLDER, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options)
 
 
 def unmount_folder() -> None:
-    """Take the tmpfs away with all that is in it."""
+    """Unmount the tmpfs, which deletes its content."""
     kernel.checked("umount2", FOLDER.encode(), MNT_DETACH)

@@ -1,7 +1,7 @@
-"""The warm parent: started by exec, it forks a child a run, keeps it to its limits, and reports how it ended.
+"""The warm parent: started by exec, it forks a child for each run, enforces its limits, and reports how it ended.
 
-It trusts the trainer and nobody else. It never reads a job, an input or an output: those pass through it as
-descriptors. It ends when the trainer does, and its children end with it.
+It trusts only the trainer. It never reads a job, an input or an output: those pass through it as descriptors. It ends
+when the trainer does, and its children end with it.
 """
 
 import contextlib
@@ -15,111 +15,118 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from . import addresses, child, groups, kernel, layers, namespaces, watch, wire
+from . import addresses, groups, kernel, layers, namespaces, watch, wire
+from .child import run_child
 
+# Seconds between two checks of the children's CPU time and threads.
 TICK_S = 0.02
 SIGKILLED = -9
 
 
 class TrainerGone(Exception):
-    """The trainer closed its end in the middle of a run; the children are to be taken along."""
+    """The trainer closed its end in the middle of a run; the children must be killed."""
 
 
 @dataclass
 class Child:
-    """A living child as its parent sees it. Owned by one request; `reap` ends it."""
+    """A running child. Owned by one request; `reap` ends it."""
 
     pid: int
     handle: int  # a pidfd
     channel: socket.socket
     armed: list[str]
     error: str = ""
-    killed: str = ""  # why the parent killed it, if it did
-    ended: bool = False  # before the parent had reason to end it
+    killed: str = ""  # the limit for which the parent killed it, if it did
+    ended: bool = False  # True if it ended before the parent had reason to end it
 
 
 @dataclass(frozen=True)
 class Nursery:
-    """What every child is forked from: its armour, where /proc can be looked at, and its control group, if any."""
+    """The settings with which children are forked: their armour, a descriptor of /proc, and their control group."""
 
     armour: layers.Armour
     proc: int | None
     group: groups.Group | None = None
 
     def fork(self) -> Child:
-        """A new child, armed and waiting. Its `armed` is empty when a layer failed."""
-        here, there = socket.socketpair()
+        """Return a new child that is armed and waits for a job. Its `armed` is empty if a layer failed."""
+        parent_end, child_end = socket.socketpair()
         pid = os.fork()
         if pid == 0:
-            here.close()
-            child.live(there, self.armour)
-        there.close()
+            parent_end.close()
+            run_child(child_end, self.armour)
+        child_end.close()
+        # The child joins the group before it is sent a job: until then it runs no foreign code that could escape.
         if self.group is not None:
             self.group.join(pid)
         handle = os.pidfd_open(pid) if sys.platform == "linux" else -1
-        received = wire.receive(here)
+        received = wire.receive(parent_end)
         if received is None:
-            return Child(pid, handle, here, [], "the child died while it armed its layers")
+            return Child(pid, handle, parent_end, [], "the child died while it armed its layers")
         armed = received[0]["layers"]
-        more = [layers.GROUP_LAYER] if armed and self.group is not None else []
-        return Child(pid, handle, here, armed + more, received[0]["error"])
+        group_layers = [layers.GROUP_LAYER] if armed and self.group is not None else []
+        return Child(pid, handle, parent_end, armed + group_layers, received[0]["error"])
 
 
-def wait_for_one(running: list[Child], control: socket.socket, seconds: float) -> list[Child]:
-    """Wait until a child ends, at most `seconds`; those that ended. Raises TrainerGone."""
-    if sys.platform != "linux":
+def wait_for_end(running: list[Child], control: socket.socket, seconds: float) -> list[Child]:
+    """Wait until a child ends, at most `seconds`, and return those that ended. Raises TrainerGone."""
+    if sys.platform != "linux":  # no pidfd: poll, without reaping (WNOWAIT)
         time.sleep(min(seconds, 0.005))
-        return [one for one in running if os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)]
+        return [child for child in running if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)]
     poller = select.poll()
     poller.register(control, select.POLLRDHUP)
-    for one in running:
-        poller.register(one.handle, select.POLLIN)
+    for child in running:
+        poller.register(child.handle, select.POLLIN)
     ready = {descriptor for descriptor, _ in poller.poll(max(seconds, 0) * 1000)}
     if control.fileno() in ready:
         raise TrainerGone
-    return [one for one in running if one.handle in ready]
+    return [child for child in running if child.handle in ready]
 
 
 def supervise(nursery: Nursery, running: list[Child], request: dict[str, Any], control: socket.socket) -> None:
-    """Wait until the first child (the one that matters) ends, killing what passes a limit. None is reaped here."""
+    """Wait until the first child ends, and kill children that pass a limit."""
+    # The first child decides: the program, or the tester of a pair. None is reaped here: until `reap` waits for a dead
+    # child, its times can be read and its process id is not used again.
     started = time.monotonic()
     main = running[0]
     alive = list(running)
     while main in alive:
         elapsed = time.monotonic() - started
-        for one in wait_for_one(alive, control, min(TICK_S, request["wall_s"] - elapsed)):
-            alive.remove(one)
-            one.ended = True
-        pids, elapsed = [one.pid for one in running], time.monotonic() - started
-        late = main in alive and watch.out_of_time(nursery.proc, pids, request, elapsed)
-        for one in alive:
-            one.killed = one.killed or watch.excess(nursery.proc, one.pid, request) or ("wall" if late else "")
-            if one.killed:
-                os.kill(one.pid, signal.SIGKILL)
+        for child in wait_for_end(alive, control, min(TICK_S, request["wall_s"] - elapsed)):
+            alive.remove(child)
+            child.ended = True
+        pids, elapsed = [child.pid for child in running], time.monotonic() - started
+        out_of_time = main in alive and watch.out_of_time(nursery.proc, pids, request, elapsed)
+        for child in alive:
+            child.killed = (
+                child.killed or watch.excess(nursery.proc, child.pid, request) or ("wall" if out_of_time else "")
+            )
+            if child.killed:
+                os.kill(child.pid, signal.SIGKILL)
 
 
-def reap(one: Child, level: str, started: float) -> dict[str, Any]:
-    """End a child that may still live, collect it, and say how it ended; times in seconds."""
-    os.kill(one.pid, signal.SIGKILL)
-    _, status, usage = os.wait4(one.pid, 0)
+def reap(child: Child, level: str, started: float) -> dict[str, Any]:
+    """Kill a child that may still run, wait for it, and return how it ended, times in seconds."""
+    os.kill(child.pid, signal.SIGKILL)
+    _, status, usage = os.wait4(child.pid, 0)
     if level == "process":
-        kill_session(one.pid)
-    one.channel.close()
-    if one.handle >= 0:
-        os.close(one.handle)
+        kill_session(child.pid)
+    child.channel.close()
+    if child.handle >= 0:
+        os.close(child.handle)
     return {
         "code": os.waitstatus_to_exitcode(status),
-        "killed": one.killed,
-        "ended": one.ended,
+        "killed": child.killed,
+        "ended": child.ended,
         "wall_s": time.monotonic() - started,
         "cpu_s": usage.ru_utime + usage.ru_stime,
-        "layers": one.armed,
-        "error": one.error,
+        "layers": child.armed,
+        "error": child.error,
     }
 
 
 def kill_session(leader: int) -> None:
-    """Kill what a child left in its process group; it can leave something only at level `process`."""
+    """Kill the processes that a child left in its process group; only level `process` allows any."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -129,72 +136,79 @@ def kill_session(leader: int) -> None:
 def run(
     nursery: Nursery, spare: Child | None, request: dict[str, Any], descriptors: list[int], control: socket.socket
 ) -> list[dict[str, Any]]:
-    """One request from the first descriptor to the last child; how each child ended."""
+    """Run the children of one request, with the spare child as the first, and return how each ended."""
     count = request["children"]
     children = [spare] if spare else []
     children += [nursery.fork() for _ in range(count - len(children))]
     started = time.monotonic()
     try:
-        if all(one.armed for one in children):
-            hand_out(nursery, children, request, descriptors)
+        if all(child.armed for child in children):
+            send_jobs(nursery, children, request, descriptors)
             supervise(nursery, children, request, control)
     finally:
-        endings = end(nursery, children, started)
+        endings = end_children(nursery, children, started)
     return endings
 
 
-def end(nursery: Nursery, children: list[Child], started: float) -> list[dict[str, Any]]:
-    """End the children and whatever they have started; how each child ended."""
-    for one in children:  # the first may have ended because another did, which is on its way out
-        one.ended = one.ended or watch.exiting(nursery.proc, one.pid)
+def end_children(nursery: Nursery, children: list[Child], started: float) -> list[dict[str, Any]]:
+    """End the children and all processes that they started, and return how each child ended."""
+    # The first may have ended because the other one did, which then is exiting and has not been killed.
+    for child in children:
+        child.ended = child.ended or watch.is_exiting(nursery.proc, child.pid)
     if nursery.group is not None:
         nursery.group.kill()
-    endings = [reap(one, nursery.armour.profile.level, started) for one in children]
+    endings = [reap(child, nursery.armour.profile.level, started) for child in children]
     if nursery.group is None:
         return endings
     nursery.group.wait_until_empty()
     collect_orphans(nursery.armour.profile.level)
-    short = nursery.group.ran_out_of_memory()
-    return [told | {"killed": "memory"} if short and is_unexplained(told) else told for told in endings]
+    out_of_memory = nursery.group.ran_out_of_memory()
+    return [
+        ending | {"killed": "memory"} if out_of_memory and is_killed_from_outside(ending) else ending
+        for ending in endings
+    ]
 
 
-def is_unexplained(told: dict[str, Any]) -> bool:
-    """Whether a child was killed, and not by its parent for passing a limit."""
-    return told["code"] == SIGKILLED and not told["killed"]
+def is_killed_from_outside(ending: dict[str, Any]) -> bool:
+    """Return True if a child got SIGKILL, but not from its parent for passing a limit."""
+    return ending["code"] == SIGKILLED and not ending["killed"]
 
 
 def collect_orphans(level: str) -> None:
-    """Collect what dead children left behind; only at level `process` could they start anything."""
+    """Wait for the processes that dead children left behind; only level `process` allows any."""
     with contextlib.suppress(ChildProcessError):
         while level == "process" and os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
-def hand_out(nursery: Nursery, children: list[Child], request: dict[str, Any], descriptors: list[int]) -> None:
-    """Give each child its limits, then its four descriptors and, when there are two, its end of a socket."""
+def send_jobs(nursery: Nursery, children: list[Child], request: dict[str, Any], descriptors: list[int]) -> None:
+    """Set the limits of each child, then send its four descriptors and, if there are two children, its socket end."""
     peers = socket.socketpair() if len(children) == 2 else ()
     if nursery.group is not None:
         nursery.group.limit(request)
-    for place, one in enumerate(children):
-        layers.tighten(one.pid, request)
-        own = descriptors[4 * place : 4 * place + 4] + [peer.fileno() for peer in peers[place : place + 1]]
-        wire.send(one.channel, request, own)
+    for index, child in enumerate(children):
+        layers.tighten(child.pid, request)
+        own_descriptors = descriptors[4 * index : 4 * index + 4] + [peer.fileno() for peer in peers[index : index + 1]]
+        wire.send(child.channel, request, own_descriptors)
     for peer in peers:
         peer.close()
 
 
 def serve(control: socket.socket, profile: layers.Profile, folder: str, keep_spare: bool) -> None:
-    """Say what holds, then answer requests until the trainer closes its end; leave no process behind."""
+    """Report the armed layers, then answer requests until the trainer closes its end; leave no process behind."""
+    # /proc and the control group are opened before the namespaces are entered, from which neither can be reached.
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY) if sys.platform == "linux" else None
-    limited = open_group(folder) if folder else None
-    first = (
+    group = open_group(folder) if folder else None
+    init_pid = (
         namespaces.enter(layers.visible_paths(profile.packages, profile.executables))
         if profile.level == "isolated"
         else None
     )
-    nursery = Nursery(layers.make_armour(profile), proc, limited)
+    nursery = Nursery(layers.make_armour(profile), proc, group)
     layers.arm_parent(profile.level)
+    # Everything is loaded by now: fix the layout of the memory that the children inherit.
     addresses.fill_holes()
+    # A collection would write to every object that it visits, and copy pages that parent and children share.
     gc.freeze()
     gc.disable()  # a child turns it on again
     spare: Child | None = nursery.fork()
@@ -204,31 +218,35 @@ def serve(control: socket.socket, profile: layers.Profile, folder: str, keep_spa
         wire.send(control, {"layers": spare.armed, "error": spare.error} if spare else {})
         while wait_for_request(control):
             handed, spare = [spare], None
-            if not answer(nursery, handed, control):
+            if not answer_request(nursery, handed, control):
                 break
-            spare = nursery.fork() if keep_spare else None  # nothing of the request is left in memory by now
+            # Forked only now: nothing of the request is left in memory.
+            spare = nursery.fork() if keep_spare else None
     except (TrainerGone, BrokenPipeError):
-        pass  # nobody is left to answer; or a child died unasked, and the trainer tries again on a new parent
+        pass  # nobody is left to answer; or a waiting child died, and the trainer tries again on a new parent
     finally:
         if spare is not None:
             reap(spare, profile.level, 0.0)
-        if first is not None:
-            os.kill(first, signal.SIGKILL)
-            # It ends once all of its namespace are collected, and those of a run that was broken off are left to us.
-            while os.wait()[0] != first:
+        if init_pid is not None:
+            os.kill(init_pid, signal.SIGKILL)
+            # Process 1 ends only after all others of its namespace, and those of an aborted run are this process's
+            # children: wait for them too.
+            while os.wait()[0] != init_pid:
                 pass
 
 
 def open_group(folder: str) -> groups.Group:
-    """The children's control group; what they leave behind comes to this process, which can collect it."""
+    """Open the children's control group, and become the reaper of the processes that they leave behind."""
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     return groups.open_group(folder)
 
 
-def answer(nursery: Nursery, handed: list[Child | None], control: socket.socket) -> bool:
-    """Run one request, with the spare child that is handed over where it fits, and send how it ended; false when there
-    is none to come.
+def answer_request(nursery: Nursery, handed: list[Child | None], control: socket.socket) -> bool:
+    """Run one request and send how its children ended; return False if the trainer has closed its end.
+
+    `handed` holds the spare child, if any, which is used unless the request needs a folder.
     """
+    # Popped from a list, so that the caller keeps no reference to the child while the next one is forked.
     spare, received = handed.pop(), wire.receive(control)
     if received is None:
         if spare is not None:
@@ -250,7 +268,8 @@ def answer(nursery: Nursery, handed: list[Child | None], control: socket.socket)
 def run_with_folder(
     nursery: Nursery, request: dict[str, Any], descriptors: list[int], control: socket.socket
 ) -> list[dict[str, Any]]:
-    """One request whose children may write in a new tmpfs of limited size, gone afterwards."""
+    """Run the children of one request with a writable tmpfs of limited size, and remove it afterwards."""
+    # Landlock rules name open folders, so each new tmpfs needs a rule set of its own, and the spare child has another.
     namespaces.mount_folder(request["folder_mb"])
     armour = layers.make_armour(replace(nursery.armour.profile, folder=namespaces.FOLDER))
     assert armour.ruleset is not None
@@ -262,7 +281,8 @@ def run_with_folder(
 
 
 def wait_for_request(control: socket.socket) -> bool:
-    """Wait until there is something to read; false when the trainer has died and left its end to another process."""
+    """Wait until there is something to read; return False if the trainer has died."""
+    # Another process that was forked from the trainer may hold its end of the socket open, so look at the parent's id.
     trainer = os.getppid()
     while not select.select([control], [], [], 1.0)[0]:
         if os.getppid() != trainer:

@@ -20,19 +20,19 @@ MAX_ERROR_LINES = 60
 
 
 def run(job: dict[str, Any], peer: socket.socket | None) -> None:
-    """Run `job["program"]`; whatever it raises goes through."""
+    """Run `job["program"]`. Raises whatever the program raises."""
     execute(job["program"], FILE_NAME, new_main().__dict__)
 
 
 def prepare() -> None:
-    """In the warm parent, once: the names that an interpreter adds to its built-ins when it starts."""
+    """Add the built-ins that an interpreter gets from `site` (exit, copyright, help); the warm parent does it once."""
     site.setquit()
     site.setcopyright()
     site.sethelper()
 
 
 def new_main() -> types.ModuleType:
-    """A fresh module that `sys.modules` knows as `__main__`, as dataclasses and pickle expect."""
+    """Return a new module `__main__`, registered in `sys.modules` as dataclasses and pickle expect."""
     module = types.ModuleType("__main__")
     module.__dict__.update(
         __annotations__={},
@@ -53,14 +53,14 @@ def execute(source: str, name: str, namespace: dict[str, Any]) -> None:
 
 
 def print_error(error: BaseException) -> None:
-    """Tell of the error, without the frames of this package: by the program's own hook, or on stderr in a few lines."""
+    """Report the error without the frames of this package: by the program's excepthook, or in a few lines on stderr."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(os.path.dirname(__file__)):
         trace = trace.tb_next
     if sys.excepthook is not sys.__excepthook__:
         attempt(lambda: sys.excepthook(type(error), error, trace))
         return
-    shown = functools.partial(traceback.format_exception, limit=-MAX_ERROR_LINES, chain=False)
-    outcome = attempt(lambda: shown(type(error), error, trace))
+    format_trace = functools.partial(traceback.format_exception, limit=-MAX_ERROR_LINES, chain=False)
+    outcome = attempt(lambda: format_trace(type(error), error, trace))
     lines = outcome.value if isinstance(outcome, Returned) else [f"{type(error).__name__}\n"]
     os.write(2, "".join(lines).encode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""The tester's view of the solution: calls go over a socket, plain values come back, other objects stay there.
+"""The tester's proxy of the solution: calls go over a socket, plain values come back, other objects stay there.
 
 Everything that arrives here was written by a hostile process.
 """
@@ -16,44 +16,48 @@ MAX_REPLY = 8 << 20
 EXCEPTIONS = {
     name: kind for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)
 }
-# On this side they would mean that something has come to its end: `all(map(f, items))` would be true.
+# Raised here they would end an iteration of the test: `all(map(f, items))` would be true.
 for ended in ("StopIteration", "StopAsyncIteration"):
     del EXCEPTIONS[ended]
 
 
 class SolutionGone(Exception):
-    """The solution's process ended, or sent what means nothing; no further call can be answered."""
+    """The solution's process ended or sent an invalid message; no further call can be answered."""
 
 
 class SolutionError(Exception):
-    """The solution raised an exception of its own making."""
+    """The solution raised an exception that is not built in."""
 
 
 class Peer:
-    """The line to the solution. Lives as long as the tester."""
+    """The connection to the solution. Lives as long as the tester."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
 
     def call(self, target: dict[str, Any], operation: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Have the solution do something; its plain value. Raises what it raised, or SolutionGone."""
-        number = urandom(8).hex()  # so that an answer cannot be sent before it is asked for
+        """Do an operation in the solution's process and return its value. Raises what it raised, or SolutionGone."""
+        # An unpredictable id, so that the solution cannot send the reply to a call before the call arrives.
+        number = urandom(8).hex()
         request = {"id": number, "operation": operation, **target}
         passed = [list(arguments), keywords]
-        request["passed"] = codec.encode(passed, own_reference)
+        request["passed"] = codec.encode(passed, encode_remote)
         reply = self.exchange(request)
         if reply.get("id") != number:
             raise SolutionGone("the solution answered what it was not asked")
+        # The call may have changed its arguments; the tests must see that in their own objects.
         if "passed" in reply:
-            for mine, theirs in zip(held(passed), held(self.decoded(reply["passed"])), strict=False):
-                codec.refresh(mine, theirs)
+            for old_value, new_value in zip(
+                arguments_of(passed), arguments_of(self.decode(reply["passed"])), strict=False
+            ):
+                codec.refresh(old_value, new_value)
         if "error" in reply:
-            raise raised(reply)
-        return self.decoded(reply.get("value"))
+            raise exception_of(reply)
+        return self.decode(reply.get("value"))
 
-    def decoded(self, data: Any) -> Any:
-        """What the solution sent, as plain values and objects that stay there."""
-        return codec.decode(data, lambda place: Remote(self, place), shadow=shadow_of)
+    def decode(self, data: Any) -> Any:
+        """Decode a value that the solution sent; objects that stay there become `Remote`."""
+        return codec.decode(data, lambda number: Remote(self, number), shadow=make_shadow)
 
     def exchange(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -63,7 +67,7 @@ class Peer:
         return self.read()
 
     def read(self) -> dict[str, Any]:
-        """One reply of the solution. Raises SolutionGone for anything but an object of reasonable size."""
+        """Return one reply of the solution. Raises SolutionGone for anything but a JSON object of limited size."""
         try:
             (length,) = wire.HEADER.unpack(wire.read_exactly(self.channel, wire.HEADER.size))
             if length > MAX_REPLY:
@@ -78,8 +82,8 @@ class Peer:
         return reply
 
 
-def raised(reply: dict[str, Any]) -> Exception:
-    """The built-in exception that the solution told of, or a SolutionError."""
+def exception_of(reply: dict[str, Any]) -> Exception:
+    """Return the built-in exception that the solution reported, or a SolutionError."""
     name, message = str(reply["error"]), str(reply.get("message", ""))
     kind = EXCEPTIONS.get(name, SolutionError)
     try:
@@ -88,21 +92,21 @@ def raised(reply: dict[str, Any]) -> Exception:
         return SolutionError(f"{name}: {message}")
 
 
-def held(passed: Any) -> list[Any]:
-    """The arguments of a call, by position and then by name. Raises CodecError where they are none."""
+def arguments_of(passed: Any) -> list[Any]:
+    """Return the arguments of a call, by position and then by name. Raises CodecError for anything else."""
     if type(passed) is not list or len(passed) != 2 or type(passed[0]) is not list or type(passed[1]) is not dict:
         raise codec.CodecError("no arguments")
     return [*passed[0], *(passed[1][name] for name in sorted(passed[1]))]
 
 
 class Remote:
-    """An object that stayed with the solution: to be passed back, called, or looked into.
+    """A proxy of an object that stays in the solution's process; it can be called, read, and passed back.
 
-    It equals what it holds where its class is derived from a list, a dictionary or a set, and nothing otherwise.
+    If its class is derived from list, dict or set, it compares by its content; any other comparison raises TypeError.
     """
 
-    def __init__(self, peer: Peer, place: Any = None, name: str | None = None) -> None:
-        target = {"object": place} if name is None else {"name": name}
+    def __init__(self, peer: Peer, number: Any = None, name: str | None = None) -> None:
+        target = {"object": number} if name is None else {"name": name}
         object.__setattr__(self, "_peer", peer)
         object.__setattr__(self, "_target", target)
 
@@ -132,10 +136,10 @@ class Remote:
 
     def __eq__(self, other: object) -> bool:
         try:
-            held = self._do("plain")
+            value = self._do("plain")
         except TypeError:
             raise TypeError("an object of the solution's own class cannot be compared: only plain values can") from None
-        return bool(held == (other._do("plain") if type(other) is Remote else other))
+        return bool(value == (other._do("plain") if type(other) is Remote else other))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -146,8 +150,8 @@ class Remote:
         return "<an object of the solution>"
 
 
-def shadow_of(remote: Remote, plain: Any) -> Any:
-    """A plain value that stands for an object of the solution: what the value has not is asked of the object."""
+def make_shadow(remote: Remote, plain: Any) -> Any:
+    """Return a plain value with the attributes of an object of the solution, which are fetched from it when read."""
     kind = SHADOWS.get(type(plain))
     if kind is None:
         raise codec.CodecError(f"nothing can be like a value of type {type(plain).__name__}")
@@ -157,7 +161,7 @@ def shadow_of(remote: Remote, plain: Any) -> Any:
 
 
 def shadow_class(base: type) -> type:
-    """A type of values that are of a built-in one, and know the solution's object that they are of."""
+    """Return a subclass of a built-in type whose values have the attributes of an object of the solution."""
 
     def get(self: Any, name: str) -> Any:
         if name.startswith("__"):
@@ -170,8 +174,8 @@ def shadow_class(base: type) -> type:
 SHADOWS = {base: shadow_class(base) for base in codec.INHERITED}
 
 
-def own_reference(value: Any) -> int:
-    """Send an object of the solution back to it. Raises CodecError for an object of anybody else."""
+def encode_remote(value: Any) -> int:
+    """Return the number of an object of the solution. Raises CodecError for any other object."""
     value = vars(value)["_remote"] if type(value) in SHADOWS.values() else value
     if type(value) is not Remote:
         return int(codec.no_reference(value))

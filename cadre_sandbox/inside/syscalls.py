@@ -1,14 +1,15 @@
 """Numbers of the system calls that a confined program may make, for x86-64 and arm64.
 
-Everything that is not named here answers EPERM. Calls that are safe only with some arguments are in `seccomp.py`.
+All other calls return EPERM. Calls that are safe only with some arguments are in `seccomp.py`.
 """
 
 import functools
 import os
 
+# The architecture's code in struct seccomp_data: the ELF machine number with flags for 64 bits and little-endian.
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
-# name: (x86_64, aarch64); None where the architecture has no such call.
+# name: (x86_64, aarch64); None if the architecture has no such call.
 NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "read": (0, 63), "write": (1, 64), "open": (2, None), "close": (3, 57), "stat": (4, None), "fstat": (5, 80),
     "lstat": (6, None), "poll": (7, None), "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226),
@@ -40,7 +41,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "faccessat2": (439, 439), "epoll_pwait2": (441, 441),
 }  # fmt: skip
 
-# Safe whatever their arguments: they touch only the process itself, or open files under Landlock's eye.
+# Safe with any arguments: they affect only the process itself, or files that Landlock let it open.
 ALWAYS = (
     "read", "write", "close", "stat", "fstat", "lstat", "poll", "lseek", "mmap", "mprotect", "munmap", "brk",
     "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "pread64", "pwrite64", "readv", "writev", "access", "pipe",
@@ -55,22 +56,22 @@ ALWAYS = (
     "statx", "rseq", "close_range", "faccessat2", "epoll_pwait2",
 )  # fmt: skip
 
-# Added when the program has a writable folder; Landlock keeps them inside it.
+# Added if the program has a writable folder; Landlock confines them to it.
 IN_FOLDER = (
     "rename", "mkdir", "rmdir", "unlink", "mkdirat", "unlinkat", "renameat", "renameat2", "sendfile",
     "copy_file_range",
 )  # fmt: skip
 
-# Left out of them where the name of the machine is the host's (`host.py`).
+# Removed from the allowed calls if the kernel would return the name of the host (`host.py`).
 NAMING = ("uname",)
 
-# Added when the profile names executables; Landlock keeps it to them.
+# Added if the profile names executables; Landlock allows it only for these.
 EXECUTING = ("execve",)
 
 
 @functools.cache
 def architecture() -> str:
-    """This machine's name in `AUDIT_ARCH`. Raises OSError on an architecture that has no table here."""
+    """Return this machine's name in `AUDIT_ARCH`. Raises OSError on an architecture without a table here."""
     machine = os.uname().machine
     if machine not in AUDIT_ARCH:
         raise OSError(f"no system call table for {machine!r}; known: {', '.join(AUDIT_ARCH)}")
@@ -78,5 +79,5 @@ def architecture() -> str:
 
 
 def number(name: str) -> int | None:
-    """The system call's number here, or None where this architecture has no such call."""
+    """Return the number of a system call on this machine, or None if its architecture has no such call."""
     return NUMBERS[name][0 if architecture() == "x86_64" else 1]

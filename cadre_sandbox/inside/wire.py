@@ -1,4 +1,4 @@
-"""Frames on a unix socket: a length, a JSON object, and file descriptors beside the first byte. Both ends trust it."""
+"""Frames on a unix socket: a length, a JSON object, and file descriptors with the first byte. Both ends are trusted."""
 
 import json
 import os
@@ -16,7 +16,7 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 def send(channel: socket.socket, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
-    """Send one frame, blocking. Raises OSError when the other end is gone."""
+    """Send one frame, blocking. Raises OSError if the other end is closed."""
     data = pack(message)
     sent = socket.send_fds(channel, [data], descriptors) if descriptors else 0
     if sent < len(data):
@@ -24,7 +24,8 @@ def send(channel: socket.socket, message: dict[str, Any], descriptors: list[int]
 
 
 def receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Wait for one frame and its descriptors; None when the other end has closed."""
+    """Wait for one frame and return it with its descriptors; None if the other end has closed."""
+    # The descriptors arrive with the first byte, so the first read must make room for them.
     data, descriptors, _, _ = socket.recv_fds(channel, HEADER.size, MAX_DESCRIPTORS)
     if not data:
         return None
@@ -34,7 +35,7 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 
 def read_exactly(channel: socket.socket, count: int) -> bytes:
-    """`count` bytes. Raises EOFError when the other end closes before."""
+    """Return `count` bytes. Raises EOFError if the other end closes first."""
     parts = bytearray()
     while len(parts) < count:
         part = channel.recv(count - len(parts))
@@ -45,5 +46,5 @@ def read_exactly(channel: socket.socket, count: int) -> bytes:
 
 
 def read_file(descriptor: int) -> bytes:
-    """The whole of an open file, from its start, wherever its offset stands."""
+    """Return the content of an open file, regardless of its offset."""
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
