@@ -1,4 +1,4 @@
-"""Whether two shapes mean the same. The first is the gold answer: it says what may be left out, never the other."""
+"""Compare two shapes. The first is the gold answer; it alone decides what an answer may leave out."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ ENOUGH_DIGITS = 6  # of a decimal fraction that stands for a number without an e
 
 @dataclass(frozen=True)
 class Comparison:
-    """Compares shapes. `verify` is math-verify's opinion on two expressions; numbers may be `tolerance` apart."""
+    """Compares shapes. `verify` returns math-verify's verdict on two expressions; numbers may differ by `tolerance`."""
 
     verify: Verify
     tolerance: float = 0.0
 
     def same(self, gold: Shape, answer: Shape) -> bool:
-        """Whether the answer means what the gold answer means."""
+        """Return True if the answer is equivalent to the gold answer."""
         if isinstance(gold, Equation) or isinstance(answer, Equation):
             return self.same_equation(gold, answer)
         if isinstance(gold, Matrix) and (rows := listed_rows(answer)):
@@ -96,12 +96,12 @@ class Comparison:
         return all(self.same(gold, side) for side in sides)
 
     def same_curve(self, gold: Equation, answer: Equation) -> bool:
-        """Whether two equations say the same: the differences of their sides are multiples of each other."""
+        """Return True if two equations are equivalent: the differences of their sides are multiples of each other."""
         first, second = gold.difference, answer.difference
         return first is not None and second is not None and self.multiple(first, second) is not None
 
     def multiple(self, first: Expr, second: Expr) -> Expr | None:
-        """The number that the second is of the first; None where it is none."""
+        """Return the number by which the first is multiplied to give the second; None if there is none."""
         if first == 0 or second == 0 or first.free_symbols != second.free_symbols:
             return None
         factor = sympy.simplify(second / first)
@@ -121,7 +121,7 @@ class Comparison:
         return self.same_points(first.points, second.points)
 
     def same_points(self, gold: sympy.Set, answer: sympy.Set) -> bool:
-        """Whether two sets have the same pieces, their ends being equal."""
+        """Return True if two sets have the same pieces, with equal ends."""
         first, second = pieces(gold), pieces(answer)
         return gold == answer or (len(first) == len(second) > 0 and all(map(self.same_piece, first, second)))
 
@@ -146,18 +146,18 @@ class Comparison:
         return len(first.items) == len(second.items) and all(map(self.same, first.items, second.items))
 
     def covers(self, gold: Sequence[Shape], answer: Sequence[Shape]) -> bool:
-        """Whether every item of the first is in the second."""
-        return all(any(self.same(item, other) for other in answer) for item in gold)
+        """Return True if every item of the first is in the second."""
+        return all(any(self.same(item, candidate) for candidate in answer) for item in gold)
 
     def same_bag(self, gold: Sequence[Shape], answer: Sequence[Shape]) -> bool:
-        """Whether each gold item has an answer of its own, in any order, and none is left over."""
-        left = list(answer)
+        """Return True if gold items and answers can be paired, in any order, and none is left over."""
+        unmatched = list(answer)
         for item in gold:
-            place = next((place for place, other in enumerate(left) if self.same(item, other)), None)
-            if place is None:
+            index = next((index for index, candidate in enumerate(unmatched) if self.same(item, candidate)), None)
+            if index is None:
                 return False
-            del left[place]
-        return not left
+            del unmatched[index]
+        return not unmatched
 
     def same_matrix(self, gold: Matrix, answer: Matrix) -> bool:
         shapes = [[len(row) for row in matrix.rows] for matrix in (gold, answer)]
@@ -177,7 +177,10 @@ class Comparison:
             return False
         if self.equal(first[0], ZERO) or self.equal(second[0], ZERO):  # products with it are 0, whatever the others are
             return all(map(self.equal, first, second))
-        return all(self.equal(first[0] * other, one * second[0]) for one, other in zip(first, second, strict=True))
+        return all(
+            self.equal(first[0] * answer_term, gold_term * second[0])
+            for gold_term, answer_term in zip(first, second, strict=True)
+        )
 
     # --- values ---
 
@@ -191,70 +194,76 @@ class Comparison:
         return False
 
     def equal(self, first: Expr, second: Expr) -> bool:
-        """Whether two expressions are the same, by math-verify and by numbers put in for their letters. What has no
-        value, such as 0/0, is the same as nothing, itself included."""
+        """Return True if two expressions are equal, by math-verify and by numbers inserted for their letters.
+
+        An expression without a value, such as 0/0, compares unequal to everything, itself included.
+        """
         if first.has(*VALUELESS) or second.has(*VALUELESS):
             return False
         if first == second:
             return True
         if first.is_Rational and second.is_Rational:
             return self.tolerance > 0 and abs(first - second) <= self.tolerance
-        apart = distance(first, second)
-        if apart is None:
+        difference = distance(first, second)
+        if difference is None:
             return self.verify(first, second)
         if self.tolerance and not first.free_symbols and not second.free_symbols:
             return abs(complex(first - second)) <= self.tolerance
-        return apart < SAME or (apart < NEAR and self.verify(first, second))
+        return difference < SAME or (difference < NEAR and self.verify(first, second))
 
 
 def sizes(gold: Value, answer: Value) -> list[Expr]:
-    """What the answer may be multiplied by to be in the gold answer's unit; none where the units do not fit."""
-    mine, other = gold.measure, answer.measure
-    if mine.kinds == other.kinds:
-        return [sympy.Rational(other.size / mine.size)]
-    if {mine, other} == {DEGREES, RADIANS}:
-        return [DEGREES_A_RADIAN if mine == DEGREES else 1 / DEGREES_A_RADIAN]
-    if not (mine.bare or other.bare):
+    """Return the factors that may convert the answer to the gold answer's unit; none if the units differ in kind."""
+    gold_unit, answer_unit = gold.measure, answer.measure
+    if gold_unit.kinds == answer_unit.kinds:
+        return [sympy.Rational(answer_unit.size / gold_unit.size)]
+    if {gold_unit, answer_unit} == {DEGREES, RADIANS}:
+        return [DEGREES_A_RADIAN if gold_unit == DEGREES else 1 / DEGREES_A_RADIAN]
+    if not (gold_unit.bare or answer_unit.bare):
         return []
-    if other == PERCENT:
+    if answer_unit == PERCENT:
         return [HUNDREDTH, *([ONE] if all(reading.is_number and abs(reading) > 1 for reading in gold.readings) else [])]
     return [
         ONE,
-        *{PERCENT: [1 / HUNDREDTH], DEGREES: [DEGREES_A_RADIAN]}.get(mine, []),
-        *([1 / DEGREES_A_RADIAN] if other == DEGREES else []),
+        *{PERCENT: [1 / HUNDREDTH], DEGREES: [DEGREES_A_RADIAN]}.get(gold_unit, []),
+        *([1 / DEGREES_A_RADIAN] if answer_unit == DEGREES else []),
     ]
 
 
 def rounds(gold: Value, answer: Value, first: Expr, second: Expr) -> bool:
-    """Whether one is a decimal fraction of six digits or more that the other, which has no end, is rounded to.
+    """Return True if one is a decimal fraction of at least six digits to which the other, without an end, rounds.
 
-    Floats of other programs may be off in their last digits.
+    Floats of other programs may differ in their last digits.
     """
     decimals = [value.decimals if value.digits >= ENOUGH_DIGITS else None for value in (gold, answer)]
-    most = max((count for count in decimals if count is not None), default=0)
-    if most < ENOUGH_DIGITS or not (first.is_real and second.is_real) or first.free_symbols | second.free_symbols:
+    most_decimals = max((count for count in decimals if count is not None), default=0)
+    if (
+        most_decimals < ENOUGH_DIGITS
+        or not (first.is_real and second.is_real)
+        or first.free_symbols | second.free_symbols
+    ):
         return False
-    apart = abs(sympy.N(first - second, DIGITS))
-    if most >= FLOAT_DIGITS:
-        return bool(apart <= NOISE * abs(first))
+    difference = abs(sympy.N(first - second, DIGITS))
+    if most_decimals >= FLOAT_DIGITS:
+        return bool(difference <= NOISE * abs(first))
     exact = gold.decimals is None or answer.decimals is None
-    return exact and bool(apart <= sympy.Rational(1, 2 * 10**most))
+    return exact and bool(difference <= sympy.Rational(1, 2 * 10**most_decimals))
 
 
 def is_quantity(shape: Shape) -> bool:
-    """Whether there is a number in it, so that it says something without the name in front of it."""
+    """Return True if a shape contains a number, so that it is an answer without the name in front of it."""
     if isinstance(shape, Value):
         return all(bool(reading.atoms(sympy.Number)) for reading in shape.readings)
     return isinstance(shape, Items | Region | Matrix)
 
 
 def plain(shape: Shape) -> Expr:
-    """The expression of a value; not a number for anything else."""
+    """Return the expression of a value; NaN for anything else."""
     return shape.readings[0] if isinstance(shape, Value) else sympy.nan
 
 
 def as_items(shape: Shape) -> Items:
-    """A shape as a list, of one item if need be; a vector as coordinates."""
+    """Return a shape as a list, of one item if need be; a vector as coordinates."""
     if isinstance(shape, Items):
         return shape
     if isinstance(shape, Matrix) and not shape.determinant and (len(shape.rows) == 1 or len(shape.rows[0]) == 1):
@@ -263,7 +272,7 @@ def as_items(shape: Shape) -> Items:
 
 
 def may_stand_for(gold: str, answer: str, count: int) -> bool:
-    """Whether one kind of brackets may be written for another: any for a list, none that could be another interval."""
+    """Return True if one kind of brackets may replace another: any for a list, none that makes another interval."""
     if gold == answer or (gold == "" and (answer == "{}" or count != 2)):
         return True
     if gold == "{}":
@@ -272,17 +281,17 @@ def may_stand_for(gold: str, answer: str, count: int) -> bool:
 
 
 def names_of(items: Items) -> list[str]:
-    """What each item of a list names, as `x = 1` does; an empty text where it names nothing."""
+    """Return the name of each item of a list, as in `x = 1`; an empty text for an item without a name."""
     return [item.name if isinstance(item, Equation) else "" for item in items.items]
 
 
 def distinct(names: list[str]) -> bool:
-    """Whether all items have a name of their own, so that their values could be coordinates."""
+    """Return True if all items have different names, so that their values could be coordinates."""
     return len(names) > 1 and all(names) and len(set(names)) == len(names)
 
 
 def coordinates(gold: Items, answer: Items) -> tuple[Items, Items]:
-    """Both lists; values that one of them names, `x = 1, y = 2`, in an order where the other gives none: `(1, 2)`."""
+    """Return both lists; if only one has names, `x = 1, y = 2`, its values become coordinates: `(1, 2)`."""
     if gold.brackets == "()" and distinct(names_of(answer)):
         return gold, in_order(answer)
     if gold.brackets or not distinct(names_of(gold)) or any(names_of(answer)):
@@ -291,6 +300,6 @@ def coordinates(gold: Items, answer: Items) -> tuple[Items, Items]:
 
 
 def in_order(items: Items) -> Items:
-    """Named values as coordinates, in the order of their names."""
+    """Return named values as coordinates, in the order of their names."""
     ordered = sorted(zip(names_of(items), items.items, strict=True), key=lambda pair: pair[0])
     return Items(tuple(item.sides[-1] for _, item in ordered if isinstance(item, Equation)), "()")

@@ -1,4 +1,4 @@
-"""A place in a row of tokens, and what is read of them without knowing what it means: names, digits."""
+"""A position in a sequence of tokens, with the reading of names and digits."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ MAX_EXPONENT = 20_000
 
 
 class Cursor:
-    """Goes along the tokens of one expression, words taken apart into letters."""
+    """Moves along the tokens of one expression, whose words are split into letters."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self.tokens = [part for token in tokens for part in letters_of(token)]
@@ -22,29 +22,29 @@ class Cursor:
         return self.tokens[self.place] if self.place < len(self.tokens) else END
 
     def take(self, *expected: str) -> Token:
-        """The next token. Raises Unreadable where it is not an expected one, if any is named."""
+        """Take and return the next token. Raises Unreadable if it is not one of those expected, if any are given."""
         token = self.next
         if token is END or (expected and token.text not in expected):
             raise Unreadable(f"got {token.text!r}; expected {' or '.join(expected) or 'more'}")
         self.place += 1
         return token
 
-    def accept(self, *wanted: str) -> bool:
-        """Whether the next token is one of these; it is taken if so."""
-        found = self.next.text in wanted and self.next is not END
-        self.place += found
-        return found
+    def accept(self, *signs: str) -> bool:
+        """Take the next token if it is one of the signs, and return True if so."""
+        is_accepted = self.next.text in signs and self.next is not END
+        self.place += is_accepted
+        return is_accepted
 
     @property
     def previous(self) -> Token:
         return self.tokens[self.place - 1]
 
     def follows(self, *signs: str) -> bool:
-        """Whether one of the signs comes after the next token."""
+        """Return True if one of the signs comes after the next token."""
         return self.place + 1 < len(self.tokens) and self.tokens[self.place + 1].text in signs
 
     def single(self) -> Token:
-        """The next token; of a number its first digit alone, as LaTeX takes it: `\\frac12`."""
+        """Take the next token; of a number only its first digit, as LaTeX does: `\\frac12`."""
         token = self.take()
         if token.kind == "number" and len(token.text) > 1:
             self.place -= 1
@@ -53,7 +53,7 @@ class Cursor:
         return token
 
     def suffix(self) -> str:
-        """Subscripts, primes and stars of a letter, as part of its name."""
+        """Take the subscripts, primes and stars of a letter, and return them as part of its name."""
         parts: list[str] = []
         while True:
             start = self.place
@@ -65,16 +65,16 @@ class Cursor:
             parts.append("".join(canonical(self.tokens[start : self.place]).split()))
 
     def accept_star(self) -> bool:
-        place = self.place
+        start = self.place
         if self.accept("^"):
             wrapped = self.accept("{")
             if self.accept("*", r"\top", r"\dagger", "'") and (not wrapped or self.accept("}")):
                 return True
-        self.place = place
+        self.place = start
         return False
 
     def skip_argument(self) -> None:
-        """Pass over a token or a group of any content."""
+        """Skip a token or a group of any content."""
         depth = 0
         while True:
             depth += {"{": 1, "}": -1}.get(self.take().text, 0)
@@ -83,14 +83,14 @@ class Cursor:
 
 
 def letters_of(token: Token) -> list[Token]:
-    """A word as the product of its letters; any other token as it is."""
+    """Return a word as the product of its letters, any other token unchanged."""
     if token.kind != "word":
         return [token]
-    return [Token("letter", letter, token.spaced and place == 0) for place, letter in enumerate(token.text)]
+    return [Token("letter", letter, token.spaced and index == 0) for index, letter in enumerate(token.text)]
 
 
 def value_of(number: str) -> Expr:
-    """An exact number: decimals are fractions. Raises Unreadable for a power of ten that nobody means."""
+    """Return an exact number: decimals become fractions. Raises Unreadable for an exponent above MAX_EXPONENT."""
     mantissa, _, exponent = number.lower().partition("e")
     if exponent and abs(int(exponent[:12])) > MAX_EXPONENT:
         raise Unreadable("a number too large")

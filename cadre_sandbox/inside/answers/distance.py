@@ -1,4 +1,4 @@
-"""How far two expressions are apart, by numbers that are put in for their letters."""
+"""Measure the difference of two expressions by inserting numbers for their letters."""
 
 from __future__ import annotations
 
@@ -14,31 +14,37 @@ DIGITS = 50
 
 
 def distance(first: Expr, second: Expr) -> float | None:
-    """How far two expressions are apart at most, relatively, with numbers put in for their letters. None where they
-    cannot be computed."""
+    """Return the largest relative difference of two expressions over several numbers for their letters.
+
+    Returns None if they cannot be computed.
+    """
     largest = 0.0
     for point in points(first, second):
-        one, other = (expression.subs(point).evalf(DIGITS) for expression in (first, second))
-        if not (one.is_number and other.is_number and one.is_finite and other.is_finite):
+        first_value, second_value = (expression.subs(point).evalf(DIGITS) for expression in (first, second))
+        if not (first_value.is_number and second_value.is_number and first_value.is_finite and second_value.is_finite):
             return None
-        size = max(abs(one), abs(other))
-        largest = max(largest, float(abs(one - other) / size) if size else 0.0)
+        size = max(abs(first_value), abs(second_value))
+        largest = max(largest, float(abs(first_value - second_value) / size) if size else 0.0)
     return largest
 
 
 def points(first: Expr, second: Expr) -> list[dict[Expr, Expr]]:
-    """What is put in for the letters of two expressions: small numbers above 0, and where something is rounded, greater
-    or an absolute value, which has several parts, numbers of both signs and many sizes, whole ones among them; whole
-    ones alone where letters that count are rounded."""
+    """Return the numbers to insert for the letters of two expressions.
+
+    They are small and positive. Expressions with a rounding, a maximum or an absolute value have several parts and get
+    numbers of both signs and many sizes, integers among them; if all letters count something, integers alone.
+    """
     letters = sorted(first.free_symbols | second.free_symbols, key=str)
     if not letters:
         return [{}]
     values, tries = POINTS, TRIES
-    if any(one.has(sympy.floor, sympy.ceiling, sympy.Abs, sympy.Max, sympy.Min) for one in (first, second)):
-        rounded = any(one.has(sympy.floor, sympy.ceiling) for one in (first, second))
+    if any(
+        expression.has(sympy.floor, sympy.ceiling, sympy.Abs, sympy.Max, sympy.Min) for expression in (first, second)
+    ):
+        rounded = any(expression.has(sympy.floor, sympy.ceiling) for expression in (first, second))
         counted = rounded and all(str(letter)[0] in COUNTED for letter in letters)
         values, tries = WHOLE if counted else BENT, TRIES_IN_PARTS
     return [
-        {letter: values[(place + 3 * shift) % len(values)] for place, letter in enumerate(letters)}
+        {letter: values[(index + 3 * shift) % len(values)] for index, letter in enumerate(letters)}
         for shift in range(tries)
     ]

@@ -114,7 +114,7 @@ class Measure:
 
     @property
     def bare(self) -> bool:
-        """Whether it is no unit at all."""
+        """True if it is no unit at all."""
         return not self.kinds and not self.words
 
 
@@ -122,13 +122,13 @@ NONE = Measure()
 
 
 def table() -> dict[str, tuple[str, int, Fraction]]:
-    """Every name of a unit: its kind, the power of it, its size."""
-    found: dict[str, tuple[str, int, Fraction]] = {}
+    """Return for every name of a unit its kind, the power of the kind, and its size."""
+    units: dict[str, tuple[str, int, Fraction]] = {}
     for line in TABLE.strip().split("\n"):
         names, kind, size = line.split("|")
         kind, _, power = kind.partition(" ")
-        found |= {name: (kind, int(power or 1), Fraction(size)) for name in names.split()}
-    return found
+        units |= {name: (kind, int(power or 1), Fraction(size)) for name in names.split()}
+    return units
 
 
 UNITS = table()
@@ -137,7 +137,7 @@ UNMISTAKABLE = {name for name in UNITS if len(name) > 2} | {"cm", "mm", "km", "k
 
 
 def measured(text: str) -> Measure:
-    """The unit that a text names. Raises Unreadable for a text that is none."""
+    """Return the unit that a text names. Raises Unreadable if it names none."""
     text = text.strip()
     text = text[1:-1] if text[:1] == "(" and text[-1:] == ")" else text
     for pattern, meaning in REWRITTEN:
@@ -159,18 +159,18 @@ def measured(text: str) -> Measure:
 
 
 def times(measure: Measure, word: str, power: int) -> Measure:
-    """A unit times a power of another. Words without a kind are only noted."""
+    """Multiply a unit by a power of another. Words without a kind are only recorded."""
     if word not in UNITS:
         return Measure(measure.kinds, measure.size, (*measure.words, word))
     kind, own_power, size = UNITS[word]
     kinds = dict(measure.kinds)
     kinds[kind] = kinds.get(kind, 0) + own_power * power
-    kept = tuple(sorted((name, count) for name, count in kinds.items() if name and count))
-    return Measure(kept, measure.size * size**power, measure.words)
+    nonzero = tuple(sorted((name, count) for name, count in kinds.items() if name and count))
+    return Measure(nonzero, measure.size * size**power, measure.words)
 
 
 def singular(word: str) -> str:
-    """A word as the table has it, in lower case where it does not have it."""
+    """Return a word as it is in the table, or in lower case if it is not there."""
     for form in (word, word.lower(), SINGULAR.get(word.lower(), "")):
         for ending in ("", "s", "es"):
             if form.endswith(ending) and form.removesuffix(ending) in UNITS | BEFORE:

@@ -1,4 +1,4 @@
-"""From tokens to a shape. Every function raises Unreadable for tokens that are nothing of the kind it reads."""
+"""Parse tokens into a shape. Every function raises Unreadable for tokens that are not of its kind."""
 
 import itertools
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ ROWS = ("cases", "aligned", "align", "align*", "gathered", "split")
 
 
 def shape_of(tokens: Tokens) -> Shape:
-    """What the tokens are."""
+    """Return the shape of the tokens."""
     tokens = trimmed(turned_round(tokens))
     if not tokens:
         raise Unreadable("nothing")
@@ -40,13 +40,13 @@ def shape_of(tokens: Tokens) -> Shape:
 
 
 def items_of(part: Tokens) -> tuple[Shape, ...]:
-    """One item of a list, or the several that `\\pm` makes of it."""
+    """Return one item of a list, or the several that `\\pm` makes of it."""
     shape = one_shape(part)
     return shape.items if isinstance(shape, Items) and not shape.brackets else (shape,)
 
 
 def one_shape(tokens: Tokens) -> Shape:
-    """What the tokens are, a list excepted."""
+    """Return the shape of tokens that are no list."""
     if not tokens or split(tokens, lambda token: token.text in FOREIGN)[1]:
         raise Unreadable("nothing, or a relation that is not looked into")
     if any(token.text == r"\pm" for token in tokens) and not is_set(tokens):
@@ -65,28 +65,29 @@ def is_set(tokens: Tokens) -> bool:
 
 
 def signs(tokens: Tokens) -> list[Tokens]:
-    """The tokens with each `\\pm` as a plus and as a minus; `\\mp` is the other one of the sign before it."""
-    places = [place for place, token in enumerate(tokens) if token.text == r"\pm"]
-    if len(places) > MAX_SIGNS:
+    """Return the tokens with each `\\pm` as plus and as minus; `\\mp` is the opposite of the sign before it."""
+    indices = [index for index, token in enumerate(tokens) if token.text == r"\pm"]
+    if len(indices) > MAX_SIGNS:
         raise Unreadable("too many signs")
     return [
-        signed(tokens, dict(zip(places, chosen, strict=True))) for chosen in itertools.product("+-", repeat=len(places))
+        signed(tokens, dict(zip(indices, combination, strict=True)))
+        for combination in itertools.product("+-", repeat=len(indices))
     ]
 
 
 def signed(tokens: Tokens, chosen: dict[int, str]) -> Tokens:
     changed, latest = list(tokens), "+"
-    for place, token in enumerate(tokens):
-        latest = chosen.get(place, latest)
+    for index, token in enumerate(tokens):
+        latest = chosen.get(index, latest)
         if token.text == r"\pm":
-            changed[place] = Token("mark", latest)
+            changed[index] = Token("mark", latest)
         elif token.text == r"\mp":
-            changed[place] = Token("mark", "-" if latest == "+" else "+")
+            changed[index] = Token("mark", "-" if latest == "+" else "+")
     return changed
 
 
 def related(tokens: Tokens) -> Shape:
-    """Equations, inequalities, `x \\in ...`."""
+    """Parse equations, inequalities and `x \\in ...`."""
     parts, relations = split(tokens, among(*RELATIONS))
     if not all(parts):
         raise Unreadable("a relation without a side")
@@ -100,7 +101,7 @@ def related(tokens: Tokens) -> Shape:
 
 
 def contained(name: Tokens, rest: Tokens) -> Shape:
-    """What lies in a region, or in a set."""
+    """Parse a name and the region or set that contains it."""
     shape = shape_of(rest)
     if not is_name(name):
         raise Unreadable("not a name")
@@ -109,22 +110,24 @@ def contained(name: Tokens, rest: Tokens) -> Shape:
 
 
 def equated(parts: Sequence[Tokens], relations: Sequence[str]) -> Shape:
-    """A chain of equal sides; what is only nearly equal to the one before it is left out."""
-    kept = [parts[0]] + [part for part, sign in zip(parts[1:], relations, strict=True) if sign == "="]
-    if is_name(parts[0]) and len(kept) == 1:
-        kept = list(parts)
-    if len(kept) == 1:
-        return shape_of(kept[0])
-    if len(kept) == 2 and is_name(kept[1]) and not is_name(kept[0]):
-        kept.reverse()
-    apart = difference(kept)
-    if is_name(kept[0]):
-        return Equation(canonical(kept[0]), tuple(shape_of(part) for part in kept[1:]), is_lettered(kept[0]), apart)
-    return Equation("", tuple(shape_of(part) for part in kept), False, apart)
+    """Parse a chain of equal sides; a side that is only approximately equal to the one before it is left out."""
+    sides = [parts[0]] + [part for part, sign in zip(parts[1:], relations, strict=True) if sign == "="]
+    if is_name(parts[0]) and len(sides) == 1:
+        sides = list(parts)
+    if len(sides) == 1:
+        return shape_of(sides[0])
+    if len(sides) == 2 and is_name(sides[1]) and not is_name(sides[0]):
+        sides.reverse()
+    side_difference = difference(sides)
+    if is_name(sides[0]):
+        return Equation(
+            canonical(sides[0]), tuple(shape_of(part) for part in sides[1:]), is_lettered(sides[0]), side_difference
+        )
+    return Equation("", tuple(shape_of(part) for part in sides), False, side_difference)
 
 
 def difference(sides: Sequence[Tokens]) -> sympy.Expr | None:
-    """The first of two sides less the second; None where one of them is no expression."""
+    """Return the first of two sides minus the second; None if one of them is no expression."""
     try:
         return read(sides[0]) - read(trimmed(sides[1])) if len(sides) == 2 else None
     except Unreadable:
@@ -132,7 +135,7 @@ def difference(sides: Sequence[Tokens]) -> sympy.Expr | None:
 
 
 def united(tokens: Tokens) -> Region | None:
-    """Unions and differences of intervals, sets and number sets."""
+    """Parse unions and differences of intervals, sets and number sets."""
     parts, operations = split(tokens, among(r"\cup", r"\setminus"))
     if len(tokens) == 1 and tokens[0].text in NUMBER_SETS:
         return Region(NUMBER_SETS[tokens[0].text])
@@ -149,8 +152,8 @@ def united(tokens: Tokens) -> Region | None:
 
 
 def framed(tokens: Tokens) -> Shape | None:
-    """Matrices, times a number perhaps, and systems of equations."""
-    start = next((place for place, token in enumerate(tokens) if token.text == r"\begin"), None)
+    """Parse matrices, with a number in front or not, and systems of equations."""
+    start = next((index for index, token in enumerate(tokens) if token.text == r"\begin"), None)
     if start is None or matching(tokens, start) != len(tokens) - 1:
         return None
     fence = tokens[start + 1].text
@@ -164,7 +167,7 @@ def framed(tokens: Tokens) -> Shape | None:
 
 
 def scaled(rows: tuple[tuple[Shape, ...], ...], factor: Tokens) -> tuple[tuple[Shape, ...], ...]:
-    """The entries times the number in front of the matrix."""
+    """Multiply the entries by the number in front of the matrix."""
     if not factor:
         return rows
     number = sympy.Integer(-1) if canonical(factor) == "-" else read(factor)
@@ -178,7 +181,7 @@ def multiplied(cell: Shape, number: sympy.Expr) -> Value:
 
 
 def bracketed(tokens: Tokens) -> Shape | None:
-    """Coordinates, intervals, sets; what stands between brackets alone."""
+    """Parse coordinates, intervals, sets, and a single shape in brackets."""
     if tokens[0].text not in ("(", "[", r"\{", r"\langle") or matching(tokens, 0) != len(tokens) - 1:
         return None
     brackets = (tokens[0].text + tokens[-1].text).replace("\\langle", "<").replace("\\rangle", ">").replace("\\", "")
@@ -196,7 +199,7 @@ def bracketed(tokens: Tokens) -> Shape | None:
 
 
 def condition_of(tokens: Tokens) -> Region | None:
-    """The numbers of a set that is given by a condition: `x \\mid x > 3`."""
+    """Parse a set that is given by a condition: `x \\mid x > 3`."""
     for bar in ("|", ":"):
         parts = split(tokens, among(bar))[0]
         if len(parts) == 2 and is_name(split(parts[0], among(r"\in"))[0][0]):

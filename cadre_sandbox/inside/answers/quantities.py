@@ -1,4 +1,4 @@
-"""From tokens to a value with its unit."""
+"""Parse tokens into a value with its unit."""
 
 import re
 
@@ -20,7 +20,7 @@ ENOUGH_THREES = 3
 
 
 def valued(tokens: Tokens) -> Value:
-    """The value that the tokens are, in every reading of theirs. Raises Unreadable."""
+    """Return the value of the tokens, with all of its readings. Raises Unreadable."""
     tokens, money = without_currency(fractions_of_units(tokens))
     start = unit_start(tokens)
     core, unit = tokens[:start], tokens[start:]
@@ -36,7 +36,7 @@ def valued(tokens: Tokens) -> Value:
 
 
 def readings_of(core: Tokens) -> tuple[Expr, ...]:
-    """What the tokens mean, first as a mathematician would have it."""
+    """Return the expressions that the tokens may mean, first the one that a mathematician would read."""
     bare_log = any(token.text == r"\log" for token in core)
     slashed = any(token.text == "/" for token in core)
     customs = [
@@ -48,72 +48,72 @@ def readings_of(core: Tokens) -> tuple[Expr, ...]:
 
 
 def without_currency(tokens: Tokens) -> tuple[Tokens, Measure]:
-    """The tokens without the sign of a currency in front, and that currency."""
-    place = 1 if tokens and tokens[0].text in "+-" else 0
-    if place < len(tokens) and tokens[place].text in CURRENCIES:
-        return [*tokens[:place], *tokens[place + 1 :]], measured(CURRENCIES[tokens[place].text])
+    """Return the tokens without the currency sign in front, and that currency."""
+    index = 1 if tokens and tokens[0].text in "+-" else 0
+    if index < len(tokens) and tokens[index].text in CURRENCIES:
+        return [*tokens[:index], *tokens[index + 1 :]], measured(CURRENCIES[tokens[index].text])
     return tokens, NONE
 
 
 def fractions_of_units(tokens: Tokens) -> Tokens:
-    """`\\frac{\\text{m}}{\\text{s}}` at the end as one text."""
+    """Replace `\\frac{\\text{m}}{\\text{s}}` at the end by one text."""
     texts = [token.text for token in tokens[-7:] if token.kind == "text"]
-    others = [token.text for token in tokens[-7:] if token.kind != "text"]
-    if len(texts) != 2 or others != [r"\frac", *"{}{}"]:
+    commands = [token.text for token in tokens[-7:] if token.kind != "text"]
+    if len(texts) != 2 or commands != [r"\frac", *"{}{}"]:
         return tokens
     return [*tokens[:-7], Token("text", "/".join(texts))]
 
 
 def unit_start(tokens: Tokens) -> int:
-    """Where the unit begins that the tokens end with; their number where there is none."""
+    """Return the index at which the unit at the end of the tokens begins; their number if there is no unit."""
     depth = 0
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         depth += (token.text in CLOSERS) - (token.text in CLOSING)
-        if place and depth == 0 and begins_unit(tokens, place):
-            if all(is_of_unit(tokens, other) for other in range(place, len(tokens))):
-                return place
-            if tokens[place].kind == "text":
+        if index and depth == 0 and begins_unit(tokens, index):
+            if all(is_of_unit(tokens, later) for later in range(index, len(tokens))):
+                return index
+            if tokens[index].kind == "text":
                 raise Unreadable("text between numbers")
     return len(tokens)
 
 
-def begins_unit(tokens: Tokens, place: int) -> bool:
-    token = tokens[place]
+def begins_unit(tokens: Tokens, index: int) -> bool:
+    token = tokens[index]
     if token.kind == "text" or token.text in ("%", r"\cent"):
         return True
     if token.kind == "word":
         return singular(token.text) in UNMISTAKABLE or (token.spaced and len(token.text) > 2)
-    rest = [other.text for other in tokens[place : place + 4]]
+    rest = [later.text for later in tokens[index : index + 4]]
     is_degree = rest[:2] == ["^", r"\circ"] or rest == ["^", "{", r"\circ", "}"]
-    return is_degree and not any(other.text in FUNCTIONS for other in tokens[:place])
+    return is_degree and not any(later.text in FUNCTIONS for later in tokens[:index])
 
 
-def is_of_unit(tokens: Tokens, place: int) -> bool:
-    token = tokens[place]
+def is_of_unit(tokens: Tokens, index: int) -> bool:
+    token = tokens[index]
     if token.kind == "number":
-        return tokens[place - 1].text in ("^", "{", "-")
+        return tokens[index - 1].text in ("^", "{", "-")
     return token.kind in ("text", "word", "letter") or token.text in IN_UNITS or token.text in TRAILING
 
 
 def text_of(unit: Tokens) -> str:
-    """The tokens of a unit as text that `measured` reads."""
+    """Return the tokens of a unit as text for `measured`."""
     parts = [TRAILING.get(token.text, token.text) for token in unit if token.text not in "{}"]
     text = " ".join(parts).replace(r"\cdot", " ").replace(r"\times", " ")
     return re.sub(r"\^\s*\\circ", "°", text)
 
 
 def decimal_of(core: Tokens) -> tuple[int | None, int]:
-    """Digits behind the point and significant digits of a decimal fraction; (None, 0) for anything else."""
+    """Return the decimal places and the significant digits of a decimal fraction; (None, 0) for anything else."""
     number = core[-1].text if core and core[-1].kind == "number" else ""
     signed = len(core) == 1 or (len(core) == 2 and core[0].text in "+-")
     if not signed or "." not in number or "e" in number.lower():
         return None, 0
-    whole, _, behind = number.partition(".")
-    return len(behind), len((whole + behind).lstrip("0"))
+    integer_digits, _, decimal_digits = number.partition(".")
+    return len(decimal_digits), len((integer_digits + decimal_digits).lstrip("0"))
 
 
 def repeated(core: Tokens) -> Expr | None:
-    """A decimal fraction without an end: `0.1\\overline{6}`, `0.333\\ldots`."""
+    """Return a repeating decimal, `0.1\\overline{6}` or `0.333\\ldots`; None for anything else."""
     sign = -1 if core and core[0].text == "-" else 1
     core = core[1:] if core and core[0].text in "+-" else core
     if len(core) < 2 or core[0].kind != "number" or "." not in core[0].text:
@@ -129,6 +129,6 @@ def repeated(core: Tokens) -> Expr | None:
 
 
 def endless(start: str, period: str) -> Rational:
-    """The number that begins with the digits `start` and goes on with `period` again and again."""
+    """Return the decimal that begins with the digits `start` and repeats `period`."""
     behind = len(start.partition(".")[2])
     return Rational(start.removesuffix(".") or "0") + Rational(int(period), (10 ** len(period) - 1) * 10**behind)

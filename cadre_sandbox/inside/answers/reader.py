@@ -1,4 +1,4 @@
-"""From tokens to a sympy expression, by recursive descent. A sign that has no meaning where it stands is Unreadable."""
+"""Parse tokens into a sympy expression by recursive descent. A sign without a meaning at its position is Unreadable."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,21 +18,21 @@ MAX_DEPTH = 60
 
 @dataclass(frozen=True)
 class Custom:
-    """How what is written in several ways is read: `1/2x` as 1 / (2x) where `tight`, `log` to the base `log`."""
+    """The reading of ambiguous notation: `1/2x` as 1 / (2x) if `tight`; `\\log` to the base `log`, natural if None."""
 
     tight: bool = True
     log: int | None = None
 
 
 class Reader(Cursor):
-    """Reads one expression, from its first token to its last. Lives as long as that."""
+    """Reads one expression, from its first token to its last; used once."""
 
     def __init__(self, tokens: Sequence[Token], custom: Custom) -> None:
         super().__init__(tokens)
         self.custom, self.bars, self.depth = custom, 0, 0
 
     def whole(self) -> Expr:
-        """The expression that all the tokens make."""
+        """Return the expression of all the tokens."""
         value = self.sum()
         if self.next is not END:
             raise Unreadable(f"{self.next.text!r} has no meaning here")
@@ -50,7 +50,7 @@ class Reader(Cursor):
         return value
 
     def signed(self, read: Callable[[], Expr]) -> Expr:
-        """What comes next, with a sign of its own perhaps."""
+        """Read with `read`, after an optional sign."""
         if self.accept("-"):
             return -read()
         self.accept("+")
@@ -69,24 +69,24 @@ class Reader(Cursor):
                 return value
 
     def divisor(self) -> Expr:
-        """What follows a slash: one factor, or in the tight reading all that touch it."""
+        """Return the divisor after a slash: one factor, or in the tight reading all that follow without a space."""
         value = self.factor()
         while self.custom.tight and self.starts_factor() and not self.next.spaced and self.next.text != "(":
             value *= self.factor()
         return value
 
     def starts_factor(self) -> bool:
-        """Whether another factor follows without a sign. A number does so after brackets: `27 28` is no product."""
+        """Return True if another factor follows without a sign; a number only after brackets: `27 28` is no product."""
         token = self.next
         if token.text == "|":
             return self.bars == 0
         if token.kind == "number":
             return self.previous.text in (")", "]", "!") or (self.follows("^") and self.previous.kind == "letter")
-        known = CONSTANTS.keys() | FUNCTIONS.keys() | OF_SEVERAL.keys() | GREEK | ACCENTS | READERS.keys()
-        return token.kind == "letter" or token.text in known or (token.text in OPENING and token.text != r"\{")
+        commands = CONSTANTS.keys() | FUNCTIONS.keys() | OF_SEVERAL.keys() | GREEK | ACCENTS | READERS.keys()
+        return token.kind == "letter" or token.text in commands or (token.text in OPENING and token.text != r"\{")
 
     def factor(self) -> Expr:
-        """A base with what is raised behind it."""
+        """Return a base with its exponents, factorials and percent signs."""
         value = self.base()
         while True:
             if self.accept("^"):
@@ -99,11 +99,11 @@ class Reader(Cursor):
                 return value
 
     def raised(self, value: Expr) -> Expr:
-        """A power; `15^\\circ` in the middle of an expression is an angle."""
-        place = self.place
+        """Return a power; `15^\\circ` in the middle of an expression is an angle."""
+        start = self.place
         if self.accept(r"\circ") or (self.accept("{") and self.accept(r"\circ") and self.accept("}")):
             return value * sympy.pi / 180
-        self.place = place
+        self.place = start
         exponent = self.exponent()
         if value.is_Integer and exponent.is_Integer and abs(exponent) > MAX_EXPONENT:
             raise Unreadable("a number too large")
@@ -136,29 +136,29 @@ class Reader(Cursor):
         return self.symbol()
 
     def number(self) -> Expr:
-        """A number, or a mixed one: `1\\frac{4}{5}`, `1 4/5`."""
-        whole = self.take()
-        value = value_of(whole.text)
-        part = self.part(whole)
+        """Return a number, or a mixed one: `1\\frac{4}{5}`, `1 4/5`."""
+        integer = self.take()
+        value = value_of(integer.text)
+        part = self.proper_fraction(integer)
         return value if part is None else value + part
 
-    def part(self, whole: Token) -> Expr | None:
-        """The proper fraction that makes a whole number mixed; None where none follows it."""
-        place = self.place
-        if whole.text.isdigit() and self.accept(r"\frac"):
+    def proper_fraction(self, integer: Token) -> Expr | None:
+        """Return the proper fraction that makes an integer a mixed number; None if none follows."""
+        start = self.place
+        if integer.text.isdigit() and self.accept(r"\frac"):
             above, below = self.digits(), self.digits()
-        elif whole.text.isdigit() and self.next.kind == "number" and self.next.spaced and self.follows("/"):
+        elif integer.text.isdigit() and self.next.kind == "number" and self.next.spaced and self.follows("/"):
             above, _, below = self.take().text, self.take(), self.next.text
             self.place += 1
         else:
             return None
         if above.isdigit() and below.isdigit() and int(above) < int(below):
             return Rational(int(above), int(below))
-        self.place = place
+        self.place = start
         return None
 
     def digits(self) -> str:
-        """The digits that an argument of a fraction is made of; an empty text for any other argument."""
+        """Return the digits of an argument of a fraction; an empty text for any other argument."""
         if self.accept("{"):
             text = self.next.text
             self.place += 1
@@ -166,7 +166,7 @@ class Reader(Cursor):
         return self.single().text if self.next.kind == "number" else ""
 
     def argument(self) -> Expr:
-        """An argument of a command: a group, or one token."""
+        """Return an argument of a command: a group, or one token."""
         if self.next.text == "{":
             return self.group()
         if self.next.kind == "number":
@@ -190,7 +190,7 @@ class Reader(Cursor):
         return sympy.Abs(value)
 
     def several(self) -> list[Expr]:
-        """Arguments between brackets, parted by commas."""
+        """Return the arguments between brackets, separated by commas."""
         closing = OPENING[self.take("(", r"\{", "{").text]
         values = [self.sum()]
         while self.accept(","):
@@ -199,7 +199,7 @@ class Reader(Cursor):
         return values
 
     def function(self, name: str) -> Expr:
-        """`\\sin x`, `\\sin^2 x`, `\\sin^{-1} x`, `\\log_2 x`."""
+        """Return a function with its argument: `\\sin x`, `\\sin^2 x`, `\\sin^{-1} x`, `\\log_2 x`."""
         power, base = Integer(1), None
         while self.next.text in ("^", "_"):
             if self.take().text == "^":
@@ -217,7 +217,7 @@ class Reader(Cursor):
         return operation(value) ** power
 
     def applied(self) -> Expr:
-        """What a function is of: a group, or factors up to the next sign, group or function."""
+        """Return the argument of a function: a group, or factors up to the next sign, group or function."""
         if self.next.text in OPENING:
             return self.group()
         value = self.signed(self.factor)
@@ -226,7 +226,7 @@ class Reader(Cursor):
         return value
 
     def symbol(self) -> Expr:
-        """A letter with what belongs to its name; a function of its arguments where it is called like one."""
+        """Return a letter with its accent and subscripts; a function of its arguments if it is called like one."""
         token = self.take()
         if token.text in ACCENTS:
             start = self.place
@@ -267,7 +267,7 @@ def binomial(reader: Reader) -> Expr:
 
 
 def between(closing: str, operation: Callable[..., Expr]) -> Callable[[Reader], Expr]:
-    """Reads up to a closing sign, and does something to it."""
+    """Return a reader that reads up to a closing sign and applies an operation."""
 
     def read(reader: Reader) -> Expr:
         value = reader.sum()
@@ -290,7 +290,7 @@ USUAL = Custom()
 
 
 def read(tokens: Sequence[Token], custom: Custom = USUAL) -> Expr:
-    """The expression that the tokens make. Raises Unreadable."""
+    """Return the expression of the tokens. Raises Unreadable."""
     if not tokens:
         raise Unreadable("nothing")
     return Reader(tokens, custom).whole()

@@ -1,4 +1,4 @@
-"""Names, and inequalities between them and numbers."""
+"""Parse names, and inequalities of names and numbers."""
 
 import re
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ KINDS_OF_NAMES = ("letter", "word", "text")
 
 
 def is_name(tokens: Tokens) -> bool:
-    """Whether the tokens only name something: `x`, `f(x)`, `m_{\\max}`, `AB`, `(x, y)`, `\\angle ABC`, "area"."""
+    """Return True if the tokens are only a name: `x`, `f(x)`, `m_{\\max}`, `AB`, `(x, y)`, `\\angle ABC`, "area"."""
     main = list(without_scripts(tokens))
     if called(main) or DERIVATIVE.fullmatch(re.sub("[{} ]", "", canonical(main))):
         return True
@@ -34,7 +34,7 @@ def is_name(tokens: Tokens) -> bool:
 
 
 def called(tokens: Tokens) -> bool:
-    """Whether the tokens are a letter with arguments: `f(2)`, `P(A)`."""
+    """Return True if the tokens are a letter with arguments: `f(2)`, `P(A)`."""
     return (
         len(tokens) > 3
         and tokens[0].kind == "letter"
@@ -44,14 +44,14 @@ def called(tokens: Tokens) -> bool:
 
 
 def is_lettered(name: Tokens) -> bool:
-    """Whether a name is one letter, perhaps with arguments, or a tuple of such."""
+    """Return True if a name is one letter, with arguments or without, or a tuple of such."""
     first = name[0]
-    alone = len(name) == 1 or name[1].kind not in KINDS_OF_NAMES
-    return (first.kind == "letter" and alone) or first.text in GREEK or first.text == "("
+    is_single = len(name) == 1 or name[1].kind not in KINDS_OF_NAMES
+    return (first.kind == "letter" and is_single) or first.text in GREEK or first.text == "("
 
 
 def combined(regions: Sequence[Region], joined_by_or: bool, joined_by_and: bool) -> Region:
-    """Several conditions on one number; those that a comma joins are alternatives where they exclude each other."""
+    """Combine several conditions on one number; those joined by a comma are alternatives if they exclude each other."""
     points = [region.points for region in regions]
     both = sympy.Intersection(*points)
     either = joined_by_or or (both is sympy.S.EmptySet and not joined_by_and)
@@ -59,8 +59,8 @@ def combined(regions: Sequence[Region], joined_by_or: bool, joined_by_and: bool)
 
 
 def compared(parts: Sequence[Tokens], relations: Sequence[str]) -> Shape:
-    """Inequalities: a region where they bound one name by numbers."""
-    triples = [(parts[place], relation, parts[place + 1]) for place, relation in enumerate(relations)]
+    """Parse inequalities; they are a region if they bound one name by numbers."""
+    triples = [(parts[index], relation, parts[index + 1]) for index, relation in enumerate(relations)]
     bounds = [bound(*triple) for triple in triples]
     names = {region.name for region in bounds if region}
     if all(bounds) and len(names) == 1:
@@ -69,22 +69,22 @@ def compared(parts: Sequence[Tokens], relations: Sequence[str]) -> Shape:
     return shapes[0] if len(shapes) == 1 else Items(shapes)
 
 
-def bound(left: Tokens, relation: str, right: Tokens) -> Region | None:
-    """The half-line that an inequality of a name and a number is."""
-    if is_name(right) and not is_name(left):
-        return bound(right, FLIPPED[relation], left)
-    if not is_name(left):
+def bound(left_side: Tokens, relation: str, right_side: Tokens) -> Region | None:
+    """Return the region of an inequality of a name and a number; None for any other."""
+    if is_name(right_side) and not is_name(left_side):
+        return bound(right_side, FLIPPED[relation], left_side)
+    if not is_name(left_side):
         return None
-    end = read(trimmed(right))
+    end = read(trimmed(right_side))
     if end.free_symbols:
         return None
-    if left[0].text == left[-1].text == "|":
-        return Region(two_sided(relation, end), canonical(left[1:-1]))
-    return Region(half_line(relation, end), canonical(left))
+    if left_side[0].text == left_side[-1].text == "|":
+        return Region(two_sided(relation, end), canonical(left_side[1:-1]))
+    return Region(half_line(relation, end), canonical(left_side))
 
 
 def two_sided(relation: str, end: sympy.Expr) -> sympy.Set:
-    """The numbers whose absolute value is so related to a number."""
+    """Return the numbers whose absolute value satisfies the relation to a number."""
     above, below = half_line(relation, end), half_line(FLIPPED[relation], -end)
     return sympy.Union(above, below) if relation in (">", r"\ge") else sympy.Intersection(above, below)
 
@@ -99,7 +99,7 @@ def half_line(relation: str, end: sympy.Expr) -> sympy.Set:
     return below if relation in ("<", r"\le") else above
 
 
-def inequality(left: Tokens, relation: str, right: Tokens) -> Inequality:
+def inequality(left_side: Tokens, relation: str, right_side: Tokens) -> Inequality:
     if relation in ("<", r"\le"):
-        left, right = right, left
-    return Inequality(read(left) - read(right), relation in "<>", relation == r"\ne")
+        left_side, right_side = right_side, left_side
+    return Inequality(read(left_side) - read(right_side), relation in "<>", relation == r"\ne")

@@ -1,4 +1,4 @@
-"""What kinds of answers there are: a value, words, a list, coordinates, an interval, an equation ..."""
+"""The kinds of answers: a value, words, a list, coordinates, an interval, an equation ..."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ Shape = Value | Words | Items | Region | Equation | Inequality | Matrix | Based 
 
 
 def region_of(shape: Shape) -> Region | None:
-    """A shape as a set of numbers: an interval, the members of a set or a list, a number; None for any other."""
+    """Return a shape as a set of numbers: an interval, the members of a set or list, a number; None for any other."""
     if isinstance(shape, Region):
         return shape
     items = shape if isinstance(shape, Items) else Items((shape,))
@@ -119,26 +119,25 @@ def region_of(shape: Shape) -> Region | None:
 
 
 def pieces(points: sympy.Set) -> list[sympy.Set]:
-    """The intervals and lone points that make a set, from below; none where something else is in it, or what has no
-    value."""
+    """Return the intervals and single points of a set, in ascending order; none if it has other parts or NaN."""
     parts = points.args if isinstance(points, sympy.Union) else (points,)
-    known = all(isinstance(part, sympy.Interval | sympy.FiniteSet) and not part.has(*VALUELESS) for part in parts)
-    return sorted(parts, key=lowest) if known else []
+    is_readable = all(isinstance(part, sympy.Interval | sympy.FiniteSet) and not part.has(*VALUELESS) for part in parts)
+    return sorted(parts, key=lowest) if is_readable else []
 
 
 def lowest(part: sympy.Set) -> tuple[Any, ...]:
-    """Where a piece begins, to sort by; `inf` fails where it cannot tell a number from 0."""
+    """Return a sort key for the lower end of a piece; `inf` fails if it cannot tell a number from 0."""
     ends = part.args if isinstance(part, sympy.FiniteSet) else (part.start,)
     return min(sympy.default_sort_key(end.evalf()) for end in ends)
 
 
 def listed_rows(shape: Shape) -> tuple[tuple[Shape, ...], ...]:
-    """The rows of a list of lists, as Python prints a matrix; none for any other shape."""
+    """Return the rows of a list of lists, as Python prints a matrix; none for any other shape."""
     rows = shape.items if isinstance(shape, Items) and shape.brackets == "[]" else ()
     listed = tuple(row.items for row in rows if isinstance(row, Items) and row.brackets == "[]")
     return listed if len(listed) == len(rows) else ()
 
 
 def finite(term: Expr) -> bool:
-    """Whether a term of a ratio has a value, by which others can be multiplied."""
+    """Return True if a term of a ratio is finite, so that others can be multiplied by it."""
     return not term.has(*INFINITE)

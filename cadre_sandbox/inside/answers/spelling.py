@@ -1,4 +1,4 @@
-"""Other spellings of the same text: Unicode signs as LaTeX, and digits without what groups them."""
+"""Normalise the spelling of a text: Unicode signs become LaTeX, and grouping between digits is removed."""
 
 import re
 import unicodedata
@@ -40,48 +40,48 @@ REWRITTEN = (
 
 
 def spelled(text: str) -> str:
-    """The text in ASCII and LaTeX, numbers without thin spaces between their digits."""
-    text = VULGAR.sub(vulgar, SIGN.sub(lambda found: SIGNS[found[0]], text))
-    text = RAISED_RUN.sub(lambda found: "^{" + "".join(RAISED[mark] for mark in found[0]) + "}", text)
-    text = LOWERED_RUN.sub(lambda found: "_{" + "".join(LOWERED[mark] for mark in found[0]) + "}", text)
+    """Return the text in ASCII and LaTeX, without thin spaces between the digits of numbers."""
+    text = VULGAR.sub(vulgar, SIGN.sub(lambda match: SIGNS[match[0]], text))
+    text = RAISED_RUN.sub(lambda match: "^{" + "".join(RAISED[mark] for mark in match[0]) + "}", text)
+    text = LOWERED_RUN.sub(lambda match: "_{" + "".join(LOWERED[mark] for mark in match[0]) + "}", text)
     text = unicodedata.normalize("NFKC", text)
     for pattern, meaning in REWRITTEN:
         text = pattern.sub(meaning, text)
     if r"\begin" not in text:
         text = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", text)  # escaped once too often
-        text = GROUPS.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+        text = GROUPS.sub(lambda match: re.sub(r"\D", "", match[0]), text)
     return DECIMAL_COMMA.sub(".", text)
 
 
 def from_python(text: str) -> str:
-    """A complex number as Python or sympy prints it, with `i` for the unit; any other text as it is."""
+    """Return a complex number of Python or sympy with `i` as its unit, any other text unchanged."""
     return UNIT.sub("i", text) if PYTHON_COMPLEX.fullmatch(text) else text
 
 
-def vulgar(found: re.Match[str]) -> str:
-    above, below = unicodedata.normalize("NFKC", found[0]).split("⁄")
+def vulgar(match: re.Match[str]) -> str:
+    above, below = unicodedata.normalize("NFKC", match[0]).split("⁄")
     return rf"\frac{{{above}}}{{{below}}}"
 
 
 def readings(text: str) -> list[str]:
-    """The spellings that an ambiguous text may have: `1,234` is a number or two, `2e-1` is 0.2 or less than 2e."""
+    """Return the readings of an ambiguous text: `1,234` is one number or two, `2e-1` is 0.2 or 2e minus 1."""
     texts = [spelled(text)]
-    for other in (without_commas, with_power_of_ten):
-        texts += [changed for changed in map(other, texts) if changed not in texts]
+    for rewrite in (without_commas, with_power_of_ten):
+        texts += [changed for changed in map(rewrite, texts) if changed not in texts]
     return texts
 
 
 def without_commas(text: str) -> str:
-    """Commas that may group digits taken out, but not between brackets, where they part coordinates."""
+    """Remove commas that may group digits, but not between brackets, where they separate coordinates."""
     return COMMAS.sub(
-        lambda found: found[0] if is_bracketed(text, found.start()) else re.sub(r"\D", "", found[0]), text
+        lambda match: match[0] if is_bracketed(text, match.start()) else re.sub(r"\D", "", match[0]), text
     )
 
 
-def is_bracketed(text: str, place: int) -> bool:
-    before = text[:place]
-    opened = sum(before.count(mark) for mark in ("(", "[", r"\{"))
-    return opened > sum(before.count(mark) for mark in (")", "]", r"\}"))
+def is_bracketed(text: str, index: int) -> bool:
+    prefix = text[:index]
+    opened = sum(prefix.count(mark) for mark in ("(", "[", r"\{"))
+    return opened > sum(prefix.count(mark) for mark in (")", "]", r"\}"))
 
 
 def with_power_of_ten(text: str) -> str:

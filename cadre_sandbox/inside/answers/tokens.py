@@ -1,4 +1,4 @@
-"""From text to tokens: what a command does to the look alone is gone, text is kept apart from mathematics."""
+"""Split a text into tokens: commands that only affect the layout are dropped, text and mathematics are separated."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from .vocabulary import (
 
 
 class Unreadable(Exception):
-    """A text that means nothing here. It equals nothing but itself."""
+    """A text that cannot be parsed. It equals only itself."""
 
 
 class Token(NamedTuple):
@@ -50,51 +50,51 @@ LISTED = re.compile(rf"\s*{NAMES}(\s*(,|,?\s*\band\b)\s*{NAMES})+\s*")  # Alice,
 
 
 def tokenise(text: str, depth: int = 0) -> list[Token]:
-    """The tokens of a spelled text. Raises Unreadable for braces that do not match and for endless nesting."""
+    """Return the tokens of a spelled text. Raises Unreadable for unbalanced braces and for nesting above MAX_DEPTH."""
     if depth > MAX_DEPTH:
         raise Unreadable("nested too deep")
     tokens: list[Token] = []
-    place, spaced = 0, False
-    while place < len(text):
-        found = SCAN.match(text, place)
-        assert found is not None
-        kind, part, place = str(found.lastgroup), found[0], found.end()
+    index, spaced = 0, False
+    while index < len(text):
+        match = SCAN.match(text, index)
+        assert match is not None
+        kind, part, index = str(match.lastgroup), match[0], match.end()
         if kind == "space" or part in DROPPED:
-            place += part in (r"\left", r"\right") and text[place : place + 1] == "."
+            index += part in (r"\left", r"\right") and text[index : index + 1] == "."
             spaced = True
             continue
         if part in DROPPED_WITH_ARGUMENT:
-            place = argument(text, place)[1]
+            index = argument(text, index)[1]
             continue
         if part == r"\textcolor":
-            place = argument(text, place)[1]
-        new, place = expanded(kind, part, text, place, depth)
+            index = argument(text, index)[1]
+        new, index = expanded(kind, part, text, index, depth)
         tokens += [token._replace(spaced=token.spaced or spaced) if token is new[0] else token for token in new]
         spaced = False
     return tokens
 
 
-def expanded(kind: str, part: str, text: str, place: int, depth: int) -> tuple[list[Token], int]:
-    """What one sign of the text becomes, and the place after it."""
+def expanded(kind: str, part: str, text: str, index: int, depth: int) -> tuple[list[Token], int]:
+    """Return the tokens of one sign of the text, and the index after it."""
     if part in TEXTS or part in TRANSPARENT or part == r"\textcolor":
-        inner, place = argument(text, place)
+        inner, index = argument(text, index)
         if inner.strip() in ALSO_UNITS and "operator" not in part:
-            return [Token("text", inner.strip(), inner[0].isspace())], place
-        return (texted(inner, depth) if part in TEXTS else tokenise(inner, depth + 1)), place
+            return [Token("text", inner.strip(), inner[0].isspace())], index
+        return (texted(inner, depth) if part in TEXTS else tokenise(inner, depth + 1)), index
     if part in (r"\begin", r"\end"):
-        name, place = argument(text, place)
+        name, index = argument(text, index)
         if name == "array":
-            place = argument(text, place)[1] if part == r"\begin" else place
-        return [Token("command", part)] + [Token("fence", name.strip())] * (part == r"\begin"), place
+            index = argument(text, index)[1] if part == r"\begin" else index
+        return [Token("command", part)] + [Token("fence", name.strip())] * (part == r"\begin"), index
     if part in LETTERINGS:
-        inner, place = argument(text, place)
-        return [Token("letter", f"{part}{{{inner.strip()}}}")], place
+        inner, index = argument(text, index)
+        return [Token("letter", f"{part}{{{inner.strip()}}}")], index
     if kind == "command":
         same = SAME.get(part, part)
-        return [Token("command" if same.startswith("\\") else kind_of(same), same)], place
+        return [Token("command" if same.startswith("\\") else kind_of(same), same)], index
     if kind == "word":
-        return list(worded(part)), place
-    return [Token(kind, part)], place
+        return list(worded(part)), index
+    return [Token(kind, part)], index
 
 
 def kind_of(sign: str) -> str:
@@ -102,7 +102,7 @@ def kind_of(sign: str) -> str:
 
 
 def worded(word: str) -> Iterator[Token]:
-    """A run of letters: a function or a constant by name, one letter, or a word that may be a product."""
+    """Yield the token of a run of letters: a function or constant, one letter, or a word that may be a product."""
     if word in SPOKEN or word.lower() in ("infinity", "sqrt"):
         yield Token("command", SPOKEN[word if word in SPOKEN else word.lower()])
     else:
@@ -110,7 +110,7 @@ def worded(word: str) -> Iterator[Token]:
 
 
 def texted(text: str, depth: int) -> list[Token]:
-    """Text set upright: mathematics where it has no words, otherwise one token of text."""
+    """Return the tokens of upright text: mathematics if it has no words, otherwise one token of text."""
     for sign, plain in BEFORE_TEXT.items():
         text = text.replace(sign, plain)
     text = text.replace("$", r"\$") if "$" in text and r"\$" not in text else text
@@ -126,33 +126,33 @@ def texted(text: str, depth: int) -> list[Token]:
     if all(len(word) == 1 or word in ("and", "or") for word in words) and not (lone or UPRIGHT.fullmatch(text)):
         return tokenise(text, depth + 1)
     if LISTED.fullmatch(text):
-        pieces = [" ".join(piece.split()) for piece in re.split(r"(,\s*and\b|,|\band\b)", text)]
-        return [Token("mark" if piece == "," else "text", piece) for piece in pieces]
+        items = [" ".join(item.split()) for item in re.split(r"(,\s*and\b|,|\band\b)", text)]
+        return [Token("mark" if item == "," else "text", item) for item in items]
     return [Token("text", " ".join(text.split()), text[:1].isspace())]
 
 
-def argument(text: str, place: int) -> tuple[str, int]:
-    """What the braces at a place hold, or the next sign where there are none, and the place after it."""
-    while place < len(text) and text[place].isspace():
-        place += 1
-    if text[place : place + 1] != "{":
-        found = SCAN.match(text, place)
-        sign = found[0] if found and found.lastgroup == "command" else text[place : place + 1]
-        return sign, place + len(sign)
+def argument(text: str, index: int) -> tuple[str, int]:
+    """Return the content of the braces at an index, or the next sign without braces, and the index after it."""
+    while index < len(text) and text[index].isspace():
+        index += 1
+    if text[index : index + 1] != "{":
+        match = SCAN.match(text, index)
+        sign = match[0] if match and match.lastgroup == "command" else text[index : index + 1]
+        return sign, index + len(sign)
     depth = 0
-    for end in range(place, len(text)):
+    for end in range(index, len(text)):
         depth += {"{": 1, "}": -1}.get(text[end], 0) if text[end - 1] != "\\" else 0
         if depth == 0:
-            return text[place + 1 : end], end + 1
+            return text[index + 1 : end], end + 1
     raise Unreadable("a brace is not closed")
 
 
 def canonical(tokens: Sequence[Token]) -> str:
-    """The tokens as one text, equal for answers that differ in their look alone."""
+    """Return the tokens as one text, equal for answers that differ only in their layout."""
     parts: list[str] = []
-    for place, token in enumerate(tokens):
-        lone_open = token.text == "{" and tokens[place + 2 : place + 3] and tokens[place + 2].text == "}"
-        lone_close = token.text == "}" and place >= 2 and tokens[place - 2].text == "{"
+    for index, token in enumerate(tokens):
+        lone_open = token.text == "{" and tokens[index + 2 : index + 3] and tokens[index + 2].text == "}"
+        lone_close = token.text == "}" and index >= 2 and tokens[index - 2].text == "{"
         if not (lone_open or lone_close):
             parts.append(token.text.lower().strip() if token.kind == "text" else token.text)
     return " ".join(parts)

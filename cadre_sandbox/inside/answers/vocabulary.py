@@ -1,13 +1,13 @@
-"""The signs, commands and words that are known, as tables. What is in none of them has no meaning."""
+"""Tables of the signs, commands and words that are understood. Anything else is Unreadable."""
 
 
 def pairs(text: str) -> dict[str, str]:
-    """`a=b c=d` as a dictionary."""
+    """Return `a=b c=d` as a dictionary."""
     return dict(pair.split("=", 1) for pair in text.split())
 
 
 def spaced(meaning: str) -> str:
-    """A command with a space behind it, so that it does not grow together with what follows."""
+    """Append a space to a command, so that it does not merge with the letters that follow."""
     return f"{meaning} " if meaning[0] == "\\" and meaning[-1].isalpha() else meaning
 
 

@@ -21,7 +21,7 @@ AFTER_A_FACTOR = frozenset("+*/^=<>!|)_'")
 
 
 def worded(tokens: Tokens) -> Shape | None:
-    """Words, numbers and sets in words, times of the day."""
+    """Parse words, numbers and sets in words, and times of the day; None for anything else."""
     if not all(token.kind in ("word", "text", "letter", "number") or token.text in ".,:'!?-\"()" for token in tokens):
         return None
     text = loose(tokens)
@@ -40,7 +40,7 @@ def worded(tokens: Tokens) -> Shape | None:
 
 
 def is_spoken(tokens: Tokens) -> bool:
-    """Whether there is a word: text, or a run of letters that is more than a product of two."""
+    """Return True if there is a word: text, or a run of letters that is more than a product of two."""
     return any(is_text(token) or (token.kind == "word" and len(token.text) > 2) for token in tokens) or any(
         token.text.lower() in ("no", "on", "or") for token in tokens
     )
@@ -51,20 +51,20 @@ def is_text(token: Token) -> bool:
 
 
 def loose(tokens: Tokens) -> str:
-    """The tokens as words: lower case, without an article, spaces and stops."""
+    """Return the tokens as text in lower case, without an article, spaces and stops."""
     text = " ".join(token.text for token in tokens).lower()
     text = re.sub(r"^(an?|the) (?=\w\w)", "", re.sub(r"(?<!\d)\.|\.(?!\d)|[,!?'\"]", "", text).strip())
     return "".join(text.split())
 
 
 def based(tokens: Tokens) -> Shape | None:
-    """Digits with a base: 52_8."""
-    places = [place for place, token in enumerate(tokens) if token.text == "_"]
-    before = [token for token in tokens[: places[0]] if token.text not in "()-"] if places else []
-    if len(places) != 1 or not any(token.kind == "number" for token in before):
+    """Parse digits with a base, 52_8; None for anything else."""
+    indices = [index for index, token in enumerate(tokens) if token.text == "_"]
+    prefix = [token for token in tokens[: indices[0]] if token.text not in "()-"] if indices else []
+    if len(indices) != 1 or not any(token.kind == "number" for token in prefix):
         return None
-    digits = "".join(token.text for token in before).lower()
-    name = "".join(token.text for token in tokens[places[0] + 1 :] if token.text not in "{}").lower()
+    digits = "".join(token.text for token in prefix).lower()
+    name = "".join(token.text for token in tokens[indices[0] + 1 :] if token.text not in "{}").lower()
     base = NUMERALS.index(name) if name in NUMERALS else int(name) if name.isdigit() and len(name) < 3 else 0
     if not digits.isalnum() or base < 2:
         return None
@@ -72,18 +72,18 @@ def based(tokens: Tokens) -> Shape | None:
 
 
 def ratio(tokens: Tokens) -> Ratio | None:
-    """Terms with colons between."""
+    """Parse terms separated by colons; None for anything else."""
     parts = split(tokens, lambda token: token.text == ":" or (token.kind != "command" and token.text == "to"))[0]
     return Ratio(tuple(valued(part) for part in parts)) if len(parts) > 1 and all(parts) else None
 
 
 def labelled(tokens: Tokens) -> tuple[Tokens, Tokens] | None:
-    """The letter of a choice and what it stands for, where an answer gives both: `(C) 27`, `C. 27`."""
+    """Return the letter of a choice and its value if an answer gives both: `(C) 27`, `C. 27`; else None."""
     texts = [token.text for token in tokens[:4]]
     start = 3 if texts[:1] == ["("] and texts[2:3] == [")"] else 2 if texts[1:2] and texts[1] in ").:" else 0
     rest = tokens[start:]
-    told = any(token.kind in ("number", "text") for token in rest)
-    if not (start and told and rest[0].spaced) or is_comma(rest[0]) or rest[0].text in AFTER_A_FACTOR:
+    has_value = any(token.kind in ("number", "text") for token in rest)
+    if not (start and has_value and rest[0].spaced) or is_comma(rest[0]) or rest[0].text in AFTER_A_FACTOR:
         return None
     letter = tokens[start - 2]
     return ([letter], rest) if len(letter.text) == 1 and letter.text.isupper() else None
