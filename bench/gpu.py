@@ -24,7 +24,8 @@ a median.
 A part consists of sections. Lines go to OUT/gpu.jsonl, finished sections to OUT/done.jsonl, and a section that is done
 there at this commit on this machine is skipped, so the same command continues. One that fails is reported, and the
 others go on. `--write` also appends the lines of this call to results/gpu.jsonl; `--merge` does so with a file that was
-written elsewhere. `--tiny` runs all of it on the CPU on tiny shapes, and measures nothing.
+written elsewhere, and renews the table of docs/one_gpu.md. `--tiny` runs all of it on the CPU on tiny shapes, and
+measures nothing.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from safetensors.torch import load_file
 
 import common
 import gpu_runs
+import gpu_tables
 import slices
 from cadre.engines.torch import TorchEngine, TorchLearner
 from cadre.learn.prefix_tree import PrefixTree
@@ -645,6 +647,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.merge:
         console.print(f"{merge(options.merge)} lines appended to results/gpu.jsonl")
+        gpu_tables.main()
         return
     ends = time.monotonic() + 60 * options.minutes
     commit = options.commit or common.commit()

@@ -215,7 +215,7 @@ def format_gpu_plan(plan: GpuPlan) -> Iterator[str]:
         if engine.tokens:
             how = "as set" if engine.is_set else "by free memory"
             yield (
-                f"  {names}: micro-batches of {engine.tokens:,} tokens ({how}), {engine.token / 1e6:.1f} MB each: "
+                f"  {names}: micro-batches of {engine.tokens:,} tokens ({how}), {engine.token / 1e6:.1f} MB a token: "
                 f"{engine.token * engine.tokens / GIB:.1f} GiB"
             )
     use = f"{plan.sampling / GIB:.0f} GiB while sampling, {plan.learning / GIB:.0f} while learning"

@@ -15,6 +15,7 @@ import common
 import gpu
 import gpu_models
 import gpu_runs
+import gpu_tables
 import gpu_words
 from gpu_models import END, TINY, TINY_SIZES, Card, Shape, Sizes
 from gpu_runs import Steps
@@ -22,7 +23,10 @@ from gpu_runs import Steps
 
 @pytest.fixture
 def out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder of a call's lines; results/ is another one."""
+    """The folder of a call's lines; results/ and the page of figures are others."""
+    page = tmp_path / "one_gpu.md"
+    page.write_text("before\n<!-- gpu -->\nold\n<!-- gpu -->\nafter\n")
+    monkeypatch.setattr(gpu_tables, "PAGE", page)
     monkeypatch.setattr(common, "RESULTS", tmp_path / "results")
     return tmp_path / "out"
 
@@ -93,12 +97,16 @@ def test_nothing_is_begun_without_time(out: Path, capsys: pytest.CaptureFixture[
 
 def test_only_lines_of_a_gpu_are_merged_each_once(out: Path) -> None:
     common.RESULTS.mkdir()
-    line = {"name": "gpu.sync_s", "value": 0.5, "commit": "abc", "machine": "16 cores, NVIDIA H200"}
+    line = {"name": "gpu.learning.qwen3-0.6b.mfu", "value": 0.35123, "low": 0.3, "high": 0.4, "unit": "share"}
+    line |= {"commit": "abc", "date": "2026-11-27", "machine": "16 cores, NVIDIA H200"}
     out.mkdir()
     (out / "gpu.jsonl").write_text(json.dumps(line | {"section": "step"}) + "\n")
     for _ in range(2):
         gpu.main(["--merge", str(out / "gpu.jsonl")])
     assert [json.loads(text) for text in (common.RESULTS / "gpu.jsonl").read_text().splitlines()] == [line]
+    row = "| its MFU | 0.351 (0.3 to 0.4) | share | NVIDIA H200 | abc, 2026-11-27 |"
+    head = "| | median (lowest to highest) | unit | GPU | commit, date |\n|---|---|---|---|---|"
+    assert gpu_tables.PAGE.read_text() == f"before\n<!-- gpu -->\n{head}\n{row}\n<!-- gpu -->\nafter\n"
 
     (out / "gpu.jsonl").write_text(json.dumps(line | {"tiny": True}) + "\n")
     with pytest.raises(SystemExit, match="lines of --tiny, which measure nothing"):
@@ -224,3 +232,8 @@ def test_two_roles_speak_in_turn() -> None:
     assert env.observe() == {}
     train, test = ({task.id for task in gpu_words.Words.tasks(split)} for split in ("train", "test"))
     assert not train & test
+
+
+def test_the_page_of_one_gpu_is_up_to_date() -> None:
+    text = gpu_tables.PAGE.read_text()
+    assert text == gpu_tables.render(text), "run: python bench/gpu_tables.py"

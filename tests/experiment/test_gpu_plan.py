@@ -70,7 +70,7 @@ def test_a_whole_model_with_vllm_by_hand(gpu: SimpleNamespace) -> None:
     assert found.gpu.fits
     text = "\n".join(format_estimate(found))
     assert "on NVIDIA H100 80GB HBM3 (80 GiB), as a run would choose it:" in text
-    assert f"  one: micro-batches of {engine.tokens:,} tokens (by free memory), 2.3 MB each" in text
+    assert f"  one: micro-batches of {engine.tokens:,} tokens (by free memory), 2.3 MB a token" in text
     assert "while learning it frees nothing (vllm.sleep: none)" in text
     assert "it fits: " in text
 
@@ -121,9 +121,9 @@ def test_two_models_share_the_gpu_and_learn_in_turn() -> None:
         "on X (40 GiB), as a run would choose it:",
         "  a: sampled by vLLM with weights of its own (2.0 GiB), 5.0 GiB of keys and values; while learning it frees "
         "its KV cache (vllm.sleep: cache)",
-        "  a: micro-batches of 1,024 tokens (by free memory), 1.0 MB each: 1.0 GiB",
+        "  a: micro-batches of 1,024 tokens (by free memory), 1.0 MB a token: 1.0 GiB",
         "  b: sampled by torch, 3.0 GiB of keys and values",
-        "  b: micro-batches of 2,048 tokens (as set), 1.0 MB each: 2.0 GiB",
+        "  b: micro-batches of 2,048 tokens (as set), 1.0 MB a token: 2.0 GiB",
         "it fits: 29 GiB while sampling, 24 while learning, of 40",
     ]
 
