@@ -1,4 +1,4 @@
-"""Which asserts give a function what shown calls give it, however they spell it.
+"""Finds asserts that repeat a shown call of a function, in any spelling.
 
 A program of the standard library alone that runs in the sandbox: it evaluates the asserts on a right program and
 records what the function is given, by parameter, and what it returns. `cadre_tasks.code.inspect` asks it. A call is a
@@ -43,16 +43,17 @@ ARGUMENTS = re.compile(
 )
 EXAMPLE = re.compile(r"input|output|result|returns?\b|answer|gives|expected|[-=]>|[→➞⇒]", re.IGNORECASE)
 ABOUT = 80  # letters before and after
-SAID: dict[str, Any] = {"true": True, "yes": True, "false": False, "no": False, "none": None, "null": None}
+LITERALS: dict[str, Any] = {"true": True, "yes": True, "false": False, "no": False, "none": None, "null": None}
 RAISED = object()  # the answer of a call that raised
 
 
 @dataclass(frozen=True)
 class Call:
-    """What a function was given, by parameter and then apart from defaults (`told`), and what it returned."""
+    """The arguments of a call by parameter, those that differ from their defaults (`explicit`), and the return
+    value."""
 
-    given: dict[str, Any]
-    told: list[Any]
+    arguments: dict[str, Any]
+    explicit: list[Any]
     answer: Any
 
 
@@ -65,27 +66,30 @@ class Recorder:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         # An iterator is read once: its items are recorded, and the function gets an iterator over them.
-        runs = [hasattr(type(value), "__next__") for value in (*arguments, *keywords.values())]
-        held = [listed(value) for value in (*arguments, *keywords.values())]
-        bound = self.signature.bind(*held[: len(arguments)], **dict(zip(keywords, held[len(arguments) :], strict=True)))
+        is_iterator = [hasattr(type(value), "__next__") for value in (*arguments, *keywords.values())]
+        items = [listed(value) for value in (*arguments, *keywords.values())]
+        bound = self.signature.bind(
+            *items[: len(arguments)], **dict(zip(keywords, items[len(arguments) :], strict=True))
+        )
         bound.apply_defaults()
-        given, answer = copied(dict(bound.arguments)), RAISED
-        handed = [iter(value) if run else value for value, run in zip(held, runs, strict=True)]
+        recorded, answer = copied(dict(bound.arguments)), RAISED
+        passed = [iter(value) if iterates else value for value, iterates in zip(items, is_iterator, strict=True)]
         arguments, keywords = (
-            tuple(handed[: len(arguments)]),
-            dict(zip(keywords, handed[len(arguments) :], strict=True)),
+            tuple(passed[: len(arguments)]),
+            dict(zip(keywords, passed[len(arguments) :], strict=True)),
         )
         defaults = {name: parameter.default for name, parameter in self.signature.parameters.items()}
-        told = [value for name, value in given.items() if not equal(value, defaults[name])]
+        explicit = [value for name, value in recorded.items() if not equal(value, defaults[name])]
         try:
             answer = self.function(*arguments, **keywords)
             return answer
         finally:
             if len(self.calls) < MOST_CALLS:
-                self.calls.append(Call(given, told, copied(answer)))
+                self.calls.append(Call(recorded, explicit, copied(answer)))
 
     def calls_of(self, code: str, name: str) -> list[Call]:
-        """The calls of a statement that calls it by `name`, whatever comes of the statement."""
+        """Run a statement with this function under `name` and return the recorded calls, also if the statement
+        fails."""
         self.calls = []
         try:
             exec(compile(code, "<test>", "exec"), {**NAMES, name: self})  # noqa: S102 - behind the sandbox's layers
@@ -111,62 +115,65 @@ def copied(value: Any) -> Any:
 
 
 def respelt(right: str, entry: str, shown: list[str], lines: list[str], text: str = "") -> list[int]:
-    """The places of those `lines` that make a call of `entry` that the calls `shown` make, or that the text has."""
+    """Return the indices of those `lines` that make a call of `entry` which the calls `shown` make or the text
+    contains."""
     scope: dict[str, Any] = {"__name__": "solution"}
     exec(compile(right, "<right>", "exec"), scope)  # noqa: S102 - behind the sandbox's layers
     recorder = Recorder(scope[entry])
-    known = [call for line in shown for call in recorder.calls_of(line, entry)]
+    shown_calls = [call for line in shown for call in recorder.calls_of(line, entry)]
     for values_given in arguments_in(text):
         if len(values_given) <= len(recorder.signature.parameters):
-            known += recorder.calls_of(f"{entry}(*{values_given!r})", entry)
+            shown_calls += recorder.calls_of(f"{entry}(*{values_given!r})", entry)
     tokens = tokens_of(text)
-    made = [recorder.calls_of(line, entry) for line in lines]
+    calls_of_lines = [recorder.calls_of(line, entry) for line in lines]
     return [
-        place
-        for place, calls in enumerate(made)
+        index
+        for index, calls in enumerate(calls_of_lines)
         if any(
-            is_in_words(one, tokens) or is_sentence(one, text) or any(is_copy(one, other) for other in known)
-            for one in calls
+            is_in_words(call, tokens) or is_sentence(call, text) or any(is_copy(call, shown) for shown in shown_calls)
+            for call in calls
         )
     ]
 
 
 def arguments_in(text: str) -> list[list[Any]]:
     """Return the arguments of examples such as `Input: nums = [3, 2], target = 5`, on one line or on several."""
-    found: list[list[Any]] = []
+    examples: list[list[Any]] = []
     for match in ARGUMENTS.finditer(text):
         if not EXAMPLE.search(text[max(0, match.start() - ABOUT) : match.end() + ABOUT]):
             continue
         lines = text[match.end() :].splitlines()[:LINES]
         for count in range(1, len(lines) + 1):
-            line = ", ".join(one.strip(" `*.,;") for one in lines[:count])
+            line = ", ".join(part.strip(" `*.,;") for part in lines[:count])
             try:
                 call = ast.parse(f"f({line})", mode="eval").body
                 assert isinstance(call, ast.Call)
-                given = [*call.args, *(keyword.value for keyword in call.keywords)]
-                found.append([SAID[node.id] if is_said(node) else ast.literal_eval(node) for node in given])
+                expressions = [*call.args, *(keyword.value for keyword in call.keywords)]
+                examples.append(
+                    [LITERALS[node.id] if is_literal(node) else ast.literal_eval(node) for node in expressions]
+                )
             except (SyntaxError, ValueError, TypeError, AssertionError, MemoryError, RecursionError):
                 continue
-    return [given for given in found if given]
+    return [expressions for expressions in examples if expressions]
 
 
-def is_said(node: ast.expr) -> TypeGuard[ast.Name]:
-    return isinstance(node, ast.Name) and node.id in SAID
+def is_literal(node: ast.expr) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and node.id in LITERALS
 
 
-def is_copy(one: Call, other: Call) -> bool:
-    """Whether a call says what another does."""
-    if one.given.keys() != other.given.keys():
+def is_copy(call: Call, shown: Call) -> bool:
+    """Return True if two calls are the same up to spelling."""
+    if call.arguments.keys() != shown.arguments.keys():
         return False
-    if all(equal(value, other.given[name]) for name, value in one.given.items()):
+    if all(equal(value, shown.arguments[name]) for name, value in call.arguments.items()):
         return True
-    if not all(same(value, other.given[name]) for name, value in one.given.items()):
+    if not all(same(value, shown.arguments[name]) for name, value in call.arguments.items()):
         return False
-    if any(isinstance(value, bytes | bytearray) for value in one.given.values()) and same(
-        letters(one.answer), other.answer
+    if any(isinstance(value, bytes | bytearray) for value in call.arguments.values()) and same(
+        letters(call.answer), shown.answer
     ):
         return True
-    return one.answer is other.answer or same(one.answer, other.answer)
+    return call.answer is shown.answer or same(call.answer, shown.answer)
 
 
 def letters(value: Any) -> Any:
@@ -176,55 +183,55 @@ def letters(value: Any) -> Any:
     return type(value)(map(letters, value)) if type(value) in (list, tuple, set) else value
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(left: Any, right: Any) -> bool:
     try:
-        return bool(one == other)
+        return bool(left == right)
     except Exception:  # noqa: BLE001 - values of a program compare as they like
         return False
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, or hold the same scalars one after the other, in any order where one of them has
-    none; in whatever kinds of containers, a text being one of letters, and numbers that are not whole to four digits.
-    Texts of the same words are the same."""
-    if equal(one, other):
+def same(first: Any, second: Any) -> bool:
+    """Return True if two values are equal, or hold the same scalars one after the other, in any order if one of them is
+    unordered. Kinds of containers do not matter, a text counts as a container of letters, and numbers that are not
+    whole are compared to four digits. Texts of the same words are the same."""
+    if equal(first, second):
         return True
-    if isinstance(one, str) and isinstance(other, str) and one.split() == other.split() != []:
+    if isinstance(first, str) and isinstance(second, str) and first.split() == second.split() != []:
         return True
-    unordered = isinstance(one, UNORDERED) or isinstance(other, UNORDERED)
-    if isinstance(one, dict) and isinstance(other, dict):
-        one, other = list(one.items()), list(other.items())
-    for mine, theirs in itertools.product(spellings(one), spellings(other)):
+    unordered = isinstance(first, UNORDERED) or isinstance(second, UNORDERED)
+    if isinstance(first, dict) and isinstance(second, dict):
+        first, second = list(first.items()), list(second.items())
+    for first_rows, second_rows in itertools.product(spellings(first), spellings(second)):
         if unordered:
-            mine, theirs = (sorted(rows, key=order) for rows in (mine, theirs))
-        left, right = (list(itertools.chain.from_iterable(rows)) for rows in (mine, theirs))
-        held = len(left) == len(right) and all(map(same_scalar, left, right))
-        if held and (left or len(mine) == len(theirs)):  # [[], []] is not []
+            first_rows, second_rows = (sorted(rows, key=order) for rows in (first_rows, second_rows))
+        left, right = (list(itertools.chain.from_iterable(rows)) for rows in (first_rows, second_rows))
+        equal_scalars = len(left) == len(right) and all(map(same_scalar, left, right))
+        if equal_scalars and (left or len(first_rows) == len(second_rows)):  # [[], []] is not []
             return True
     return False
 
 
 def order(row: list[Any]) -> list[tuple[bool, float, str]]:
-    """What the scalars of one item are sorted by."""
-    return [(True, float(one), "") if isinstance(one, NUMBERS) else (False, 0.0, repr(one)) for one in row]
+    """Return the sort key of the scalars of one item."""
+    return [(True, float(scalar), "") if isinstance(scalar, NUMBERS) else (False, 0.0, repr(scalar)) for scalar in row]
 
 
-def same_scalar(one: Any, other: Any) -> bool:
-    if equal(one, other):
+def same_scalar(left: Any, right: Any) -> bool:
+    if equal(left, right):
         return True
-    if not isinstance(one, (*NUMBERS, complex)) or not isinstance(other, (*NUMBERS, complex)):
+    if not isinstance(left, (*NUMBERS, complex)) or not isinstance(right, (*NUMBERS, complex)):
         return False
     try:
-        if isinstance(one, complex) or isinstance(other, complex):
-            return cmath.isclose(complex(one), complex(other), rel_tol=CLOSE, abs_tol=1e-9)
-        whole = one == int(one) and other == int(other)
-        return not whole and math.isclose(one, other, rel_tol=CLOSE, abs_tol=1e-9)
+        if isinstance(left, complex) or isinstance(right, complex):
+            return cmath.isclose(complex(left), complex(right), rel_tol=CLOSE, abs_tol=1e-9)
+        both_whole = left == int(left) and right == int(right)
+        return not both_whole and math.isclose(left, right, rel_tol=CLOSE, abs_tol=1e-9)
     except (OverflowError, ValueError):  # of infinity and what is no number
         return False
 
 
 def spellings(value: Any) -> list[list[list[Any]]]:
-    """The scalars of each item of a value, in the ways in which it may be read: a text as its letters or the number
+    """Return the scalars of each item of a value, once for each way to read it: a text as its letters or as the number
     that it spells, bytes as numbers or letters, a dictionary as its keys or its items."""
     if isinstance(value, str):
         return [[[letter] for letter in value], *([[[number]]] if (number := number_of(value)) is not None else [])]
@@ -234,13 +241,13 @@ def spellings(value: Any) -> list[list[list[Any]]]:
         listed_values = spellings(list(value.values())) if is_list_like(value) else []
         return [*spellings(list(value)), *spellings(list(value.items())), *listed_values]
     if isinstance(value, HOLDING):
-        held = [spellings(item) for item in itertools.islice(value, MOST_SCALARS)]
-        return [[list(itertools.chain.from_iterable(ways[which])) for ways in held] for which in (0, -1)]
+        item_spellings = [spellings(item) for item in itertools.islice(value, MOST_SCALARS)]
+        return [[list(itertools.chain.from_iterable(ways[index])) for ways in item_spellings] for index in (0, -1)]
     return [[[value]]]
 
 
 def is_list_like(value: dict[Any, Any]) -> bool:
-    """Whether a dictionary has the places of a list as its keys."""
+    """Return True if the keys of a dictionary are the indices of a list."""
     return bool(value) and sorted(value, key=repr) == sorted(range(len(value)), key=repr)
 
 
@@ -255,46 +262,48 @@ Token = tuple[Any, bool]  # a value, and whether it can be skipped as a mere wor
 
 
 def tokens_of(text: str) -> list[Token]:
-    """The numbers, quoted texts and words of a text. Words for true, false and none are values."""
-    found: list[Token] = []
+    """Return the numbers, quoted texts and words of a text. Words for true, false and none become values."""
+    tokens: list[Token] = []
     for match in TOKEN.finditer(text):
         word = match[0]
         if match["quoted"]:
-            found.append((word[1:-1], False))
+            tokens.append((word[1:-1], False))
         elif match["number"]:
-            found.append((float(word), False))
+            tokens.append((float(word), False))
         else:
-            found.append((SAID[word.lower()], False) if word.lower() in SAID else (word, True))
-    return found
+            tokens.append((LITERALS[word.lower()], False) if word.lower() in LITERALS else (word, True))
+    return tokens
 
 
 def is_in_words(call: Call, tokens: list[Token]) -> bool:
-    """Whether a text has what a call is given and what it returns beside each other, with few words between."""
+    """Return True if a text has the arguments of a call and its return value near each other, with few words
+    between."""
     if call.answer is RAISED:
         return False
-    given, answer = list(values(call.told)), list(values(call.answer))
-    if not given or not answer or equal(given, answer) or len(given) + len(answer) > len(tokens):
+    arguments, answer = list(values(call.explicit)), list(values(call.answer))
+    if not arguments or not answer or equal(arguments, answer) or len(arguments) + len(answer) > len(tokens):
         return False
-    return appear(given, answer, tokens) or appear(answer, given, tokens)
+    return appear(arguments, answer, tokens) or appear(answer, arguments, tokens)
 
 
 def is_sentence(call: Call, text: str) -> bool:
-    """Whether a text has the words of a call's only argument and then, a few words later, those of its answer."""
-    if len(call.told) != 1 or not isinstance(call.told[0], str) or not isinstance(call.answer, str):
+    """Return True if a text has the words of a call's only argument and, a few words later, those of its return
+    value."""
+    if len(call.explicit) != 1 or not isinstance(call.explicit[0], str) or not isinstance(call.answer, str):
         return False
-    given, answer = call.told[0].split(), call.answer.split()
-    if len(given) < 2 or not answer or given == answer:
+    argument, answer = call.explicit[0].split(), call.answer.split()
+    if len(argument) < 2 or not answer or argument == answer:
         return False
-    said = [word.strip(".,;:!?`*\"'()") for word in text.split()]
-    for start in range(len(said)):
-        end = start + len(given)
-        if said[start:end] == given:
-            return any(said[place : place + len(answer)] == answer for place in range(end + 1, end + 1 + GAP))
+    words = [word.strip(".,;:!?`*\"'()") for word in text.split()]
+    for start in range(len(words)):
+        end = start + len(argument)
+        if words[start:end] == argument:
+            return any(words[position : position + len(answer)] == answer for position in range(end + 1, end + 1 + GAP))
     return False
 
 
 def values(value: Any) -> Iterator[Any]:
-    """What a value holds, texts as a whole."""
+    """Yield the scalars of a value; texts are not split."""
     if isinstance(value, dict):
         value = list(value.items())
     if isinstance(value, HOLDING):
@@ -305,42 +314,44 @@ def values(value: Any) -> Iterator[Any]:
 
 
 def appear(first: list[Any], second: list[Any], tokens: list[Token]) -> bool:
-    """Whether the values come one after another, with a word or a sign between the first ones and the second."""
-    starts = (place for place, token in enumerate(tokens) if shows(token, first[0]))
-    return any(follow(first[1:] + second, len(first) - 1, tokens[place + 1 :]) for place in starts)
+    """Return True if the values occur one after another, with a word or a sign between the first ones and the
+    second."""
+    starts = (position for position, token in enumerate(tokens) if shows(token, first[0]))
+    return any(follow(first[1:] + second, len(first) - 1, tokens[position + 1 :]) for position in starts)
 
 
-def follow(wanted: list[Any], second: int, tokens: list[Token]) -> bool:
-    """Whether the values come next in the tokens, with nothing but words between: something before that one which is
-    `second`, as the items of one list are no call and its answer."""
-    place = 0
-    for number, value in enumerate(wanted):
-        begun = place
-        while place < len(tokens) and not shows(tokens[place], value):
-            if not tokens[place][1] or place - begun == GAP:
+def follow(expected: list[Any], second: int, tokens: list[Token]) -> bool:
+    """Return True if the values come next in the tokens with only words between them. Before the value with the index
+    `second` there must be at least one word, as the items of one list are not a call and its answer."""
+    position = 0
+    for number, value in enumerate(expected):
+        start = position
+        while position < len(tokens) and not shows(tokens[position], value):
+            if not tokens[position][1] or position - start == GAP:
                 return False
-            place += 1
-        if place == len(tokens) or (number == second and place == begun):
+            position += 1
+        if position == len(tokens) or (number == second and position == start):
             return False
-        place += 1
+        position += 1
     return True
 
 
 def shows(token: Token, value: Any) -> bool:
-    """Whether a token stands for a value; a word only for a text of its letters, which one letter is too few for."""
-    shown, word = token
+    """Return True if a token stands for a value. A mere word stands only for a text of its letters, two at the
+    least."""
+    shown, is_word = token
     if isinstance(value, str):
         return (
-            isinstance(shown, str) and (shown == value or shown.split() == value.split() != []) and len(value) > word
+            isinstance(shown, str) and (shown == value or shown.split() == value.split() != []) and len(value) > is_word
         )  # a mere word needs two letters, a quoted text one
-    if word or isinstance(shown, str):
+    if is_word or isinstance(shown, str):
         return False
-    if any(isinstance(one, bool) or one is None for one in (shown, value)):
+    if any(isinstance(item, bool) or item is None for item in (shown, value)):
         return shown is value
     return same_scalar(shown, value)
 
 
 if __name__ == "__main__":
-    asked, out = json.loads(sys.stdin.read()), os.dup(1)
+    request, out = json.loads(sys.stdin.read()), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what programs print is no answer
-    os.write(out, json.dumps(respelt(**asked)).encode())
+    os.write(out, json.dumps(respelt(**request)).encode())

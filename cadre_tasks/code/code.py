@@ -34,14 +34,14 @@ TESTS = 0.4  # for passing every hidden test: as much to the coder, and as much 
 
 
 async def untested() -> Verdict:
-    """What no tests say."""
+    """Return the verdict of no tests at all."""
     return NONE
 
 
 class Code(FromData):
     """The team form. Settings: the `turns`, how many hidden `cases` decide (0 for all; test code decides as a whole),
-    how many `mutants` the tester's tests have to tell from a right program, whether `codebleu` is shown, which nobody
-    is paid for, and those of `FromData`."""
+    how many `mutants` the tester's tests have to distinguish from a right program, whether `codebleu` is shown, which
+    is not rewarded, and those of `FromData`."""
 
     roles: ClassVar[tuple[str, ...]] = ("coder", "tester")
     kind: ClassVar[Kind] = "program"
@@ -59,8 +59,8 @@ class Code(FromData):
         super().__init__(task, **data)
         self.program, self.turns, self.mutants, self.turn = CodingProblem(**task.data), turns, mutants, 0
         self.codebleu = codebleu and self.program.reference != ""
-        kept = self.program.hidden[: cases or None]
-        self.decisive = cases_of(self.program, kept) if kept else all_tests(self.program)
+        cases_kept = self.program.hidden[: cases or None]
+        self.decisive = cases_of(self.program, cases_kept) if cases_kept else all_tests(self.program)
         self.verdict, self.checked, self.written = NONE, NONE, ""  # type: Verdict, Verdict, str
         self.said: dict[str, str] = {}  # the program and the tests of the last turn
         self.earned = {"coder": 0.0, "tester": 0.0}  # what the last program and the last tests pay their author
@@ -68,7 +68,7 @@ class Code(FromData):
 
     @property
     def success(self) -> bool:
-        """The last program passes every hidden test."""
+        """True if the last program passes every hidden test."""
         return self.verdict.ok
 
     def observe(self) -> dict[str, Observation]:
@@ -83,7 +83,7 @@ class Code(FromData):
         return form.format(entry=entry) + problem.statement + shown + self.past()
 
     def past(self) -> str:
-        """What both wrote last, and which of the tester's tests failed."""
+        """Return the last program and tests, with the tester's tests that failed."""
         if not self.turn:
             return ""
         failed = "\n".join(line[:300] for line in self.checked.failures[:3]) or "there were no tests"
@@ -94,7 +94,7 @@ class Code(FromData):
         )
 
     def render(self) -> Drawing:
-        """The last program, with the hidden tests and the tester's."""
+        """Return the last program with the results of the hidden tests and of the tester's."""
         judged = (("hidden tests", self.verdict), ("tester's tests", self.checked))
         results = [
             {
@@ -108,6 +108,7 @@ class Code(FromData):
         return drawings.code(self.written, results) if self.written else None
 
     async def step(self, actions: dict[str, str]) -> Reward:
+        # In this order: the tester's tests are run on the program of the same turn.
         parts = await self.try_program(actions["coder"]) | await self.try_tests(actions["tester"])
         self.turn += 1
         return self.settle(self.earned, parts)
@@ -117,36 +118,39 @@ class Code(FromData):
         return reward
 
     async def try_program(self, text: str) -> dict[str, float]:
-        """Judge a program by the hidden tests; what it pays by part."""
+        """Judge a program by the hidden tests; return its reward by part."""
         self.written = extract_code(text)
         parts = {f"coder/{name}": value for name, value in (await self.coded(self.written)).items()}
         self.earned = {**self.earned, "coder": sum(parts.values())}
         return parts | (await likeness(self.program.reference, self.written) if self.codebleu else {})
 
     async def try_tests(self, text: str) -> dict[str, float]:
-        """Judge tests by programs of known worth, and the last program by the tests; what they pay by part."""
+        """Judge tests by right and wrong programs, and the last program by the tests; return their reward by part."""
         program = self.written
+        # Without a right reference the coder's program stands in for it, if it passes the hidden tests.
         right = await tester.right_program(self.program) or (program if self.verdict.ok else "")
         tests = await tester.written(text, self.program, right)
         checking = judge(ready(self.program, program), tests) if tests else untested()
         judged, self.checked = await asyncio.gather(tester.worth(tests, self.program, right, self.mutants), checking)
         self.said = {"coder": program, "tester": text}
         parts = {"tester/valid": judged.parts["valid"]}
+        # `Worth` gives up to .4 for each of the two, the tester is paid .2.
         parts |= {f"tester/{name}": judged.parts[name] / 2 for name in ("agrees", "kills")}
         self.earned = {**self.earned, "tester": sum(parts.values())}
         return parts
 
     async def coded(self, program: str) -> dict[str, float]:
-        """What the program pays by part; it is judged only if it builds."""
+        """Return the reward of a program by part. It is judged only if it builds."""
         if not await builds(program):
             self.verdict = NONE
             return {"builds": 0.0, "runs": 0.0, "tests": 0.0}
-        whole = ready(self.program, program) if self.program.tests else program
-        ran, self.verdict = await asyncio.gather(self.runs(program), judge(whole, self.decisive))
+        testable = ready(self.program, program) if self.program.tests else program
+        ran, self.verdict = await asyncio.gather(self.runs(program), judge(testable, self.decisive))
         return {"builds": BUILDS, "runs": RUNS * ran, "tests": TESTS * self.verdict.share}
 
     async def runs(self, program: str) -> bool:
-        """Whether it ends without an error: on the first input of a script, or when a function's module loads."""
+        """Return True if the program ends without an error: on the first input of a script, or when a function's module
+        loads."""
         if self.program.entry:
             return await loads(ready(self.program, program))
         cases = self.program.public + self.program.hidden
@@ -154,7 +158,7 @@ class Code(FromData):
 
 
 class CodeAlone(Code):
-    """One agent: the program first, then its tests, as two decisions of a turn; each pays what it pays in the team."""
+    """One agent: first the program, then its tests, as two decisions of a turn, each rewarded as in the team."""
 
     roles: ClassVar[tuple[str, ...]] = ("agent",)
     testing: bool = False  # the program of this turn is written, and its tests are asked for
@@ -170,4 +174,5 @@ class CodeAlone(Code):
         judge_text = self.try_tests if self.testing else self.try_program
         parts = await judge_text(actions["agent"])
         self.turn, self.testing = self.turn + self.testing, not self.testing
+        # The one agent is paid as both roles together.
         return self.settle({"agent": sum(self.earned.values())}, parts)

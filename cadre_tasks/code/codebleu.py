@@ -1,4 +1,4 @@
-"""How alike two Python programs are: CodeBLEU (Ren et al. 2020, arXiv 2009.10297), of a candidate and one reference.
+"""Similarity of two Python programs: CodeBLEU (Ren et al. 2020, arXiv 2009.10297) of a candidate and one reference.
 
 A quarter each (equation 1): BLEU of the tokens, BLEU with Python's keywords weighted 5 times in its unigrams
 (section 3.1), the share of the reference's subtrees that the candidate has (3.2), and of its data flows (3.3). Programs
@@ -22,7 +22,7 @@ SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
 
 
 def parsed(source: str) -> ast.Module | None:
-    """The program without docstrings; None where it does not parse."""
+    """Return the program without docstrings, or None if it does not parse."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -44,11 +44,13 @@ def bleu(candidate: list[str], reference: list[str], keywords: float = 1.0) -> f
         return 0.0
     logs = []
     for n in range(1, LONGEST + 1):
-        ours, theirs = grams(candidate, n), grams(reference, n)
-        weight = {gram: keywords if n == 1 and keyword.iskeyword(gram[0]) else 1.0 for gram in ours}
-        common = sum(weight[gram] * min(count, theirs[gram]) for gram, count in ours.items())
-        total = sum(weight[gram] * count for gram, count in ours.items())
+        candidate_grams, reference_grams = grams(candidate, n), grams(reference, n)
+        weight = {gram: keywords if n == 1 and keyword.iskeyword(gram[0]) else 1.0 for gram in candidate_grams}
+        common = sum(weight[gram] * min(count, reference_grams[gram]) for gram, count in candidate_grams.items())
+        total = sum(weight[gram] * count for gram, count in candidate_grams.items())
+        # One n without a match would make the whole geometric mean zero.
         logs.append(math.log((common or SMOOTH) / (total or 1.0)))
+    # In logarithms: the brevity penalty exp(1 - r/c) applies only to a candidate shorter than the reference.
     penalty = min(0.0, 1.0 - len(reference) / len(candidate))
     return math.exp(penalty + sum(logs) / LONGEST)
 
@@ -59,43 +61,44 @@ def grams(tokens: list[str], n: int) -> Counter[tuple[str, ...]]:
 
 def subtrees(tree: ast.AST) -> Counter[Hashable]:
     """Every subtree of more than one node, by the kinds of its nodes: names and values are left out."""
-    found: Counter[Hashable] = Counter()
+    counts: Counter[Hashable] = Counter()
 
     def shape(node: ast.AST) -> Hashable:
         inner = tuple(shape(child) for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr_context))
-        whole = (type(node).__name__, *inner)
+        subtree = (type(node).__name__, *inner)
         if inner:
-            found[whole] += 1
-        return whole
+            counts[subtree] += 1
+        return subtree
 
     shape(tree)
-    return found
+    return counts
 
 
 def flows(tree: ast.Module) -> Counter[Hashable]:
-    """Where values come from: `(name, names that it is computed from)` an assignment, `(name,)` a reading of a name
-    that has a value by then. Names are numbered as they turn up, so another name for a variable changes nothing."""
+    """Return the data flows: `(name, names that it is computed from)` for an assignment, `(name,)` for a reading of a
+    name that has a value by then. Names are numbered in order of appearance, so renaming a variable changes nothing."""
     numbers: dict[str, int] = {}
-    found: Counter[Hashable] = Counter()
+    counts: Counter[Hashable] = Counter()
     for kind, name, sources in events(tree):
         if kind == "give":
-            known = tuple(sorted(numbers[source] for source in sources if source in numbers))
-            found[(numbers.setdefault(name, len(numbers)), known)] += 1
+            source_numbers = tuple(sorted(numbers[source] for source in sources if source in numbers))
+            counts[(numbers.setdefault(name, len(numbers)), source_numbers)] += 1
         elif name in numbers:
-            found[(numbers[name],)] += 1
-    return found
+            counts[(numbers[name],)] += 1
+    return counts
 
 
 def events(node: ast.AST) -> Iterator[tuple[str, str, list[str]]]:
-    """What is read and what is given a value, in the order in which it is run."""
+    """Yield the names that are read or assigned, in the order of execution."""
     if isinstance(node, ast.Assign):
-        yield from given(node.value, node.targets)
+        yield from assignments(node.value, node.targets)
     elif isinstance(node, ast.AugAssign):
-        yield from given(ast.BinOp(_loaded(node.target), node.op, node.value), [node.target])
+        # `x += y` is read as `x = x + y`.
+        yield from assignments(ast.BinOp(_loaded(node.target), node.op, node.value), [node.target])
     elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
-        yield from given(node.value, [node.target])
+        yield from assignments(node.value, [node.target])
     elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
-        yield from given(node.iter, [node.target])
+        yield from assignments(node.iter, [node.target])
         for inner in node.ifs if isinstance(node, ast.comprehension) else [*node.body, *node.orelse]:
             yield from events(inner)
     elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
@@ -104,7 +107,7 @@ def events(node: ast.AST) -> Iterator[tuple[str, str, list[str]]]:
         for part in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
             yield from events(part)
     elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-        yield from given(node.context_expr, [node.optional_vars])
+        yield from assignments(node.context_expr, [node.optional_vars])
     elif isinstance(node, ast.arg):
         yield "give", node.arg, []
     elif isinstance(node, ast.Name):
@@ -114,8 +117,8 @@ def events(node: ast.AST) -> Iterator[tuple[str, str, list[str]]]:
             yield from events(child)
 
 
-def given(value: ast.AST, targets: list[ast.expr]) -> Iterator[tuple[str, str, list[str]]]:
-    """The reading of a value, and the names that it is given to."""
+def assignments(value: ast.AST, targets: list[ast.expr]) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield the readings of a value, then the assignments to its targets."""
     reading = list(events(value))
     yield from reading
     sources = [name for kind, name, _ in reading if kind == "read"]
@@ -129,21 +132,22 @@ def _loaded(target: ast.expr) -> ast.expr:
 
 
 def share(candidate: Counter[Hashable], reference: Counter[Hashable]) -> float:
-    """What the candidate has of all that the reference has."""
+    """Return the fraction of the reference's facts that the candidate has too."""
     return (candidate & reference).total() / reference.total()
 
 
 def codebleu(reference: str, candidate: str) -> dict[str, float]:
-    """`codebleu` and its parts, 0 to 1 each. A part of which the reference has nothing (a program without variables
-    has no flows) is left out of the mean. Nothing where the reference does not parse: then nobody can be like it."""
-    right, ours = parsed(reference), parsed(candidate)
-    if right is None:
+    """Return `codebleu` and its parts, 0 to 1 each. A part of which the reference has nothing (a program without
+    variables has no flows) is left out of the mean. Empty if the reference does not parse, since nothing can be
+    compared."""
+    reference_tree, candidate_tree = parsed(reference), parsed(candidate)
+    if reference_tree is None:
         return {}
-    tokens = tokens_of(candidate, ours), tokens_of(reference, right)
+    tokens = tokens_of(candidate, candidate_tree), tokens_of(reference, reference_tree)
     parts = {"bleu": bleu(*tokens), "keywords": bleu(*tokens, keywords=KEYWORD)}
     for name, facts in (("syntax", subtrees), ("flow", flows)):
-        if wanted := facts(right):
-            parts[name] = share(facts(ours), wanted) if ours else 0.0
+        if reference_facts := facts(reference_tree):
+            parts[name] = share(facts(candidate_tree), reference_facts) if candidate_tree else 0.0
     return {"codebleu": sum(parts.values()) / len(parts), **parts}
 
 

@@ -1,4 +1,4 @@
-"""The graded reward of two agents that write one program: `aux` a helper, `main` the function that is asked for.
+"""The graded reward of two agents that write one program: `aux` a helper, `main` the requested function.
 
 Levels and weights as published for MAGRPO (arXiv 2508.04652, section 5): +0.4 and +0.6 where both are defined, +0.5 if
 the whole parses, +1.0 times the share of tests passed; once a test passes, +0.5 if main calls aux, +1.0 if it then is
@@ -32,7 +32,7 @@ NO_AUX, *ANY_AUX = map(STAND_IN.format, ("raise RuntimeError('no aux')", "return
 
 @dataclass(frozen=True)
 class Graded:
-    """What came of a pair of answers: the reward by part, and the verdict of the tests."""
+    """The graded reward of a pair of answers by part, and the verdict of the tests."""
 
     parts: dict[str, float]
     verdict: Verdict = NOTHING
@@ -43,18 +43,19 @@ class Graded:
 
 
 def combined(program: CodingProblem, aux: str, main: str) -> str:
-    """The whole program: what the prompt defines, then the helper, then the function."""
+    """Return the whole program: the definitions of the prompt, then the helper, then the function."""
     return hoisted(opening(program.starter), f"{aux}\n\n{main}\n")
 
 
-def passes_as_well(other: Verdict, verdict: Verdict) -> bool:
-    """Whether another program passes every test that is passed here."""
-    failed, here = ({line.split(" -> ")[0] for line in one.failures} for one in (other, verdict))
-    return other.passed >= verdict.passed and failed <= here
+def passes_as_well(candidate: Verdict, verdict: Verdict) -> bool:
+    """Return True if `candidate` passes every test that `verdict` passes."""
+    failed, allowed = ({line.split(" -> ")[0] for line in judged.failures} for judged in (candidate, verdict))
+    return candidate.passed >= verdict.passed and failed <= allowed
 
 
 class Replacements:
-    """A pair of answers, with its helper replaced. Lives for one judgement; `verdict` is that of the pair itself."""
+    """Judges a pair of answers with its helper replaced. Lives for one judgement; `verdict` is that of the
+    pair itself."""
 
     def __init__(self, program: CodingProblem, aux: str, main: str, verdict: Verdict) -> None:
         self.program, self.aux, self.main, self.verdict = program, aux, main, verdict
@@ -64,25 +65,25 @@ class Replacements:
         return passes_as_well(await judge(text, all_tests(self.program), self.limits), self.verdict)
 
     async def passes_with(self, kind: str, main: str = "") -> bool:
-        """Whether what is passed is passed as well with a helper of `replaced_helper` in its place."""
+        """Return True if the same tests pass with the helper replaced by `kind` of `replaced_helper`."""
         replaced = f"{self.aux}\n\n{REPLACED}\n\naux = cadre_replaced(aux, {kind!r})\n"
         return await self.passes(combined(self.program, replaced, main or self.main))
 
     async def in_place(self) -> bool:
-        """Whether the helper could stand in for the function."""
+        """Return True if the helper itself solves the task in place of the function."""
         return await self.passes(f"{combined(self.program, self.aux, self.main)}\n\n{self.program.entry} = aux\n")
 
     async def needless(self) -> bool:
-        """Whether the function could do without what its helper works out. It could if it passes as many tests with a
-        helper that raises, with any value at all, or with one answer of the right type that took no work: a constant,
-        an argument of its own, an earlier answer. A function that tells the helper from one that gives the same answers
-        looks at it otherwise than by calling it, which is no use of it either.
-        """
+        """Return True if the function does not depend on the helper's work: it passes as many tests with a helper that
+        raises, with any value at all, or with one answer of the right type that took no work (a constant, an argument
+        of its own, an earlier answer). A function that distinguishes the helper from one with the same answers inspects
+        it otherwise than by calling it, which is no use of it either."""
         if not await self.passes_with("genuine"):
             self.limits = LONG  # replacements take longer than what they replace
             if not await self.passes_with("genuine"):
                 return True
-        plain = [self.passes(combined(self.program, self.aux + other, self.main)) for other in (NO_AUX, *ANY_AUX)]
+        # A helper that raises shows whether it is needed at all, two useless values whether its answer matters.
+        plain = [self.passes(combined(self.program, self.aux + stand_in, self.main)) for stand_in in (NO_AUX, *ANY_AUX)]
         failing, *any_value = await asyncio.gather(*plain)
         if failing or all(any_value):
             return True
@@ -94,26 +95,26 @@ class Replacements:
             return True
         if identity and not await self.passes_with("identity_same"):
             return True
-        once = await self.passes_with("once")  # as at import: its first answer is all that it works out
-        if several and not once and await self.constant_or_earlier():
+        passes_once = await self.passes_with("once")  # as at import: its first answer is all that it works out
+        if several and not passes_once and await self.constant_or_earlier():
             return True
-        return await self.unneeded_use("first" if several and not once else "zero")
+        return await self.unneeded_use("first" if several and not passes_once else "zero")
 
     async def unneeded_use(self, kind: str) -> bool:
-        """Whether the function passes without a use of the helper that it makes, while the helper works out nothing:
-        then the function works out the answer itself, as in `n + n + aux(n) - n * n`."""
+        """Return True if the function passes with one use of the helper removed and with a helper that works out
+        nothing: then the function works out the answer itself, as in `n + n + aux(n) - n * n`."""
         main: str = (await ask("gated", source=self.main, helper="aux") or self.main) if kind == "first" else self.main
         shorter: list[str] = await ask("without_a_use", source=main, helper="aux") or []
-        return any(await asyncio.gather(*(self.passes_with(kind, one) for one in shorter)))
+        return any(await asyncio.gather(*(self.passes_with(kind, version) for version in shorter)))
 
     async def several(self) -> bool:
-        """Whether the tests that are passed call the function in more than one way."""
+        """Return True if the passed tests call the function with more than one set of arguments."""
         once = f"{combined(self.program, self.aux, self.main)}\n\n{REPLACED}\n\n{self.program.entry} = "
         return not await self.passes(f"{once}cadre_once({self.program.entry})\n")
 
     async def constant_or_earlier(self) -> bool:
-        """Whether the helper's first answer would do every time, also where all that is tested of it comes out as it
-        did at first; or an earlier answer in the place of each."""
+        """Return True if the helper's first answer is enough for every call, also with every test of it fixed to its
+        first outcome; or if an earlier answer is enough in place of each."""
         gated: str = await ask("gated", source=self.main, helper="aux") or self.main
         first, tested, lagged = await asyncio.gather(
             self.passes_with("first"), self.passes_with("first", gated), self.passes_with("lagged")
@@ -122,24 +123,27 @@ class Replacements:
 
 
 async def grade(program: CodingProblem, aux_text: str, main_text: str) -> Graded:
-    """The reward of two completions for a problem that asks for a function."""
+    """Return the graded reward of two completions for a problem that asks for a function."""
     aux, main = extract_code(aux_text), extract_code(main_text)
     both = {"helper": "aux", "entry": program.entry}
-    alone, use, parses = await asyncio.gather(
+    aux_facts, use, parses = await asyncio.gather(
         ask("use", helping=aux, main="", **both),
         ask("use", helping=aux, main=main, **both),
         builds(combined(program, aux, main)),
     )
-    mine = use or await ask("use", helping="", main=main, **both) or NO_USE  # aux's fault is not main's
-    parts = {"aux": 0.4 * (alone or NO_USE)["helps"], "main": 0.6 * mine["defined"]}
-    verdict = await judge(combined(program, aux, main), all_tests(program)) if parses and mine["bound"] else NOTHING
-    if not mine["defined"]:  # it may be bound otherwise, as a lambda: that may solve the task, and is not paid
+    main_facts = use or await ask("use", helping="", main=main, **both) or NO_USE  # aux's fault is not main's
+    parts = {"aux": 0.4 * (aux_facts or NO_USE)["helps"], "main": 0.6 * main_facts["defined"]}
+    verdict = (
+        await judge(combined(program, aux, main), all_tests(program)) if parses and main_facts["bound"] else NOTHING
+    )
+    if not main_facts["defined"]:  # it may be bound otherwise, as a lambda: that may solve the task, and is not paid
         return Graded(parts, verdict)
     parts["parses"] = 0.5 * parses
     if not parses:
         return Graded(parts)
     parts["tests"] = verdict.share
     if verdict.passed and use and use["called"] and use["helps"]:
+        # The costly part, up to a dozen runs of all tests: only for a pair that passes something and calls the helper.
         replacements = Replacements(program, aux, main, verdict)
         ignored = await replacements.needless()
         wrapper = use["wrapper"] or await replacements.in_place()

@@ -1,4 +1,4 @@
-"""What a program, or a set of unit tests, that a model wrote is worth, by the checkers of `cadre_sandbox`.
+"""Judges a program, or a set of unit tests, that a model wrote, by the checkers of `cadre_sandbox`.
 
 Nothing of a model is parsed or run in this process: a program is compiled, run and judged behind the sandbox.
 """
@@ -60,7 +60,7 @@ Tests = StdioTests | CallTests | UnitTests
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a completion: what it is marked as, in lower case, what it holds, its first and last line."""
+    """A fenced block of a completion: its mark in lower case, its text, its first and its last line."""
 
     mark: str
     text: str
@@ -69,18 +69,21 @@ class Block:
 
 
 def fenced(completion: str) -> list[Block]:
-    """The fenced blocks of a completion that are closed, line by line."""
+    """Return the closed fenced blocks of a completion."""
     blocks: list[Block] = []
     opened: re.Match[str] | None = None
-    first = line = seen = 0
+    first = line = scanned = 0
     for fence in FENCE.finditer(completion):
-        line, seen = line + completion.count("\n", seen, fence.start()), fence.start()
-        ends = opened is not None and closes(fence, opened)
-        if opened is None or (ends and WORD.fullmatch(fence["info"].strip())):  # what says what follows it begins anew
+        line, scanned = line + completion.count("\n", scanned, fence.start()), fence.start()
+        is_closing = opened is not None and closes(fence, opened)
+        # A fence that is followed by a word names the language of a new block, also where it could close one.
+        if opened is None or (is_closing and WORD.fullmatch(fence["info"].strip())):
             opened, first = fence, line
-        elif ends:
+        elif is_closing:
             mark = next(iter(opened["info"].lower().split()), "")
+            # The + 1 skips the line break behind the opening fence.
             text = completion[opened.end() + 1 : fence.start()]
+            # In a list the block is indented as a whole; its code is not.
             depth = len(opened["indent"])
             blocks.append(
                 Block(mark, re.sub(f"^[ \\t]{{1,{depth}}}", "", text, flags=re.M) if depth else text, first, line)
@@ -90,16 +93,16 @@ def fenced(completion: str) -> list[Block]:
 
 
 def closes(fence: re.Match[str], opened: re.Match[str]) -> bool:
-    """Whether a fence is of the opened one's sign, as long or longer, and no deeper in than a fence that is none of the
-    text's own may stand."""
+    """Return True if the fence closes the opened one: of the same sign, at least as long, and less than four columns
+    further in, as in CommonMark."""
     alike = fence["sign"].startswith(opened["sign"])
     return alike and len(fence["indent"]) < len(opened["indent"]) + 4
 
 
 def extract_code(completion: str) -> str:
-    """The last fenced block of a completion that is marked as Python, or where there is none the last unmarked one,
-    which beside a program is what it prints; the whole completion when it has neither. Fences that stand within lines
-    count where there are no others."""
+    """Return the last fenced block of a completion that is marked as Python; else the last unmarked one, since blocks
+    with another mark often hold what the program prints; else the whole completion. Fences that stand within lines
+    count only if there are no marked blocks."""
     blocks = fenced(completion)
     chosen = [block.text for block in blocks if PYTHON.match(block.mark)] or WITHIN.findall(completion)
     chosen = chosen or [block.text for block in blocks if not block.mark]
@@ -107,14 +110,14 @@ def extract_code(completion: str) -> str:
 
 
 def all_tests(program: CodingProblem) -> Tests:
-    """All the tests of a problem, in the form that judges it."""
+    """Return all tests of a problem in the form that judges it."""
     if program.tests:
         return UnitTests(program.tests, program.setup, program.names)
     return cases_of(program, program.public + program.hidden)
 
 
 def cases_of(program: CodingProblem, cases: Sequence[tuple[Any, Any]]) -> StdioTests | CallTests:
-    """Some of the cases of a problem that is judged by cases."""
+    """Return the given cases of a problem that is judged by cases, as tests."""
     return CallTests(program.entry, tuple(cases)) if program.entry else StdioTests(tuple(cases))
 
 
@@ -139,13 +142,13 @@ if {name!r} not in globals() and "Solution" in globals():
 
 
 def callable_by(name: str, program: str) -> str:
-    """The program with the usual imports, and a method `name` of its class `Solution` as a function."""
+    """Return the program with the usual imports, and with a method `name` of its class `Solution` as a function."""
     return hoisted(IMPORTS + UNDEFINED.format(name=name), program) + METHOD.format(name=name)
 
 
 def ready(problem: CodingProblem, program: str) -> str:
-    """The program as the test code of a problem needs it: with call cases as a function, otherwise behind what the
-    problem's starter defines, which is not the function itself."""
+    """Return the program in the form that the problem's test code needs: with call cases as a function, otherwise
+    behind the definitions of the problem's starter except the function itself."""
     if problem.tests and problem.starter:
         return hoisted(f"{opening(problem.starter)}\n\n{UNDEFINED.format(name=problem.entry)}", program)
     return callable_by(problem.entry, program) if problem.entry and not problem.tests else program
@@ -153,7 +156,8 @@ def ready(problem: CodingProblem, program: str) -> str:
 
 @lru_cache(maxsize=256)
 def opening(starter: str) -> str:
-    """The lines of a starter that stand by themselves: imports and whole functions, not a signature without a body."""
+    """Return the leading lines of a starter that parse by themselves: imports and whole functions, not a signature
+    without a body."""
     lines = starter.splitlines(keepends=True)
     return next(("".join(lines[:end]) for end in range(len(lines), 0, -1) if _parses("".join(lines[:end]))), "")
 
@@ -166,21 +170,21 @@ def _parses(source: str) -> bool:
     return True
 
 
-def hoisted(before: str, program: str) -> str:
-    """A program behind other code; what it imports from `__future__` goes first, as Python wants it."""
+def hoisted(prefix: str, program: str) -> str:
+    """Return a program behind other code. Its imports from `__future__` go first, as Python requires."""
     first = "".join(f"{line}\n" for line in FUTURE.findall(program))
-    return f"{first}{before}\n\n{FUTURE.sub('', program)}"
+    return f"{first}{prefix}\n\n{FUTURE.sub('', program)}"
 
 
 async def builds(program: str) -> bool:
-    """Whether the program compiles. An empty one does not count."""
+    """Return True if the program compiles; an empty one does not count."""
     if not program.strip():
         return False
     return (await default().run(COMPILE, program, LIMITS)).status == "ok"
 
 
 async def loads(program: str) -> bool:
-    """Whether the program ends without an error when it is imported."""
+    """Return True if the program ends without an error when it is imported."""
     return (await default().run(LOAD, program, LIMITS)).status == "ok"
 
 

@@ -54,8 +54,8 @@ ASK_EXPERT = (
 
 
 class Pairs(Exchange):
-    """Settings: the `turns`, the `feedback` between them, whether `codebleu` is shown, which nobody is paid for,
-    whether the `reward` is joint, as published, or mixed, and those of `Exchange`."""
+    """Settings: the `turns`, the `feedback` between them, whether `codebleu` is shown, which is not rewarded, whether
+    the `reward` is joint, as published, or mixed, and those of `Exchange`."""
 
     roles: ClassVar[tuple[str, ...]] = ("aux", "main")
     writers: ClassVar[tuple[str, ...]] = ("aux", "main")
@@ -80,6 +80,7 @@ class Pairs(Exchange):
                 "and a step pays nobody else than who acts in it; expected joint. Set it, or exchange=discussion."
             )
         self.program, self.reward, self.account = CodingProblem(**task.data), reward, Account()
+        # Problems without a reference program have nothing to compare with.
         self.codebleu = codebleu and self.program.reference != ""
         self.turns, self.feedback, self.turn = turns, feedback, 0
         self.graded, self.wrote, self.advice = Graded({}), {}, ""  # type: Graded, dict[str, str], str
@@ -90,7 +91,7 @@ class Pairs(Exchange):
 
     @property
     def success(self) -> bool:
-        """Every test passes."""
+        """True if every test passes."""
         return self.graded.verdict.ok
 
     def asked(self) -> dict[str, Observation]:
@@ -103,19 +104,19 @@ class Pairs(Exchange):
             )
             return {EXPERT: Observation(EXPERT, (Message("user", text + "\n\n" + "\n".join(failures(self.graded))),))}
         ask = self.wording()
-        asked = {role: (Message("user", ask[role].format(**words)), *self.past(role)) for role in self.writers}
-        return {role: Observation(role, messages) for role, messages in asked.items()}
+        prompts = {role: (Message("user", ask[role].format(**words)), *self.past(role)) for role in self.writers}
+        return {role: Observation(role, messages) for role, messages in prompts.items()}
 
     def wording(self) -> dict[str, str]:
-        """What each writer is asked."""
+        """Return the prompt of each writer."""
         return IN_TURN if self.exchange == "pipeline" else ASK
 
     def past(self, role: str) -> tuple[Message, ...]:
-        """The role's own last answer and what it is told about it."""
+        """Return the role's own last answer and the feedback on it."""
         if not self.turn:
             return ()
-        told = self.advice or "\n".join(FEEDBACK[self.feedback](self.graded))
-        return Message("assistant", self.wrote[role]), Message("user", f"{told}\nWrite it again, better.".lstrip())
+        feedback = self.advice or "\n".join(FEEDBACK[self.feedback](self.graded))
+        return Message("assistant", self.wrote[role]), Message("user", f"{feedback}\nWrite it again, better.".lstrip())
 
     async def judge(self, actions: dict[str, str]) -> Reward:
         if EXPERT in actions:
@@ -127,24 +128,25 @@ class Pairs(Exchange):
         if self.codebleu:
             written = "\n\n".join(extract_code(actions[role]) for role in self.writers)
             parts = parts | await likeness(self.program.reference, written)
+        # A level counts once: what is paid to a role is taken from the team's reward.
         local = self.local_levels() if self.reward == "mixed" else {}
         self.account, reward = self.account.settle(self.graded.value - sum(local.values()), local, parts)
         return reward
 
     def local_levels(self) -> dict[str, float]:
-        """What each role's own levels come to."""
+        """Return the sum of the levels that each role reaches by itself."""
         return {role: sum(self.graded.parts.get(name, 0.0) for name in names) for role, names in LEVELS_OF.items()}
 
 
 class PairsAlone(Alone, Pairs):
-    """One agent that writes the helper, and then the function beside it."""
+    """One agent that writes the helper first and then the function."""
 
     def wording(self) -> dict[str, str]:
         return BY_ONE
 
 
 def task_of(program: CodingProblem) -> str:
-    """The statement and what to start from, a blank line between them where both are there."""
+    """Return the statement and the starter, with a blank line between them."""
     apart = "\n\n" if program.statement and program.starter and not program.statement.endswith("\n") else ""
     return f"{program.statement}{apart}{program.starter}"
 
@@ -154,15 +156,15 @@ def silent(graded: Graded) -> list[str]:
 
 
 def passed(graded: Graded) -> list[str]:
-    """The bit."""
+    """Return one line that says if all tests pass."""
     return ["All tests pass." if graded.verdict.ok else "Not all tests pass."]
 
 
 def levels(graded: Graded) -> list[str]:
-    """How far it got, level by level, without a test."""
-    told = {"aux": "`aux` is defined", "main": "the function is defined", "parses": "together they parse"}
+    """Return the levels that were reached, without the text of any test."""
+    labels = {"aux": "`aux` is defined", "main": "the function is defined", "parses": "together they parse"}
     reached = [
-        f"{text}: {'yes' if graded.parts[name] else 'no'}" for name, text in told.items() if name in graded.parts
+        f"{text}: {'yes' if graded.parts[name] else 'no'}" for name, text in labels.items() if name in graded.parts
     ]
     uses = {
         "calls": "main calls aux",
@@ -176,7 +178,7 @@ def levels(graded: Graded) -> list[str]:
 
 
 def failures(graded: Graded) -> list[str]:
-    """The levels, and the text of what failed."""
+    """Return the levels and the text of the failed tests."""
     return [*levels(graded), *(f"failed: {line[:300]}" for line in graded.verdict.failures[:3])]
 
 

@@ -1,4 +1,4 @@
-"""Replaces a helper by one that answers of the right type without its work, to find out whether a program needs it.
+"""Replaces a helper by one that returns values of the right type without its work, to test if a program needs it.
 
 The text of this file goes between a helper and the function that calls it (`cadre_tasks.code.grade_pairs`), so it runs
 in the sandbox, in one process with both, and is of the standard library alone.
@@ -17,16 +17,16 @@ from typing import Any
 
 
 def cadre_replaced(original: Any, kind: str) -> Any:
-    """A function in the place of `original`. Calls that it makes of itself are its own affair."""
+    """Return a function in place of `original`. Calls that `original` makes of itself are not replaced."""
     import copy
     import functools
     import itertools
     import types
 
-    most = 1000  # items of an iterator that are kept
+    max_items = 1000  # items of an iterator that are kept
     scalars = (bool, int, float, complex, str, bytes)
     containers = (list, dict, set, frozenset, bytearray)
-    kept: list[Any] = []  # answers that differ, the latest last
+    stored: list[Any] = []  # answers that differ, the latest last
     depth = 0
 
     def copied(value: Any) -> Any:
@@ -35,20 +35,20 @@ def cadre_replaced(original: Any, kind: str) -> Any:
         except Exception:  # noqa: BLE001 - what a model wrote may be copied as it likes
             return value
 
-    def equal(one: Any, other: Any) -> bool:
+    def equal(left: Any, right: Any) -> bool:
         try:
-            return type(one) is type(other) and (one is other or bool(one == other) or vars(one) == vars(other))
+            return type(left) is type(right) and (left is right or bool(left == right) or vars(left) == vars(right))
         except Exception:  # noqa: BLE001 - and compared
             return False
 
     def answer(arguments: Any, keywords: Any) -> tuple[Any, bool]:
-        """Its own answer, and whether that is an iterator, of which the items are returned."""
+        """Return the helper's own answer, an iterator as the list of its items, and True if it was an iterator."""
         nonlocal depth
         depth += 1
         try:
             value = original(*arguments, **keywords)
             runs = hasattr(type(value), "__next__")
-            return (list(itertools.islice(value, most)) if runs else value), runs
+            return (list(itertools.islice(value, max_items)) if runs else value), runs
         finally:
             depth -= 1
 
@@ -82,66 +82,69 @@ def cadre_replaced(original: Any, kind: str) -> Any:
         raise RuntimeError("no other")
 
     def identity(value: Any, arguments: Any, keywords: Any) -> Any:
-        for given in (*arguments, *keywords.values()):
-            if type(given) is type(value):
-                return given
+        for argument in (*arguments, *keywords.values()):
+            if type(argument) is type(value):
+                return argument
         raise RuntimeError("no argument of the type")
 
     def latest_other(value: Any) -> Any:
-        return next((one for one in reversed(kept) if not equal(one[0], value)), None)
+        return next((entry for entry in reversed(stored) if not equal(entry[0], value)), None)
 
     @functools.wraps(original)
     def aux(*arguments: Any, **keywords: Any) -> Any:
+        # A recursive helper calls itself through the replaced name; only the outermost call is replaced.
         if depth or kind == "genuine":
             return original(*arguments, **keywords)
-        if kind == "once" and kept:
+        if kind == "once" and stored:
             raise RuntimeError("called again")
         if kind == "once":
-            kept.append((None, False))
+            stored.append((None, False))
             return original(*arguments, **keywords)
-        if kind in ("zero", "first") and kept:
-            return handed(*kept[0])
-        same = kind.endswith("_same")
-        own, runs = answer(*(arguments, keywords) if same or kind == "first" else copied((arguments, keywords)))
-        if kind == "first" and runs:
-            own = own[:1] * len(own)
-        if kind == "first" and isinstance(own, types.FunctionType):
-            own = cadre_replaced(own, kind)
-        keeps = handed(own, False)
+        if kind in ("zero", "first") and stored:
+            return handed(*stored[0])
+        must_equal = kind.endswith("_same")
+        result, is_iterator = answer(
+            *(arguments, keywords) if must_equal or kind == "first" else copied((arguments, keywords))
+        )
+        if kind == "first" and is_iterator:
+            result = result[:1] * len(result)
+        if kind == "first" and isinstance(result, types.FunctionType):
+            result = cadre_replaced(result, kind)
+        snapshot = handed(result, False)
         if kind == "zero":
-            kept.append((zero(own), runs))
-            return handed(*kept[0])
+            stored.append((zero(result), is_iterator))
+            return handed(*stored[0])
         if kind == "other":
-            return handed(changed(own), runs)
+            return handed(changed(result), is_iterator)
         if kind.startswith("identity"):
-            other = (identity(own, arguments, keywords), runs)
+            replacement = (identity(result, arguments, keywords), is_iterator)
         else:
-            other = latest_other(own) or (own, runs)
-            if len(kept) < most and not any(equal(keeps, one[0]) for one in kept[-2:]):
-                kept.append((keeps, runs))
+            replacement = latest_other(result) or (result, is_iterator)
+            if len(stored) < max_items and not any(equal(snapshot, entry[0]) for entry in stored[-2:]):
+                stored.append((snapshot, is_iterator))
         if kind == "zero_same":
-            other = (zero(own), runs)
-        if same and not equal(other[0], own):
+            replacement = (zero(result), is_iterator)
+        if must_equal and not equal(replacement[0], result):
             raise RuntimeError("it would differ")
-        return (iter(own) if runs else own) if same or kind == "first" else handed(*other)
+        return (iter(result) if is_iterator else result) if must_equal or kind == "first" else handed(*replacement)
 
     return aux
 
 
 def cadre_gates() -> Any:
-    """A test that comes out as it did when it was first made at a place."""
+    """Return a function that repeats the first outcome of each test."""
     outcomes: dict[int, bool] = {}
 
-    def gate(place: int, test: Any) -> bool:
-        if place not in outcomes:
-            outcomes[place] = bool(test())
-        return outcomes[place]
+    def gate(site: int, test: Any) -> bool:
+        if site not in outcomes:
+            outcomes[site] = bool(test())
+        return outcomes[site]
 
     return gate
 
 
 def cadre_once(function: Any) -> Any:
-    """The function, that raises when it is called with other arguments than at first."""
+    """Return the function with an error for any call whose arguments differ from those of the first call."""
     first: list[str] = []
 
     def called(*arguments: Any, **keywords: Any) -> Any:

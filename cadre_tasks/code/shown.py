@@ -1,4 +1,4 @@
-"""What a problem for a script shows: its examples, the cases that they hold, and whether a test is made of them.
+"""The examples that a problem for a script shows, the cases in them, and if a test is a copy of these.
 
 Inputs and outputs are compared word by word, with numbers as numbers. One input often holds several cases, after
 a line with their count or up to its end; a test that puts such cases in another order, leaves some out, or strings
@@ -38,50 +38,57 @@ MOST_LINES = 30  # of an input that is divided by running a right program on its
 
 @dataclass(frozen=True)
 class Shown:
-    """What tests are held against: words of whole examples, of single cases, and of the statement."""
+    """The words that tests are compared with: those of whole examples, of single cases, and of the statement."""
 
     examples: tuple[tuple[Words, Words], ...]
     cases: tuple[tuple[Words, Words], ...]
     statement: Words
 
-    def has(self, given: str, expected: str) -> bool:
-        """Whether a test is one that the problem shows, or begins as one that gives the same output, since what a
-        program does not read changes nothing; or is made of cases that it shows, or stands in its statement."""
-        said, out = words(given), words(expected)
-        if any(said == shown or (out == gives and said[: len(shown)] == shown) for shown, gives in self.examples):
+    def has(self, input_text: str, expected: str) -> bool:
+        """Return True if a test is shown by the problem: it is an example, or begins as one with the same output (what
+        a program does not read changes nothing), or is composed of shown cases, or occurs in the statement."""
+        words_in, words_out = words(input_text), words(expected)
+        if any(
+            words_in == shown or (words_out == output and words_in[: len(shown)] == shown)
+            for shown, output in self.examples
+        ):
             return True
-        return self.composes(said, out) or self.stands_in_statement(said, out)
+        return self.composes(words_in, words_out) or self.stands_in_statement(words_in, words_out)
 
-    def composes(self, said: Words, out: Words) -> bool:
-        """Whether shown cases one after another make up a test, or do so after a count; then what comes after the last
-        of them is not read."""
-        counted = isinstance(said[0], float) if said else False
-        return len(said) in self.ends(said, out) or (counted and max(self.ends(said[1:], out), default=0) > 0)
+    def composes(self, words_in: Words, words_out: Words) -> bool:
+        """Return True if a test consists of shown cases one after another, perhaps behind a count; behind a count the
+        program ignores what follows the last case."""
+        begins_with_count = isinstance(words_in[0], float) if words_in else False
+        return len(words_in) in self.ends(words_in, words_out) or (
+            begins_with_count and max(self.ends(words_in[1:], words_out), default=0) > 0
+        )
 
-    def ends(self, said: Words, out: Words) -> set[int]:
-        """The numbers of words at which shown cases one after another, from the first word on, have printed `out`."""
+    def ends(self, words_in: Words, words_out: Words) -> set[int]:
+        """Return the numbers of words after which shown cases, one after another from the first word on, have printed
+        `words_out`."""
+        # Graph search over (words read, words printed), so that shared beginnings of cases are not tried twice.
         reached, waiting = {(0, 0)}, [(0, 0)]
         while waiting:
-            here, there = waiting.pop()
-            for given, gives in self.cases:
-                ahead = (here + len(given), there + len(gives))
-                fits = said[here : ahead[0]] == given and out[there : ahead[1]] == gives
-                if fits and ahead not in reached:
-                    reached.add(ahead)
-                    waiting.append(ahead)
-        return {here for here, there in reached if there == len(out)}
+            read, printed = waiting.pop()
+            for case_input, case_output in self.cases:
+                position = (read + len(case_input), printed + len(case_output))
+                fits = words_in[read : position[0]] == case_input and words_out[printed : position[1]] == case_output
+                if fits and position not in reached:
+                    reached.add(position)
+                    waiting.append(position)
+        return {read for read, printed in reached if printed == len(words_out)}
 
-    def stands_in_statement(self, said: Words, out: Words) -> bool:
-        """Whether the statement has the input and then, with nothing but joining words between, the output."""
+    def stands_in_statement(self, words_in: Words, words_out: Words) -> bool:
+        """Return True if the statement has the input and then, with only joining words between, the output."""
         text = self.statement
-        for start in range(len(text) - len(said) - len(out) + 1) if said and out else ():
-            end = start + len(said)
-            if text[start:end] != said:
+        for start in range(len(text) - len(words_in) - len(words_out) + 1) if words_in and words_out else ():
+            end = start + len(words_in)
+            if text[start:end] != words_in:
                 continue
-            for place in range(end, min(end + BETWEEN, len(text)) + 1):
-                if text[place : place + len(out)] == out:
+            for position in range(end, min(end + BETWEEN, len(text)) + 1):
+                if text[position : position + len(words_out)] == words_out:
                     return True
-                if place == len(text) or not is_joining(text[place]):
+                if position == len(text) or not is_joining(text[position]):
                     break
         return False
 
@@ -91,12 +98,13 @@ def is_joining(word: Word) -> bool:
 
 
 def words(text: str) -> Words:
-    """The words of a text, those that are numbers as numbers."""
+    """Return the words of a text, numbers as floats."""
     return tuple(number_of(word) for word in text.split())
 
 
 def number_of(word: str) -> Word:
-    """A word that Python reads as a number, as that: with signs, zeros, underscores, in any script's digits."""
+    """Return a word as a float if Python reads it as a number: with signs, zeros, underscores, in any
+    script's digits."""
     try:
         return float(word) if any(map(str.isdigit, word)) else word
     except ValueError:
@@ -104,8 +112,8 @@ def number_of(word: str) -> Word:
 
 
 def examples_in(statement: str) -> list[Case]:
-    """The inputs with the outputs that follow them under headings of a statement, such as `Sample Input 1`. What a
-    heading has below it may be no example but a description, which no test is like."""
+    """Return the inputs with the outputs that follow them under headings of a statement, such as `Sample Input 1`. The
+    text under a heading may be a description instead of an example; no test equals that."""
     parts: list[tuple[str, list[str]]] = []
     for line in statement.splitlines():
         if mark := MARK.match(line):
@@ -116,23 +124,27 @@ def examples_in(statement: str) -> list[Case]:
             parts[-1][1].append(line if line.strip("`~ ") else "")
     pairs = itertools.pairwise((kind, "\n".join(lines).strip()) for kind, lines in parts)
     return [
-        (given, out) for (one, given), (other, out) in pairs if (one, other) == ("input", "output") and given and out
+        (input_text, output)
+        for (heading, input_text), (next_heading, output) in pairs
+        if (heading, next_heading) == ("input", "output") and input_text and output
     ]
 
 
 async def shown_by(problem: CodingProblem, run: Run | None) -> Shown:
-    """All that a problem shows. `run` is a right program, by which inputs are divided whose cases have more or fewer
-    lines each; without one only those are divided whose cases are alike."""
+    """Return everything that a problem shows. `run` runs a right program, which divides inputs whose cases differ in
+    their number of lines; without it only inputs with cases of equal height are divided."""
     examples = [*problem.public, *examples_in(problem.statement)]
-    cases = [case for given, out in examples for case in divided(given, out)]
+    cases = [case for input_text, output in examples for case in divided(input_text, output)]
     if run is not None:
-        for given, out in examples:
-            cases += await divided_by_running(given, out, run)
-    as_words = [(words(given), words(out)) for given, out in examples]
-    single = [(words(given), words(out)) for given, out in dict.fromkeys(cases)]
+        for input_text, output in examples:
+            cases += await divided_by_running(input_text, output, run)
+    as_words = [(words(input_text), words(output)) for input_text, output in examples]
+    case_words = [(words(input_text), words(output)) for input_text, output in dict.fromkeys(cases)]
     return Shown(
         tuple(as_words),
-        tuple((given, out) for given, out in dict.fromkeys(as_words + single) if given and out),
+        tuple(
+            (input_text, output) for input_text, output in dict.fromkeys(as_words + case_words) if input_text and output
+        ),
         tuple(number_of(word.strip("`*:;,\"'").rstrip(".")) for word in problem.statement.split()),
     )
 
@@ -141,12 +153,13 @@ def lines_of(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def divided(given: str, out: str) -> list[Case]:
-    """The cases of an example that has a count of them in its first line, or none, and as many lines for each."""
-    lines, outs = lines_of(given), lines_of(out)
-    found: list[Case] = []
+def divided(input_text: str, output: str) -> list[Case]:
+    """Return the cases of an example with equally many lines for each, behind a count of them in the first line or
+    without one."""
+    lines, outs = lines_of(input_text), lines_of(output)
+    cases: list[Case] = []
     if len(lines) == len(outs):
-        found += zip(lines, outs, strict=True)
+        cases += zip(lines, outs, strict=True)
     if (
         (count := count_of(lines))
         and len(lines) > count
@@ -154,39 +167,40 @@ def divided(given: str, out: str) -> list[Case]:
         and not len(outs) % count
         and outs
     ):
-        wide, high = (len(lines) - 1) // count, len(outs) // count
-        found += [
+        input_height, output_height = (len(lines) - 1) // count, len(outs) // count
+        cases += [
             (
-                "\n".join(lines[1 + place * wide : 1 + (place + 1) * wide]),
-                "\n".join(outs[place * high : (place + 1) * high]),
+                "\n".join(lines[1 + index * input_height : 1 + (index + 1) * input_height]),
+                "\n".join(outs[index * output_height : (index + 1) * output_height]),
             )
-            for place in range(count)
+            for index in range(count)
         ]
-    return found
+    return cases
 
 
 def count_of(lines: list[str]) -> int:
-    """The whole number that stands alone in the first line, 0 where none does."""
+    """Return the whole number that stands alone in the first line, or 0."""
     return int(lines[0]) if lines and lines[0].strip().isdecimal() else 0
 
 
-async def divided_by_running(given: str, out: str, run: Run) -> list[Case]:
-    """The cases of an example with a count of them, found as the fewest lines for which a right program prints what
-    comes next in the output."""
-    lines, outs = lines_of(given), lines_of(out)
+async def divided_by_running(input_text: str, output: str, run: Run) -> list[Case]:
+    """Return the cases of an example with a count: each is the fewest lines for which a right program prints the next
+    part of the output."""
+    lines, outs = lines_of(input_text), lines_of(output)
     count = count_of(lines)
     if not 1 < count < len(lines) <= MOST_LINES or not outs or len(outs) % count:
         return []
-    high, start, found = len(outs) // count, 1, list[Case]()
-    for place in range(count):
-        gives = "\n".join(outs[place * high : (place + 1) * high])
+    output_height, start, cases = len(outs) // count, 1, list[Case]()
+    for index in range(count):
+        expected = "\n".join(outs[index * output_height : (index + 1) * output_height])
         for end in range(start + 1, len(lines) + 1):
-            part = "\n".join(lines[start:end])
-            printed = await run(f"1\n{part}\n")
-            if printed is not None and words(printed) == words(gives):
-                found.append((part, gives))
+            case_input = "\n".join(lines[start:end])
+            # One case alone is an input with the count 1.
+            printed = await run(f"1\n{case_input}\n")
+            if printed is not None and words(printed) == words(expected):
+                cases.append((case_input, expected))
                 start = end
                 break
         else:
             return []
-    return found
+    return cases

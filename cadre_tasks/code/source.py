@@ -1,4 +1,4 @@
-"""Facts about Python source that a model wrote: what it defines, how one function uses another, its asserts, mutants.
+"""Static analysis of Python source that a model wrote: definitions, the use of a helper, asserts, and mutants.
 
 Source text is hostile to a parser too (it may nest so deep that the interpreter dies), so this file is run in the
 sandbox, as a program of the standard library alone, and answers in JSON. `cadre_tasks.code.inspect` asks it.
@@ -24,15 +24,15 @@ SWAPS: dict[type, type] = {
 
 
 def function_of(tree: ast.Module, name: str) -> ast.FunctionDef | None:
-    """The last function of that name at the top level."""
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
-    return found[-1] if found else None
+    """Return the last function of that name at the top level, or None."""
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    return functions[-1] if functions else None
 
 
 def returns_something(function: ast.FunctionDef | None) -> bool:
-    """Whether the function is there and has a `return` or `yield` with a value."""
-    given = (node for node in ast.walk(function) if isinstance(node, GIVING)) if function is not None else ()
-    return any(node.value is not None for node in given)
+    """Return True if the function exists and has a `return` or `yield` with a value."""
+    exits = (node for node in ast.walk(function) if isinstance(node, GIVING)) if function is not None else ()
+    return any(node.value is not None for node in exits)
 
 
 def is_call(node: ast.AST | None, name: str) -> bool:
@@ -41,17 +41,19 @@ def is_call(node: ast.AST | None, name: str) -> bool:
 
 def reached(tree: ast.Module, name: str) -> list[ast.stmt]:
     """Return the top-level statements that define `name`, the names in these, and so on."""
-    found, waiting, seen = list[ast.stmt](), [name], set[str]()
-    while waiting:
-        if (wanted := waiting.pop()) in seen:
+    statements, pending, visited = list[ast.stmt](), [name], set[str]()
+    while pending:
+        if (target := pending.pop()) in visited:
             continue
-        seen.add(wanted)
+        visited.add(target)
         for node in tree.body:
-            again = isinstance(node, ast.Assign) and wanted == name  # `entry = helper(entry)` calls nothing in `entry`
-            if not again and any(binds(part, wanted) for part in heads(node)):
-                found.append(node)
-                waiting += [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
-    return found
+            is_rebinding = (
+                isinstance(node, ast.Assign) and target == name
+            )  # `entry = helper(entry)` calls nothing in `entry`
+            if not is_rebinding and any(binds(part, target) for part in heads(node)):
+                statements.append(node)
+                pending += [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
+    return statements
 
 
 def heads(statement: ast.stmt) -> list[ast.AST]:
@@ -62,8 +64,8 @@ def heads(statement: ast.stmt) -> list[ast.AST]:
 
 
 def calls(statement: ast.stmt, name: str) -> bool:
-    """Whether it calls `name`, or hands it to others or to another name, as in `map(name, items)`. Whether anything
-    hangs on that is found by running it (`cadre_tasks.code.grade_pairs`)."""
+    """Return True if the statement calls `name` or passes it on, as in `map(name, items)`. Running the program decides
+    whether the result depends on the call (`cadre_tasks.code.grade_pairs`)."""
     return any(is_call(node, name) or any(map(is_name(name), handed_on(node))) for node in ast.walk(statement))
 
 
@@ -81,15 +83,15 @@ def is_name(name: str) -> Callable[[ast.expr], bool]:
 
 
 def wraps(function: ast.FunctionDef, name: str) -> bool:
-    """Whether all the function does is to hand on what `name` gives: constants and docstrings do not count as work.
-    What is respelt is found by running it (`cadre_tasks.code.grade_pairs`)."""
-    handed: set[str] = set()
+    """Return True if the function only returns the result of `name`: constants and docstrings do not count as work.
+    Wrappers that are spelt otherwise are detected by running them (`cadre_tasks.code.grade_pairs`)."""
+    forwarded: set[str] = set()
     for statement in function.body:
         if isinstance(statement, ast.Assign) and is_call(statement.value, name):
-            handed |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
+            forwarded |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
         elif isinstance(statement, ast.Return):
             value = statement.value
-            if not (is_call(value, name) or (isinstance(value, ast.Name) and value.id in handed)):
+            if not (is_call(value, name) or (isinstance(value, ast.Name) and value.id in forwarded)):
                 return False
         elif not is_idle(statement):
             return False
@@ -97,13 +99,13 @@ def wraps(function: ast.FunctionDef, name: str) -> bool:
 
 
 def is_idle(statement: ast.stmt) -> bool:
-    """A statement that computes nothing: pass, a bare constant, a constant given a name."""
+    """Return True for a statement that computes nothing: pass, a bare constant, a constant assigned to a name."""
     value = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
     return isinstance(statement, ast.Pass) or isinstance(value, ast.Constant)
 
 
 def binds(node: ast.AST, name: str) -> bool:
-    """Whether a node gives the name another meaning."""
+    """Return True if the node binds the name."""
     match node:
         case ast.Name(id=bound, ctx=ast.Store() | ast.Del()) | ast.arg(arg=bound) | ast.MatchAs(name=bound):
             return bound == name
@@ -117,50 +119,53 @@ def binds(node: ast.AST, name: str) -> bool:
 
 
 def use(request: dict[str, Any]) -> dict[str, bool]:
-    """How the function `entry` of one source uses the function `helper` of another."""
-    theirs, ours = ast.parse(request["helping"]), ast.parse(request["main"])
-    helper, main = function_of(theirs, request["helper"]), function_of(ours, request["entry"])
-    own = any(binds(node, request["helper"]) for node in ast.walk(ours))  # its own one, in place of the other's
-    called = not own and any(calls(node, request["helper"]) for node in reached(ours, request["entry"]))
+    """Return five facts about how the function `entry` of the source `main` uses the function `helper` of `helping`."""
+    helper_tree, main_tree = ast.parse(request["helping"]), ast.parse(request["main"])
+    helper, main = function_of(helper_tree, request["helper"]), function_of(main_tree, request["entry"])
+    # A main that defines `aux` itself calls its own function and not the team mate's.
+    redefined = any(
+        binds(node, request["helper"]) for node in ast.walk(main_tree)
+    )  # its own one, in place of the other's
+    called = not redefined and any(calls(node, request["helper"]) for node in reached(main_tree, request["entry"]))
     return {
         "helps": returns_something(helper),
         "defined": returns_something(main),
-        "bound": any(binds(node, request["entry"]) for node in ast.walk(ours)),
+        "bound": any(binds(node, request["entry"]) for node in ast.walk(main_tree)),
         "called": called,
         "wrapper": called and main is not None and wraps(main, request["helper"]),
     }
 
 
 def asserts(request: dict[str, Any]) -> list[str]:
-    """The asserts of the source, at the top level or in functions, that say something of what `entry` returns and of
-    nothing else, each as one line without its message. Those with a call that the text `shown` has are left out.
-    """
+    """Return the asserts of the source, at the top level or in functions, that test the return value of `entry` and
+    nothing else, each as one line without its message. Asserts with a call that occurs in the text `shown` are left
+    out."""
     entry, shown = request["entry"], calls_in(request["shown"], request["entry"])
-    found = [node.test for node in ast.walk(ast.parse(request["source"])) if isinstance(node, ast.Assert)]
-    calling = [(test, [part for part in ast.walk(test) if is_call(part, entry)]) for test in found]
-    own = [test for test, made in calling if made and not shown & set(map(ast.unparse, made))]
-    return [ast.unparse(ast.Assert(test)) for test in own if looks_at_values(test, entry)]
+    tests = [node.test for node in ast.walk(ast.parse(request["source"])) if isinstance(node, ast.Assert)]
+    tests_with_calls = [(test, [part for part in ast.walk(test) if is_call(part, entry)]) for test in tests]
+    unshown = [test for test, calls in tests_with_calls if calls and not shown & set(map(ast.unparse, calls))]
+    return [ast.unparse(ast.Assert(test)) for test in unshown if looks_at_values(test, entry)]
 
 
 def shown_calls(request: dict[str, Any]) -> list[str]:
-    """The calls of `entry` on plain values in the text `shown`."""
+    """Return the calls of `entry` on plain values in the text `shown`."""
     return sorted(calls_in(request["shown"], request["entry"]))
 
 
 def calls_in(text: str, name: str) -> set[str]:
-    """The calls of `name` on plain values that stand in a text, such as a problem's examples, as Python writes them."""
+    """Return the calls of `name` on plain values that occur in a text, such as a problem's examples, in normal form."""
     starts = [match.start() for match in re.finditer(rf"(?<!def )(?<!\w){re.escape(name)}\s*\(", text)]
-    found = [call_at(text[start : start + LONGEST]) for start in starts]
-    names = [[node.id for node in ast.walk(call) if isinstance(node, ast.Name)] if call else [] for call in found]
+    expressions = [call_at(text[start : start + LONGEST]) for start in starts]
+    names = [[node.id for node in ast.walk(call) if isinstance(node, ast.Name)] if call else [] for call in expressions]
     return {
         ast.unparse(call)
-        for call, used in zip(found, names, strict=True)
+        for call, used in zip(expressions, names, strict=True)
         if call and used.count(name) == 1 and {*used} <= VALUES | {name} and looks_at_values(call, name)
     }
 
 
 def call_at(text: str) -> ast.expr | None:
-    """The shortest expression up to a bracket that closes, from the start of a text."""
+    """Return the shortest expression at the start of a text that ends with a closing bracket, or None."""
     for closing in re.finditer(r"\)", text):
         try:
             return ast.parse(text[: closing.end()], mode="eval").body
@@ -170,22 +175,21 @@ def call_at(text: str) -> ast.expr | None:
 
 
 def looks_at_values(test: ast.expr, entry: str) -> bool:
-    """Whether an expression can only compute with values: it asks neither the clock nor the system, draws no lots, and
-    does not look into what it is given.
-    """
+    """Return True if an expression can only compute with values: it reads neither the clock nor the system, draws no
+    random numbers, and does not inspect its operands."""
     nodes = list(ast.walk(test))
     bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    known = bound | VALUES | {entry}
-    return not bound & {*vars(builtins), "math", entry} and all(is_of_values(node, known) for node in nodes)
+    allowed = bound | VALUES | {entry}
+    return not bound & {*vars(builtins), "math", entry} and all(is_of_values(node, allowed) for node in nodes)
 
 
-def is_of_values(node: ast.AST, known: set[str]) -> bool:
+def is_of_values(node: ast.AST, allowed: set[str]) -> bool:
     if isinstance(node, ast.Attribute):
         of_math = isinstance(node.value, ast.Name) and node.value.id == "math"
         return node.attr in (MATHEMATICS if of_math else METHODS)
     if isinstance(node, ast.Name):
-        return node.id in known or node.id == "math"
+        return node.id in allowed or node.id == "math"
     return isinstance(node, EXPRESSIONS)
 
 
@@ -212,16 +216,17 @@ MATHEMATICS = frozenset(
 
 
 def plain(request: dict[str, Any]) -> str:
-    """The source as its mutants are written: without its layout and its comments."""
+    """Return the source in the form of its mutants: without its layout and its comments."""
     return ast.unparse(ast.parse(request["source"]))
 
 
 def mutants(request: dict[str, Any]) -> list[str]:
-    """Up to `count` versions of the source with one thing changed each, taken evenly from all that could be."""
+    """Return up to `count` versions of the source with one change each, spread evenly over all possible changes."""
     tree = ast.parse(request["source"])
-    places = [(index, kind) for index, node in enumerate(ast.walk(tree)) for kind in range(len(list(changes(node))))]
-    count = min(request["count"], len(places))
-    chosen = [places[(2 * i + 1) * len(places) // (2 * count)] for i in range(count)]
+    sites = [(index, kind) for index, node in enumerate(ast.walk(tree)) for kind in range(len(list(changes(node))))]
+    count = min(request["count"], len(sites))
+    # The middle of each of `count` equal parts of the list, so that the mutants come from the whole program.
+    chosen = [sites[(2 * i + 1) * len(sites) // (2 * count)] for i in range(count)]
     return [mutant(tree, index, kind) for index, kind in chosen]
 
 
@@ -233,11 +238,12 @@ def mutant(tree: ast.Module, index: int, kind: int) -> str:
 
 
 def changes(node: ast.AST) -> Iterator[Callable[[], None]]:
-    """The ways to change a node in place."""
+    """Yield functions that each change the node in place in one way."""
     if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
         yield lambda: node.ops.__setitem__(0, SWAPS[type(node.ops[0])]())
     if isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in SWAPS:
         yield lambda: setattr(node, "op", SWAPS[type(node.op)]())
+    # True and False are ints in Python, but True + 1 would be no mutant that a programmer writes.
     if isinstance(node, ast.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool):
         more = node.value + 1
         yield lambda: setattr(node, "value", more)
@@ -246,22 +252,25 @@ def changes(node: ast.AST) -> Iterator[Callable[[], None]]:
 
 
 class Gates(ast.NodeTransformer):
-    """Puts what is tested of the value of `helper`, or of names that were given values by it, behind `cadre_gate`."""
+    """Wraps every test of the value of `helper`, or of names computed from it, in a call of `cadre_gate`."""
 
     def __init__(self, tree: ast.Module, helper: str) -> None:
         self.names, self.count = {helper}, 0
-        before = -1
-        while before < len(self.names):  # until no further name is given a value by one of them
-            before = len(self.names)
+        size_before = -1
+        # A fixed point: y = helper(x); z = y makes z depend on the helper too.
+        while size_before < len(self.names):  # until no further name is given a value by one of them
+            size_before = len(self.names)
             for node in ast.walk(tree):
                 self.names |= given_names(node, self.names)
 
     def gated(self, test: ast.expr) -> ast.expr:
+        # These would act inside the lambda instead of in the function around it.
         bound = (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)
         if not mentions(test, self.names) or any(isinstance(node, bound) for node in ast.walk(test)):
             self.generic_visit(test)
             return test
         self.count += 1
+        # The number identifies the test, so that its first outcome can be repeated in later runs through it.
         call = ast.parse(f"cadre_gate({self.count}, lambda: 0)", mode="eval").body
         assert isinstance(call, ast.Call)
         assert isinstance(call.args[1], ast.Lambda)
@@ -269,13 +278,14 @@ class Gates(ast.NodeTransformer):
         return call
 
     def visit_tested(self, node: Any) -> ast.AST:
-        """A node with a `test`, and all else that it holds. A loop without end would tell nothing."""
+        """Wrap the `test` of a node and visit its other fields. The test of a `while` stays, since a loop without end
+        would tell nothing."""
         if not isinstance(node, ast.While):
             node.test = self.gated(node.test)
         for name, part in ast.iter_fields(node):
             if name != "test":
                 parts = part if isinstance(part, list) else [part]
-                changed = [self.visit(one) if isinstance(one, ast.AST) else one for one in parts]
+                changed = [self.visit(item) if isinstance(item, ast.AST) else item for item in parts]
                 setattr(node, name, changed if isinstance(part, list) else changed[0])
         return node
 
@@ -297,25 +307,25 @@ def mentions(node: ast.AST, names: set[str]) -> bool:
 
 
 def given_names(node: ast.AST, names: set[str]) -> set[str]:
-    """The names that a node gives values which hang on `names`."""
+    """Return the names that a node binds to values computed from `names`."""
     match node:
         case ast.Assign(targets=targets, value=value):
-            given = targets
+            bound_targets = targets
         case ast.AnnAssign(target=target, value=value) | ast.AugAssign(target=target, value=value):
-            given = [target]
+            bound_targets = [target]
         case ast.NamedExpr(target=target, value=value):
-            given = [target]
+            bound_targets = [target]
         case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
-            given = [target]
+            bound_targets = [target]
         case _:
             return set()
     if value is None or not mentions(value, names):
         return set()
-    return {part.id for target in given for part in ast.walk(target) if isinstance(part, ast.Name)}
+    return {part.id for target in bound_targets for part in ast.walk(target) if isinstance(part, ast.Name)}
 
 
 def gated(request: dict[str, Any]) -> str:
-    """The source, with tests of what `helper` returns that come out as they did at first (`replaced_helper`)."""
+    """Return the source with tests of the helper's results fixed to their first outcome (`replaced_helper`)."""
     tree = ast.parse(request["source"])
     return ast.unparse(ast.fix_missing_locations(Gates(tree, request["helper"]).visit(tree)))
 
@@ -334,29 +344,33 @@ def without_a_use(request: dict[str, Any]) -> list[str]:
 
     for parent in list(ast.walk(tree)):
         for name, block in ast.iter_fields(parent):
-            if not isinstance(block, list) or not any(isinstance(one, ast.stmt) for one in block):
+            if not isinstance(block, list) or not any(isinstance(item, ast.stmt) for item in block):
                 continue
-            for place, statement in enumerate(list(block)):
+            for position, statement in enumerate(list(block)):
                 if isinstance(statement, ast.FunctionDef):
                     decorators = statement.decorator_list
-                    kept = [one for one in decorators if not mentions(one, uses)]
-                    if kept != decorators:
-                        statement.decorator_list = kept
+                    unrelated = [item for item in decorators if not mentions(item, uses)]
+                    if unrelated != decorators:
+                        statement.decorator_list = unrelated
                         add(True, len(decorators))
                         statement.decorator_list = decorators
                     continue
                 if not mentions(statement, uses) or isinstance(statement, ast.ClassDef):
                     continue
-                nothing: list[ast.stmt] = [ast.Pass()]
-                whole = isinstance(statement, ast.Return | ast.Assign)
-                for body in [] if whole else [nothing, *bodies_of(statement)]:
-                    setattr(parent, name, [*block[:place], *body, *block[place + 1 :]])
+                empty_body: list[ast.stmt] = [ast.Pass()]
+                is_simple = isinstance(statement, ast.Return | ast.Assign)
+                # First leave the statement out, then put each of its blocks in its place.
+                for body in [] if is_simple else [empty_body, *bodies_of(statement)]:
+                    setattr(parent, name, [*block[:position], *body, *block[position + 1 :]])
                     add(False, 1)
                 setattr(parent, name, block)
                 if isinstance(statement, ast.Return | ast.Assign) and (value := statement.value) is not None:
-                    called = [node for node in ast.walk(value) if is_call(node, request["helper"])]
-                    given = [part for call in called for part in ast.walk(call)]  # what the helper itself is about
-                    for part in [one for one in list(ast.walk(value))[1:] if one not in given]:
+                    helper_calls = [node for node in ast.walk(value) if is_call(node, request["helper"])]
+                    helper_nodes = [
+                        part for call in helper_calls for part in ast.walk(call)
+                    ]  # what the helper itself is about
+                    # Replace the value by each of its parts that does not depend on the helper, as `n` in `n + aux(n)`.
+                    for part in [node for node in list(ast.walk(value))[1:] if node not in helper_nodes]:
                         loads = isinstance(getattr(part, "ctx", ast.Load()), ast.Load)
                         if (
                             isinstance(part, ast.expr)
@@ -379,16 +393,16 @@ def bodies_of(statement: ast.stmt) -> list[list[ast.stmt]]:
 def changed_by(tree: ast.Module, names: set[str]) -> set[str]:
     """Return the names of what statements such as `helper(items)` may change, of functions with `names` inside, and of
     their parameters with `names` in the default."""
-    found: set[str] = set()
+    changed: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and mentions(node, names):
-            found |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            changed |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
         if isinstance(node, ast.FunctionDef) and mentions(node, names):
-            found.add(node.name)
-            defaults = [*node.args.defaults, *(one for one in node.args.kw_defaults if one is not None)]
+            changed.add(node.name)
+            defaults = [*node.args.defaults, *(default for default in node.args.kw_defaults if default is not None)]
             if any(mentions(default, names) for default in defaults):
-                found |= {argument.arg for argument in [*node.args.args, *node.args.kwonlyargs]}
-    return found
+                changed |= {argument.arg for argument in [*node.args.args, *node.args.kwonlyargs]}
+    return changed
 
 
 QUESTIONS: dict[str, Callable[[dict[str, Any]], Any]] = {

@@ -1,4 +1,4 @@
-"""What tests that a model wrote for a problem are worth: right ones, that tell a right program from nearly right ones.
+"""Judges tests that a model wrote for a problem: right ones distinguish a right program from nearly right ones.
 
 A test is a pair of an input and an output for a script, otherwise an assert on what the function returns, which can
 look at nothing else (`cadre_tasks.code.source.looks_at_values`). Tests on what the problem shows already do not count:
@@ -46,17 +46,16 @@ class Worth:
 
     @property
     def parts(self) -> dict[str, float]:
-        """.2 valid, .4 right and .4 for the wrong programs; being right counts as far as wrong programs fail."""
-        told, kills = (1.0, self.agrees) if self.kills is None else (self.kills, self.kills)
-        return {"valid": 0.2 * self.valid, "agrees": 0.4 * self.agrees * told, "kills": 0.4 * kills}
+        """Return .2 for being valid, .4 for being right and .4 for wrong programs that fail. Being right is scaled by
+        the share of wrong programs that fail, since a test that nothing fails is easily right."""
+        detected, kills = (1.0, self.agrees) if self.kills is None else (self.kills, self.kills)
+        return {"valid": 0.2 * self.valid, "agrees": 0.4 * self.agrees * detected, "kills": 0.4 * kills}
 
 
 async def written(text: str, program: CodingProblem, right: str = "") -> Tests | None:
-    """The tests of an answer, those left out that the statement shows. None where there is none.
-
-    `right` is a program that solves the problem, beside its reference: by what it does the spellings of what is shown
-    are found, and without one only some of them.
-    """
+    """Return the tests of an answer without those that the statement shows, or None if there are none left. `right` is
+    a program that solves the problem, beside its reference: running it detects respellings of shown tests, and without
+    one only some of them are detected."""
     right = await right_program(program) or right
     if not program.entry:
         pairs = paired(text)
@@ -64,48 +63,54 @@ async def written(text: str, program: CodingProblem, right: str = "") -> Tests |
         pairs = [(given, expected) for given, expected in pairs if shown and not shown.has(given, expected)]
         return StdioTests(tuple(drawn(pairs, program))) if pairs else None
     lines = await ask("asserts", source=extract_code(text), entry=program.entry, shown=examples(program)) or []
-    own = [line for line in dict.fromkeys(lines) if bare(line) not in bare(program.statement)]
-    if own and right:
-        copied = await respelt(ready(program, right), program.entry, examples(program), own)
-        own = [line for place, line in enumerate(own) if place not in copied]
-    return UnitTests("\n".join(drawn(own, program)), program.setup, (program.entry,)) if own else None
+    new_tests = [line for line in dict.fromkeys(lines) if bare(line) not in bare(program.statement)]
+    if new_tests and right:
+        copied = await respelt(ready(program, right), program.entry, examples(program), new_tests)
+        new_tests = [line for index, line in enumerate(new_tests) if index not in copied]
+    return UnitTests("\n".join(drawn(new_tests, program)), program.setup, (program.entry,)) if new_tests else None
 
 
 _shown: dict[tuple[str, ...], Shown] = {}  # of problems by their references, which do not change
 
 
 async def shown_of(program: CodingProblem, right: str) -> Shown:
-    """What a problem for a script shows, divided into cases by a right program where there is one."""
+    """Return the examples of a problem for a script, divided into cases by a right program if there is one."""
 
-    async def run(given: str) -> str | None:
-        result = await default().run(right, given, LIMITS)
+    async def run(input_text: str) -> str | None:
+        result = await default().run(right, input_text, LIMITS)
         return result.stdout if result.status == "ok" else None
 
     key = (program.id, program.statement, repr(program.public), program.reference)
     if right != program.reference or key not in _shown:
-        found = await shown_by(program, run if right else None)
+        shown = await shown_by(program, run if right else None)
         if right != program.reference:
-            return found
-        _shown[key] = found
+            return shown
+        _shown[key] = shown
     return _shown[key]
 
 
 def drawn(tests: list[T], program: CodingProblem) -> list[T]:
-    """`MOST` of the tests at most, in order, by a lot that hangs on all of them, so that none is sure to be left."""
-    lot = random_keys.generator("drawn tests", program.id, repr(tests))
-    return [tests[place] for place in sorted(lot.sample(range(len(tests)), min(MOST, len(tests))))]
+    """Return at most `MOST` of the tests, in order. The draw depends on all of them, so that no test is sure to be
+    chosen."""
+    generator = random_keys.generator("drawn tests", program.id, repr(tests))
+    return [tests[index] for index in sorted(generator.sample(range(len(tests)), min(MOST, len(tests))))]
 
 
 def examples(program: CodingProblem) -> str:
-    """All that a problem shows of calls: its statement, what to start from, and its public cases."""
+    """Return all calls that a problem shows: its statement, its starter, and its public cases."""
     calls = [f"{program.entry}({', '.join(map(repr, given))})" for given, _ in program.public]
     return "\n".join([program.statement, program.starter, *calls])
 
 
 def paired(text: str) -> list[tuple[str, str]]:
-    """The blocks marked input with the block marked output that follows each, no more than a title between them."""
+    """Return each block marked input with the block marked output that follows it, with no more than a title
+    between."""
     blocks, lines = fenced(text), text.split("\n")
-    following = [(one, other) for one, other in itertools.pairwise(blocks) if (one.mark, other.mark) == MARKS]
+    following = [
+        (block, next_block)
+        for block, next_block in itertools.pairwise(blocks)
+        if (block.mark, next_block.mark) == MARKS
+    ]
     return [
         (given.text, expected.text)
         for given, expected in following
@@ -114,49 +119,56 @@ def paired(text: str) -> list[tuple[str, str]]:
 
 
 def bare(text: str) -> str:
-    """The text without spaces, and with one kind of quotation marks."""
+    """Return the text without spaces and with one kind of quotation marks."""
     return re.sub(r"\s", "", text).replace('"', "'")
 
 
 async def worth(tests: Tests | None, program: CodingProblem, right: str, count: int) -> Worth:
-    """Judge tests by the program `right`, which solves the problem ("" where none is known), and by `count` mutants."""
+    """Return the value of tests, judged by the program `right`, which solves the problem ("" if none is known), and
+    `count` mutants."""
     if tests is None or not right:
         return Worth(tests is not None)
     wrong = await mutants(program, right, count)
     # Who wrote the right program may have written it so that whatever is changed in it shows in any test.
-    lying = (
+    faulty = (
         [answering(program, right, kind) for kind in ("zero", "other")] if right != program.reference and wrong else []
     )
-    written_alike: str = await ask("plain", source=right) or right
-    programs = [ready(program, written_alike), *(ready(program, one) for one in wrong), *filter(None, lying)]
+    plain: str = await ask("plain", source=right) or right
+    programs = [ready(program, plain), *(ready(program, mutant) for mutant in wrong), *filter(None, faulty)]
     verdicts = await repeated(programs, tests, program.id)
     if not all(same(runs) for runs in verdicts):
         return Worth(False)
-    verdict, *others = (runs[0] for runs in verdicts)
+    verdict, *wrong_verdicts = (runs[0] for runs in verdicts)
     if not verdict.ok:  # wrong tests tell nothing
         return Worth(True, verdict.share, 0.0)
-    groups = [group for group in (others[: len(wrong)], others[len(wrong) :]) if group]
-    return Worth(True, 1.0, min((sum(not one.ok for one in group) / len(group) for group in groups), default=None))
+    groups = [group for group in (wrong_verdicts[: len(wrong)], wrong_verdicts[len(wrong) :]) if group]
+    # The worse of the two groups counts, so that neither mutants nor changed answers can be left undetected.
+    return Worth(
+        True, 1.0, min((sum(not judged.ok for judged in group) / len(group) for group in groups), default=None)
+    )
 
 
 def answering(program: CodingProblem, right: str, kind: str) -> str:
-    """A right program for a function, with answers of the right type that are not its own; see `replaced_helper`."""
+    """Return a right program for a function whose answers are replaced by others of the right type; see
+    `replaced_helper`."""
     if not program.entry:
         return ""
     return f"{ready(program, right)}\n\n{REPLACED}\n\n{program.entry} = cadre_replaced({program.entry}, {kind!r})\n"
 
 
 async def repeated(programs: list[str], tests: Tests, name: str) -> list[list[Verdict]]:
-    """What the tests say of each program, in run after run; the key of the tests gives the order of the runs."""
-    order = [place for place in range(len(programs)) for _ in range(REPEATS)]
+    """Return the verdicts of the tests on each program, one for each repeated run. The tests seed the order of the
+    runs."""
+    order = [index for index in range(len(programs)) for _ in range(REPEATS)]
+    # Shuffled, so that a test that counts its runs cannot tell which of them is the right program's.
     random_keys.generator("tests", name, repr(tests)).shuffle(order)
-    verdicts = await asyncio.gather(*(judge(programs[place], tests) for place in order))
+    verdicts = await asyncio.gather(*(judge(programs[index], tests) for index in order))
     runs = list(zip(order, verdicts, strict=True))
-    return [[verdict for place, verdict in runs if place == number] for number in range(len(programs))]
+    return [[verdict for index, verdict in runs if index == number] for number in range(len(programs))]
 
 
 def same(runs: list[Verdict]) -> bool:
-    """Whether equal runs came to one verdict."""
+    """Return True if all runs came to the same verdict."""
     return len({(run.passed, run.total) for run in runs}) == 1
 
 
@@ -164,7 +176,7 @@ _solves: dict[tuple[str, str], bool] = {}  # whether references do, which do not
 
 
 async def right_program(program: CodingProblem) -> str:
-    """The reference, where it passes the problem's own tests; public sets have some that do not."""
+    """Return the reference if it passes the problem's own tests, else "": public sets have some that do not."""
     if not program.reference:
         return ""
     key = (program.id, program.reference)
@@ -177,10 +189,8 @@ _mutants: dict[tuple[str, str, int], list[str]] = {}  # of references, which do 
 
 
 async def mutants(program: CodingProblem, right: str, count: int) -> list[str]:
-    """Up to `count` changed versions of a right program that fail the problem's own tests; the same each time.
-
-    Where none does, a program that does nothing: tests of anything have to tell that from a right one.
-    """
+    """Return up to `count` changed versions of a right program that fail the problem's own tests; the same each time.
+    If there is none, a program that does nothing, which any test must distinguish from a right one."""
     key = (program.id, program.reference, count)
     if right == program.reference and key in _mutants:
         return _mutants[key]
@@ -192,9 +202,9 @@ async def mutants(program: CodingProblem, right: str, count: int) -> list[str]:
 
 
 async def failing(programs: list[str], program: CodingProblem) -> list[str]:
-    """Those of the programs that fail the problem's own tests."""
-    verdicts = await asyncio.gather(*(judge(one, all_tests(program)) for one in programs))
-    return [one for one, verdict in zip(programs, verdicts, strict=True) if not verdict.ok]
+    """Return those of the programs that fail the problem's own tests."""
+    verdicts = await asyncio.gather(*(judge(candidate, all_tests(program)) for candidate in programs))
+    return [candidate for candidate, verdict in zip(programs, verdicts, strict=True) if not verdict.ok]
 
 
 def nothing(program: CodingProblem) -> str:
