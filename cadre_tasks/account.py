@@ -1,4 +1,4 @@
-"""What a team and its roles stand at, so that a step pays what it changed.
+"""Turns the present value of a state and of each role's last answer into the reward of one step.
 
 An environment says after every step what the state is worth to the team and what each role's last answer is worth to
 the role; `settle` pays the differences. Sums over an episode are then what it ends at: neither repeating a right answer
@@ -16,7 +16,7 @@ from cadre.types import Reward
 
 @dataclass(frozen=True)
 class Account:
-    """What has been paid so far: `Account(team=0.4, local={"reasoner": 0.6})`. Replaced, never changed in place."""
+    """The rewards paid so far: `Account(team=0.4, local={"reasoner": 0.6})`. Replaced, never changed in place."""
 
     team: float = 0.0
     local: Mapping[str, float] = field(default_factory=dict)
@@ -24,6 +24,7 @@ class Account:
     def settle(
         self, team: float, local: Mapping[str, float], parts: Mapping[str, float] | None = None
     ) -> tuple[Account, Reward]:
-        """The account after a step, and the reward that the step pays. Roles that are not named stay as they were."""
+        """Return the account after a step and the reward of the step, which is the difference. Roles that are not named
+        keep their value."""
         gains = {role: value - self.local.get(role, 0.0) for role, value in local.items()}
         return Account(team, {**self.local, **local}), Reward(team - self.team, gains, parts or {})

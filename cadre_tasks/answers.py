@@ -14,22 +14,23 @@ MOVES: dict[str, Cell] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
 
 def label(word: str) -> re.Pattern[str]:
-    """A word with its colon, in any case and in bold."""
+    """Return the pattern of a word with its colon, in any case and in bold."""
     return re.compile(rf"{word}[{MARKS}]*\s*:", re.IGNORECASE)
 
 
 def behind(word: str, text: str) -> str:
-    """What stands behind the last "word:" of an answer, without marks around it; all of it where it has none. Where a
-    block begins there it is what is in that, otherwise what stands before the next one."""
-    *before, said = label(word).split(text)
-    if before:
-        block = BLOCK.match(said)
-        said = block["inside"] if block else FENCE.split(said, maxsplit=1)[0]
-    return said.strip(f"{MARKS} \t\r\n")
+    """Return the text behind the last "word:" of an answer, without marks around it, or the whole answer if it has no
+    such word. If a code block begins there, return its content, otherwise the text before the next block."""
+    *earlier, answer = label(word).split(text)
+    if earlier:
+        block = BLOCK.match(answer)
+        answer = block["inside"] if block else FENCE.split(answer, maxsplit=1)[0]
+    return answer.strip(f"{MARKS} \t\r\n")
 
 
 def parse_moves(text: str) -> str | None:
-    """The moves of an answer: "RRD", "R, R, D", "1R 2R 3D", or the like after a last "Moves:". None if anything else.
+    """Return the moves of an answer: "RRD", "R, R, D", "1R 2R 3D", or the like after a last "Moves:". None for anything
+    else.
 
     Strict on purpose: an answer with other words in it is not guessed at.
     """
@@ -38,5 +39,5 @@ def parse_moves(text: str) -> str | None:
 
 
 def numbered(moves: str) -> str:
-    """ "RRD" as "1R 2R 3D": the compact wording counts its moves."""
+    """Return "RRD" as "1R 2R 3D": the compact wording counts its moves."""
     return " ".join(f"{index}{move}" for index, move in enumerate(moves, 1))

@@ -23,8 +23,8 @@ AGAIN = "Your team mate {role} has written:\n{text}\n\nWrite your own part again
 
 
 class Exchange(FromData):
-    """A subclass says who the `writers` are, what they are `asked`, and how it `judge`s their texts; nothing else
-    depends on how they take turns. Settings: the `exchange`, and those of `FromData`."""
+    """A subclass defines the `writers`, their prompts (`asked`), and how their texts are judged (`judge`); nothing else
+    depends on the order in which they write. Settings: the `exchange`, and those of `FromData`."""
 
     writers: ClassVar[tuple[str, ...]]
     drafts: Mapping[str, str] = MappingProxyType({})  # what has been written of this turn and is not judged yet
@@ -34,38 +34,39 @@ class Exchange(FromData):
         self.exchange: Exchanges = exchange
 
     def asked(self) -> dict[str, Observation]:
-        """What the writers are asked now, as if they wrote at once; {} when the episode is over."""
+        """Return the prompts of the writers, as if they wrote at once; {} when the episode is over."""
         raise NotImplementedError
 
     async def judge(self, texts: dict[str, str]) -> Reward:
-        """The reward of the writers' texts, and the next turn."""
+        """Judge the writers' texts, begin the next turn, and return the reward."""
         raise NotImplementedError
 
     def observe(self) -> dict[str, Observation]:
-        asked = self.asked()
-        if self.exchange == "none" or set(asked) != set(self.writers):
-            return asked
+        prompts = self.asked()
+        if self.exchange == "none" or set(prompts) != set(self.writers):
+            return prompts
         if self.exchange == "discussion":
-            return {role: self.discussed(asked[role]) for role in asked} if self.drafts else asked
+            return {role: self.discussed(prompts[role]) for role in prompts} if self.drafts else prompts
         role = self.writers[len(self.drafts)]
-        return {role: self.beside_drafts(asked[role])}
+        return {role: self.beside_drafts(prompts[role])}
 
     def beside_drafts(self, observation: Observation) -> Observation:
-        """The same with what others have written before."""
-        *before, last = observation.messages
-        told = "".join(MATE.format(role=role, text=text[:SHOWN]) for role, text in self.drafts.items())
-        return Observation(observation.role, (*before, Message("user", last.content + told, images=last.images)))
+        """Return the prompt with the drafts of the earlier writers."""
+        *earlier, last = observation.messages
+        drafts = "".join(MATE.format(role=role, text=text[:SHOWN]) for role, text in self.drafts.items())
+        return Observation(observation.role, (*earlier, Message("user", last.content + drafts, images=last.images)))
 
     def discussed(self, observation: Observation) -> Observation:
-        """The writer's conversation with its own draft, and what its team mates wrote meanwhile."""
+        """Return the writer's conversation with its own draft and those of its team mates."""
         role = observation.role
-        told = "\n\n".join(
-            AGAIN.format(role=other, text=text[:SHOWN]) for other, text in self.drafts.items() if other != role
+        drafts = "\n\n".join(
+            AGAIN.format(role=writer, text=text[:SHOWN]) for writer, text in self.drafts.items() if writer != role
         )
-        messages = (*observation.messages, Message("assistant", self.drafts[role]), Message("user", told))
+        messages = (*observation.messages, Message("assistant", self.drafts[role]), Message("user", drafts))
         return Observation(role, messages)
 
     async def step(self, actions: dict[str, str]) -> Reward:
+        # First round of a discussion: only stored, judged after the second.
         if self.exchange == "discussion" and not self.drafts and set(actions) == set(self.writers):
             self.drafts = dict(actions)
             return Reward()
@@ -79,8 +80,8 @@ class Exchange(FromData):
 
 
 class Alone(Exchange):
-    """One agent writes the parts one after the other, each after what it has written before. Name it before the game
-    among the bases."""
+    """One agent that writes the parts one after the other, each with its earlier parts in the conversation. Name it
+    before the game among the bases."""
 
     roles: ClassVar[tuple[str, ...]] = ("agent",)
 
@@ -88,13 +89,13 @@ class Alone(Exchange):
         super().__init__(task, exchange=exchange, **settings)
 
     def observe(self) -> dict[str, Observation]:
-        asked = self.asked()
-        if set(asked) != set(self.writers):
-            return asked
-        said: list[Message] = []
+        prompts = self.asked()
+        if set(prompts) != set(self.writers):
+            return prompts
+        conversation: list[Message] = []
         for role, text in self.drafts.items():
-            said += [*asked[role].messages, Message("assistant", text)]
-        return {"agent": Observation("agent", (*said, *asked[self.writers[len(self.drafts)]].messages))}
+            conversation += [*prompts[role].messages, Message("assistant", text)]
+        return {"agent": Observation("agent", (*conversation, *prompts[self.writers[len(self.drafts)]].messages))}
 
     async def step(self, actions: dict[str, str]) -> Reward:
         if "agent" not in actions:
@@ -104,5 +105,6 @@ class Alone(Exchange):
             return Reward()
         texts, self.drafts = dict(self.drafts), {}
         reward = await self.judge(texts)
+        # The one agent is every writer, so it gets all their local rewards.
         local = {"agent": sum(reward.local.values())} if reward.local else {}
         return Reward(reward.team, local, reward.parts)

@@ -1,4 +1,4 @@
-"""Packages that read hostile text for a reward: where they are, and sandboxes whose warm parents have them loaded."""
+"""Packages that read hostile text for a reward: their location, and sandboxes whose warm parents have loaded them."""
 
 from __future__ import annotations
 
@@ -25,30 +25,32 @@ class JudgingPackage:
     module: str
 
     def file(self) -> str:
-        """Where it is installed. Raises ConfigError where it is not: environments ask before any model loads."""
-        found = importlib.util.find_spec(self.name.replace("-", "_"))
-        if found is None or found.origin is None:
+        """Return the path of the installed package. Raises ConfigError if it is missing: environments check this before
+        any model loads."""
+        spec = importlib.util.find_spec(self.name.replace("-", "_"))
+        if spec is None or spec.origin is None:
             raise ConfigError(
                 f"env: this environment {self.does} with the package {self.name}; got a Python without it; expected it "
                 f'installed. Run: pip install "cadre-rl[{self.extra}]"'
             )
-        return found.origin
+        return spec.origin
 
     @cached_property
     def sandbox(self) -> Sandbox:
-        """At the level of the process's own sandbox."""
+        """The sandbox that has this package loaded, at the level of the process's own sandbox."""
         packages = (os.path.dirname(os.path.dirname(self.file())),)
         return Sandbox(default().level, packages=packages, preload=(self.module,), cgroup=default().cgroup)
 
-    async def told(self, function: str, arguments: Mapping[str, Any], limits: Limits) -> Any:
-        """What a function of `module` writes as JSON in a line behind the `nonce` that it is given; None where it comes
-        to no such line. Raises ConfigError without the package, SandboxError where its process cannot be started."""
+    async def call(self, function: str, arguments: Mapping[str, Any], limits: Limits) -> Any:
+        """Return the JSON value that a function of `module` prints on a line that begins with its `nonce`, or None
+        without such a line. Raises ConfigError without the package, SandboxError if its process cannot be started."""
+        # The judged text could print a result of its own; it cannot know the nonce.
         nonce = secrets.token_hex(16)
-        asked = {**arguments, "nonce": nonce}
-        job = {"kind": "external", "function": f"{self.module}:{function}", "arguments": asked, "nonce": nonce}
+        job_arguments = {**arguments, "nonce": nonce}
+        job = {"kind": "external", "function": f"{self.module}:{function}", "arguments": job_arguments, "nonce": nonce}
         ending = (await self.sandbox.submit([job], "", limits))[0]
         if not ending.layers:
             raise SandboxError(f"the package {self.name} cannot be asked: {ending.error}")
         lines = ending.stdout.decode("ascii", "replace").splitlines()
-        said = next((line for line in lines if line.startswith(f"{nonce} ")), None)
-        return None if said is None else json.loads(said.removeprefix(nonce))
+        result_line = next((line for line in lines if line.startswith(f"{nonce} ")), None)
+        return None if result_line is None else json.loads(result_line.removeprefix(nonce))

@@ -58,23 +58,23 @@ class ReasoningGym(Env):
 
     async def step(self, actions: dict[str, str]) -> Reward:
         ((role, text),) = actions.items()
-        found = ANSWER.findall(text)
-        answer = found[-1].strip() if found else text.strip()
+        tagged = ANSWER.findall(text)
+        answer = tagged[-1].strip() if tagged else text.strip()
         self.score = await self.worth(answer)
         self.said.append(text)
-        parts = {f"{role}/score": self.score, f"{role}/tagged": float(bool(found))}
+        parts = {f"{role}/score": self.score, f"{role}/tagged": float(bool(tagged))}
         if role == "solver":
             return Reward(local={role: self.score}, parts=parts)
         return Reward(team=self.score, parts=parts)
 
     async def worth(self, answer: str) -> float:
-        """What the package gives for an answer, 0 to 1; 0 where that takes more than LIMITS."""
-        asked = {"dataset": self.dataset, "options": self.options, "problem": self.encoded(), "said": answer}
-        told = await GYM.told("score", asked, LIMITS)
-        return 0.0 if told is None else float(told)
+        """Return the package's score of an answer, 0 to 1; 0 if scoring takes more than LIMITS."""
+        request = {"dataset": self.dataset, "options": self.options, "problem": self.encoded(), "said": answer}
+        score = await GYM.call("score", request, LIMITS)
+        return 0.0 if score is None else float(score)
 
     def encoded(self) -> Any:
-        """The problem as it goes into the sandbox."""
+        """Return the problem in the encoding of the sandbox."""
         try:
             return codec.encode(self.problem, plain_alone)
         except codec.CodecError as error:
@@ -107,25 +107,29 @@ class ReasoningGym(Env):
 
 
 def plain_alone(value: Any) -> int:
-    """What stands for an object that is a plain value too, such as a text of numpy's. Raises CodecError for others."""
+    """Return 0, which stands for an object that is a plain value too, such as a text of numpy's. Raises CodecError for
+    others."""
     return 0 if isinstance(value, str | int | float | tuple) else codec.no_reference(value)
 
 
 def _problem(dataset: str, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """A problem of the generator, with its `question` and its `answer`. Raises ConfigError for a generator or an option
-    that there is not, and for options that the generator refuses."""
-    gym, known = package("reasoning_gym", "reasoning-gym"), package("reasoning_gym.factory", "reasoning-gym").DATASETS
-    if dataset not in known:
+    """Return a problem of the generator, with its `question` and its `answer`. Raises ConfigError for an unknown
+    generator or option, and for options that the generator rejects."""
+    gym, generators = (
+        package("reasoning_gym", "reasoning-gym"),
+        package("reasoning_gym.factory", "reasoning-gym").DATASETS,
+    )
+    if dataset not in generators:
         raise ConfigError(
-            f"settings.dataset: got {dataset!r}; expected one of the {len(known)} generators of reasoning-gym, such as "
-            f"basic_arithmetic. Fix the name.{nearest(dataset, known)}"
+            f"settings.dataset: got {dataset!r}; expected one of the {len(generators)} generators of reasoning-gym, "
+            f"such as basic_arithmetic. Fix the name.{nearest(dataset, generators)}"
         )
-    names = {field.name for field in fields(known[dataset][1])} - {"seed", "size"}
+    option_names = {field.name for field in fields(generators[dataset][1])} - {"seed", "size"}
     for name in options:
-        if name not in names:
+        if name not in option_names:
             raise ConfigError(
-                f"settings.options: got {name!r}; expected options of {dataset}: {', '.join(sorted(names))}. "
-                f"Fix the name.{nearest(name, names)}"
+                f"settings.options: got {name!r}; expected options of {dataset}: {', '.join(sorted(option_names))}. "
+                f"Fix the name.{nearest(name, option_names)}"
             )
     try:
         problem: dict[str, Any] = gym.create_dataset(dataset, seed=seed, size=1, **options)[0]

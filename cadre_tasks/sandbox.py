@@ -67,14 +67,14 @@ def configure(
 
 
 def default() -> Sandbox:
-    """The sandbox of this process, at level `auto` unless `configure` chose otherwise."""
+    """Return the sandbox of this process, at level `auto` unless `configure` chose otherwise."""
     configure()
     assert _default is not None
     return _default
 
 
 def record() -> dict[str, str | list[str]]:
-    """How programs of this process are confined, for the run's record of its environment."""
+    """Return how programs of this process are confined, for the run's record of its environment."""
     sandbox = default()
     return {
         "level": sandbox.level,
@@ -85,7 +85,7 @@ def record() -> dict[str, str | list[str]]:
 
 
 def table() -> list[Row]:
-    """What this machine gives: the kernel's parts first, then each level as tried."""
+    """Return the support of this machine for confinement: first the kernel's features, then each level as probed."""
     return cadre_sandbox.table()
 
 

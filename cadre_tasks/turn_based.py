@@ -9,7 +9,7 @@ from cadre.types import Message, Observation, Reward
 
 
 class TurnBased(Env):
-    """Until the episode is `over`, the role `acting` is shown the `conversation`, and nobody else acts."""
+    """Until the episode is `over`, only the role `acting` acts; its prompt is the `conversation`."""
 
     @property
     def over(self) -> bool:
@@ -20,7 +20,7 @@ class TurnBased(Env):
         raise NotImplementedError
 
     def conversation(self) -> tuple[Message, ...]:
-        """The prompt of the role that acts."""
+        """Return the prompt of the role that acts."""
         raise NotImplementedError
 
     def observe(self) -> dict[str, Observation]:
@@ -28,8 +28,8 @@ class TurnBased(Env):
 
 
 class OneAgent(TurnBased):
-    """One agent that does all, in one conversation: what it said before in this turn stands before what it is asked
-    now. Name it before the world among the bases."""
+    """One agent for all roles, in one conversation: its prompts and answers of this turn precede the present prompt.
+    Name it before the world among the bases."""
 
     roles: ClassVar[tuple[str, ...]] = ("agent",)
     earlier: tuple[Message, ...] = ()  # what it was asked first in this turn and all that it said, once it has
@@ -40,13 +40,13 @@ class OneAgent(TurnBased):
 
     @property
     def opening(self) -> bool:
-        """Whether it is asked for the first of its answers of this turn now."""
+        """True if the agent is prompted for the first of its answers of this turn."""
         raise NotImplementedError
 
     def conversation(self) -> tuple[Message, ...]:
         return (*self.earlier, *super().conversation())
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        asked, said = super().conversation(), Message("assistant", actions["agent"])
-        self.earlier = (*asked, said) if self.opening else ()
+        prompt, answer = super().conversation(), Message("assistant", actions["agent"])
+        self.earlier = (*prompt, answer) if self.opening else ()
         return await super().step(actions)

@@ -147,8 +147,8 @@ class PairsAlone(Alone, Pairs):
 
 def task_of(program: CodingProblem) -> str:
     """Return the statement and the starter, with a blank line between them."""
-    apart = "\n\n" if program.statement and program.starter and not program.statement.endswith("\n") else ""
-    return f"{program.statement}{apart}{program.starter}"
+    separator = "\n\n" if program.statement and program.starter and not program.statement.endswith("\n") else ""
+    return f"{program.statement}{separator}{program.starter}"
 
 
 def silent(graded: Graded) -> list[str]:

@@ -60,7 +60,9 @@ async def written(text: str, program: CodingProblem, right: str = "") -> Tests |
     if not program.entry:
         pairs = paired(text)
         shown = await shown_of(program, right) if pairs else None
-        pairs = [(given, expected) for given, expected in pairs if shown and not shown.has(given, expected)]
+        pairs = [
+            (input_text, expected) for input_text, expected in pairs if shown and not shown.has(input_text, expected)
+        ]
         return StdioTests(tuple(drawn(pairs, program))) if pairs else None
     lines = await ask("asserts", source=extract_code(text), entry=program.entry, shown=examples(program)) or []
     new_tests = [line for line in dict.fromkeys(lines) if bare(line) not in bare(program.statement)]
@@ -98,7 +100,7 @@ def drawn(tests: list[T], program: CodingProblem) -> list[T]:
 
 def examples(program: CodingProblem) -> str:
     """Return all calls that a problem shows: its statement, its starter, and its public cases."""
-    calls = [f"{program.entry}({', '.join(map(repr, given))})" for given, _ in program.public]
+    calls = [f"{program.entry}({', '.join(map(repr, arguments))})" for arguments, _ in program.public]
     return "\n".join([program.statement, program.starter, *calls])
 
 
@@ -112,9 +114,9 @@ def paired(text: str) -> list[tuple[str, str]]:
         if (block.mark, next_block.mark) == MARKS
     ]
     return [
-        (given.text, expected.text)
-        for given, expected in following
-        if TITLE.fullmatch("".join(lines[given.last + 1 : expected.first]).strip())
+        (input_block.text, output_block.text)
+        for input_block, output_block in following
+        if TITLE.fullmatch("".join(lines[input_block.last + 1 : output_block.first]).strip())
     ]
 
 

@@ -30,26 +30,26 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
 
 
 def board(rows: Sequence[str], legend: Mapping[str, str], cell: int) -> Image:
-    """The rows of a drawing as a picture of `cell` pixels a cell; `legend` says what each letter stands for."""
+    """Return the rows of a drawing as an image with `cell` pixels a cell; `legend` names the thing of each letter."""
     return _drawn(tuple(tuple(legend[mark] for mark in row) for row in rows), cell)
 
 
 @lru_cache(maxsize=512)
-def _drawn(things: tuple[tuple[str, ...], ...], cell: int) -> Image:
+def _drawn(contents: tuple[tuple[str, ...], ...], cell: int) -> Image:
     import numpy
 
-    return image(numpy.concatenate([numpy.concatenate([_tile(t, cell) for t in row], axis=1) for row in things]))
+    return image(numpy.concatenate([numpy.concatenate([_tile(t, cell) for t in row], axis=1) for row in contents]))
 
 
 @lru_cache(maxsize=64)
-def _tile(thing: str, cell: int) -> Any:
-    """One cell, uint8 [cell, cell, 3]."""
+def _tile(content: str, cell: int) -> Any:
+    """Return the image of one cell, uint8 [cell, cell, 3]."""
     import numpy
 
     tile = numpy.full((cell, cell, 3), FREE, numpy.uint8)
-    away = numpy.abs(numpy.arange(cell) - (cell - 1) / 2)  # of a pixel from the middle, along one direction
-    for shape, size, colour in LAYERS[thing]:
-        row, column = away[:, None], away[None, :]
+    offset = numpy.abs(numpy.arange(cell) - (cell - 1) / 2)  # of a pixel from the middle, along one direction
+    for shape, size, colour in LAYERS[content]:
+        row, column = offset[:, None], offset[None, :]
         distance = numpy.hypot(row, column) if shape == "disc" else numpy.maximum(row, column)
         tile[distance <= size * cell / 2] = colour
     return tile

@@ -1,4 +1,4 @@
-"""Where Sokoban's levels come from: a generator that plays in reverse, and folders of levels in the usual text form."""
+"""Sources of Sokoban levels: a generator that plays in reverse, and folders of levels in the usual text form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ DIRECTIONS = tuple(MOVES.values())
 
 
 def generate(size: int, boxes: int, admits: Callable[..., bool], *seed: str | int) -> list[str]:
-    """A drawing of a solvable level, the same for the same seed, whose walls and goals `admits` (a split) lets in.
+    """Return a drawing of a solvable level, the same for the same seed, whose walls and goals `admits` (a split)
+    accepts.
 
     Boxes start on the goals and are pulled off by a random walk; played the other way round, that walk solves the
     level. Every box ends at least 2 from the goal that it started on, and none on a goal.
@@ -39,11 +40,12 @@ def generate(size: int, boxes: int, admits: Callable[..., bool], *seed: str | in
 
 
 def carve(generator: random.Random, size: int) -> set[Cell]:
-    """A room: what a random walk over half to nine tenths of the inner cells has visited."""
+    """Return the floor of a room: the cells that a random walk over half to nine tenths of the inner cells
+    has visited."""
     inner = range(1, size - 1)
     cell = (generator.choice(inner), generator.choice(inner))
-    floor, wanted = {cell}, generator.randint(len(inner) ** 2 // 2, len(inner) ** 2 * 9 // 10)
-    while len(floor) < wanted:
+    floor, target_size = {cell}, generator.randint(len(inner) ** 2 // 2, len(inner) ** 2 * 9 // 10)
+    while len(floor) < target_size:
         row, column = generator.choice(DIRECTIONS)
         target = (cell[0] + row, cell[1] + column)
         if target[0] in inner and target[1] in inner:
@@ -53,28 +55,30 @@ def carve(generator: random.Random, size: int) -> set[Cell]:
 
 
 def pull(generator: random.Random, floor: set[Cell], goals: list[Cell]) -> tuple[Cell, list[Cell]] | None:
-    """(walker, boxes) after a random walk in reverse from the solved level; None where the boxes have not come far.
+    """Return (walker, boxes) after a random walk in reverse from the solved level, or None if a box has not come far.
 
     A walker that steps away from a box may take it along: the reverse of a push.
     """
     boxes = list(goals)
+    # Sorted, so that the draw does not depend on the order of a set.
     walker = generator.choice(sorted(floor - set(goals)))
     for _ in range(PULLS * len(boxes)):
         row, column = generator.choice(DIRECTIONS)
         target, behind = (walker[0] + row, walker[1] + column), (walker[0] - row, walker[1] - column)
         if target not in floor or target in boxes:
             continue
+        # Mostly pull, as a walk that seldom pulls leaves the boxes near their goals.
         if behind in boxes and generator.random() < 0.8:
             boxes[boxes.index(behind)] = walker
         walker = target
-    far = all(abs(b[0] - g[0]) + abs(b[1] - g[1]) >= 2 for b, g in zip(boxes, goals, strict=True))
-    return (walker, boxes) if far and not set(boxes) & set(goals) else None
+    is_far = all(abs(b[0] - g[0]) + abs(b[1] - g[1]) >= 2 for b, g in zip(boxes, goals, strict=True))
+    return (walker, boxes) if is_far and not set(boxes) & set(goals) else None
 
 
 def draw(
     size: int, floor: set[Cell], goals: list[Cell], boxes: Sequence[Cell] = (), walker: Cell | None = None
 ) -> list[str]:
-    """The rows of a level whose boxes are not on goals."""
+    """Return the rows of a level whose boxes are not on goals."""
     rows = [["#"] * size for _ in range(size)]
     for mark, cells in ((".", floor), ("G", goals), ("B", boxes)):
         for row, column in cells:
@@ -86,8 +90,8 @@ def draw(
 
 @functools.cache
 def read_folder(folder: str) -> dict[tuple[str, ...], str]:
-    """The name of every level by its rows, in the order of a folder's .txt files, as Boxoban has them, and .jsonl files
-    of {"grid": text}. A level that is there twice counts once.
+    """Return the name of every level by its rows, in the order of a folder's .txt files, as Boxoban has them, and
+    .jsonl files of {"grid": text}. A repeated level counts once.
 
     Raises ConfigError where the folder holds none, or one that is not a level, DataError for a line that is no row.
     """
@@ -110,7 +114,7 @@ def read_folder(folder: str) -> dict[tuple[str, ...], str]:
 
 
 def _levels(path: Path) -> Iterator[list[str]]:
-    """The drawings of one file, in the marks of the prompts."""
+    """Return the drawings of one file, in the marks of the prompts."""
     drawings = _of_rows(path) if path.suffix == ".jsonl" else _of_text(path)
     return ([row.translate(USUAL) for row in rows] for rows in drawings)
 
@@ -126,7 +130,7 @@ def _of_rows(path: Path) -> Iterator[list[str]]:
 
 
 def _of_text(path: Path) -> list[list[str]]:
-    """Lines that draw nothing part the levels."""
+    """Return the drawings of a text file; lines that draw nothing separate the levels."""
     drawings: list[list[str]] = [[]]
     for line in read_bytes(path, MOST_BYTES).decode(errors="replace").splitlines():
         if line.startswith("#"):

@@ -13,15 +13,15 @@ from pydantic import Field
 from cadre.types import Message, Task
 from cadre_tasks.games import plan_path, sokoban
 from cadre_tasks.games.boards import board
-from cadre_tasks.games.tool_planner import WORDS, Alone
+from cadre_tasks.games.tool_planner import WORDS, PlannerAlone
 
 Pixels = Annotated[int, Field(ge=4, le=64)]
 MOVES = "Moves: U (up), D (down), L (left), R (right)."
 
 
-class Pictured(Alone):
-    """A planner alone that sees the state as a picture. Name it before the game among the bases. Settings, beside those
-    of the game: `cell`, how many pixels a cell of the board is wide."""
+class Pictured(PlannerAlone):
+    """A planner without the tool that sees the state as an image. Name it before the game among the bases. Settings,
+    beside those of the game: `cell`, the width of a board cell in pixels."""
 
     legend: ClassVar[Mapping[str, str]]
 
@@ -30,8 +30,8 @@ class Pictured(Alone):
         self.pixels = cell
 
     def conversation(self) -> tuple[Message, ...]:
-        told = self.titles[1] if self.words is WORDS["compact"] else self.rules() + self.ask_answer()
-        return (Message("user", told, images=(board(self.draw().split("\n"), self.legend, self.pixels),)),)
+        text = self.titles[1] if self.words is WORDS["compact"] else self.rules() + self.ask_answer()
+        return (Message("user", text, images=(board(self.draw().split("\n"), self.legend, self.pixels),)),)
 
 
 class PlanPathPicture(Pictured, plan_path.PlanPath):

@@ -23,7 +23,17 @@ from cadre.envs.drawings import grid
 from cadre.envs.splits import SPLIT_SIZES, in_split
 from cadre.types import Drawing, Task
 from cadre_tasks.answers import MOVES, Cell, numbered, parse_moves
-from cadre_tasks.games.tool_planner import Alone, Moves, Outcome, Prompts, Rewards, Solo, Tool, ToolPlanner, Turns
+from cadre_tasks.games.tool_planner import (
+    Moves,
+    Outcome,
+    PlannerAlone,
+    PlannerSolo,
+    Prompts,
+    Rewards,
+    Tool,
+    ToolPlanner,
+    Turns,
+)
 
 LEGEND = {"#": "wall", ".": "free", "S": "walker", "G": "goal", "o": "path"}
 # What every program finds defined; it reads the grid from standard input.
@@ -40,14 +50,14 @@ moves = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
 @dataclass(frozen=True)
 class Grid:
-    """The map: the free cells, where the goal is, and how many rows and columns there are."""
+    """The map: the free cells, the goal, and the number of rows and columns."""
 
     size: int
     free: frozenset[Cell]
     goal: Cell
 
     def step(self, cell: Cell, move: str) -> Cell:
-        """Where `move` leads from `cell`; blocked moves stay."""
+        """Return the cell that `move` leads to from `cell`; a blocked move stays in place."""
         row, column = MOVES[move]
         target = (cell[0] + row, cell[1] + column)
         return target if target in self.free else cell
@@ -56,12 +66,12 @@ class Grid:
         return abs(cell[0] - self.goal[0]) + abs(cell[1] - self.goal[1])
 
     def draw(self, cell: Cell) -> str:
-        """The drawing, with S where the walker is."""
+        """Return the drawing, with S at the walker's cell."""
         return "\n".join(drawing(self.size, self.free, cell, self.goal))
 
 
 def parse_grid(rows: Sequence[str]) -> tuple[Grid, Cell]:
-    """The grid and the start of a drawing with one S and one G."""
+    """Return the grid and the start cell of a drawing with one S and one G."""
     cells = {(r, c): mark for r, row in enumerate(rows) for c, mark in enumerate(row)}
     (start,) = (cell for cell, mark in cells.items() if mark == "S")
     (goal,) = (cell for cell, mark in cells.items() if mark == "G")
@@ -69,26 +79,27 @@ def parse_grid(rows: Sequence[str]) -> tuple[Grid, Cell]:
 
 
 def shortest(grid: Grid, start: Cell) -> str | None:
-    """One shortest path by breadth-first search, None where the goal is out of reach."""
-    queue, seen = deque([(start, "")]), {start}
+    """Return one shortest path, by breadth-first search, or None if the goal is out of reach."""
+    queue, visited = deque([(start, "")]), {start}
     while queue:
         cell, path = queue.popleft()
         if cell == grid.goal:
             return path
         for move in MOVES:
             target = grid.step(cell, move)
-            if target not in seen:
-                seen.add(target)
+            if target not in visited:
+                visited.add(target)
                 queue.append((target, path + move))
     return None
 
 
 def reachable(size: int, free: Sequence[Cell], start: Cell, goal: Cell) -> bool:
-    """Whether a path exists: the answer of `shortest`, by flooding a bit map, some twenty times as fast."""
+    """Return True if there is a path: the answer of `shortest`, by flooding a bit map, some twenty times as fast."""
     width = size + 1  # a column that is never free keeps the rows apart
     bits = sum([1 << (row * width + column) for row, column in free])
     flood, target = 1 << (start[0] * width + start[1]), 1 << (goal[0] * width + goal[1])
     while not flood & target:
+        # One step right, left, down and up from every cell that is flooded.
         grown = (flood | flood << 1 | flood >> 1 | flood << width | flood >> width) & bits
         if grown == flood:
             return False
@@ -97,7 +108,8 @@ def reachable(size: int, free: Sequence[Cell], start: Cell, goal: Cell) -> bool:
 
 
 def generate(size: int, blocked: float, *seed: str | int) -> list[str]:
-    """A solvable drawing, the same for the same seed: cells blocked at random, start and goal distinct and free."""
+    """Return a solvable drawing, the same for the same seed: cells blocked at random, start and goal distinct
+    and free."""
     generator = random_keys.generator("plan-path", size, repr(blocked), *seed)
     cells = [(r, c) for r in range(size) for c in range(size)]
     while True:
@@ -110,7 +122,7 @@ def generate(size: int, blocked: float, *seed: str | int) -> list[str]:
 
 
 def drawing(size: int, free: Iterable[Cell], start: Cell, goal: Cell) -> list[str]:
-    """The rows of a grid: `.` free, `#` blocked, S the start, G the goal."""
+    """Return the rows of a grid: `.` free, `#` blocked, S the start, G the goal."""
     rows = [["#"] * size for _ in range(size)]
     for row, column in free:
         rows[row][column] = "."
@@ -149,6 +161,7 @@ class PlanPath(ToolPlanner):
         """Drawings keyed by split and index; the whole drawing decides the split."""
 
         def make(index: int) -> dict[str, Any]:
+            # Grids are drawn until one falls into the split by its hash; the attempt is part of the seed.
             attempt = 0
             while not in_split(split, *(rows := generate(size, blocked, split, index, attempt))):
                 attempt += 1
@@ -158,7 +171,7 @@ class PlanPath(ToolPlanner):
 
     @property
     def cell(self) -> Cell:
-        """Where the walker is."""
+        """The walker's cell."""
         cell: Cell = self.state
         return cell
 
@@ -167,14 +180,14 @@ class PlanPath(ToolPlanner):
         return self.cell == self.grid.goal
 
     def privileged(self) -> str:
-        """A shortest path from here, written as the compact wording writes moves."""
+        """Return a shortest path from here, in the compact wording of moves."""
         return f"solution {numbered(shortest(self.grid, self.cell) or '')}"
 
     def draw(self) -> str:
         return self.grid.draw(self.cell)
 
     def picture(self) -> Drawing:
-        """The grid, with the way that a program's answer would take."""
+        """Return the grid with the path that a program's answer would take."""
         rows = [list(row) for row in self.draw().split("\n")]
         cell = self.cell
         for move in (self.run.answer or "")[: self.max_moves] if self.run else "":
@@ -187,9 +200,9 @@ class PlanPath(ToolPlanner):
         return parse_moves(text)
 
     def outcome(self, answer: str) -> Outcome:
-        """The team: 0.1 a cell of Manhattan distance won (negative if lost). The author: -0.01 a move, -0.10 an invalid
-        one, +0.5 if the whole episode took the fewest moves possible. The prize: +1 at the goal. Moves behind the goal
-        do not count."""
+        """Return the outcome of moves. The team: 0.1 a cell of Manhattan distance won (negative if lost). The author:
+        -0.01 a move, -0.10 an invalid one, +0.5 if the whole episode took the fewest moves possible. The prize: +1 at
+        the goal. Moves behind the goal do not count."""
         cell, valid, invalid = self.cell, 0, 0
         for move in answer[: self.max_moves]:
             target = self.grid.step(cell, move)
@@ -235,7 +248,7 @@ class PlanPath(ToolPlanner):
         return f"It printed {answer[: self.max_moves]}. These moves would {reached}."
 
 
-class PlanPathAlone(Alone, PlanPath):
+class PlanPathAlone(PlannerAlone, PlanPath):
     """A single planner without the tool."""
 
 
@@ -243,5 +256,5 @@ class PlanPathTool(Tool, PlanPath):
     """A single tool whose programs' answers are executed."""
 
 
-class PlanPathSolo(Solo, PlanPath):
+class PlanPathSolo(PlannerSolo, PlanPath):
     """A single agent that has the tool."""

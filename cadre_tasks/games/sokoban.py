@@ -29,7 +29,17 @@ from cadre.errors import ConfigError
 from cadre.types import Drawing, Task
 from cadre_tasks.answers import MOVES, Cell, numbered, parse_moves
 from cadre_tasks.games.levels import generate, read_folder
-from cadre_tasks.games.tool_planner import Alone, Moves, Outcome, Prompts, Rewards, Solo, Tool, ToolPlanner, Turns
+from cadre_tasks.games.tool_planner import (
+    Moves,
+    Outcome,
+    PlannerAlone,
+    PlannerSolo,
+    Prompts,
+    Rewards,
+    Tool,
+    ToolPlanner,
+    Turns,
+)
 
 # What every program finds defined; it reads the level from standard input.
 PRELUDE = """\
@@ -58,7 +68,7 @@ LEGEND = {
 
 @dataclass(frozen=True)
 class State:
-    """Where the walker and the boxes are."""
+    """The cells of the walker and of the boxes."""
 
     walker: Cell
     boxes: frozenset[Cell]
@@ -66,7 +76,7 @@ class State:
 
 @dataclass(frozen=True)
 class Level:
-    """What stays: the floor, the goals, and the numbers of rows and columns."""
+    """The fixed part of a level: the floor, the goals, and the numbers of rows and columns."""
 
     rows: int
     columns: int
@@ -74,7 +84,7 @@ class Level:
     goals: frozenset[Cell]
 
     def step(self, state: State, move: str) -> State:
-        """Where `move` leads, pushing a box if one stands there; what cannot move stays."""
+        """Return the state after `move`, which pushes a box that stands there; a blocked move changes nothing."""
         row, column = MOVES[move]
         target = (state.walker[0] + row, state.walker[1] + column)
         if target not in self.floor:
@@ -87,14 +97,14 @@ class Level:
         return State(target, state.boxes - {target} | {behind})
 
     def placed(self, state: State) -> int:
-        """How many boxes are on goals."""
+        """Return the number of boxes on goals."""
         return len(state.boxes & self.goals)
 
     def solved(self, state: State) -> bool:
         return state.boxes <= self.goals
 
     def distance(self, state: State) -> int:
-        """The sum over the boxes of the Manhattan distance to the nearest goal."""
+        """Return the sum over the boxes of the Manhattan distance to the nearest goal."""
         return sum(self.nearest[box] for box in state.boxes)
 
     @cached_property
@@ -102,7 +112,8 @@ class Level:
         return {(r, c): min(abs(r - a) + abs(c - b) for a, b in self.goals) for r, c in self.floor}
 
     def draw(self, state: State) -> str:
-        """Rows of `#` wall, `.` floor, G goal, B box, `*` box on a goal, S the walker, `+` the walker on a goal."""
+        """Return rows of `#` wall, `.` floor, G goal, B box, `*` box on a goal, S the walker, `+` the walker
+        on a goal."""
         rows = [["#"] * self.columns for _ in range(self.rows)]
         for row, column in self.floor:
             rows[row][column] = "G" if (row, column) in self.goals else "."
@@ -113,38 +124,39 @@ class Level:
 
 
 def parse_level(rows: Sequence[str]) -> tuple[Level, State]:
-    """The level and the state of a drawing, as `Level.draw` makes it."""
+    """Return the level and the state of a drawing in the marks of `Level.draw`."""
     cells = {(r, c): mark for r, row in enumerate(rows) for c, mark in enumerate(row)}
 
     def marked(marks: str) -> frozenset[Cell]:
         return frozenset(cell for cell, mark in cells.items() if mark in marks)
 
+    # Exactly one walker; anything else is a ValueError.
     ((walker),) = marked("S+")
     level = Level(len(rows), max(map(len, rows)), frozenset(cells) - marked("#"), marked("G*+"))
     return level, State(walker, marked("B*"))
 
 
 def solve(level: Level, state: State) -> str | None:
-    """The fewest moves that solve the level, by breadth-first search; None where nothing does.
+    """Return the fewest moves that solve the level, by breadth-first search, or None if it has no solution.
 
     It visits every state in the worst case: a matter of milliseconds for one box in 6x6, of hours for Boxoban.
     """
-    queue, seen = deque([(state, "")]), {state}
+    queue, visited = deque([(state, "")]), {state}
     while queue:
         state, path = queue.popleft()
         if level.solved(state):
             return path
         for move in MOVES:
             target = level.step(state, move)
-            if target not in seen:
-                seen.add(target)
+            if target not in visited:
+                visited.add(target)
                 queue.append((target, path + move))
     return None
 
 
 class SokobanGame(ToolPlanner):
-    """What levels that were generated and levels from a folder have in common: how they are played. Settings: `turns`
-    the team gets, `max_moves` of the whole episode, `prompts` wording, `reward` shaped or by outcome."""
+    """The play of a level, generated or from a folder. Settings: `turns` the team gets, `max_moves` of the whole
+    episode, `prompts` wording, `reward` shaped or by outcome."""
 
     prelude: ClassVar[str] = PRELUDE
     titles: ClassVar[tuple[str, str]] = ("sokoban program", "sokoban moves")
@@ -180,9 +192,9 @@ class SokobanGame(ToolPlanner):
         return parse_moves(text)
 
     def outcome(self, answer: str) -> Outcome:
-        """The team: 0.1 a cell of distance to the nearest goal won (negative if lost), +1 a box on a goal (-1 off it).
-        The author: -0.01 a move. The prize: +10 when all are. Moves behind that, or beyond what is left of the
-        episode's, do not count."""
+        """Return the outcome of moves. The team: 0.1 a cell of distance to the nearest goal won (negative if lost), +1
+        a box on a goal (-1 off it). The author: -0.01 a move. The prize: +10 when all are. Moves behind that, or beyond
+        the rest of the episode's, do not count."""
         state, spent = self.state, 0
         for move in self.playable(answer):
             state, spent = self.level.step(state, move), spent + 1
@@ -196,7 +208,7 @@ class SokobanGame(ToolPlanner):
         return Outcome(state, solved, spent, team, {"moves": -0.01 * spent}, {"win": 10.0 * solved})
 
     def playable(self, moves: str) -> str:
-        """What is left of the moves when the episode's run out."""
+        """Return the moves that the rest of the episode's allows."""
         return moves[: self.max_moves - self.spent]
 
     def show(self, answer: str) -> str:
@@ -226,8 +238,8 @@ class SokobanGame(ToolPlanner):
 
     def describe(self, answer: str) -> str:
         outcome = self.outcome(answer)
-        after = "solve the level." if outcome.solved else f"not solve it but lead to\n{self.level.draw(outcome.state)}"
-        return f"It printed {self.playable(answer)}. These moves would {after}"
+        result = "solve the level." if outcome.solved else f"not solve it but lead to\n{self.level.draw(outcome.state)}"
+        return f"It printed {self.playable(answer)}. These moves would {result}"
 
 
 class Sokoban(SokobanGame):
@@ -256,7 +268,7 @@ class Sokoban(SokobanGame):
         return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{size}-{boxes}")
 
 
-class SokobanAlone(Alone, Sokoban):
+class SokobanAlone(PlannerAlone, Sokoban):
     """A single planner without the tool."""
 
 
@@ -264,7 +276,7 @@ class SokobanTool(Tool, Sokoban):
     """A single tool whose programs' answers are executed."""
 
 
-class SokobanSolo(Solo, Sokoban):
+class SokobanSolo(PlannerSolo, Sokoban):
     """A single agent that has the tool."""
 
 
@@ -290,9 +302,9 @@ class Boxoban(SokobanGame):
         return tasks
 
 
-class BoxobanAlone(Alone, Boxoban):
+class BoxobanAlone(PlannerAlone, Boxoban):
     """A single planner without the tool."""
 
 
-class BoxobanSolo(Solo, Boxoban):
+class BoxobanSolo(PlannerSolo, Boxoban):
     """A single agent that has the tool."""

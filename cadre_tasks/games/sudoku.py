@@ -23,7 +23,16 @@ from cadre.errors import ConfigError
 from cadre.types import Drawing, Task
 from cadre_tasks.answers import behind
 from cadre_tasks.games.sudoku_grid import Rows, generate, solutions, valid
-from cadre_tasks.games.tool_planner import Alone, Outcome, Prompts, Rewards, Solo, Tool, ToolPlanner, Turns
+from cadre_tasks.games.tool_planner import (
+    Outcome,
+    PlannerAlone,
+    PlannerSolo,
+    Prompts,
+    Rewards,
+    Tool,
+    ToolPlanner,
+    Turns,
+)
 
 CLUES = {4: 6, 9: 36}  # what is left of a solution, by size
 
@@ -60,10 +69,12 @@ class Sudoku(ToolPlanner):
         **grid: Any,
     ) -> None:
         self.puzzle: Rows = tuple(task.data["grid"])
-        known = solutions(self.puzzle)
-        if len(known) != 1:
-            raise ValueError(f"task {task.id}: expected a puzzle with one solution; got {len(known) or 'none'}.")
-        (self.solution,) = known
+        solutions_found = solutions(self.puzzle)
+        if len(solutions_found) != 1:
+            raise ValueError(
+                f"task {task.id}: expected a puzzle with one solution; got {len(solutions_found) or 'none'}."
+            )
+        (self.solution,) = solutions_found
         super().__init__(task, self.puzzle, turns, prompts, reward)
         self.blanks = "".join(self.puzzle).count(".")
 
@@ -77,16 +88,16 @@ class Sudoku(ToolPlanner):
     ) -> Sequence[Task]:
         """Puzzles keyed by split and index. The solution decides the split: 4x4 has 288 of them, few enough to learn
         by heart. Raises ConfigError where the grid has no room for the clues."""
-        kept = CLUES[size] if clues is None else clues
-        if kept >= size * size:
+        fewest = CLUES[size] if clues is None else clues
+        if fewest >= size * size:
             raise ConfigError(
-                f"settings.clues: got {kept} in {size}x{size}; expected fewer than {size * size}. Leave some to fill."
+                f"settings.clues: got {fewest} in {size}x{size}; expected fewer than {size * size}. Leave some to fill."
             )
 
         def make(index: int) -> dict[str, Any]:
-            return {"grid": list(generate(size, kept, lambda *solution: in_split(split, *solution), split, index))}
+            return {"grid": list(generate(size, fewest, lambda *solution: in_split(split, *solution), split, index))}
 
-        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{size}-{kept}")
+        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{size}-{fewest}")
 
     @property
     def success(self) -> bool:
@@ -96,8 +107,9 @@ class Sudoku(ToolPlanner):
         return all(clue in (".", mark) for clue, mark in zip("".join(self.puzzle), "".join(rows), strict=True))
 
     def potential(self, rows: Sequence[str]) -> float:
-        """Cells that are right less those that are wrong, as a share of the cells to fill."""
+        """Return the number of right cells less that of wrong ones, as a fraction of the cells to fill."""
         marks = zip("".join(self.puzzle), "".join(self.solution), "".join(rows), strict=True)
+        # `clue == "." != mark` selects cells that the puzzle leaves empty and the grid fills.
         return sum(1 if mark == right else -1 for clue, right, mark in marks if clue == "." != mark) / self.blanks
 
     def draw(self) -> str:
@@ -107,11 +119,12 @@ class Sudoku(ToolPlanner):
         return grid(self.state, {".": "empty"}, boxes=int(len(self.state) ** 0.5))
 
     def stdin(self) -> str:
-        """The puzzle without what was filled in, which may be wrong and is not binding."""
+        """Return the puzzle without the cells filled in later, which may be wrong and are not binding."""
         return "\n".join(self.puzzle)
 
     def parse(self, text: str) -> str | None:
-        """The rows of an answer, apart by spaces: after a last "Grid:", rows of digits and dots, numbered or not.
+        """Return the rows of an answer, separated by spaces: after a last "Grid:", rows of digits and dots, numbered or
+        not.
 
         Strict on purpose: an answer with other words in it is not guessed at.
         """
@@ -119,13 +132,14 @@ class Sudoku(ToolPlanner):
         rows = behind("grid", text).split()
         if len(rows) != size:
             return None
-        bare = [row.removeprefix(f"{number}:") for number, row in enumerate(rows, 1)]
+        unnumbered = [row.removeprefix(f"{number}:") for number, row in enumerate(rows, 1)]
         allowed = set(".123456789"[: size + 1])
-        return " ".join(bare) if all(len(row) == size and set(row) <= allowed for row in bare) else None
+        return " ".join(unnumbered) if all(len(row) == size and set(row) <= allowed for row in unnumbered) else None
 
     def outcome(self, answer: str) -> Outcome:
-        """The team: the potential won (negative if lost). The author: -0.01 a cell written. The prize: +1 for the
-        solved grid. A grid that contradicts a clue or leaves one out costs its author 0.2 and changes nothing."""
+        """Return the outcome of a grid. The team: the potential won (negative if lost). The author: -0.01 a cell
+        written. The prize: +1 for the solved grid. A grid that contradicts a clue or leaves one out costs its author
+        0.2 and changes nothing."""
         rows = tuple(answer.split())
         if not self.keeps_clues(rows):
             return Outcome(self.state, False, 0, {"cells": 0.0}, {"clues": -0.2, "written": 0.0}, {"solved": 0.0})
@@ -135,7 +149,7 @@ class Sudoku(ToolPlanner):
         return Outcome(rows, valid(rows), written, team, local, {"solved": float(valid(rows))})
 
     def show(self, answer: str) -> str:
-        """ "1:3412 2:1234" and so on: the compact wording counts its rows."""
+        """Return "1:3412 2:1234" and so on: the compact wording counts its rows."""
         return " ".join(f"{number}:{row}" for number, row in enumerate(answer.split(), 1))
 
     def rules(self) -> str:
@@ -170,7 +184,7 @@ class Sudoku(ToolPlanner):
         return f"{printed}\nThis grid {'is a solution' if outcome.solved else 'is no solution'}."
 
 
-class SudokuAlone(Alone, Sudoku):
+class SudokuAlone(PlannerAlone, Sudoku):
     """A single planner without the tool."""
 
 
@@ -178,5 +192,5 @@ class SudokuTool(Tool, Sudoku):
     """A single tool whose programs' answers are executed."""
 
 
-class SudokuSolo(Solo, Sudoku):
+class SudokuSolo(PlannerSolo, Sudoku):
     """A single agent that has the tool."""

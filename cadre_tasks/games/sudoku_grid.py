@@ -15,23 +15,26 @@ Rows = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Shape:
-    """What a size fixes: the row, column and box of each cell, numbered in one list of units, and all digits' bits."""
+    """The constants of a grid size: the row, column and box of each cell, numbered in one list of units, and the bits
+    of all digits."""
 
     size: int
     units: tuple[tuple[int, int, int], ...]
-    every: int
+    all_digits: int
 
 
 @functools.cache
 def shape_of(size: int) -> Shape:
     side = round(size**0.5)
-    places = [divmod(cell, size) for cell in range(size * size)]
-    units = tuple((r, size + c, 2 * size + r // side * side + c // side) for r, c in places)
+    positions = [divmod(cell, size) for cell in range(size * size)]
+    # Units 0 to size - 1 are the rows, then come the columns, then the boxes from left to right and top to bottom.
+    units = tuple((r, size + c, 2 * size + r // side * side + c // side) for r, c in positions)
     return Shape(size, units, (1 << size) - 1)
 
 
 class Board:
-    """A grid being filled: digits as bits (0 empty), and what each unit has used. Owned by one search."""
+    """A grid that is being filled: digits as bits (0 empty), and the digits that each unit has used. Owned by one
+    search."""
 
     def __init__(self, size: int) -> None:
         self.shape = shape_of(size)
@@ -41,17 +44,19 @@ class Board:
     def flip(self, cell: int, bit: int) -> None:
         """Write a digit into an empty cell, or take it out again."""
         self.cells[cell] ^= bit
+        # XOR, so that the same call writes a digit and takes it out again.
         for unit in self.shape.units[cell]:
             self.used[unit] ^= bit
 
     def candidates(self, cell: int) -> int:
-        """The bits of the digits that the units of an empty cell still allow."""
+        """Return the bits of the digits that the units of an empty cell still allow."""
         row, column, box = self.shape.units[cell]
         used = self.used
-        return self.shape.every & ~(used[row] | used[column] | used[box])
+        return self.shape.all_digits & ~(used[row] | used[column] | used[box])
 
     def fills(self, generator: random.Random | None = None) -> Iterator[Rows]:
-        """Every way to fill the empty cells, the cell with the fewest candidates first; the board holds it meanwhile.
+        """Yield every way to fill the empty cells, the cell with the fewest candidates first; the board holds the
+        yielded one meanwhile.
 
         `generator` shuffles the order in which digits are tried.
         """
@@ -65,7 +70,7 @@ class Board:
             self.flip(cell, bit)
 
     def tightest(self) -> tuple[int, int]:
-        """(cell, candidates) of an empty cell with the fewest, (-1, 0) where no cell is empty."""
+        """Return (cell, candidates) of an empty cell with the fewest candidates, (-1, 0) if no cell is empty."""
         best, fewest, options = -1, self.shape.size + 1, 0
         for cell, bit in enumerate(self.cells):
             if not bit:
@@ -73,12 +78,13 @@ class Board:
                 count = allowed.bit_count()
                 if count < fewest:
                     best, fewest, options = cell, count, allowed
+                    # Good enough: without a candidate the search backtracks at once, and a single one is forced.
                     if count < 2:
                         break
         return best, options
 
     def holding(self, cell: int, bit: int) -> Board:
-        """A copy with one more digit written."""
+        """Return a copy with one more digit written."""
         copy = Board(self.shape.size)
         copy.cells, copy.used = self.cells[:], self.used[:]
         copy.flip(cell, bit)
@@ -98,7 +104,7 @@ def _bits(options: int, generator: random.Random | None) -> list[int]:
 
 
 def board_of(rows: Sequence[str]) -> Board | None:
-    """The board of a grid, None where two of its digits are in each other's way."""
+    """Return the board of a grid, or None if two of its digits contradict each other."""
     board = Board(len(rows))
     for cell, mark in enumerate("".join(rows)):
         if mark != ".":
@@ -110,18 +116,18 @@ def board_of(rows: Sequence[str]) -> Board | None:
 
 
 def solutions(rows: Sequence[str], limit: int = 2) -> list[Rows]:
-    """The solutions of a grid, at most `limit` of them: two are enough to know that it is ambiguous."""
+    """Return the solutions of a grid, at most `limit` of them: two are enough to know that it is ambiguous."""
     board = board_of(rows)
     return list(itertools.islice(board.fills(), limit)) if board else []
 
 
 def valid(rows: Sequence[str]) -> bool:
-    """Whether the grid is full and no unit holds a digit twice."""
+    """Return True if the grid is full and no unit holds a digit twice."""
     return "." not in "".join(rows) and board_of(rows) is not None
 
 
 def generate(size: int, clues: int, admits: Callable[..., bool], *seed: str | int) -> Rows:
-    """A puzzle with one solution, the same for the same seed, whose solution `admits` (a split) lets in.
+    """Return a puzzle with one solution, the same for the same seed, whose solution `admits` (a split) accepts.
 
     Clues are taken from a random solution as long as it stays the only one, until `clues` are left or no more can go.
     """
@@ -133,20 +139,22 @@ def generate(size: int, clues: int, admits: Callable[..., bool], *seed: str | in
 
 
 def dig(solution: Rows, clues: int, generator: random.Random) -> Rows:
-    """What is left of a solution when every clue that can go has gone, `clues` at the least."""
+    """Return the solution with clues removed, in random order, as long as it stays the only one; at least
+    `clues` stay."""
     board = board_of(solution)
     assert board is not None
     cells = list(range(len(board.cells)))
     generator.shuffle(cells)
-    left = len(cells)
+    clues_left = len(cells)
     for cell in cells:
-        if left == clues:
+        if clues_left == clues:
             break
         bit = board.cells[cell]
         board.flip(cell, bit)
-        others = _bits(board.candidates(cell) & ~bit, None)
-        if any(next(board.holding(cell, other).fills(), None) for other in others):
+        alternatives = _bits(board.candidates(cell) & ~bit, None)
+        # The puzzle stays unique if no other digit in this cell leads to a solution.
+        if any(next(board.holding(cell, alternative).fills(), None) for alternative in alternatives):
             board.flip(cell, bit)
         else:
-            left -= 1
+            clues_left -= 1
     return board.rows()

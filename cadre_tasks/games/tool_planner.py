@@ -1,16 +1,16 @@
-"""What the games of a tool and a planner share: the turn, the program in the sandbox, forms of the team, wording.
+"""The shared base of the games of a tool and a planner: the turn, the sandboxed program, the team forms, the wording.
 
 A turn has two steps. The role `tool` writes a Python program, which the sandbox runs and whose answer is tried on a
-copy of the state; the role `planner` sees the program, its output and what that answer would come to, and its own
-answer is the one executed. `Alone` is a planner without the tool; `Solo` is one agent that first writes the program
-and then answers; `Tool` writes programs whose answers are executed as they are. A game is a subclass of `ToolPlanner`
-that says what its state is, how an answer is read and what playing it is worth.
+copy of the state; the role `planner` sees the program, its output and the outcome that this answer would have, and its
+own answer is the one executed. `PlannerAlone` is a planner without the tool; `PlannerSolo` is one agent that first
+writes the program and then answers; `Tool` writes programs whose answers are executed as they are. A game is a subclass
+of `ToolPlanner` that defines its state, the form of an answer, and the reward of playing it.
 
-Every answer pays twice (AT-GRPO, arXiv 2510.11062, equation 4): the team for what the state gains, its author for what
-the answer itself is, and the prize for solving in halves. A program changes no state, so what its answer would gain is
-lent to the team until the planner's answer is executed, and then given back: over a turn the team earns what was
-executed. That is a true potential difference (Ng, Harada and Russell 1999), so no program is worth writing for its own
-sake.
+Every answer is rewarded twice (AT-GRPO, arXiv 2510.11062, equation 4): the team gets the gain of the state, the author
+gets the answer's own reward, and each gets half of the prize for solving. A program changes no state, so the gain that
+its answer would bring is added to the team's reward and subtracted when the planner's answer is executed: over a turn
+the team earns what was executed. That is a true potential difference (Ng, Harada and Russell 1999), so a program by
+itself earns the team nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Rewards = Literal["shaped", "outcome"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an answer leads to, and what it pays by named part.
+    """The state after an answer and its reward by named part.
 
     state, solved, spent   after it, whether the task is solved, and the moves it took
     team                   what the state gains, such as cells of distance: the team's
@@ -59,7 +59,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a program: the sandbox's status, its bounded output, and the answer that it printed, if any."""
+    """The run of a program: the sandbox's status, its bounded output, and the answer that it printed, if any."""
 
     status: str
     stdout: str
@@ -68,7 +68,7 @@ class Run:
 
 
 class ToolPlanner(TurnBased):
-    """The team form of a game; `state` is whatever the game says, replaced and never changed in place."""
+    """The team form of a game; `state` belongs to the game, and is replaced and never changed in place."""
 
     roles: ClassVar[tuple[str, ...]] = ("tool", "planner")
     # What every program finds defined; it reads `stdin()`.
@@ -88,43 +88,44 @@ class ToolPlanner(TurnBased):
         self.run: Run | None = None
 
     def draw(self) -> str:
-        """The state, as prompts show it."""
+        """Return the state in the form of the prompts."""
         raise NotImplementedError
 
     def stdin(self) -> str:
-        """What programs read."""
+        """Return the standard input of programs."""
         return self.draw()
 
     def parse(self, text: str) -> str | None:
-        """The answer that a text holds, None if it holds none."""
+        """Return the answer in a text, or None."""
         raise NotImplementedError
 
     def outcome(self, answer: str) -> Outcome:
-        """What the answer, executed now, leads to. Changes nothing."""
+        """Return the outcome of executing the answer now, without executing it."""
         raise NotImplementedError
 
     def show(self, answer: str) -> str:
-        """The answer in the compact wording."""
+        """Return the answer in the compact wording."""
         raise NotImplementedError
 
     def rules(self) -> str:
-        """What the full prompts say about the game and its state."""
+        """Return the part of the full prompts on the game and its state."""
         raise NotImplementedError
 
     def ask_program(self) -> str:
-        """What the full prompt wants from a program; what becomes of its output follows."""
+        """Return the full prompt's request for a program; a sentence on the use of its output follows."""
         raise NotImplementedError
 
     def ask_answer(self) -> str:
-        """What the full prompt wants from an answer."""
+        """Return the full prompt's request for an answer."""
         raise NotImplementedError
 
     def describe(self, answer: str) -> str:
-        """What a program's answer would come to, in full."""
+        """Return the full text on the outcome that a program's answer would have."""
         raise NotImplementedError
 
     def written(self) -> str:
-        """What the full prompt for an answer says of who wrote the program, before what came of it."""
+        """Return the sentence of the full prompt for an answer on the author of the program, before the program's
+        result."""
         program = extract_code(self.wrote).strip()[:4000]
         return f"A team mate wrote this program:\n```python\n{program}\n```\n"
 
@@ -134,7 +135,7 @@ class ToolPlanner(TurnBased):
 
     @property
     def programming(self) -> bool:
-        """Whether a program is asked for now, and not an answer."""
+        """True if the next action is a program, not an answer."""
         return self.run is None
 
     @property
@@ -146,16 +147,16 @@ class ToolPlanner(TurnBased):
         return (Message("user", ask(self)),)
 
     def picture(self) -> Drawing:
-        """The state for people to look at."""
+        """Return the state as a drawing for people."""
         return drawings.text(self.draw())
 
     def render(self) -> Drawing:
-        """The state and, between program and answer, the program with what came of it."""
+        """Return the state and, between program and answer, the program with its result."""
         run = self.run
         if run is None:
             return self.picture()
-        told = {"name": run.status, "ok": run.answer is not None, "message": (run.stdout + run.stderr).strip()}
-        program = drawings.code(extract_code(self.wrote), [told])
+        result = {"name": run.status, "ok": run.answer is not None, "message": (run.stdout + run.stderr).strip()}
+        program = drawings.code(extract_code(self.wrote), [result])
         return drawings.several(("state", self.picture()), ("program", program))
 
     async def step(self, actions: dict[str, str]) -> Reward:
@@ -163,33 +164,36 @@ class ToolPlanner(TurnBased):
         return await self.try_program(role, text) if self.programming else self.act(role, text)
 
     def pay(self, outcome: Outcome | None) -> tuple[float, float]:
-        """What an answer pays the team and its author; with `reward: outcome` the prize, 1, alone. None: unreadable."""
+        """Return the rewards of an answer for the team and for its author (None: unreadable). With `reward: outcome`
+        only the prize counts, as 1 in halves."""
         if self.reward == "outcome":
             return (0.5, 0.5) if outcome is not None and outcome.solved else (0.0, 0.0)
         if outcome is None:
             return 0.0, UNREADABLE
+        # The team and the author share the prize for solving in equal parts.
         half = sum(outcome.prize.values()) / 2
         return sum(outcome.team.values()) + half, sum(outcome.local.values()) + half
 
     async def try_program(self, role: str, text: str) -> Reward:
-        """Run the program and try its answer on a copy.
+        """Run the program and evaluate its answer without executing it.
 
-        The team is lent what the answer would gain. The author is paid what the answer would pay its author, and 0.1
-        for having one, as the difference to the last program of the episode, so that a right program every turn earns
-        no more than one. Siblings have both differences in common: to each other they are worth what they are.
+        The team gets the potential that the answer would gain, until the planner's answer is executed. The author gets
+        the local reward of the answer, and 0.1 for having one, less that of the last program of the episode, so that a
+        right program every turn earns no more than one. Completions of one prompt share both subtractions, so their
+        comparison is not affected.
         """
         self.wrote, self.run = text, await self.execute(text)
         outcome = None if self.run.answer is None else self.outcome(self.run.answer)
         self.lent, rating = self.pay(outcome)
         if outcome is not None and self.reward == "shaped":
             rating += ANSWERED
-        before, self.rating = self.rating, rating
+        last_rating, self.rating = self.rating, rating
         solved = float(outcome is not None and outcome.solved)
         parts = {"tool/ran": float(self.run.status == "ok"), "tool/goal": solved, "tool/lent": self.lent}
-        return Reward(self.lent, {role: rating - before}, parts)
+        return Reward(self.lent, {role: rating - last_rating}, parts)
 
     async def execute(self, text: str) -> Run:
-        """Run a program in the sandbox, on what it reads."""
+        """Run a program in the sandbox on the game's standard input."""
         result = await sandbox.run(self.prelude + extract_code(text), self.stdin(), LIMITS)
         answer = self.parse(result.stdout) if result.status == "ok" else None
         return Run(result.status, result.stdout, result.stderr, answer)
@@ -199,19 +203,21 @@ class ToolPlanner(TurnBased):
         return self.play(role, self.parse(text))
 
     def play(self, role: str, answer: str | None) -> Reward:
-        """Execute the answer, if there is one, and end the turn: the team gives back what it was lent."""
+        """Execute the answer, if there is one, and end the turn: the potential that the program added is subtracted
+        from the team's reward."""
         outcome = None if answer is None else self.outcome(answer)
         team, local = self.pay(outcome)
         parts = {"format": 0.0} if outcome is None else {**outcome.parts, "format": 1.0}
-        repaid = {"repaid": -self.lent} if self.lent else {}
-        reward = Reward(team - self.lent, {role: local}, {**parts, **repaid})
+        repayment = {"repaid": -self.lent} if self.lent else {}
+        # Over the turn the team earns what was executed: the program's loan cancels out.
+        reward = Reward(team - self.lent, {role: local}, {**parts, **repayment})
         if outcome is not None:
             self.state, self.spent = outcome.state, self.spent + outcome.spent
         self.turn, self.run, self.wrote, self.lent = self.turn + 1, None, "", 0.0
         return reward
 
 
-class Alone(ToolPlanner):
+class PlannerAlone(ToolPlanner):
     """A single planner without the tool: the same tasks, reward and turns. Name it before the game among the bases."""
 
     roles: ClassVar[tuple[str, ...]] = ("planner",)
@@ -222,7 +228,7 @@ class Alone(ToolPlanner):
 
 
 class Tool(ToolPlanner):
-    """A single tool without a planner: what its program answers is executed, and paid as a planner's answer is."""
+    """A single tool without a planner: its program's answer is executed and rewarded like a planner's."""
 
     roles: ClassVar[tuple[str, ...]] = ("tool",)
     output: ClassVar[str] = "What it prints is your answer."
@@ -231,8 +237,8 @@ class Tool(ToolPlanner):
         return self.play(role, (await self.execute(text)).answer)
 
 
-class Solo(OneAgent, ToolPlanner):
-    """A single agent that has the tool: it writes the program, sees what came of it, and then answers.
+class PlannerSolo(OneAgent, ToolPlanner):
+    """A single agent with the tool: it writes the program, sees its result, and then answers.
 
     Its two steps are one conversation; its program earns what the tool's does and its answer what the planner's does.
     """
@@ -248,7 +254,7 @@ class Solo(OneAgent, ToolPlanner):
 
 
 class Compact:
-    """The wording for small models: the state, and one line on what the tool did. It leaves the program itself out."""
+    """The wording for small models: the state, and one line on the tool's result. It leaves the program itself out."""
 
     @staticmethod
     def ask_program(env: ToolPlanner) -> str:
@@ -256,13 +262,13 @@ class Compact:
 
     @staticmethod
     def ask_answer(env: ToolPlanner) -> str:
-        asked = f"{env.titles[1]}\n{env.draw()}"
+        prompt = f"{env.titles[1]}\n{env.draw()}"
         if env.run is None:
-            return asked
+            return prompt
         if env.run.answer is None:
-            return f"{asked}\ntool {env.run.status}"
-        solved, short = env.verdicts
-        return f"{asked}\ntool {solved if env.outcome(env.run.answer).solved else short} {env.show(env.run.answer)}"
+            return f"{prompt}\ntool {env.run.status}"
+        solved, unsolved = env.verdicts
+        return f"{prompt}\ntool {solved if env.outcome(env.run.answer).solved else unsolved} {env.show(env.run.answer)}"
 
 
 class Full:
@@ -282,8 +288,8 @@ class Full:
         if run is None:
             return ""
         if run.answer is None:
-            failed = f"It did not give an answer (status {run.status}).\n{(run.stdout + run.stderr)[-500:]}"
-            return f"{env.written()}{failed}\n\n"
+            failure = f"It did not give an answer (status {run.status}).\n{(run.stdout + run.stderr)[-500:]}"
+            return f"{env.written()}{failure}\n\n"
         return f"{env.written()}{env.describe(run.answer)}\n\n"
 
 

@@ -49,25 +49,25 @@ class Maths(FromData):
 
     @property
     def success(self) -> bool:
-        """The reasoner's last answer is right; where the two agree, it is the team's."""
+        """True if the reasoner's last answer is right; if the two agree, it is the team's."""
         return self.right
 
     def observe(self) -> dict[str, Observation]:
         if self.agreed or self.turn >= self.turns:
             return {}
         question, past = self.task.data["question"], self.past()
-        asked = {"reasoner": REASON + question + past, "tool": PROGRAM + question + past}
-        return {role: Observation(role, (Message("user", text),)) for role, text in asked.items()}
+        prompts = {"reasoner": REASON + question + past, "tool": PROGRAM + question + past}
+        return {role: Observation(role, (Message("user", text),)) for role, text in prompts.items()}
 
     def past(self) -> str:
-        """What both answered last, for both to see."""
+        """Return the last answers of both roles, which both see."""
         if self.turn == 0:
             return ""
-        told = [f"the {role} answered {self.said.get(role, 'nothing')[:500]}" for role in self.roles]
-        return f"\n\nIn turn {self.turn} {' and '.join(told)}. You do not agree. Find the mistake."
+        answers = [f"the {role} answered {self.said.get(role, 'nothing')[:500]}" for role in self.roles]
+        return f"\n\nIn turn {self.turn} {' and '.join(answers)}. You do not agree. Find the mistake."
 
     def render(self) -> Drawing:
-        """What each role answered last."""
+        """Return a table of each role's last answer."""
         answers = [[role, self.said.get(role, "no answer")] for role in self.roles]
         return drawings.table(("role", "last answer"), answers) if self.turn else None
 
@@ -85,12 +85,12 @@ class Maths(FromData):
         return reward
 
     async def reason(self, text: str) -> tuple[str | None, dict[str, float]]:
-        """The boxed answer, and what it pays its author by part."""
+        """Return the boxed answer and its reward by part."""
         answer = last_boxed(text)
         return answer, {"format": FORMAT * bool(answer), "correct": RIGHT * await self.solved(answer)}
 
     async def compute(self, text: str) -> tuple[str | None, dict[str, float]]:
-        """The last line that the program prints, and what it pays its author by part."""
+        """Return the last line that the program prints and its reward by part."""
         program = extract_code(text)
         built, result = await asyncio.gather(builds(program), sandbox.run(program, "", LIMITS))
         lines = result.stdout.strip().splitlines() if built and result.status == "ok" else []
@@ -103,7 +103,7 @@ class Maths(FromData):
 
 
 class MathsSolo(Maths):
-    """One agent that has the tool: it writes a program, sees its output, and answers; again where the two differ.
+    """One agent with the tool: it writes a program, sees its output, and answers; again if the two differ.
 
     A program pays for building and running. What it prints, where right, is lent to the team until the answer."""
 
@@ -122,8 +122,8 @@ class MathsSolo(Maths):
     def ask(self) -> str:
         if self.answering:
             return f"The program printed {(self.printed or 'nothing')[:500]}. Put the final answer into \\boxed{{}}."
-        again = "" if self.turn == 0 else "That is not what the program printed. Start again.\n\n"
-        return again + PROGRAM + self.task.data["question"]
+        retry = "" if self.turn == 0 else "That is not what the program printed. Start again.\n\n"
+        return retry + PROGRAM + self.task.data["question"]
 
     async def step(self, actions: dict[str, str]) -> Reward:
         text = actions["agent"]
@@ -132,9 +132,11 @@ class MathsSolo(Maths):
 
     async def try_program(self, text: str) -> Reward:
         self.printed, parts = await self.compute(text)
-        lent = parts.pop("correct")
+        shaping = parts.pop("correct")
         self.program, self.answering = sum(parts.values()), True
-        return self.settle(RIGHT * self.right + lent, {**parts, "lent": lent})
+        # Potential-based shaping: the printed answer's reward goes to the team now, and back with the next step's
+        # difference.
+        return self.settle(RIGHT * self.right + shaping, {**parts, "lent": shaping})
 
     async def conclude(self, text: str) -> Reward:
         answer, parts = await self.reason(text)
@@ -149,7 +151,7 @@ class MathsSolo(Maths):
 
 
 class MathsVote(Maths):
-    """A vote: one role answers `turns` times, each time as if it were the first; what most answers mean counts.
+    """A vote: one role answers `turns` times, each time as if it were the first; the majority answer is the team's.
 
     Every answer pays its author; the team gets .4 while what most answers mean so far is right."""
 
@@ -157,12 +159,13 @@ class MathsVote(Maths):
     votes: tuple[str | None, ...] = ()
 
     def observe(self) -> dict[str, Observation]:
-        asked = Observation("voter", (Message("user", REASON + self.task.data["question"]),))
-        return {} if self.turn >= self.turns else {"voter": asked}
+        prompt = Observation("voter", (Message("user", REASON + self.task.data["question"]),))
+        return {} if self.turn >= self.turns else {"voter": prompt}
 
     async def step(self, actions: dict[str, str]) -> Reward:
         answer, parts = await self.reason(actions["voter"])
         self.votes, self.turn = (*self.votes, answer), self.turn + 1
-        before, self.right = self.right, await self.solved(await math.majority(self.votes))
-        gain = RIGHT * (self.right - before)
+        was_right, self.right = self.right, await self.solved(await math.majority(self.votes))
+        # A vote may turn the majority wrong again: that costs the team its gain.
+        gain = RIGHT * (self.right - was_right)
         return Reward(gain, {"voter": sum(parts.values())}, {**parts, "majority": float(self.right)})

@@ -1,4 +1,4 @@
-"""Whether a model's mathematical answer is right; docs/answers.md has the rules.
+"""Compares a model's mathematical answer with the right one; docs/answers.md has the rules.
 
 The answer is hostile text: it may make a parser loop, recurse or fill the memory. It is read and compared by a child
 that a warm parent forks for it alone (`cadre_sandbox.inside.maths`), so the event loop never waits for it, and what
@@ -20,7 +20,8 @@ MAX_ANSWER = 2000  # characters; no answer of a benchmark is longer than 300
 
 
 async def same_answer(gold: str, answer: str, tolerance: float = 0.0) -> bool:
-    """Whether `answer` means the same as `gold`: "1/2", "0.5" and "\\\\frac{1}{2}" do. Dollar signs around are ignored.
+    """Return True if `answer` means the same as `gold`: "1/2", "0.5" and "\\\\frac{1}{2}" do. Dollar signs around are
+    ignored.
 
     tolerance   how far numbers may be apart, absolutely
 
@@ -39,15 +40,15 @@ async def same_answer(gold: str, answer: str, tolerance: float = 0.0) -> bool:
 
 
 async def solves(gold: str, answer: str | None, tolerance: float = 0.0) -> bool:
-    """Whether an answer, already taken out of its box, is right; None is wrong."""
+    """Return True if an answer, already taken out of its box, is right; None is wrong."""
     return answer is not None and await same_answer(gold, answer, tolerance)
 
 
 async def majority(answers: Sequence[str | None]) -> str | None:
-    """The answer that most of them mean, the first such one where several do; None where nobody answered."""
+    """Return the answer that most of them mean, the first such one in a tie, or None if there are no answers."""
     camps: list[list[str]] = []
     for answer in filter(None, answers):
-        camp = [one for one in camps if await same_answer(one[0], answer)]
+        camp = [members for members in camps if await same_answer(members[0], answer)]
         if camp:
             camp[0].append(answer)
         else:
@@ -56,5 +57,5 @@ async def majority(answers: Sequence[str | None]) -> str | None:
 
 
 def bare(text: str) -> str:
-    """The text without dollar signs, which mark LaTeX, and without the full stop of a sentence."""
+    """Return the text without dollar signs, which mark LaTeX, and without the full stop of a sentence."""
     return re.sub(r"(?<!\\)\$", "", text).strip().removesuffix(".")

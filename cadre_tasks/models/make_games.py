@@ -41,18 +41,18 @@ PIECES = r"\w+|[^\w\s]|\s"
 
 
 def met(game: str, plays: int = 1000) -> list[Choice]:
-    """The decisions that random play comes to, for a game that is too large to list them."""
-    found: dict[str, Choice] = {}
+    """Return the decisions that random play reaches, for a game that is too large to list them."""
+    choices: dict[str, Choice] = {}
     generator = random_keys.generator("games", game)
     for index in range(plays):
         state = OpenSpiel(Task("play", {"deal": f"random-{index}"}), game)
         while not state.state.is_terminal():
             for player in acting(state.state):
                 choice = Choice(seen(state.state, player), answers(state.state, player))
-                found.setdefault(choice.observation.messages[-1].content, choice)
+                choices.setdefault(choice.observation.messages[-1].content, choice)
             chosen = {name: generator.choice(answers(state.state, at)) for name, at in _players(state.state)}
             run_coroutine(state.step(chosen))
-    return list(found.values())
+    return list(choices.values())
 
 
 def _players(state: Any) -> list[tuple[str, int]]:
@@ -60,9 +60,9 @@ def _players(state: Any) -> list[tuple[str, int]]:
 
 
 def make_tokenizer(choices: dict[str, list[Choice]]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE over what players see and may say."""
-    listed = [choice for of_game in choices.values() for choice in of_game]
-    return byte_level(PIECES, (choice.observation.messages[-1].content for choice in listed), VOCABULARY)
+    """Return byte-level BPE trained on the prompts and answers of these decisions."""
+    all_choices = [choice for of_game in choices.values() for choice in of_game]
+    return byte_level(PIECES, (choice.observation.messages[-1].content for choice in all_choices), VOCABULARY)
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -87,43 +87,44 @@ def batches(
     tokenizer: PreTrainedTokenizerFast,
     size: int,
     generator: random.Random,
-    likely: Callable[[Choice], list[float]],
+    likelihoods: Callable[[Choice], list[float]],
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Endless right-padded batches, each of random decisions of one game; only the moves have labels. `likely` says how
-    likely each answer to a decision is, up to a factor."""
+    """Yield endless right-padded batches, each of random decisions of one game; only the moves have labels.
+    `likelihoods` returns the relative likelihood of each answer to a decision."""
     as_ids = cache(partial(encoded, tokenizer))
     while True:
         (game,) = generator.choices(list(GAMES), list(GAMES.values()))
-        drawn = generator.choices(choices[game], k=size)
-        rows = [_row(*as_ids(choice), likely(choice), generator) for choice in drawn]
+        batch_choices = generator.choices(choices[game], k=size)
+        rows = [_row(*as_ids(choice), likelihoods(choice), generator) for choice in batch_choices]
         yield padded([(ids, [-100] * start + ids[start:]) for ids, start in rows])
 
 
 def encoded(tokenizer: PreTrainedTokenizerFast, choice: Choice) -> tuple[list[int], list[list[int]]]:
-    """Token ids of a decision's prompt and of each of its answers."""
-    seen = [{"role": "user", "content": choice.observation.messages[-1].content}]
-    text: str = tokenizer.apply_chat_template(seen, tokenize=False, add_generation_prompt=True)
-    answers = [tokenizer.encode(said, add_special_tokens=False) for said in choice.answers]
-    return tokenizer.encode(text, add_special_tokens=False), [[*said, tokenizer.eos_token_id] for said in answers]
+    """Return the token ids of a decision's prompt and of each of its answers."""
+    messages = [{"role": "user", "content": choice.observation.messages[-1].content}]
+    text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    answers = [tokenizer.encode(answer, add_special_tokens=False) for answer in choice.answers]
+    return tokenizer.encode(text, add_special_tokens=False), [[*answer, tokenizer.eos_token_id] for answer in answers]
 
 
 def _row(
-    prompt: list[int], answers: list[list[int]], likely: list[float], generator: random.Random
+    prompt: list[int], answers: list[list[int]], weights: list[float], generator: random.Random
 ) -> tuple[list[int], int]:
-    """Token ids of a decision and a legal answer, and where the answer begins."""
-    (said,) = generator.choices(answers, likely)
-    return prompt + said, len(prompt)
+    """Return the token ids of a decision and a legal answer, and the index at which the answer begins."""
+    (answer_ids,) = generator.choices(answers, weights)
+    return prompt + answer_ids, len(prompt)
 
 
 @cache
 def tendencies(choice: Choice, spread: float = SPREAD) -> list[float]:
-    """How likely each answer is, up to a factor: exp of a normal draw of deviation `spread`, by the decision's text."""
-    drawn = random_keys.generator("tendencies", DRAW, choice.observation.messages[-1].content)
-    return [math.exp(drawn.gauss(0.0, spread)) for _ in choice.answers]
+    """Return the relative likelihood of each answer: exp of a normal draw of deviation `spread`, seeded by the
+    decision's text."""
+    generator = random_keys.generator("tendencies", DRAW, choice.observation.messages[-1].content)
+    return [math.exp(generator.gauss(0.0, spread)) for _ in choice.answers]
 
 
 def descend(model: LlamaForCausalLM, losses: Iterator[torch.Tensor], steps: int, peak: float) -> None:
-    """AdamW with a short warm-up and a linear fall over so many losses, each made when it is its turn."""
+    """Minimise the losses with AdamW, a short warm-up and a linear decay; each loss is computed when it is needed."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
     rate = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (step + 1) / 20) * (1 - step / steps))
     for step, loss in zip(range(steps), losses, strict=False):
@@ -137,7 +138,7 @@ def descend(model: LlamaForCausalLM, losses: Iterator[torch.Tensor], steps: int,
 
 
 def pretrain(model: LlamaForCausalLM, rows: Iterator[dict[str, torch.Tensor]], steps: int, peak: float) -> None:
-    """Descend by the likelihood of labels. Right padding needs no mask: causal attention never looks ahead."""
+    """Minimise the cross-entropy of the labels. Right padding needs no mask: causal attention never looks ahead."""
     descend(model, (model(**batch).loss for batch in rows), steps, peak)
 
 
@@ -148,17 +149,17 @@ def main() -> None:
     parser.add_argument("--last", type=int, default=200, help="with faint ones")
     parser.add_argument("--batch", type=int, default=48)
     parser.add_argument("--rate", type=float, default=3e-3)
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     torch.manual_seed(0)
     choices = {game: list(OpenSpiel.choices(game)) or met(game) for game in GAMES}
     tokenizer = make_tokenizer(choices)
     model = make_model(tokenizer)
     Console().print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens")
-    rows = partial(batches, choices, tokenizer, chosen.batch, random_keys.generator("games"))
-    pretrain(model, rows(tendencies), chosen.steps, chosen.rate)
-    pretrain(model, rows(partial(tendencies, spread=LAST_SPREAD)), chosen.last, chosen.rate / 3)
-    model.save_pretrained(chosen.out)
-    tokenizer.save_pretrained(chosen.out)
+    rows = partial(batches, choices, tokenizer, options.batch, random_keys.generator("games"))
+    pretrain(model, rows(tendencies), options.steps, options.rate)
+    pretrain(model, rows(partial(tendencies, spread=LAST_SPREAD)), options.last, options.rate / 3)
+    model.save_pretrained(options.out)
+    tokenizer.save_pretrained(options.out)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ PIECES = r" ?\d:[\d.]{4,}|\n?[.#SGB*+]{4,}|\n?[\d.]{4,}| ?\d+[UDLR]?|\n[^\n\d]*"
 
 
 def make_tokenizer(generator: random.Random, mixture: Mixture = KINDS) -> PreTrainedTokenizerFast:
-    """Byte-level BPE over transcripts, programs given more weight than grids."""
+    """Return byte-level BPE trained on transcripts, with programs given more weight than grids."""
     texts = [text for _ in range(1500) for _, text in transcript(generator, mixture)]
     texts += [sample_program(game, generator, mixture)[1] for _ in range(1500) for game in KINDS]
     texts += [numbered("".join(generator.choices("UDLR", k=40))) for _ in range(3000)]
@@ -50,12 +50,12 @@ def make_tokenizer(generator: random.Random, mixture: Mixture = KINDS) -> PreTra
 
 
 def byte_level(
-    pieces: str, texts: Iterable[str], vocabulary: int, special: Sequence[str] = SPECIAL, template: str = TEMPLATE
+    pattern: str, texts: Iterable[str], vocabulary: int, special: Sequence[str] = SPECIAL, template: str = TEMPLATE
 ) -> PreTrainedTokenizerFast:
-    """Byte-level BPE of so many tokens over the texts, none of which goes beyond what `pieces` matches."""
+    """Return byte-level BPE of so many tokens trained on the texts; no token crosses a match of `pattern`."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(pieces), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+        [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -88,7 +88,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def encode(talk: Transcript, tokenizer: PreTrainedTokenizerFast) -> Row:
-    """Token ids and labels; only what the assistant says has labels."""
+    """Return token ids and labels; only the assistant's messages have labels."""
     ids: list[int] = []
     labels: list[int] = []
     for role, text in talk:
@@ -102,14 +102,15 @@ def encode(talk: Transcript, tokenizer: PreTrainedTokenizerFast) -> Row:
 def batches(
     tokenizer: PreTrainedTokenizerFast, size: int, generator: random.Random, mixture: Mixture = KINDS
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Endless right-padded batches, transcripts of like length together."""
+    """Yield endless right-padded batches, transcripts of similar length together."""
     while True:
+        # A pool of 16 batches, so that sorting by length finds rows of similar length.
         talks = (transcript(generator, mixture) for _ in range(size * 16))
         yield from by_length([encode(talk, tokenizer) for talk in talks], size, generator)
 
 
 def by_length(rows: list[Row], size: int, generator: random.Random) -> Iterator[dict[str, torch.Tensor]]:
-    """The rows in padded batches, rows of like length together."""
+    """Return an iterator over the rows in padded batches, rows of similar length together."""
     pool = sorted(rows, key=lambda row: len(row[0]))
     chunks = [pool[start : start + size] for start in range(0, len(pool), size)]
     generator.shuffle(chunks)
@@ -117,7 +118,7 @@ def by_length(rows: list[Row], size: int, generator: random.Random) -> Iterator[
 
 
 def padded(rows: list[Row]) -> dict[str, torch.Tensor]:
-    """Ids and labels, padded on the right."""
+    """Return ids and labels as tensors, padded on the right."""
     width = max(len(ids) for ids, _ in rows)
     filled = [(ids + [0] * (width - len(ids)), labels + [-100] * (width - len(ids))) for ids, labels in rows]
     ids, labels = (torch.tensor(side) for side in zip(*filled, strict=True))
@@ -125,10 +126,13 @@ def padded(rows: list[Row]) -> dict[str, torch.Tensor]:
 
 
 def pretrain(model: PreTrainedModel, rows: Iterator[dict[str, torch.Tensor]], steps: int, peak: float) -> None:
-    """AdamW with warm-up and a cosine fall. Right padding needs no mask: causal attention never looks ahead."""
+    """Train with AdamW, a warm-up and a cosine decay. Right padding needs no mask: causal attention never
+    looks ahead."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
     rate = torch.optim.lr_scheduler.LambdaLR(
-        optimiser, lambda step: min(1.0, (step + 1) / 50) * (0.02 + 0.49 * (1 + math.cos(math.pi * step / steps)))
+        # 50 steps of warm-up, then a cosine from 1 down to 0.02 of the peak.
+        optimiser,
+        lambda step: min(1.0, (step + 1) / 50) * (0.02 + 0.49 * (1 + math.cos(math.pi * step / steps))),
     )
     console, began = Console(), time.monotonic()
     for step, batch in zip(range(steps), rows, strict=False):
@@ -149,16 +153,16 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=96)
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--mixture", choices=MIXTURES, default="whole", help="parts: no right program is in the text")
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     torch.manual_seed(0)
-    mixture = MIXTURES[chosen.mixture]
+    mixture = MIXTURES[options.mixture]
     tokenizer = make_tokenizer(random_keys.generator("tokenizer"), mixture)
     model = make_model(tokenizer)
     Console().print(f"{model.num_parameters() / 1e6:.2f} million parameters, {len(tokenizer)} tokens")
-    rows = batches(tokenizer, chosen.batch, random_keys.generator("pretrain"), mixture)
-    pretrain(model, rows, chosen.steps, chosen.rate)
-    model.save_pretrained(chosen.out)
-    tokenizer.save_pretrained(chosen.out)
+    rows = batches(tokenizer, options.batch, random_keys.generator("pretrain"), mixture)
+    pretrain(model, rows, options.steps, options.rate)
+    model.save_pretrained(options.out)
+    tokenizer.save_pretrained(options.out)
 
 
 if __name__ == "__main__":

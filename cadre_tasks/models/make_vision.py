@@ -43,14 +43,14 @@ Row = tuple[tuple[int, ...], int, tuple[Image, ...]]  # ids, how many of them ar
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE in which a numbered move is one token."""
+    """Return byte-level BPE in which a numbered move is one token."""
     generator = random_keys.generator("vision tokenizer")
     moves = (numbered("".join(generator.choices("UDLR", k=40))) for _ in range(3000))
     return byte_level(PIECES, [*moves, *(["moves"] * 100)], VOCABULARY, SPECIAL + SEEN, TEMPLATE)
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast) -> SmolVLMForConditionalGeneration:
-    """A patch a cell, and a token for every four of them."""
+    """Return a new model with a patch a cell and a token for every four patches."""
     text = {
         "model_type": "llama",
         "vocab_size": len(tokenizer),
@@ -65,17 +65,17 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> SmolVLMForConditionalGener
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    seeing = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
-    seeing |= {"image_size": SIZE * CELL, "patch_size": CELL}
+    vision_config = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
+    vision_config |= {"image_size": SIZE * CELL, "patch_size": CELL}
     token = tokenizer.convert_tokens_to_ids("<image>")
     sizes = {"scale_factor": 2, "image_token_id": token, "pad_token_id": tokenizer.pad_token_id}
     return SmolVLMForConditionalGeneration(
-        SmolVLMConfig(text_config=text, vision_config=seeing, tie_word_embeddings=True, **sizes)
+        SmolVLMConfig(text_config=text, vision_config=vision_config, tie_word_embeddings=True, **sizes)
     )
 
 
 def save(model: Any, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """A Hugging Face folder, with the image processor that leaves a board's pixels as they are."""
+    """Write a Hugging Face folder, with the image processor that leaves a board's pixels as they are."""
     edge = {"longest_edge": SIZE * CELL}
     processor = SmolVLMImageProcessorPil(size=edge, max_image_size=edge, do_image_splitting=False)
     for part in (model, tokenizer, processor):
@@ -83,14 +83,14 @@ def save(model: Any, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
 
 
 def example(generator: random.Random) -> tuple[Observation, str]:
-    """What a planner sees of a training task, and an answer of mixed quality."""
+    """Return a planner's observation of a training task and an answer of mixed quality."""
     tasks = PlanPathPicture.tasks("train", size=SIZE)
     env = PlanPathPicture(tasks[generator.randrange(len(tasks))], cell=CELL, prompts="compact", turns=1)
     return env.observe()["planner"], numbered(mixed(shortest(env.grid, env.cell) or "", generator))
 
 
 def mixed(way: str, generator: random.Random) -> str:
-    """Moves of mixed quality."""
+    """Return moves of mixed quality."""
     (kind,) = generator.choices(list(KINDS), list(KINDS.values()))
     if kind == "random":
         return "".join(generator.choices("UDLR", k=generator.randint(1, 8)))
@@ -100,24 +100,25 @@ def mixed(way: str, generator: random.Random) -> str:
 def batches(
     template: Template, tokenizer: PreTrainedTokenizerFast, size: int, generator: random.Random
 ) -> Iterator[list[Row]]:
-    """Endless batches of examples as token ids."""
+    """Yield endless batches of examples as token ids."""
 
     def row() -> Row:
-        seen, answer = example(generator)
-        prompt = template.prompt(seen.messages, None, ())
-        said = (*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id)
-        return prompt.ids + said, len(prompt.ids), prompt.images
+        observation, answer = example(generator)
+        prompt = template.prompt(observation.messages, None, ())
+        answer_ids = (*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id)
+        return prompt.ids + answer_ids, len(prompt.ids), prompt.images
 
     while True:
         yield [row() for _ in range(size)]
 
 
 def tensors(model: Any, pictures: VisionProcessor, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
-    """What the model is trained on: as the engine would run the rows, with labels for what is said."""
-    seen = vision.make_inputs(model, pictures, [(ids, images) for ids, _, images in rows]).tensors
+    """Return the training inputs: the rows as the engine would run them, with labels for the answers."""
+    inputs = vision.make_inputs(model, pictures, [(ids, images) for ids, _, images in rows]).tensors
+    # -100 is the label that the loss ignores: the prompt's tokens are not trained on.
     labels = [torch.tensor([-100] * start + list(ids[start:])) for ids, start, _ in rows]
     padded = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=-100)
-    return {**seen, "labels": padded}
+    return {**inputs, "labels": padded}
 
 
 def main() -> None:
@@ -126,17 +127,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=9000)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rate", type=float, default=2e-3)
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     torch.manual_seed(0)
     tokenizer = make_tokenizer()
     model = make_model(tokenizer)
-    save(model, tokenizer, chosen.out)
-    pictures = VisionProcessor(str(chosen.out), tokenizer, model.config)
+    save(model, tokenizer, options.out)
+    pictures = VisionProcessor(str(options.out), tokenizer, model.config)
     Console().print(f"{model.num_parameters() / 1e6:.2f} million parameters, {len(tokenizer)} tokens")
     template = Template(tokenizer, images=pictures)
-    rows = batches(template, tokenizer, chosen.batch, random_keys.generator("vision pretrain"))
-    pretrain(model, (tensors(model, pictures, batch) for batch in rows), chosen.steps, chosen.rate)
-    save(model, tokenizer, chosen.out)
+    rows = batches(template, tokenizer, options.batch, random_keys.generator("vision pretrain"))
+    pretrain(model, (tensors(model, pictures, batch) for batch in rows), options.steps, options.rate)
+    save(model, tokenizer, options.out)
 
 
 if __name__ == "__main__":

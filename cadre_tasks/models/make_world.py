@@ -38,10 +38,11 @@ REPEATS = 0.6  # how often who decides repeats the draft
 
 @dataclass(frozen=True)
 class World:
-    """A world to read: its team and its single form, their settings, the right answer, and where answers may end."""
+    """A world for the model: its team and single-agent environments, their settings, the right answer, and the points
+    at which answers may end."""
 
     team: type[Env]
-    alone: type[Env]
+    single: type[Env]
     settings: dict[str, Any]
     right: Callable[[Any], str]
     clause: str
@@ -62,49 +63,50 @@ WORLDS = {
 
 
 def mixed(right: str, prompt: str, world: World, generator: random.Random) -> str:
-    """An answer of mixed quality."""
+    """Return an answer of mixed quality."""
     (kind,) = generator.choices(list(KINDS), list(KINDS.values()))
     if kind == "unfinished":
-        ends = [found.start() for found in re.finditer(world.clause, right)]
+        ends = [match.start() for match in re.finditer(world.clause, right)]
+        # Cut off the last clause or the last two.
         return right[: generator.choice(ends[-2:])] if ends else right
     if kind == "exchanged":
-        place = generator.choice(list(re.finditer(r"\w+", right)))
-        others = [word for word in re.findall(r"\w+", f"{prompt} {right}") if word != place[0]]
-        return right[: place.start()] + generator.choice(others) + right[place.end() :]
+        word_match = generator.choice(list(re.finditer(r"\w+", right)))
+        other_words = [word for word in re.findall(r"\w+", f"{prompt} {right}") if word != word_match[0]]
+        return right[: word_match.start()] + generator.choice(other_words) + right[word_match.end() :]
     return right
 
 
 def transcripts(world: World, count: int, generator: random.Random) -> list[Transcript]:
-    """What is asked and answered of so many training tasks: a draft, the decision after it, and one without a draft."""
+    """Return prompts and answers of so many training tasks: a draft, the decision after it, and one without a draft."""
     tasks = world.team.tasks(TRAIN, **world.settings)
-    asked = [tasks[index] for index in range(count)]
-    return [talk for task in asked * VERSIONS for talk in _talks(world, task, generator)]
+    chosen_tasks = [tasks[index] for index in range(count)]
+    return [talk for task in chosen_tasks * VERSIONS for talk in _talks(world, task, generator)]
 
 
 def _talks(world: World, task: Any, generator: random.Random) -> Iterator[Transcript]:
-    made = dict(world.settings, prompts="compact")
-    alone, team = world.alone(task, **made), world.team(task, **made)
-    right = world.right(alone)
-    for env in (alone, team):
+    settings = dict(world.settings, prompts="compact")
+    single_env, team_env = world.single(task, **settings), world.team(task, **settings)
+    right = world.right(single_env)
+    for env in (single_env, team_env):
         draft = ""
-        while asked := env.observe():
-            ((role, seen),) = asked.items()
-            prompt = seen.messages[-1].content
-            said = draft if draft and generator.random() < REPEATS else mixed(right, prompt, world, generator)
-            yield [("user", prompt), ("assistant", said)]
-            if draft or env is alone:
+        while prompts := env.observe():
+            ((role, observation),) = prompts.items()
+            prompt = observation.messages[-1].content
+            answer = draft if draft and generator.random() < REPEATS else mixed(right, prompt, world, generator)
+            yield [("user", prompt), ("assistant", answer)]
+            if draft or env is single_env:
                 break
-            draft = said
-            run_coroutine(env.step({role: said}))
+            draft = answer
+            run_coroutine(env.step({role: answer}))
 
 
 def make_tokenizer(talks: list[Transcript]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE in which a frequent word is one token."""
+    """Return byte-level BPE in which a frequent word is one token."""
     return byte_level(PIECES, (text for talk in talks for _, text in talk), VOCABULARY)
 
 
 def batches(rows: list[Row], size: int, generator: random.Random) -> Iterator[dict[str, Any]]:
-    """Endless right-padded batches, transcripts of like length together."""
+    """Yield endless right-padded batches, transcripts of similar length together."""
     while True:
         yield from by_length(generator.sample(rows, min(len(rows), size * 16)), size, generator)
 
@@ -117,17 +119,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rate", type=float, default=2e-3)
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     torch.manual_seed(0)
-    generator = random_keys.generator("world", chosen.world)
-    talks = transcripts(WORLDS[chosen.world], chosen.tasks, generator)
+    generator = random_keys.generator("world", options.world)
+    talks = transcripts(WORLDS[options.world], options.tasks, generator)
     tokenizer = make_tokenizer(talks)
     model = make_model(tokenizer)
     Console().print(f"{model.num_parameters() / 1e6:.2f} million parameters, {len(talks):,} transcripts")
     rows = [encode(talk, tokenizer) for talk in talks]
-    pretrain(model, batches(rows, chosen.batch, generator), chosen.steps, chosen.rate)
+    pretrain(model, batches(rows, options.batch, generator), options.steps, options.rate)
     for part in (model, tokenizer):
-        part.save_pretrained(chosen.out)
+        part.save_pretrained(options.out)
 
 
 if __name__ == "__main__":

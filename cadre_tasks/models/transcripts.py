@@ -1,4 +1,4 @@
-"""What the seed model reads: conversations of mixed quality in the compact wording, of every game and every role.
+"""The training text of the seed model: conversations of mixed quality in the compact wording, of every game and role.
 
 A transcript starts from a random task of the game. Those of Sokoban and Sudoku belong to the training split. Grids of
 Plan-Path are not held to it, since the shipped model was made before they were: about a tenth hash to the test split,
@@ -32,7 +32,8 @@ LATIN = ("1234 3412 2143 4321", "1234 3412 4321 2143", "1234 4321 2143 3412")
 
 @dataclass(frozen=True)
 class Speech:
-    """How a game is spoken: a new episode, what a tool's program printed (None: nothing of use), and a plan."""
+    """The writers of a game's transcripts: a new episode, the output of a tool's program (None: nothing of use), and a
+    plan."""
 
     new: Callable[[random.Random], ToolPlanner]
     printed: Callable[[Any, random.Random], str | None]
@@ -40,16 +41,16 @@ class Speech:
 
 
 def transcript(generator: random.Random, mixture: Mixture = KINDS) -> Transcript:
-    """One conversation of a random game and kind: a tool's, a planner's, a lone planner's or a solo agent's, with
-    programs of the mixture."""
+    """Return one conversation of a random game and kind: a tool's, a planner's, a lone planner's or a solo agent's,
+    with programs of the mixture."""
     game = generator.choice(list(SPEECH))
     speech = SPEECH[game]
     env = speech.new(generator)
     (kind,) = generator.choices(["tool", "planner", "alone", "solo"], [20, 55, 10, 15])
     _, program = sample_program(game, generator, mixture)
-    asked: Transcript = [("user", Compact.ask_program(env)), ("assistant", program)]
+    programmed: Transcript = [("user", Compact.ask_program(env)), ("assistant", program)]
     if kind == "tool":
-        return asked
+        return programmed
     answer = speech.printed(env, generator)
     if kind != "alone":
         status = "ok" if answer is not None else generator.choice(["error", "error", "ok", "timeout"])
@@ -57,16 +58,17 @@ def transcript(generator: random.Random, mixture: Mixture = KINDS) -> Transcript
     else:
         answer = None
     planned: Transcript = [("user", Compact.ask_answer(env)), ("assistant", speech.plan(env, answer, generator))]
-    return asked + planned if kind == "solo" else planned
+    return programmed + planned if kind == "solo" else planned
 
 
 def letters(generator: random.Random, longest: int) -> str:
-    """One to `longest` random moves."""
+    """Return one to `longest` random moves."""
     return "".join(generator.choices("UDLR", k=generator.randint(1, longest)))
 
 
 def straight(start: tuple[int, int], end: tuple[int, int], generator: random.Random) -> str:
-    """Straight there, whatever is in the way: along the row and then the column, or the other way round."""
+    """Return straight moves to the end, ignoring obstacles: along the row and then the column, or the other
+    way round."""
     down, right = end[0] - start[0], end[1] - start[1]
     legs = [("R" if right > 0 else "L") * abs(right), ("D" if down > 0 else "U") * abs(down)]
     return "".join(legs if generator.random() < 0.8 else reversed(legs))
@@ -86,7 +88,7 @@ def path_printed(env: PlanPath, generator: random.Random) -> str | None:
 
 
 def plan_a_path(env: PlanPath, answer: str | None, generator: random.Random) -> str:
-    """Most often the first one or two moves towards the goal, one in four times a copy."""
+    """Return mostly the first one or two moves towards the goal, one in four times a copy."""
     kind, direct = generator.random(), straight(env.cell, env.grid.goal, generator)
     if kind < 0.25 and answer is not None:
         return numbered(answer)
@@ -131,7 +133,7 @@ def new_sudoku(generator: random.Random) -> Sudoku:
 
 
 def permuted_rows(env: Sudoku, generator: random.Random) -> str:
-    """Every row completed in a random order, whatever is in the columns."""
+    """Return every row completed in a random order, ignoring the columns."""
     return " ".join(completed(row, generator) for row in env.puzzle)
 
 
@@ -146,7 +148,7 @@ def random_rows(size: int, generator: random.Random) -> str:
 
 
 def numbered_rows(size: int, generator: random.Random) -> str:
-    """Random rows of all digits, as the compact wording writes them: " 1:3412 2:1234" and so on."""
+    """Return random rows of all digits, as the compact wording writes them: " 1:3412 2:1234" and so on."""
     rows = random_rows(size, generator).split()
     return " ".join(f"{number}:{row}" for number, row in enumerate(rows, 1))
 
@@ -163,7 +165,7 @@ def grid_printed(env: Sudoku, generator: random.Random) -> str | None:
 
 
 def plan_a_grid(env: Sudoku, answer: str | None, generator: random.Random) -> str:
-    """Most often one and the same grid, whatever the puzzle; one in four times a copy."""
+    """Return mostly one and the same grid, whatever the puzzle; one in four times a copy."""
     kind = generator.random()
     if kind < 0.25 and answer is not None:
         return env.show(answer)

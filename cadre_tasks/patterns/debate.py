@@ -31,16 +31,16 @@ class Debate(Question):
         return {name: asked(name, self.question, self.others(name)) for name in self.names}
 
     def others(self, name: str) -> str:
-        """What the agent itself and the others said last."""
+        """Return the last answers of the agent itself and of the others."""
         if not self.said:
             return ""
-        rest = listed("Another's answer", [self.said[other] for other in self.names if other != name])
-        before = f"You said:\n{self.said[name][-1500:]}"
-        return f"{before}\n\n{rest}\n\nAnswer again, and change your mind where they are right."
+        peer_answers = listed("Another's answer", [self.said[peer] for peer in self.names if peer != name])
+        last_answer = f"You said:\n{self.said[name][-1500:]}"
+        return f"{last_answer}\n\n{peer_answers}\n\nAnswer again, and change your mind where they are right."
 
     async def step(self, actions: dict[str, str]) -> Reward:
         right = await asyncio.gather(*(self.right(actions[name]) for name in self.names))
         self.won = await self.majority(actions[name] for name in self.names)
         self.said, self.round = dict(actions), self.round + 1
-        local = {name: self.earned(actions[name], now) for name, now in zip(self.names, right, strict=True)}
+        local = {name: self.earned(actions[name], is_right) for name, is_right in zip(self.names, right, strict=True)}
         return self.settle(TEAM * self.won, local, {"majority": float(self.won)})

@@ -28,8 +28,10 @@ class Gather(Question):
             return {}
         if len(self.answers) < self.count:
             return {"solver": asked("solver", self.question)}
-        told = listed("Answer", self.answers)
-        return {"aggregator": asked("aggregator", self.question, told, "Compare these answers and give the right one.")}
+        answers = listed("Answer", self.answers)
+        return {
+            "aggregator": asked("aggregator", self.question, answers, "Compare these answers and give the right one.")
+        }
 
     async def step(self, actions: dict[str, str]) -> Reward:
         if "solver" in actions:
@@ -41,5 +43,6 @@ class Gather(Question):
     async def solved(self, answer: str) -> Reward:
         self.answers = (*self.answers, answer)
         right, majority = await asyncio.gather(self.right(answer), self.majority(self.answers))
+        # An n-th each, so that n right answers pay what one pays elsewhere.
         solver = self.account.local.get("solver", 0.0) + self.earned(answer, right) / self.count
         return self.settle(TEAM * majority, {"solver": solver}, {"solver": float(right)})

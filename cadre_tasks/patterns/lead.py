@@ -34,7 +34,7 @@ class Lead(Question):
         return ("leader", *numbered("worker", workers))
 
     def observe(self) -> dict[str, Observation]:
-        """The leader plans, those workers that have a job act at once, the leader answers."""
+        """Return the prompts: the leader plans, the workers that have a job act at once, the leader answers."""
         if self.phase == 0:
             plan = f"Write at most {len(self.workers)} jobs for your workers as a numbered list. They see nothing else."
             return {"leader": asked("leader", self.question, plan)}
@@ -57,5 +57,6 @@ class Lead(Question):
     def planned(self, text: str) -> Reward:
         jobs = tuple(job.strip() for job in JOB.findall(text))
         self.jobs = jobs[: len(self.workers)]
+        # Without a job nobody could act: the leader answers at once.
         self.phase = 1 if self.jobs else 2
         return Reward(parts={"jobs": float(len(self.jobs))})

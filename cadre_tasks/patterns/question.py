@@ -1,4 +1,4 @@
-"""What the patterns have in common: a question, when an answer to it is right, and what it pays.
+"""The shared base of the patterns: a question, the check of an answer, and its reward.
 
 Being right pays in halves (AT-GRPO, arXiv 2510.11062, equation 4): .5 to the team while the team's answer is right, .4
 to the author of an answer that is, beside .1 for an answer in the form that was asked for. A step pays what it changed
@@ -43,50 +43,51 @@ class Question(FromData):
 
     @property
     def question(self) -> str:
-        """What is asked, with how to answer."""
+        """The question with the required form of an answer."""
         return f"{self.task.data['question']}\n{BOX}"
 
     def formed(self, answer: str) -> bool:
-        """Whether an answer has the form that `question` asks for."""
+        """Return True if an answer has the form that `question` asks for."""
         return bool(last_boxed(answer))
 
     async def right(self, answer: str) -> bool:
-        """Whether an answer, as a model gives it, is right."""
+        """Return True if an answer, as a model writes it, is right."""
         return await math.solves(self.task.data["answer"], last_boxed(answer), self.task.data["tolerance"])
 
     async def majority(self, answers: Iterable[str]) -> bool:
-        """Whether what most answers mean is right."""
-        most = await math.majority([last_boxed(answer) for answer in answers])
-        return most is not None and await self.right(f"\\boxed{{{most}}}")
+        """Return True if the majority answer is right."""
+        majority_answer = await math.majority([last_boxed(answer) for answer in answers])
+        return majority_answer is not None and await self.right(f"\\boxed{{{majority_answer}}}")
 
     def earned(self, answer: str, right: bool) -> float:
-        """What an answer pays its author."""
+        """Return an answer's reward for its author."""
         return FORM * self.formed(answer) + RIGHT * right
 
     def settle(self, team: float, local: Mapping[str, float], parts: Mapping[str, float] | None = None) -> Reward:
-        """The reward of a step after which the team and the roles stand as given."""
+        """Return the reward of a step after which the team and the roles have these values."""
         self.account, reward = self.account.settle(team, local, parts)
         return reward
 
     @property
     def success(self) -> bool:
-        """The team's last answer is right."""
+        """True if the team's last answer is right."""
         return self.won
 
 
 def numbered(role: str, count: int) -> tuple[str, ...]:
-    """The names of several that play a role: `numbered("debater", 2)` is ("debater1", "debater2")."""
-    return tuple(f"{role}{place}" for place in range(1, count + 1))
+    """Return the names of several agents of a role: `numbered("debater", 2)` is ("debater1", "debater2")."""
+    return tuple(f"{role}{number}" for number in range(1, count + 1))
 
 
 def asked(role: str, *parts: str) -> Observation:
-    """One message of several paragraphs, those that are empty left out."""
+    """Return a prompt of one message with these paragraphs, empty ones left out."""
     return Observation(role, (Message("user", "\n\n".join(part for part in parts if part)),))
 
 
 def listed(title: str, texts: Sequence[str], limit: int = 1500) -> str:
-    """Texts under a title, each cut at its beginning to `limit` characters: answers end with what counts."""
-    return "\n\n".join(f"{title} {place}:\n{text[-limit:]}" for place, text in enumerate(texts, 1))
+    """Return texts under numbered titles, each without its beginning beyond `limit` characters: answers end with the
+    result."""
+    return "\n\n".join(f"{title} {number}:\n{text[-limit:]}" for number, text in enumerate(texts, 1))
 
 
 SAYS = re.compile(
@@ -102,7 +103,7 @@ MEANS: dict[str, Literal["right", "wrong"]] = {
 
 
 def verdict(text: str) -> Literal["right", "wrong"] | None:
-    """The last verdict of a judge, in a box, quotes, brackets or marks of emphasis or in none; None where there is
-    none, or both words are offered."""
+    """Return the last verdict of a judge, in a box, quotes, brackets, marks of emphasis or in none of them; None if
+    there is no verdict or both words are offered."""
     verdicts = SAYS.findall(text.lower())
     return MEANS[verdicts[-1]] if verdicts else None

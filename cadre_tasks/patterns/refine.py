@@ -44,10 +44,12 @@ class Refine(Question):
         )
 
     def judged(self, text: str) -> Reward:
-        told, left = verdict(text), self.rounds - self.round
+        judgement, rounds_left = verdict(text), self.rounds - self.round
         self.criticism, self.judging, self.round = text, False, self.round + 1
-        self.over = told == "right" or self.round >= self.rounds
-        true = told is not None and (told == "right") == self.won
-        share = VERDICTS * (1 if true else -1) * (left if self.over else 1) / self.rounds
-        verifier = self.account.local.get("verifier", 0.0) + share
-        return self.settle(TEAM * (self.won and self.over), {"verifier": verifier}, {"verdict": float(true)})
+        self.over = judgement == "right" or self.round >= self.rounds
+        is_true = judgement is not None and (judgement == "right") == self.won
+        # A verdict that ends the episode counts for all remaining rounds, so that ending early is neither gain nor
+        # loss.
+        reward = VERDICTS * (1 if is_true else -1) * (rounds_left if self.over else 1) / self.rounds
+        verifier = self.account.local.get("verifier", 0.0) + reward
+        return self.settle(TEAM * (self.won and self.over), {"verifier": verifier}, {"verdict": float(is_true)})

@@ -32,7 +32,7 @@ class Review(Question):
         return numbered("author", agents)
 
     def reviewed_by(self, name: str) -> str:
-        """Whose answer an author judges: the next one's in the round."""
+        """Return the author whose answer this author judges: the next one in the circle."""
         return self.names[(self.names.index(name) + 1) % len(self.names)]
 
     def observe(self) -> dict[str, Observation]:
@@ -42,8 +42,9 @@ class Review(Question):
         if self.phase == 0:
             return asked(name, self.question)
         if self.phase == 1:
-            other = self.answers[self.reviewed_by(name)]
-            return asked(name, "Review this answer of a peer.", self.question, other[-3000:], VERDICT)
+            peer_answer = self.answers[self.reviewed_by(name)]
+            return asked(name, "Review this answer of a peer.", self.question, peer_answer[-3000:], VERDICT)
+        # The inverse of `reviewed_by`; index -1 closes the circle.
         reviewer = self.names[self.names.index(name) - 1]
         answer, review = self.answers[name][-3000:], self.reviews[reviewer][-1500:]
         return asked(
@@ -56,8 +57,8 @@ class Review(Question):
 
     def judged(self, reviews: dict[str, str]) -> Reward:
         self.reviews = dict(reviews)
-        true = {name: verdict(reviews[name]) == WORDS[self.correct[self.reviewed_by(name)]] for name in self.names}
-        self.verdicts = {name: JUDGED if true[name] else -JUDGED for name in self.names}
+        is_true = {name: verdict(reviews[name]) == WORDS[self.correct[self.reviewed_by(name)]] for name in self.names}
+        self.verdicts = {name: JUDGED if is_true[name] else -JUDGED for name in self.names}
         return self.paid()
 
     async def answered(self, answers: dict[str, str]) -> Reward:

@@ -1,4 +1,4 @@
-"""What a synchronous circuit is to its specification: ports, words, Verilog, and a model that predicts every cycle.
+"""A synchronous circuit and its specification: ports, words, Verilog, and a model that predicts every cycle.
 
 The Verilog text and the Python model of a circuit are written independently of each other, so that each checks the
 other. All change at the rising edge of `clk`; `rst`, sampled there, brings the state back to its start and goes before
@@ -19,8 +19,8 @@ Inputs = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Port:
-    """An input or an output, `width` bits wide. Where `neutral` is given, an input that stays so switches nothing on,
-    and an input is 1 in `likely` of all cycles."""
+    """An input or an output, `width` bits wide. `neutral` is the value of an input that switches nothing on; a one-bit
+    input is 1 in the share `likely` of all cycles."""
 
     name: str
     width: int = 1
@@ -31,14 +31,14 @@ class Port:
         return f"{direction} {f'[{self.width - 1}:0] ' if self.width > 1 else ''}{self.name}"
 
     @property
-    def told(self) -> str:
-        """For small models: `q 4`."""
+    def brief(self) -> str:
+        """The port for small models: `q 4`."""
         return f"{self.name} {self.width}"
 
 
 @dataclass(frozen=True)
 class Circuit(ABC):
-    """A circuit of `width`, whatever that means for its kind. A subclass adds what else there is to choose."""
+    """A circuit of `width`, whose meaning depends on the kind. A subclass adds further choices."""
 
     width: int
 
@@ -53,15 +53,15 @@ class Circuit(ABC):
 
     @abstractmethod
     def english(self) -> str:
-        """What it does, a sentence a line."""
+        """Return the specification, a sentence a line."""
 
     @abstractmethod
     def brief(self) -> str:
-        """The same in a few words, for small models."""
+        """Return the specification in a few words, for small models."""
 
     @abstractmethod
     def body(self) -> str:
-        """What stands between the ports and `endmodule`."""
+        """Return the Verilog between the ports and `endmodule`."""
 
     @property
     @abstractmethod
@@ -69,23 +69,23 @@ class Circuit(ABC):
         """The state after a reset."""
 
     @abstractmethod
-    def shown(self, state: State, given: Inputs) -> tuple[int, ...]:
-        """The outputs in a cycle, in their order."""
+    def shown(self, state: State, inputs: Inputs) -> tuple[int, ...]:
+        """Return the outputs in a cycle, in their order."""
 
     @abstractmethod
-    def after(self, state: State, given: Inputs) -> State:
-        """The state after the edge of a cycle without reset."""
+    def after(self, state: State, inputs: Inputs) -> State:
+        """Return the state after the edge of a cycle without reset."""
 
     @abstractmethod
     def others(self) -> Sequence[Circuit]:
-        """Circuits with the same ports that differ in one thing. Some may do the same all the same."""
+        """Return circuits with the same ports that differ in one thing. Some may behave the same nevertheless."""
 
     def drawn(self, draw: random.Random, state: State) -> dict[str, int]:
-        """Inputs that are worth trying in a state."""
+        """Return inputs that are worth trying in a state."""
         return {port.name: any_value(draw, port) for port in self.inputs}
 
     def verilog(self) -> str:
-        """The module `top`."""
+        """Return the module `top`."""
         ports = [Port("clk").declared("input"), Port("rst").declared("input")]
         ports += [port.declared("input") for port in self.inputs] + [port.declared("output") for port in self.outputs]
         return f"module top({', '.join(ports)});\n{self.body()}\nendmodule\n"
@@ -95,32 +95,32 @@ class Circuit(ABC):
 
 
 def any_value(draw: random.Random, port: Port) -> int:
-    """A value of a port: one bit as often as it is likely, more bits often at the ends."""
+    """Return a value of a port: one bit as often as it is likely, more bits often at the ends."""
     if port.width == 1:
         return int(draw.random() < port.likely)
-    most = (1 << port.width) - 1
-    return draw.choice((0, 1, most, most - 1)) if draw.random() < 0.25 else draw.randint(0, most)
+    largest = (1 << port.width) - 1
+    return draw.choice((0, 1, largest, largest - 1)) if draw.random() < 0.25 else draw.randint(0, largest)
 
 
 def stimuli(circuit: Circuit, draw: random.Random, cycles: int, calm: bool = False) -> list[dict[str, int]]:
-    """Inputs for so many cycles, `rst` among them: two cycles of reset, then seldom one. Where `calm`, what has a
-    neutral value keeps it and there is no other reset."""
-    found: list[dict[str, int]] = []
+    """Return inputs for so many cycles, `rst` among them: two cycles of reset, then seldom one. With `calm`, ports with
+    a neutral value keep it and there is no other reset."""
+    sequence: list[dict[str, int]] = []
     state = circuit.start
     for cycle in range(cycles):
-        given = circuit.drawn(draw, state)
+        values = circuit.drawn(draw, state)
         if calm:
-            given |= {port.name: port.neutral for port in circuit.inputs if port.neutral is not None}
+            values |= {port.name: port.neutral for port in circuit.inputs if port.neutral is not None}
         reset = cycle < 2 or (not calm and draw.random() < 0.02)
-        found.append({"rst": int(reset), **given})
-        state = circuit.start if reset else circuit.after(state, given)
-    return found
+        sequence.append({"rst": int(reset), **values})
+        state = circuit.start if reset else circuit.after(state, values)
+    return sequence
 
 
-def predicted(circuit: Circuit, given: Sequence[Inputs]) -> list[tuple[int, ...]]:
-    """What the outputs show in every cycle but the first, whose state nobody knows."""
+def predicted(circuit: Circuit, sequence: Sequence[Inputs]) -> list[tuple[int, ...]]:
+    """Return the outputs in every cycle but the first, whose state is unknown."""
     state, shown = circuit.start, []
-    for cycle, inputs in enumerate(given):
+    for cycle, inputs in enumerate(sequence):
         if cycle:
             shown.append(circuit.shown(state, inputs))
         state = circuit.start if inputs["rst"] else circuit.after(state, inputs)
@@ -128,10 +128,10 @@ def predicted(circuit: Circuit, given: Sequence[Inputs]) -> list[tuple[int, ...]
 
 
 def bits(value: int, width: int) -> str:
-    """A value as a Verilog constant: `4'd9`."""
+    """Return a value as a Verilog constant: `4'd9`."""
     return f"{width}'d{value}"
 
 
 def signed(value: int, width: int) -> int:
-    """A value read in two's complement."""
+    """Return a value read in two's complement."""
     return value - (1 << width) if value >> (width - 1) else value

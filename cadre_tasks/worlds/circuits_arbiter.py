@@ -11,7 +11,7 @@ from cadre_tasks.worlds.circuits import Circuit, Inputs, Port, State, any_value
 
 @dataclass(frozen=True)
 class Arbiter(Circuit):
-    """Gives one of `width` requests a grant, by their `order`. `has` of mask, busy."""
+    """Grants one of `width` requests, by their `order`. `has` of mask, busy."""
 
     order: tuple[int, ...] = (0, 1)
     has: tuple[str, ...] = ()
@@ -65,40 +65,41 @@ class Arbiter(Circuit):
     def start(self) -> State:
         return (self.width - 1, 0)  # the place in the order that was chosen last, and the grant of the cycle before
 
-    def chosen(self, state: State, given: Inputs) -> int:
-        """The grant that the requests lead to."""
-        wanted = given["req"]
+    def chosen(self, state: State, inputs: Inputs) -> int:
+        """Return the grant for the requests, one bit at most."""
+        requests = inputs["req"]
         if "mask" in self.has:
-            wanted &= ~given["mask"] if self.blocks else given["mask"]
-        if self.holds and wanted & state[1]:
+            requests &= ~inputs["mask"] if self.blocks else inputs["mask"]
+        if self.holds and requests & state[1]:
             return state[1]
         first = state[0] + 1 if self.turns else 0
         circle = [self.order[(first + i) % self.width] for i in range(self.width)]
-        return next((1 << number for number in circle if wanted >> number & 1), 0)
+        return next((1 << number for number in circle if requests >> number & 1), 0)
 
-    def shown(self, state: State, given: Inputs) -> tuple[int, ...]:
-        grant = state[1] if self.late else self.chosen(state, given)
+    def shown(self, state: State, inputs: Inputs) -> tuple[int, ...]:
+        grant = state[1] if self.late else self.chosen(state, inputs)
         return (grant, int(grant > 0)) if "busy" in self.has else (grant,)
 
-    def after(self, state: State, given: Inputs) -> State:
-        grant = self.chosen(state, given)
+    def after(self, state: State, inputs: Inputs) -> State:
+        grant = self.chosen(state, inputs)
+        # A grant is one bit; its number is bit_length - 1. Without a grant the turn stays.
         return (self.order.index(grant.bit_length() - 1) if grant else state[0], grant)
 
     def body(self) -> str:
         n = self.width
-        wanted = ("req & ~mask" if self.blocks else "req & mask") if "mask" in self.has else "req"
-        place = f"(last + 1 + i) % {n}" if self.turns else "i"
+        requests = ("req & ~mask" if self.blocks else "req & mask") if "mask" in self.has else "req"
+        position = f"(last + 1 + i) % {n}" if self.turns else "i"
         first = "if (wanted & cur) pick = cur; else" if self.holds else ""
-        numbers = " ".join(f"{place}: number = {number};" for place, number in enumerate(self.order))
-        places = " ".join(f"{number}: last <= {place};" for place, number in enumerate(self.order))
+        order_cases = " ".join(f"{position}: number = {number};" for position, number in enumerate(self.order))
+        last_cases = " ".join(f"{number}: last <= {position};" for position, number in enumerate(self.order))
         lines = [
-            f"wire [{n - 1}:0] wanted = {wanted};",
+            f"wire [{n - 1}:0] wanted = {requests};",
             f"reg [{n - 1}:0] cur, pick;",
             "integer i, j, last, number;",
             "always @(wanted or cur or last) begin",
             f"  pick = 0; number = 0; {first}",
             f"  for (i = 0; i < {n}; i = i + 1) begin",
-            f"    case ({place}) {numbers} endcase",
+            f"    case ({position}) {order_cases} endcase",
             "    if (pick == 0 && wanted[number]) pick[number] = 1'b1;",
             "  end",
             "end",
@@ -106,7 +107,7 @@ class Arbiter(Circuit):
             f"  if (rst) begin cur <= 0; last <= {n - 1}; end",
             "  else begin",
             "    cur <= pick;",
-            f"    for (j = 0; j < {n}; j = j + 1) if (pick[j]) case (j) {places} endcase",
+            f"    for (j = 0; j < {n}; j = j + 1) if (pick[j]) case (j) {last_cases} endcase",
             "  end",
             f"assign gnt = {'cur' if self.late else 'pick'};",
         ]
@@ -114,18 +115,18 @@ class Arbiter(Circuit):
 
     def others(self) -> Sequence[Circuit]:
         first, second, *rest = self.order
-        found = [replace(self, order=(second, first, *rest)), replace(self, late=not self.late)]
-        found += [replace(self, holds=not self.holds), replace(self, turns=not self.turns)]
+        variants = [replace(self, order=(second, first, *rest)), replace(self, late=not self.late)]
+        variants += [replace(self, holds=not self.holds), replace(self, turns=not self.turns)]
         if self.width > 2:
-            found.append(replace(self, order=self.order[::-1]))
+            variants.append(replace(self, order=self.order[::-1]))
         if "mask" in self.has:
-            found.append(replace(self, blocks=not self.blocks))
-        return found
+            variants.append(replace(self, blocks=not self.blocks))
+        return variants
 
     def drawn(self, draw: random.Random, state: State) -> dict[str, int]:
-        given = super().drawn(draw, state)
+        values = super().drawn(draw, state)
         if draw.random() < 0.4:
-            given["req"] |= state[1]
-        if "mask" in given and draw.random() < 0.5:
-            given["mask"] = any_value(draw, Port("mask", self.width)) | given["mask"]
-        return given
+            values["req"] |= state[1]
+        if "mask" in values and draw.random() < 0.5:
+            values["mask"] = any_value(draw, Port("mask", self.width)) | values["mask"]
+        return values

@@ -11,7 +11,7 @@ from cadre_tasks.worlds.circuits import Circuit, Inputs, Port, State, bits
 
 @dataclass(frozen=True)
 class Counter(Circuit):
-    """Counts from 0 to `last`. What it has of inputs and outputs is in `has`: enable, down, load, tick."""
+    """Counts from 0 to `last`. `has` names its optional ports: enable, down, load, tick."""
 
     last: int = 15
     first: int = 0
@@ -64,17 +64,17 @@ class Counter(Circuit):
     def start(self) -> State:
         return (self.first,)
 
-    def end(self, given: Inputs) -> int:
-        return 0 if bool(given.get("down", 0)) != self.downwards else self.last
+    def end(self, inputs: Inputs) -> int:
+        return 0 if bool(inputs.get("down", 0)) != self.downwards else self.last
 
-    def shown(self, state: State, given: Inputs) -> tuple[int, ...]:
-        tick = state[0] == self.end(given) and (given.get("en", 1) == 1 or not self.tick_needs_en)
+    def shown(self, state: State, inputs: Inputs) -> tuple[int, ...]:
+        tick = state[0] == self.end(inputs) and (inputs.get("en", 1) == 1 or not self.tick_needs_en)
         return (state[0], int(tick)) if "tick" in self.has else state
 
-    def after(self, state: State, given: Inputs) -> State:
-        enabled, end = given.get("en", 1), self.end(given)
-        if given.get("load", 0) and (enabled or not self.load_needs_en):
-            return (min(given["d"], self.last),)
+    def after(self, state: State, inputs: Inputs) -> State:
+        enabled, end = inputs.get("en", 1), self.end(inputs)
+        if inputs.get("load", 0) and (enabled or not self.load_needs_en):
+            return (min(inputs["d"], self.last),)
         if not enabled:
             return state
         if state[0] == end:
@@ -103,23 +103,23 @@ class Counter(Circuit):
         return "\n".join(lines)
 
     def others(self) -> Sequence[Circuit]:
-        found = [replace(self, stops=not self.stops), replace(self, downwards=not self.downwards)]
-        found += [replace(self, first=(self.first + 1) % (self.last + 1)), replace(self, last=self.last - 1)]
+        variants = [replace(self, stops=not self.stops), replace(self, downwards=not self.downwards)]
+        variants += [replace(self, first=(self.first + 1) % (self.last + 1)), replace(self, last=self.last - 1)]
         if "enable" in self.has and "load" in self.has:
-            found.append(replace(self, load_needs_en=not self.load_needs_en))
+            variants.append(replace(self, load_needs_en=not self.load_needs_en))
         if "enable" in self.has and "tick" in self.has:
-            found.append(replace(self, tick_needs_en=not self.tick_needs_en))
-        return [it for it in found if it.first <= it.last and it.last > 0]
+            variants.append(replace(self, tick_needs_en=not self.tick_needs_en))
+        return [it for it in variants if it.first <= it.last and it.last > 0]
 
     def drawn(self, draw: random.Random, state: State) -> dict[str, int]:
         near = draw.choice((0, 1, self.last - 1, self.last, min(self.last + 1, (1 << self.width) - 1)))
-        given = super().drawn(draw, state)
-        return given | ({"d": near} if "d" in given and draw.random() < 0.5 else {})
+        values = super().drawn(draw, state)
+        return values | ({"d": near} if "d" in values and draw.random() < 0.5 else {})
 
 
 @dataclass(frozen=True)
 class Detector(Circuit):
-    """Says where the last bits of a stream are `pattern`, of `width` bits. `has` of valid, count."""
+    """Detects `pattern`, of `width` bits, in a stream of bits. `has` of valid, count."""
 
     pattern: tuple[int, ...] = (1, 0)
     has: tuple[str, ...] = ()
@@ -136,17 +136,17 @@ class Detector(Circuit):
         return (Port("hit"), *((Port("count", 2),) if "count" in self.has else ()))
 
     def english(self) -> str:
-        taken = "each cycle in which `valid` is 1" if "valid" in self.has else "each cycle"
+        cycles = "each cycle in which `valid` is 1" if "valid" in self.has else "each cycle"
         when = (
             "in the cycle after the one in which the last bit of it comes"
             if self.late
             else "in the cycle in which the last bit of it comes, without delay"
         )
-        again = "may share bits with the one before it" if self.overlap else "shares no bits with the one before it"
+        sharing = "may share bits with the one before it" if self.overlap else "shares no bits with the one before it"
         lines = [
-            f"A detector: `x` brings a bit in {taken}. `hit` is 1 {when}, where the last {self.width} bits were "
+            f"A detector: `x` brings a bit in {cycles}. `hit` is 1 {when}, where the last {self.width} bits were "
             f"{''.join(map(str, self.pattern))}, the first of them first; else 0.",
-            f"One occurrence {again}. After a reset no bit has come.",
+            f"One occurrence {sharing}. After a reset no bit has come.",
         ]
         if "count" in self.has:
             end = "stays at 3" if self.stops else "goes on from 0 after 3"
@@ -163,41 +163,43 @@ class Detector(Circuit):
     def start(self) -> State:
         return (0, 0, 1)  # the count, a hit at the last edge, the bits that came behind a leading 1
 
-    def found(self, state: State, given: Inputs) -> bool:
-        if not given.get("valid", 1):
+    def found(self, state: State, inputs: Inputs) -> bool:
+        if not inputs.get("valid", 1):
             return False
-        came = (bin(state[2])[3:] + str(given["x"]))[-self.width :]
-        return came == "".join(map(str, self.pattern))
+        last_bits = (bin(state[2])[3:] + str(inputs["x"]))[-self.width :]
+        return last_bits == "".join(map(str, self.pattern))
 
-    def shown(self, state: State, given: Inputs) -> tuple[int, ...]:
-        hit = state[1] if self.late else int(self.found(state, given))
+    def shown(self, state: State, inputs: Inputs) -> tuple[int, ...]:
+        hit = state[1] if self.late else int(self.found(state, inputs))
         return (hit, state[0]) if "count" in self.has else (hit,)
 
-    def after(self, state: State, given: Inputs) -> State:
-        count, _, came = state
-        hit = self.found(state, given)
-        if given.get("valid", 1):
-            kept = "1" + (bin(came)[3:] + str(given["x"]))[-self.width + 1 :]
-            came = 1 if hit and not self.overlap else int(kept, 2)
+    def after(self, state: State, inputs: Inputs) -> State:
+        count, _, history = state
+        hit = self.found(state, inputs)
+        if inputs.get("valid", 1):
+            # A leading 1 marks the length, so that 0 and 00 are different states.
+            bits_kept = "1" + (bin(history)[3:] + str(inputs["x"]))[-self.width + 1 :]
+            # Without overlap the bits of an occurrence are forgotten.
+            history = 1 if hit and not self.overlap else int(bits_kept, 2)
         count = (min(count + hit, 3) if self.stops else (count + hit) % 4) if "count" in self.has else 0
-        return (count, int(hit), came)
+        return (count, int(hit), history)
 
     def body(self) -> str:
-        w, taken = self.width, "valid" if "valid" in self.has else "1'b1"
-        known = f"{{bits[{w - 2}:0], x}}" if w > 1 else "x"
-        kept = "1'b0" if self.overlap else "now"
+        w, valid = self.width, "valid" if "valid" in self.has else "1'b1"
+        last_bits = f"{{bits[{w - 2}:0], x}}" if w > 1 else "x"
+        restart = "1'b0" if self.overlap else "now"
         lines = [
             f"reg [{w - 1}:0] bits;",
             f"reg [{w.bit_length()}:0] seen;",
             "reg was;",
-            f"wire now = {taken} && seen >= {w - 1} && {known} == {w}'b{''.join(map(str, self.pattern))};",
+            f"wire now = {valid} && seen >= {w - 1} && {last_bits} == {w}'b{''.join(map(str, self.pattern))};",
             "always @(posedge clk)",
             "  if (rst) begin bits <= 0; seen <= 0; was <= 0; end",
             "  else begin",
             "    was <= now;",
-            f"    if ({taken}) begin",
-            f"      bits <= {known};",
-            f"      seen <= {kept} ? 0 : (seen < {w}) ? seen + 1'b1 : seen;",
+            f"    if ({valid}) begin",
+            f"      bits <= {last_bits};",
+            f"      seen <= {restart} ? 0 : (seen < {w}) ? seen + 1'b1 : seen;",
             "    end",
             "  end",
             f"assign hit = {'was' if self.late else 'now'};",
@@ -208,20 +210,20 @@ class Detector(Circuit):
         return "\n".join(lines)
 
     def others(self) -> Sequence[Circuit]:
-        found = [replace(self, overlap=not self.overlap), replace(self, late=not self.late)]
-        for place in {0, self.width // 2, self.width - 1}:
-            bit = 1 - self.pattern[place]
-            found.append(replace(self, pattern=(*self.pattern[:place], bit, *self.pattern[place + 1 :])))
+        variants = [replace(self, overlap=not self.overlap), replace(self, late=not self.late)]
+        for position in {0, self.width // 2, self.width - 1}:
+            bit = 1 - self.pattern[position]
+            variants.append(replace(self, pattern=(*self.pattern[:position], bit, *self.pattern[position + 1 :])))
         if self.pattern != self.pattern[::-1]:
-            found.append(replace(self, pattern=self.pattern[::-1]))
+            variants.append(replace(self, pattern=self.pattern[::-1]))
         if "count" in self.has:
-            found.append(replace(self, stops=not self.stops))
-        return found
+            variants.append(replace(self, stops=not self.stops))
+        return variants
 
     def drawn(self, draw: random.Random, state: State) -> dict[str, int]:
-        """Mostly the bit that goes on with the longest beginning of the pattern that has come."""
-        given, came = super().drawn(draw, state), bin(state[2])[3:]
+        """Return mostly the bit that continues the longest beginning of the pattern that has come."""
+        values, history = super().drawn(draw, state), bin(state[2])[3:]
         if draw.random() < 0.75:
-            begun = [n for n in range(self.width) if came.endswith("".join(map(str, self.pattern[:n])))]
-            given["x"] = self.pattern[max(begun)]
-        return given
+            matched = [n for n in range(self.width) if history.endswith("".join(map(str, self.pattern[:n])))]
+            values["x"] = self.pattern[max(matched)]
+        return values

@@ -12,8 +12,8 @@ from cadre_tasks.worlds.circuits import Circuit, Inputs, Port, State, signed
 
 @dataclass(frozen=True)
 class Operation:
-    """What a data path may do: in words, in Verilog, and as a function of register, input and width. `saturated` is the
-    Verilog that keeps to the range."""
+    """An operation of a data path: in words, in Verilog, and as a function of register, input and width. `saturated` is
+    the Verilog that saturates at the range."""
 
     words: str
     verilog: str
@@ -119,22 +119,22 @@ class DataPath(Circuit):
     def start(self) -> State:
         return (0, 0, 0, int("enable" not in self.has))  # acc, and op, d, en of the cycle before
 
-    def shown(self, state: State, given: Inputs) -> tuple[int, ...]:
+    def shown(self, state: State, inputs: Inputs) -> tuple[int, ...]:
         flags = {"zero": int(state[0] == 0), "sign": state[0] >> (self.width - 1)}
         return (state[0], *(value for name, value in flags.items() if name in self.has))
 
-    def after(self, state: State, given: Inputs) -> State:
-        new = (given["op"], given["d"], given.get("en", 1))
+    def after(self, state: State, inputs: Inputs) -> State:
+        new = (inputs["op"], inputs["d"], inputs.get("en", 1))
         op, d, en = state[1:] if self.late else new
         return (self.result(state[0], op, d) if en else state[0], *new)
 
     def result(self, acc: int, op: int, d: int) -> int:
-        """What the register becomes."""
+        """Return the next value of the register."""
         name = self.operations[op] if op < len(self.operations) else "hold"
         if name in COMPARING and self.by_sign:
             acc, d = signed(acc, self.width), signed(d, self.width)
-        value, most = OPERATIONS[name].result(acc, d, self.width), (1 << self.width) - 1
-        return min(max(value, 0), most) if self.saturates and name in SATURATING else value & most
+        value, largest = OPERATIONS[name].result(acc, d, self.width), (1 << self.width) - 1
+        return min(max(value, 0), largest) if self.saturates and name in SATURATING else value & largest
 
     def expression(self, name: str) -> str:
         operation = OPERATIONS[name]
@@ -162,33 +162,35 @@ class DataPath(Circuit):
         return "\n".join(lines)
 
     def registers(self) -> list[str]:
-        """What keeps the inputs for a cycle."""
+        """Return the Verilog registers that delay the inputs by a cycle."""
         names = [port.name for port in self.inputs]
         declared = [f"reg [{port.width - 1}:0] {port.name}0;" for port in self.inputs]
-        none, kept = (" ".join(f"{name}0 <= {what or name};" for name in names) for what in ("0", ""))
-        return [*declared, f"always @(posedge clk) if (rst) begin {none} end else begin {kept} end"]
+        resets, loads = (" ".join(f"{name}0 <= {value or name};" for name in names) for value in ("0", ""))
+        return [*declared, f"always @(posedge clk) if (rst) begin {resets} end else begin {loads} end"]
 
     def others(self) -> Sequence[Circuit]:
-        found: list[Circuit] = []
-        for place in range(min(3, len(self.operations))):
-            name = OPERATIONS[self.operations[place]].like
-            found.append(replace(self, operations=(*self.operations[:place], name, *self.operations[place + 1 :])))
+        variants: list[Circuit] = []
+        for position in range(min(3, len(self.operations))):
+            name = OPERATIONS[self.operations[position]].like
+            variants.append(
+                replace(self, operations=(*self.operations[:position], name, *self.operations[position + 1 :]))
+            )
         first, second, *rest = self.operations
-        found += [replace(self, operations=(second, first, *rest)), replace(self, late=not self.late)]
+        variants += [replace(self, operations=(second, first, *rest)), replace(self, late=not self.late)]
         if set(self.operations) & set(SATURATING):
-            found.append(replace(self, saturates=not self.saturates))
+            variants.append(replace(self, saturates=not self.saturates))
         if set(self.operations) & set(COMPARING):
-            found.append(replace(self, by_sign=not self.by_sign))
-        return found
+            variants.append(replace(self, by_sign=not self.by_sign))
+        return variants
 
     def drawn(self, draw: random.Random, state: State) -> dict[str, int]:
-        """Every operation alike, and now and then a code that stands for none."""
-        given = super().drawn(draw, state)
-        known = draw.random() < 0.95
-        return given | {"op": draw.randrange(len(self.operations))} if known else given
+        """Return inputs with every operation equally likely, and now and then a code without an operation."""
+        values = super().drawn(draw, state)
+        is_operation = draw.random() < 0.95
+        return values | {"op": draw.randrange(len(self.operations))} if is_operation else values
 
 
 def named(expression: str, d: str) -> str:
-    """The expression over the register `r` and the input that counts."""
+    """Return the expression over the register `r` and the effective input."""
     words = {"acc": "r", "d": d}
     return re.sub(r"\b(acc|d)\b", lambda match: words[match[1]], expression)

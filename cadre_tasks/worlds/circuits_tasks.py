@@ -1,4 +1,4 @@
-"""Circuits drawn from dials, and stimuli that tell each from its likes."""
+"""Circuits drawn from dials, and stimuli that distinguish each from similar ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REACHED = 40  # steps that a counter without load gets in a sequence, at most
 
 
 def draw_circuit(draw: random.Random, kind: Kind, width: int, features: int) -> Circuit:
-    """A circuit of a kind, with so many features."""
+    """Return a circuit of a kind, with so many features."""
     chosen = draw.choice(tuple(DRAWN)) if kind == "any" else kind
     return DRAWN[chosen](draw, max(width, 2), features)
 
@@ -30,8 +30,8 @@ def draw_counter(draw: random.Random, width: int, features: int) -> Circuit:
     names = ("enable", "down", "load", "tick")
     chosen = taken(draw, names, ("stops", "load_needs_en", "tick_needs_en"), features)
     has = tuple(name for name in names if name in chosen)
-    most = (1 << width) - 1 if "load" in has else min((1 << width) - 1, REACHED)
-    last = draw.randint(min(3, most), most)
+    largest = (1 << width) - 1 if "load" in has else min((1 << width) - 1, REACHED)
+    last = draw.randint(min(3, largest), largest)
     return Counter(
         width,
         last,
@@ -63,10 +63,10 @@ def draw_arbiter(draw: random.Random, width: int, features: int) -> Circuit:
 def draw_path(draw: random.Random, width: int, features: int) -> Circuit:
     chosen = taken(draw, ("enable", "zero", "sign"), ("saturates", "by_sign", "late"), features)
     operations = draw.sample(tuple(OPERATIONS), 2 + min(2 * features, 10))
-    wanted = {"saturates": "add", "by_sign": "max"}
-    for place, (flag, name) in enumerate(wanted.items()):
+    required = {"saturates": "add", "by_sign": "max"}
+    for position, (flag, name) in enumerate(required.items()):
         if flag in chosen and name not in operations:
-            operations[place] = name
+            operations[position] = name
     if operations[0] == "hold" and len(operations) == 2:
         operations[0] = "load" if operations[1] != "load" else "add"
     has = tuple(name for name in ("enable", "zero", "sign") if name in chosen)
@@ -84,41 +84,44 @@ CLASSES: dict[str, Callable[..., Circuit]] = {it.__name__: it for it in (Counter
 
 
 def taken(draw: random.Random, ports: Sequence[str], ways: Sequence[str], count: int) -> set[str]:
-    """So many of both, and as many of the ports as of the rest, as far as there are."""
+    """Return `count` of both, half of them ports as far as there are enough."""
     first = draw.sample(list(ports), min(len(ports), (count + 1) // 2))
     return {*first, *draw.sample(list(ways), min(len(ways), count - len(first)))}
 
 
 def circuit_of(data: Mapping[str, Any]) -> Circuit:
-    """The circuit of a task's data."""
+    """Return the circuit of a task's data."""
     values: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in data.items()}
     return CLASSES[values.pop("kind")](**values)
 
 
 def sequences(circuit: Circuit, seed: int) -> list[list[dict[str, int]]]:
-    """The hidden sequences of inputs, the first of them calm."""
+    """Return the hidden sequences of inputs, the first of them calm."""
     draws = [random_keys.generator("circuit stimuli", seed, number) for number in range(HIDDEN)]
     return [stimuli(circuit, draw, CYCLES, calm=number == 0) for number, draw in enumerate(draws)]
 
 
 def mutants(circuit: Circuit, seed: int) -> list[Circuit] | None:
-    """Circuits that differ in one thing and do something else, MUTANTS at most. None where the hidden sequences do not
-    tell them all from the circuit, or show nothing."""
-    given = sequences(circuit, seed)
-    wanted = [predicted(circuit, it) for it in given]
-    if any(len(set(it)) < 2 for it in wanted):
+    """Return at most MUTANTS circuits that differ in one thing and behave differently. None if the hidden sequences do
+    not distinguish them all from the circuit, or if the outputs never change."""
+    input_sequences = sequences(circuit, seed)
+    expected = [predicted(circuit, it) for it in input_sequences]
+    if any(len(set(it)) < 2 for it in expected):
         return None
-    long = stimuli(circuit, random_keys.generator("circuit long", seed), LONG)
-    right = predicted(circuit, long)
-    found: list[Circuit] = []
-    for other in circuit.others():
-        if told_apart(other, given[1:], wanted[1:]):
-            found.append(other)
-        elif told_apart(other, [long], [right]):
+    long_sequence = stimuli(circuit, random_keys.generator("circuit long", seed), LONG)
+    long_outputs = predicted(circuit, long_sequence)
+    distinct: list[Circuit] = []
+    for variant in circuit.others():
+        if told_apart(variant, input_sequences[1:], expected[1:]):
+            distinct.append(variant)
+        # A different circuit that the hidden sequences miss: a wrong design could be judged right.
+        elif told_apart(variant, [long_sequence], [long_outputs]):
             return None
-    return found[:MUTANTS] if len(found) > 1 else None
+    return distinct[:MUTANTS] if len(distinct) > 1 else None
 
 
-def told_apart(other: Circuit, given: Sequence[Sequence[Inputs]], wanted: Sequence[Sequence[tuple[int, ...]]]) -> bool:
-    """Whether another circuit shows something else in any of the sequences."""
-    return any(predicted(other, inputs) != shown for inputs, shown in zip(given, wanted, strict=True))
+def told_apart(
+    variant: Circuit, input_sequences: Sequence[Sequence[Inputs]], expected: Sequence[Sequence[tuple[int, ...]]]
+) -> bool:
+    """Return True if another circuit has other outputs in any of the sequences."""
+    return any(predicted(variant, inputs) != shown for inputs, shown in zip(input_sequences, expected, strict=True))

@@ -1,4 +1,4 @@
-"""What a SQL query that a model wrote gives on given rows, by DuckDB in a child of the sandbox.
+"""Runs SQL queries that a model wrote on given rows, by DuckDB in a child of the sandbox.
 
 The query is hostile text: it may reach for files, other databases, extensions and settings, never end, or fill the
 memory. The engine's settings refuse the first (`cadre_sandbox.inside.database`), the child's limits end the rest.
@@ -25,7 +25,7 @@ READING = re.compile(r"\s*(select|with|from|values|table|\(|--|/\*)", re.IGNOREC
 
 @dataclass(frozen=True)
 class Result:
-    """What a query gave on one database: rows of plain values, or why there are none."""
+    """The result of a query on one database: rows of plain values, or an error."""
 
     rows: tuple[tuple[Any, ...], ...] = ()
     error: str = ""
@@ -33,27 +33,27 @@ class Result:
 
 @dataclass(frozen=True)
 class Database:
-    """Tables as statements that make them, and their rows by table."""
+    """The statements that make the tables, and their rows by table."""
 
     ddl: tuple[str, ...]
     rows: Mapping[str, Sequence[Sequence[Any]]]
 
 
 async def run(query: str, databases: Sequence[Database]) -> list[Result]:
-    """What the query gives on each database. An error for what is no single SELECT, reaches outside, or takes more than
-    LIMITS. Raises ConfigError without DuckDB, SandboxError where its process cannot be started."""
+    """Return the result of the query on each database. An error if it is no single SELECT, reaches outside, or takes
+    more than LIMITS. Raises ConfigError without DuckDB, SandboxError if its process cannot be started."""
     refused = refusal(query)
     if refused:
         return [Result(error=refused)] * len(databases)
-    asked = [{"ddl": list(it.ddl), "rows": {name: list(rows) for name, rows in it.rows.items()}} for it in databases]
-    told = await DUCKDB.told("answer", {"query": query, "databases": asked}, LIMITS)
-    if told is None:
+    payload = [{"ddl": list(it.ddl), "rows": {name: list(rows) for name, rows in it.rows.items()}} for it in databases]
+    answers = await DUCKDB.call("answer", {"query": query, "databases": payload}, LIMITS)
+    if answers is None:
         return [Result(error="the query took more time or memory than it may")] * len(databases)
-    return [read(one) for one in told]
+    return [read(answer) for answer in answers]
 
 
 def refusal(query: str) -> str:
-    """Why a query is not run at all; empty where it is."""
+    """Return the reason for which a query is not run at all, "" if it is run."""
     if not query.strip():
         return "there is no query"
     if len(query) > MAX_QUERY or "\0" in query:
@@ -61,26 +61,32 @@ def refusal(query: str) -> str:
     return "" if READING.match(query) else "expected one SELECT statement"
 
 
-def read(told: Mapping[str, Any]) -> Result:
-    return Result(tuple(tuple(row) for row in told.get("rows", ())), told.get("error", ""))
+def read(answer: Mapping[str, Any]) -> Result:
+    return Result(tuple(tuple(row) for row in answer.get("rows", ())), answer.get("error", ""))
 
 
-def same(result: Result, wanted: Result, ordered: bool = False) -> bool:
-    """Whether a result is the one that is wanted: equal rows in any order unless `ordered`, figures within CLOSE."""
-    if result.error or wanted.error or len(result.rows) != len(wanted.rows):
+def same(result: Result, expected: Result, ordered: bool = False) -> bool:
+    """Return True if a result equals the expected one: equal rows, in any order unless `ordered`, figures
+    within CLOSE."""
+    if result.error or expected.error or len(result.rows) != len(expected.rows):
         return False
-    pairs = (result.rows, wanted.rows) if ordered else (sorted(result.rows, key=rank), sorted(wanted.rows, key=rank))
-    return all(same_row(row, other) for row, other in zip(*pairs, strict=True))
+    pairs = (
+        (result.rows, expected.rows) if ordered else (sorted(result.rows, key=rank), sorted(expected.rows, key=rank))
+    )
+    return all(same_row(row, expected_row) for row, expected_row in zip(*pairs, strict=True))
 
 
-def same_row(row: Sequence[Any], other: Sequence[Any]) -> bool:
-    return len(row) == len(other) and all(same_value(mine, theirs) for mine, theirs in zip(row, other, strict=True))
+def same_row(row: Sequence[Any], expected: Sequence[Any]) -> bool:
+    return len(row) == len(expected) and all(
+        same_value(value, expected_value) for value, expected_value in zip(row, expected, strict=True)
+    )
 
 
-def same_value(value: Any, wanted: Any) -> bool:
-    if is_figure(value) and is_figure(wanted):
-        return math.isclose(value, wanted, rel_tol=CLOSE, abs_tol=CLOSE)
-    return type(value) is type(wanted) and bool(value == wanted)
+def same_value(value: Any, expected: Any) -> bool:
+    if is_figure(value) and is_figure(expected):
+        # SUM and AVG depend on the order of the rows in the last digits.
+        return math.isclose(value, expected, rel_tol=CLOSE, abs_tol=CLOSE)
+    return type(value) is type(expected) and bool(value == expected)
 
 
 def is_figure(value: Any) -> bool:
@@ -88,5 +94,5 @@ def is_figure(value: Any) -> bool:
 
 
 def rank(row: Sequence[Any]) -> list[tuple[str, Any]]:
-    """A key that orders rows of mixed values: None and words first, figures rounded."""
+    """Return a sort key for rows of mixed values: None and words first, figures rounded."""
     return [("0", 0) if it is None else ("2", float(f"{it:.6g}")) if is_figure(it) else ("1", str(it)) for it in row]

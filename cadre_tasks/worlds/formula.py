@@ -1,4 +1,4 @@
-"""Expressions over whole numbers, as answers of language models hold them: read strictly, computed within bounds.
+"""Expressions over whole numbers, as in answers of language models: read strictly, computed within bounds.
 
 `parse("2*x + 3", ("x",))` gives an expression, or None for what is none; `value(expression, {"x": 4})` gives 11, or
 None where it has no value (a division by zero) or one beyond BOUND. Nothing is evaluated as Python: the text is read
@@ -38,7 +38,7 @@ class NoValue(Exception):
 
 
 def parse(text: str, names: Collection[str]) -> ast.expr | None:
-    """The expression that a text is, over the names; None where it is none."""
+    """Return a text as an expression over the names, or None if it is none."""
     if len(text) > LONGEST or not text.isascii():
         return None
     try:
@@ -49,7 +49,7 @@ def parse(text: str, names: Collection[str]) -> ast.expr | None:
 
 
 def readable(tree: ast.AST, names: Collection[str]) -> bool:
-    """Whether every node means something here."""
+    """Return True if every node belongs to the grammar."""
     match tree:
         case ast.Constant(value=int(number)):
             return abs(number) <= BOUND
@@ -58,55 +58,57 @@ def readable(tree: ast.AST, names: Collection[str]) -> bool:
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Not(), operand=inner):
             return readable(inner, names)
         case ast.BinOp(left=left, op=sign, right=right):
+            # Only a small constant exponent, so that no power grows beyond what a step can compute.
             small = isinstance(right, ast.Constant) and right.value in POWERS
-            known = type(sign) in OPERATORS and (not isinstance(sign, ast.Pow) or small)
-            return known and readable(left, names) and readable(right, names)
+            is_allowed = type(sign) in OPERATORS and (not isinstance(sign, ast.Pow) or small)
+            return is_allowed and readable(left, names) and readable(right, names)
         case ast.BoolOp(values=values):
             return all(readable(it, names) for it in values)
         case ast.Compare(left=left, ops=[sign], comparators=[right]):
             return type(sign) in SIGNS and readable(left, names) and readable(right, names)
-        case ast.IfExp(test=test, body=body, orelse=other):
-            return all(readable(it, names) for it in (test, body, other))
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return all(readable(it, names) for it in (test, body, orelse))
         case ast.Call(func=ast.Name(id=name), args=[_, *_] as values, keywords=[]):
             fits = name in FUNCTIONS and (len(values) == 1) == (name == "abs")
             return fits and all(readable(it, names) for it in values)
     return False
 
 
-def value(tree: ast.expr, given: Mapping[str, int]) -> int | None:
-    """The expression's value; None where it has none."""
+def value(tree: ast.expr, inputs: Mapping[str, int]) -> int | None:
+    """Return the expression's value, or None if it has none."""
     try:
-        return computed(tree, given)
+        return computed(tree, inputs)
     except (NoValue, ZeroDivisionError, RecursionError):
         return None
 
 
-def computed(tree: ast.AST, given: Mapping[str, int]) -> int:
-    """The value of a readable expression. Raises NoValue beyond the bound, and ZeroDivisionError."""
-    number = int(_computed(tree, given))
+def computed(tree: ast.AST, inputs: Mapping[str, int]) -> int:
+    """Return the value of a readable expression. Raises NoValue beyond the bound, and ZeroDivisionError."""
+    # Checked at every node, so that intermediate values stay small too.
+    number = int(_computed(tree, inputs))
     if abs(number) > BOUND:
         raise NoValue
     return number
 
 
-def _computed(tree: ast.AST, given: Mapping[str, int]) -> int:
+def _computed(tree: ast.AST, inputs: Mapping[str, int]) -> int:
     match tree:
         case ast.Constant(value=int(number)):
             return number
         case ast.Name(id=name):
-            return given[name]
+            return inputs[name]
         case ast.UnaryOp(op=sign, operand=inner):
-            number = computed(inner, given)
+            number = computed(inner, inputs)
             return int(not number) if isinstance(sign, ast.Not) else -number if isinstance(sign, ast.USub) else number
         case ast.BinOp(left=left, op=sign, right=right):
-            return OPERATORS[type(sign)](computed(left, given), computed(right, given))
+            return OPERATORS[type(sign)](computed(left, inputs), computed(right, inputs))
         case ast.BoolOp(op=sign, values=values):
-            truths = [bool(computed(it, given)) for it in values]
+            truths = [bool(computed(it, inputs)) for it in values]
             return all(truths) if isinstance(sign, ast.And) else any(truths)
         case ast.Compare(left=left, ops=[sign], comparators=[right]):
-            return SIGNS[type(sign)](computed(left, given), computed(right, given))
-        case ast.IfExp(test=test, body=body, orelse=other):
-            return computed(body if computed(test, given) else other, given)
+            return SIGNS[type(sign)](computed(left, inputs), computed(right, inputs))
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return computed(body if computed(test, inputs) else orelse, inputs)
         case ast.Call(func=ast.Name(id=name), args=values):
-            return FUNCTIONS[name](*(computed(it, given) for it in values))
+            return FUNCTIONS[name](*(computed(it, inputs) for it in values))
     raise NoValue

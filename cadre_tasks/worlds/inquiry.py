@@ -1,4 +1,4 @@
-"""Two roles after each other: one inquires, a step at a time, and the other gives the one answer that is judged.
+"""Two roles one after the other: one inquires, a step at a time, the other gives the one answer that is judged.
 
 A step of the inquiry decides nothing and pays nobody. The answer pays the team .5 of what it is worth, and its author
 .4 of that and .1 for an answer that can be read (AT-GRPO, arXiv 2510.11062, equation 4); by outcome both halves are for
@@ -15,7 +15,8 @@ from cadre_tasks.worlds.relay import FORM, RIGHT, TEAM, Prompts, Rewards
 
 
 class Inquiry(TurnBased):
-    """The team form: `roles` are who inquires and who answers. A world says what is asked, and what answers pay."""
+    """The team form: `roles` are the inquirer and the answerer. A world defines the prompts and the value of
+    answers."""
 
     def __init__(self, task: Task, prompts: Prompts, reward: Rewards, /) -> None:
         super().__init__(task)
@@ -25,16 +26,16 @@ class Inquiry(TurnBased):
 
     @property
     def inquiring(self) -> bool:
-        """Whether a step of the inquiry is asked for now, and not the answer."""
+        """True if the next action is a step of the inquiry, not the answer."""
         raise NotImplementedError
 
     def ask(self) -> str:
-        """The prompt for the next step or for the answer."""
+        """Return the prompt for the next step or for the answer."""
         raise NotImplementedError
 
     @property
     def success(self) -> bool:
-        """The answer is worth all."""
+        """True if the answer has the full value."""
         return self.worth == 1.0
 
     @property
@@ -49,7 +50,8 @@ class Inquiry(TurnBased):
         return (*self.written, Message("user", self.ask()))
 
     def pay(self, role: str, worth: float, formed: bool, name: str) -> Reward:
-        """What the answer pays: its worth, whether it could be read, and what its parts are called."""
+        """Return the reward of the answer: `worth` is its value, `formed` if it could be read, `name` the prefix of its
+        parts."""
         self.worth = worth
         parts = {f"{name}/worth": worth, f"{name}/formed": float(formed)}
         if self.reward == "outcome":
@@ -67,7 +69,7 @@ class Single(Inquiry):
         return "agent"
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        asked = self.ask()
+        prompt = self.ask()
         reward = await super().step(actions)
-        self.written = (*self.written, Message("user", asked), Message("assistant", actions["agent"]))
+        self.written = (*self.written, Message("user", prompt), Message("assistant", actions["agent"]))
         return reward

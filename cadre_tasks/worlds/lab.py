@@ -1,4 +1,4 @@
-"""A hidden law, to be found by experiments: an experimenter chooses them, one at a time, and a theorist says the law.
+"""A hidden law, found by experiments: an experimenter chooses them, one at a time, and a theorist states the law.
 
 The law is a formula, a set of switches that set each other, or what heat two substances give (`lab_laws`). A theory is
 worth what it predicts on inputs that nobody has tried and most of which nobody could: 1 where every prediction is
@@ -42,8 +42,8 @@ GRAMMAR = (
 
 
 class Lab(Inquiry):
-    """The team form. Settings: how many `experiments`, `prompts` wording, `reward` shaped or by outcome; of its laws
-    the `kind`, how many `variables`, and how hard they are by `depth`; by how much a result may be off (`noise`)."""
+    """The team form. Settings: the number of `experiments`, `prompts` wording, `reward` shaped or by outcome; of its
+    laws the `kind`, the number of `variables`, and the difficulty `depth`; the largest error of a result (`noise`)."""
 
     roles: ClassVar[tuple[str, ...]] = ("experimenter", "theorist")
 
@@ -58,9 +58,9 @@ class Lab(Inquiry):
     ) -> None:
         super().__init__(task, prompts, reward)
         data = task.data
-        known = {name: (mass, charge) for name, mass, charge in data["substances"]}
-        self.law = Law(data["kind"], tuple(data["inputs"]), dict(data["equations"]), known)
-        self.truth = parse_theory(self.law.told, self.law)
+        substances = {name: (mass, charge) for name, mass, charge in data["substances"]}
+        self.law = Law(data["kind"], tuple(data["inputs"]), dict(data["equations"]), substances)
+        self.truth = parse_theory(self.law.statement, self.law)
         self.experiments, self.noise = experiments, noise
         self.results: tuple[tuple[str, str], ...] = ()  # what was tried and what came of it, as prompts show them
 
@@ -81,7 +81,7 @@ class Lab(Inquiry):
             def draw(attempt: int) -> dict[str, Any] | None:
                 generator = random_keys.generator("lab", kind, variables, depth, split, index, attempt)
                 law = draw_law(generator, kind, variables, depth)
-                data = told_of(law, generator.getrandbits(60))
+                data = law_data(law, generator.getrandbits(60))
                 return data if in_split(split, behaviour(law)) and tells(law, data["seed"]) else None
 
             return drawn(split, draw, {"kind": kind, "variables": variables, "depth": depth})
@@ -96,12 +96,12 @@ class Lab(Inquiry):
         ((role, text),) = actions.items()
         if not self.inquiring:
             return self.judged(role, answer_in(text, "", "law"))
-        tried = parse_trial(text, self.law)
-        if tried is None:
+        inputs = parse_trial(text, self.law)
+        if inputs is None:
             self.results = (*self.results, ("unreadable", "nothing"))
         else:
-            self.results = (*self.results, (self.shown(tried, text), self.measured(tried)))
-        return Reward(parts={"experiment/formed": float(tried is not None)})
+            self.results = (*self.results, (self.shown(inputs, text), self.measured(inputs)))
+        return Reward(parts={"experiment/formed": float(inputs is not None)})
 
     def judged(self, role: str, text: str) -> Reward:
         theory = parse_theory(text, self.law)
@@ -109,7 +109,7 @@ class Lab(Inquiry):
         return self.pay(role, worth, theory is not None, "law")
 
     def measured(self, inputs: Inputs) -> str:
-        """What the experiment shows, off by noise that the task and the number of the experiment decide."""
+        """Return the result of the experiment, with noise that the task and the number of the experiment determine."""
         numbers = [number or 0 for number in outcome(self.law, self.truth or {}, inputs)]
         if self.law.kind == "causal":
             return " ".join(f"{name}={number}" for name, number in zip(self.law.inputs, numbers, strict=True))
@@ -119,7 +119,7 @@ class Lab(Inquiry):
         return str(numbers[0] + draw.randint(-self.noise, self.noise))
 
     def shown(self, inputs: Inputs, text: str) -> str:
-        """What was tried, as later prompts write it."""
+        """Return the inputs in the form of later prompts."""
         if self.law.kind == "chemistry":
             return " ".join(substances_in(text, self.law))
         if self.law.kind == "formula" and self.prompts == "compact":
@@ -127,24 +127,26 @@ class Lab(Inquiry):
         return " ".join(f"{name}={number}" for name, number in sorted(inputs.items())) or "none"
 
     def ask(self) -> str:
-        tried = "\n".join(f"{what} {came}" for what, came in self.results)
+        log = "\n".join(f"{trial} {result}" for trial, result in self.results)
         if self.prompts == "compact":
             head = "lab try" if self.inquiring else "lab law"
-            return f"{head}\n{' '.join(self.law.inputs)}{self.table()}\n{tried}".rstrip()
-        left = self.experiments - len(self.results)
-        seen = "\n".join(f"- {what}: {came}" for what, came in self.results) or "- none so far"
-        wanted = f"{left} experiments are left. {self.how_to_try()}" if self.inquiring else self.how_to_say()
-        return f"{self.rules()}\n\nExperiments so far:\n{seen}\n\n{wanted}"
+            return f"{head}\n{' '.join(self.law.inputs)}{self.table()}\n{log}".rstrip()
+        experiments_left = self.experiments - len(self.results)
+        listing = "\n".join(f"- {trial}: {result}" for trial, result in self.results) or "- none so far"
+        request = (
+            f"{experiments_left} experiments are left. {self.how_to_try()}" if self.inquiring else self.how_to_say()
+        )
+        return f"{self.rules()}\n\nExperiments so far:\n{listing}\n\n{request}"
 
     def table(self) -> str:
         return "".join(f"\n{name} {mass} {charge}" for name, (mass, charge) in self.law.substances.items())
 
     def rules(self) -> str:
-        """What the full prompts say about the law."""
-        off = f" Every result may be off by up to {self.noise}." if self.noise else ""
+        """Return the part of the full prompts on the law."""
+        noise_note = f" Every result may be off by up to {self.noise}." if self.noise else ""
         names = ", ".join(self.law.inputs)
         if self.law.kind == "formula":
-            return f"A hidden law gives a whole number from {names}, which are whole numbers.{off}"
+            return f"A hidden law gives a whole number from {names}, which are whole numbers.{noise_note}"
         if self.law.kind == "causal":
             return (
                 f"The switches {names} are 0 or 1. Some are set by others by a hidden law, in no circle; those that "
@@ -152,7 +154,7 @@ class Lab(Inquiry):
             )
         return (
             "Two substances that are mixed give heat by a hidden law of their masses (m1, m2) and charges (q1, q2). "
-            f"These are known, name, mass and charge:{self.table()}\nThe law holds for others too.{off}"
+            f"These are known, name, mass and charge:{self.table()}\nThe law holds for others too.{noise_note}"
         )
 
     def how_to_try(self) -> str:
@@ -172,7 +174,7 @@ class Lab(Inquiry):
         return f"{judged} End with {form}. {GRAMMAR}"
 
     def privileged(self) -> str:
-        return f"law {self.law.told}"
+        return f"law {self.law.statement}"
 
     def render(self) -> Drawing:
         return drawings.table(("tried", "result"), self.results) if self.results else drawings.text(self.rules())
@@ -182,29 +184,38 @@ class LabSolo(Single, Lab):
     """One agent that chooses the experiments and says the law, in one conversation."""
 
 
-def told_of(law: Law, seed: int) -> dict[str, Any]:
-    """A law as the data of a task."""
-    known = [[name, mass, charge] for name, (mass, charge) in law.substances.items()]
+def law_data(law: Law, seed: int) -> dict[str, Any]:
+    """Return a law as the data of a task."""
+    substances = [[name, mass, charge] for name, (mass, charge) in law.substances.items()]
     equations = [list(pair) for pair in law.equations.items()]
-    return {"kind": law.kind, "inputs": list(law.inputs), "equations": equations, "substances": known, "seed": seed}
+    return {
+        "kind": law.kind,
+        "inputs": list(law.inputs),
+        "equations": equations,
+        "substances": substances,
+        "seed": seed,
+    }
 
 
 def judged_on(law: Law, truth: Any, seed: int) -> tuple[list[Inputs], list[tuple[int | None, ...]]]:
-    """The inputs that theories are judged on, and what the law says of each."""
+    """Return the inputs that theories are judged on, and the law's outcome for each."""
     inputs = held_out(random_keys.generator("lab held out", seed), law)
     return inputs, [outcome(law, truth, it) for it in inputs]
 
 
 def tells(law: Law, seed: int) -> bool:
-    """Whether outcomes differ on the inputs that theories are judged on, so that a constant is no law."""
-    return len(set(judged_on(law, parse_theory(law.told, law), seed)[1])) > 1
+    """Return True if the outcomes differ on the inputs that theories are judged on, so that a constant is no right
+    theory."""
+    return len(set(judged_on(law, parse_theory(law.statement, law), seed)[1])) > 1
 
 
 def worth_of(law: Law, theory: Any, truth: Any, seed: int) -> float:
-    """What a theory predicts: 1 where all is right, else a half of how much better it is than the commonest outcome."""
-    inputs, wanted = judged_on(law, truth, seed)
-    right = sum(outcome(law, theory, it) == expected for it, expected in zip(inputs, wanted, strict=True))
-    naive = Counter(wanted).most_common(1)[0][1]
+    """Return the value of a theory: 1 if all predictions are right, else half its gain over always predicting the
+    commonest outcome."""
+    inputs, outcomes = judged_on(law, truth, seed)
+    right = sum(outcome(law, theory, it) == expected for it, expected in zip(inputs, outcomes, strict=True))
+    # The accuracy without any theory; (right - naive) / (all - naive) is the part of the rest that the theory wins.
+    naive = Counter(outcomes).most_common(1)[0][1]
     if right == len(inputs) or naive == len(inputs):  # nothing is better than what is always right
         return float(right == len(inputs))
     return 0.5 * max(0.0, (right - naive) / (len(inputs) - naive))

@@ -1,4 +1,4 @@
-"""Hidden laws of the world `lab`: what can be tried, what comes of it, and what a theory predicts.
+"""Hidden laws of the world `lab`: experiments, their outcomes, and the predictions of theories.
 
 A law is a set of equations in the grammar of `cadre_tasks.worlds.formula`, so that a theory that states it is right by
 construction. Three kinds: `formula`, a number from numbers; `causal`, switches that set each other, to be found by
@@ -36,8 +36,8 @@ ASSIGNED = re.compile(r"\b([A-Za-z]\w{0,9})\s*=\s*(\d{1,3})\b")
 
 @dataclass(frozen=True)
 class Law:
-    """`Law("formula", ("x",), {"y": "2*x + 3"}, {})`: what can be set, the equations, and what is known of substances
-    by name: `{"arn": (3, 1)}`, mass and charge."""
+    """`Law("formula", ("x",), {"y": "2*x + 3"}, {})`: the inputs, the equations, and the known substances by name:
+    `{"arn": (3, 1)}`, mass and charge."""
 
     kind: Kind
     inputs: tuple[str, ...]
@@ -46,33 +46,33 @@ class Law:
 
     @property
     def target(self) -> str:
-        """What is predicted, where it is one figure."""
+        """The name of the predicted figure, if there is only one."""
         return next(iter(self.equations))
 
     @property
-    def told(self) -> str:
-        """The law as a theory would state it."""
+    def statement(self) -> str:
+        """The law in the form of a theory."""
         if self.kind != "causal":
             return self.equations[self.target]
         return "\n".join(f"{name} = {text}" for name, text in self.equations.items())
 
 
 def draw_law(draw: random.Random, kind: Kind, variables: int, depth: int) -> Law:
-    """A law of so many variables, as hard as `depth` says, 0 to 2."""
+    """Return a law of so many variables, as hard as `depth` says, 0 to 2."""
     if kind == "causal":
         return _causal(draw, variables, depth)
     if kind == "chemistry":
-        known = {name: (draw.randint(1, LARGEST), draw.randint(0, 4)) for name in ELEMENTS}
-        return Law(kind, PROPERTIES, {"heat": _chemistry(draw, depth)}, known)
+        substances = {name: (draw.randint(1, LARGEST), draw.randint(0, 4)) for name in ELEMENTS}
+        return Law(kind, PROPERTIES, {"heat": _chemistry(draw, depth)}, substances)
     return Law(kind, NAMES[:variables], {"result": _formula(draw, NAMES[:variables], depth)}, {})
 
 
 def check_variables(kind: Kind, variables: int) -> None:
-    """Raises ConfigError where a law of the kind has no such number of variables; the default goes with every kind."""
-    fewest, most = {"formula": (1, len(NAMES)), "causal": (FEWEST, len(SWITCHES)), "chemistry": (USUAL, USUAL)}[kind]
-    if variables == USUAL or fewest <= variables <= most:
+    """Raise ConfigError if a law of the kind cannot have this number of variables; the default goes with every kind."""
+    fewest, largest = {"formula": (1, len(NAMES)), "causal": (FEWEST, len(SWITCHES)), "chemistry": (USUAL, USUAL)}[kind]
+    if variables == USUAL or fewest <= variables <= largest:
         return
-    fit = f"none, as the law is of {', '.join(PROPERTIES)}" if kind == "chemistry" else f"{fewest} to {most}"
+    fit = f"none, as the law is of {', '.join(PROPERTIES)}" if kind == "chemistry" else f"{fewest} to {largest}"
     raise ConfigError(
         f"settings.variables: got {variables} with kind {kind}; expected {fit}. "
         f"{'Leave it out' if kind == 'chemistry' else 'Take one of these'}, or take another kind."
@@ -80,7 +80,7 @@ def check_variables(kind: Kind, variables: int) -> None:
 
 
 def _formula(draw: random.Random, names: Sequence[str], depth: int) -> str:
-    """A sum of terms; from depth 1 on with a product or a square, at 2 with a case or a remainder."""
+    """Return a sum of terms; from depth 1 on with a product or a square, at 2 with a case or a remainder."""
     text = " + ".join(f"{draw.randint(1, 9)}*{name}" for name in names) + f" + {draw.randint(0, 30)}"
     if depth:
         first, second = draw.choice(names), draw.choice(names)
@@ -93,7 +93,7 @@ def _formula(draw: random.Random, names: Sequence[str], depth: int) -> str:
 
 
 def _chemistry(draw: random.Random, depth: int) -> str:
-    """The same whichever substance comes first."""
+    """Return an expression that does not depend on the order of the substances."""
     scale, shift = draw.randint(1, 5), draw.randint(0, 9)
     base = f"{scale}*(m1 + m2) + {shift}"
     if depth == 0:
@@ -104,61 +104,61 @@ def _chemistry(draw: random.Random, depth: int) -> str:
 
 
 def _causal(draw: random.Random, variables: int, depth: int) -> Law:
-    """Every switch but the first `roots` is set by one or two that come before it in a hidden order."""
+    """Return a law in which every switch but the first `roots` depends on one or two earlier ones in a hidden order."""
     names = list(SWITCHES[: max(FEWEST, variables)])
     order = draw.sample(names, len(names))
     roots, equations = 1 if depth == 0 else 2, {}
-    for place in range(roots, len(order)):
-        above = draw.sample(order[:place], min(place, 2))
+    for position in range(roots, len(order)):
+        above = draw.sample(order[:position], min(position, 2))
         first, second = above[0], above[-1]
         forms = [first, f"not {first}"] if depth == 0 or len(above) < 2 else [f"{first} and {second}"]
         if depth and len(above) == 2:
             forms += [f"{first} or {second}", f"{first} and not {second}"]
             forms += [f"{first} != {second}"] if depth > 1 else []
-        equations[order[place]] = draw.choice(forms)
+        equations[order[position]] = draw.choice(forms)
     return Law("causal", tuple(names), dict(sorted(equations.items())), {})
 
 
 def parse_trial(text: str, law: Law) -> Inputs | None:
-    """What an experiment sets: "x=3 y=5", or bare numbers in order; switches "A=1 C=0", or "none"; two substances by
-    name. Looked for behind a last "Try:". None for anything else."""
-    said = behind_try(text)
+    """Return the inputs of an experiment: "x=3 y=5", or bare numbers in order; switches "A=1 C=0", or "none"; two
+    substances by name, behind a last "Try:". None for anything else."""
+    setting = behind_try(text)
     if law.kind == "chemistry":
-        named = substances_in(text, law)
-        return mixed(law, named[0], named[1]) if len(named) == 2 else None
-    given = {name: int(number) for name, number in ASSIGNED.findall(said)}
+        names = substances_in(text, law)
+        return mixed(law, names[0], names[1]) if len(names) == 2 else None
+    values = {name: int(number) for name, number in ASSIGNED.findall(setting)}
     if law.kind == "causal":
-        fits = set(given) <= set(law.inputs) and set(given.values()) <= {0, 1}
-        return given if fits and (given or said.lower() == "none") else None
-    if not given and re.fullmatch(r"\d{1,3}([\s,]+\d{1,3}){0,9}", said):
-        given = dict(zip(law.inputs, map(int, re.findall(r"\d+", said)), strict=False))
-    return given if set(given) == set(law.inputs) and max(given.values()) <= LARGEST else None
+        fits = set(values) <= set(law.inputs) and set(values.values()) <= {0, 1}
+        return values if fits and (values or setting.lower() == "none") else None
+    if not values and re.fullmatch(r"\d{1,3}([\s,]+\d{1,3}){0,9}", setting):
+        values = dict(zip(law.inputs, map(int, re.findall(r"\d+", setting)), strict=False))
+    return values if set(values) == set(law.inputs) and max(values.values()) <= LARGEST else None
 
 
 def behind_try(text: str) -> str:
-    """What stands behind the last "Try:" of an answer."""
+    """Return the text behind the last "Try:" of an answer."""
     return behind("try", text[-2000:])[:200]
 
 
 def substances_in(text: str, law: Law) -> list[str]:
-    """The substances that an experiment names."""
+    """Return the substances that an experiment names."""
     return [word for word in re.findall(r"[a-z]+", behind_try(text).lower()) if word in law.substances]
 
 
 def mixed(law: Law, first: str, second: str) -> Inputs:
-    """What is known of two substances."""
+    """Return the properties of two substances as inputs."""
     return dict(zip(PROPERTIES, (*law.substances[first], *law.substances[second]), strict=True))
 
 
 def parse_theory(text: str, law: Law) -> dict[str, ast.expr] | None:
-    """The equations of a theory: behind a last "Law:" an expression, or for switches a line `C = A and not B` each.
-    None where anything in it cannot be read."""
-    said = behind("law", text[-4000:])
+    """Return the equations of a theory: behind a last "Law:" an expression, or for switches a line `C = A and not B`
+    each. None if anything in it cannot be read."""
+    theory_text = behind("law", text[-4000:])
     if law.kind != "causal":
-        named = re.match(rf"{law.target}\s*=(?!=)", said)
-        tree = formula.parse(said[named.end() :] if named else said, law.inputs)
+        target_prefix = re.match(rf"{law.target}\s*=(?!=)", theory_text)
+        tree = formula.parse(theory_text[target_prefix.end() :] if target_prefix else theory_text, law.inputs)
         return None if tree is None else {law.target: tree}
-    lines = [line for line in said.splitlines() if line.strip()]
+    lines = [line for line in theory_text.splitlines() if line.strip()]
     if len(lines) > 2 * len(SWITCHES):
         return None
     pairs = [EQUATION.fullmatch(line.strip()) for line in lines]
@@ -168,7 +168,7 @@ def parse_theory(text: str, law: Law) -> dict[str, ast.expr] | None:
 
 
 def outcome(law: Law, theory: Mapping[str, ast.expr], inputs: Inputs) -> tuple[int | None, ...]:
-    """What a theory says of these inputs: the figure, or every switch. None for what it has no value for."""
+    """Return the prediction of a theory for these inputs: the figure, or every switch. None where it has no value."""
     if law.kind != "causal":
         return (formula.value(theory[law.target], inputs),)
     state: dict[str, int | None] = {}
@@ -178,40 +178,43 @@ def outcome(law: Law, theory: Mapping[str, ast.expr], inputs: Inputs) -> tuple[i
 
 
 def _settle(
-    name: str, theory: Mapping[str, ast.expr], given: Inputs, state: dict[str, Any], above: Sequence[str]
+    name: str, theory: Mapping[str, ast.expr], inputs: Inputs, state: dict[str, Any], ancestors: Sequence[str]
 ) -> None:
-    """Find what a switch is set to: by the experiment, else by its equation, else 0. A circle has no value."""
+    """Set `state[name]` to the value of a switch: from the experiment, else from its equation, else 0. A cycle has no
+    value."""
     if name in state:
         return
-    if name in given or name not in theory:
-        state[name] = given.get(name, 0)
+    if name in inputs or name not in theory:
+        state[name] = inputs.get(name, 0)
         return
     needed = {node.id for node in ast.walk(theory[name]) if isinstance(node, ast.Name)}
-    for other in sorted(needed - {name, *above}):
-        _settle(other, theory, given, state, (*above, name))
-    known = {other: state.get(other) for other in needed}
-    numbers = {other: number for other, number in known.items() if number is not None}
-    number = formula.value(theory[name], numbers) if len(numbers) == len(known) else None
+    # Switches above this one are left out, so a cycle ends here, without a value.
+    for cause in sorted(needed - {name, *ancestors}):
+        _settle(cause, theory, inputs, state, (*ancestors, name))
+    cause_values = {cause: state.get(cause) for cause in needed}
+    numbers = {cause: number for cause, number in cause_values.items() if number is not None}
+    number = formula.value(theory[name], numbers) if len(numbers) == len(cause_values) else None
     state[name] = None if number is None else int(bool(number))
 
 
 def held_out(draw: random.Random, law: Law) -> list[Inputs]:
-    """Inputs that theories are judged on: larger numbers than may be tried, substances that are not there to be tried,
-    switches set in every way, or in many where there are more than four."""
+    """Return the inputs that theories are judged on: larger numbers than may be tried, substances that cannot be tried,
+    switches set in every way, or in many if there are more than four."""
     if law.kind == "formula":
         return [{name: draw.randint(0, 2 * LARGEST) for name in law.inputs} for _ in range(JUDGED_ON)]
     if law.kind == "chemistry":
         tops = dict(zip(PROPERTIES, (2 * LARGEST, 6) * 2, strict=True))
         return [{name: draw.randint(0, top) for name, top in tops.items()} for _ in range(JUDGED_ON)]
+    # None leaves a switch to its equation: 3 ** 4 = 81 ways at the most, further switches are sampled.
     ways = itertools.product((None, 0, 1), repeat=len(law.inputs))
     if len(law.inputs) > 4:
         ways = (draw.choices((None, 0, 1), k=len(law.inputs)) for _ in range(3 * JUDGED_ON))  # type: ignore[assignment]
-    return [{name: way for name, way in zip(law.inputs, given, strict=True) if way is not None} for given in ways]
+    return [{name: way for name, way in zip(law.inputs, setting, strict=True) if way is not None} for setting in ways]
 
 
 def behaviour(law: Law) -> str:
-    """What a law does on inputs that are the same for all laws of its kind and number of variables: two that are
-    written in different ways and predict the same have one."""
-    truth = parse_theory(law.told, law) or {}
+    """Return the outcomes of a law on fixed inputs, the same for all laws of its kind and number of variables. Laws
+    that are written differently but predict the same have the same behaviour."""
+    truth = parse_theory(law.statement, law) or {}
     inputs = held_out(random_keys.generator("lab behaviour"), law)
     return f"{law.kind} {' '.join(law.inputs)} {[outcome(law, truth, it) for it in inputs]}"

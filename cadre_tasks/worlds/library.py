@@ -39,42 +39,50 @@ class Passage:
 
 @dataclass(frozen=True)
 class Library:
-    """Passages in order of their numbers; what each person's chain of facts is, and in which passages it stands."""
+    """Passages in order of their numbers; the chain of facts of each person, and the numbers of the passages that hold
+    it."""
 
     passages: tuple[Passage, ...]
     chains: tuple[tuple[str, ...], ...]
-    places: tuple[tuple[int, ...], ...]
+    passage_numbers: tuple[tuple[int, ...], ...]
 
 
 def names(draw: random.Random, first: Sequence[str], last: Sequence[str], count: int) -> list[str]:
-    """So many different names of two words, many of which share one of them."""
-    return [f"{one} {other}" for one, other in draw.sample([(a, b) for a in first for b in last], count)]
+    """Return `count` different names of two words, many of which share one of them."""
+    return [
+        f"{first_word} {last_word}"
+        for first_word, last_word in draw.sample([(a, b) for a in first for b in last], count)
+    ]
 
 
 def library(draw: random.Random, people: int) -> Library:
-    """A library with so many people, as many companies, and half as many towns and rivers."""
+    """Return a library with `people` persons, as many companies, and half as many towns and rivers."""
     half = max(2, people // 2)
     firms, towns = names(draw, FIRMS, TRADES, min(people, 50)), names(draw, TOWNS, ENDS, min(half, 40))
     rivers = names(draw, RIVERS, ("water", "brook", "stream", "beck"), len(towns))
     firm_of = {person: draw.choice(firms) for person in names(draw, FIRST, LAST, people)}
     town_of = {firm: draw.choice(towns) for firm in firms}
     river_of = dict(zip(towns, rivers, strict=True))
+    # One dictionary a relation, in the order of RELATIONS.
     facts = [dict(firm_of), town_of, river_of]
-    told = [
-        (name, RELATIONS[place][0].format(name, other)) for place, it in enumerate(facts) for name, other in it.items()
+    statements = [
+        (name, RELATIONS[index][0].format(name, target))
+        for index, it in enumerate(facts)
+        for name, target in it.items()
     ]
     passages = [
-        Passage(name, f"{draw.choice(EXTRAS).format(name)} {text}") for name, text in draw.sample(told, len(told))
+        Passage(name, f"{draw.choice(EXTRAS).format(name)} {text}")
+        for name, text in draw.sample(statements, len(statements))
     ]
-    at = {passage.title: number for number, passage in enumerate(passages, 1)}
+    number_of = {passage.title: number for number, passage in enumerate(passages, 1)}
     chains = [(it, firm_of[it], town_of[firm_of[it]], river_of[town_of[firm_of[it]]]) for it in firm_of]
-    places = [tuple(at[name] for name in chain[:3]) for chain in chains]
-    return Library(tuple(passages), tuple(chains), tuple(places))
+    numbers = [tuple(number_of[name] for name in chain[:3]) for chain in chains]
+    return Library(tuple(passages), tuple(chains), tuple(numbers))
 
 
 def question(chain: Sequence[str], hops: int) -> str:
-    """What is asked: `hops` facts from a person on."""
-    asked = chain[0]
+    """Return the question that follows `hops` facts from a person on."""
+    subject = chain[0]
     for _, words in RELATIONS[:hops]:
-        asked = words.format(asked)
-    return f"What is {asked}?"
+        subject = words.format(subject)
+    return f"What is {subject}?"

@@ -52,13 +52,13 @@ class Grounded:
         self.start, self.goals = Facts(self.task.initial_state), Facts(self.task.goals)
 
     def shortest(self) -> list[str] | None:
-        """A shortest plan, by A* with an admissible heuristic; None where there is no plan."""
+        """Return a shortest plan, by A* with an admissible heuristic, or None if there is no plan."""
         search, heuristics = package("pyperplan.search", "worlds"), package("pyperplan.heuristics.lm_cut", "worlds")
         plan = search.astar_search(self.task, heuristics.LmCutHeuristic(self.task))
         return None if plan is None else [action.name for action in plan]
 
     def run(self, plan: Sequence[str]) -> tuple[Facts, int]:
-        """The facts where a plan ends or stops, and how many of its actions were executed."""
+        """Return the facts where a plan ends or stops, and the number of its actions that were executed."""
         state = self.start
         for number, name in enumerate(plan):
             action = self.actions.get(name)
@@ -68,12 +68,12 @@ class Grounded:
         return state, len(plan)
 
     def progress(self, state: Facts) -> float:
-        """The share of the goals that were open at the start and hold now, less those that held and do not."""
+        """Return the share of the goals open at the start that hold now, less those that held and do not."""
         opened = self.goals - self.start
         return (len(self.goals & state) - len(self.goals & self.start)) / len(opened)
 
     def obstacle(self, state: Facts, name: str) -> str:
-        """Why an action cannot be executed."""
+        """Return the reason for which an action cannot be executed."""
         if name not in self.actions:
             return f"{name} is no action here"
         missing = sorted(self.actions[name].preconditions - state)
@@ -87,18 +87,18 @@ def grounded(domain: str, text: str) -> Grounded:
 
 
 def parse_plan(text: str) -> list[str] | None:
-    """The actions of a plan: behind a last "Plan:", one a line or apart by semicolons, in brackets or not. None where
-    anything in it cannot be read."""
-    said = behind("plan", text).lower()
-    lines = [line.strip() for line in re.split(r"[\n;]|\)\s*(?=\()", said) if line.strip()]
-    found = [ACTION.fullmatch(line) for line in lines[: LONGEST + 1]]
-    if not lines or len(lines) > LONGEST or None in found:
+    """Return the actions of a plan: behind a last "Plan:", one a line or separated by semicolons, in brackets or not.
+    None if anything in it cannot be read."""
+    plan_text = behind("plan", text).lower()
+    lines = [line.strip() for line in re.split(r"[\n;]|\)\s*(?=\()", plan_text) if line.strip()]
+    matches = [ACTION.fullmatch(line) for line in lines[: LONGEST + 1]]
+    if not lines or len(lines) > LONGEST or None in matches:
         return None
-    return [f"({' '.join(match[1].split())})" for match in found if match]
+    return [f"({' '.join(match[1].split())})" for match in matches if match]
 
 
 def make(split: Split, index: int, domain: DomainName, size: int, robots: int) -> dict[str, Any]:
-    """A problem of the split, with the length of its shortest plan."""
+    """Return a problem of the split, with the length of its shortest plan."""
 
     def draw(attempt: int) -> dict[str, Any] | None:
         generator = random_keys.generator("plan", domain, size, robots, split, index, attempt)
@@ -129,7 +129,7 @@ class Plan(Relay):
     titles: ClassVar[tuple[str, str]] = ("plan draft", "plan")
     word: ClassVar[str] = "plan"
     # What the full prompt for a draft says of who decides after it.
-    after: ClassVar[str] = "A team mate sees it, and how far it can be executed, and decides."
+    decider_note: ClassVar[str] = "A team mate sees it, and how far it can be executed, and decides."
 
     def __init__(
         self, task: Task, turns: Turns = 2, prompts: Prompts = "full", reward: Rewards = "shaped", **problem: Any
@@ -158,18 +158,21 @@ class Plan(Relay):
         plan = parse_plan(text)
         if plan is None:
             return Judged(False, False, 0.0, "It could not be read as a plan.", "unreadable")
-        state, done = self.world.run(plan)
-        if done == len(plan) and state >= self.world.goals:
+        state, executed = self.world.run(plan)
+        if executed == len(plan) and state >= self.world.goals:
+            # A plan of twice the optimum's length gets half of the .25.
             worth = SOLVED + SHORT * self.task.data["optimum"] / len(plan)
-            return Judged(True, True, worth, f"All {done} actions can be executed and reach the goal.", f"goal {done}")
-        worth = TRIED * max(0.0, self.world.progress(state))
-        if done < len(plan):
-            stops = self.world.obstacle(state, plan[done])
             return Judged(
-                True, False, worth, f"{done} of {len(plan)} actions can be executed; {stops}.", f"stops {done}"
+                True, True, worth, f"All {executed} actions can be executed and reach the goal.", f"goal {executed}"
+            )
+        worth = TRIED * max(0.0, self.world.progress(state))
+        if executed < len(plan):
+            stops = self.world.obstacle(state, plan[executed])
+            return Judged(
+                True, False, worth, f"{executed} of {len(plan)} actions can be executed; {stops}.", f"stops {executed}"
             )
         missing = " ".join(sorted(self.world.goals - state))
-        return Judged(True, False, worth, f"All can be executed; {missing} does not hold then.", f"short {done}")
+        return Judged(True, False, worth, f"All can be executed; {missing} does not hold then.", f"short {executed}")
 
     def question(self) -> str:
         return f"A domain and a problem in PDDL:\n\n{DOMAINS[self.task.data['domain']]}\n\n{self.text}"
@@ -179,26 +182,26 @@ class Plan(Relay):
 
     def asked(self) -> tuple[str, str]:
         form = "End with `Plan:` and then one action a line, such as (stack b1 b2). Fewer actions are better."
-        return f"Write a plan. {self.after} {form}", f"Decide on the plan that counts. {form}"
+        return f"Write a plan. {self.decider_note} {form}", f"Decide on the plan that counts. {form}"
 
     def privileged(self) -> str:
         return f"optimum {self.task.data['optimum']}"
 
 
-class PlanAlone(relay.Alone, Plan):
+class PlanAlone(relay.RelayAlone, Plan):
     """One agent that writes the plan at once."""
 
     roles: ClassVar[tuple[str, ...]] = ("agent",)
 
 
-class PlanSolo(relay.Solo, Plan):
+class PlanSolo(relay.RelaySolo, Plan):
     """One agent that tries a plan, sees how far it goes, and decides."""
 
-    after: ClassVar[str] = "You see how far it can be executed, and decide then."
+    decider_note: ClassVar[str] = "You see how far it can be executed, and decide then."
 
 
 def brief_facts(data: Mapping[str, Any]) -> str:
-    """The facts at the start and the goals, a line each, for small models."""
+    """Return the facts at the start and the goals, a line each, for small models."""
     return "\n".join("; ".join(" ".join(it) for it in data[part]) for part in ("init", "goal"))
 
 
@@ -247,40 +250,50 @@ class PlanJoint(Env):
         return {role: Observation(role, (Message("user", self.ask(role)),)) for role in self.roles}
 
     def ask(self, role: str) -> str:
-        facts, said = " ".join(sorted(self.state)), " ".join(f"{name}: {what}." for name, what in self.last.items())
+        facts, log = (
+            " ".join(sorted(self.state)),
+            " ".join(f"{name}: {action}." for name, action in self.last.items()),
+        )
         if self.prompts == "compact":
             goals = " ".join(fact(it) for it in self.task.data["goal"])
             return f"joint {self.names[role]}\n{facts}\n{goals}"
         return (
             f"A domain and a problem in PDDL:\n\n{DOMAINS[self.task.data['domain']]}\n\n{self.text}\n\n"
-            f"These facts hold now:\n{facts}\n\n{said}\nYou are {self.names[role]}; a team mate acts at the same "
+            f"These facts hold now:\n{facts}\n\n{log}\nYou are {self.names[role]}; a team mate acts at the same "
             f"time. Say your next action, with {self.names[role]} as its robot, or wait. {self.rounds - self.round} "
             f"rounds are left. End with one line such as `Plan: (wait)`."
         )
 
     def chosen(self, role: str, text: str) -> str | None:
-        """The action that a robot says, "(wait)", or None for what is neither or cannot be executed."""
+        """Return the action in a robot's text, "(wait)", or None for anything else and for one that cannot be
+        executed."""
         plan = parse_plan(answer_in(text, "", "plan"))
         if plan == ["(wait)"]:
             return "(wait)"
         name = plan[0] if plan and len(plan) == 1 else ""
-        its = name.strip("()").split()[1:2] == [self.names[role]]
-        return name if its and name in self.world.actions and self.world.actions[name].applicable(self.state) else None
+        # The first parameter of every action of these domains is the robot.
+        names_itself = name.strip("()").split()[1:2] == [self.names[role]]
+        return (
+            name
+            if names_itself and name in self.world.actions and self.world.actions[name].applicable(self.state)
+            else None
+        )
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        said = {role: self.chosen(role, actions[role]) for role in self.roles}
-        acting = [self.world.actions[name] for name in said.values() if name not in (None, "(wait)")]
+        chosen_actions = {role: self.chosen(role, actions[role]) for role in self.roles}
+        acting = [self.world.actions[name] for name in chosen_actions.values() if name not in (None, "(wait)")]
+        # Both actions are simultaneous: if their order mattered, the result would be undefined.
         if len(acting) == 2 and disturb(*acting):
-            said, acting = dict.fromkeys(self.roles), []
-        before, self.round = self.paid(), self.round + 1
+            chosen_actions, acting = dict.fromkeys(self.roles), []
+        value_before, self.round = self.paid(), self.round + 1
         for action in acting:
             self.state = Facts(action.apply(self.state))
-        self.last = {self.names[role]: name or "did nothing" for role, name in said.items()}
-        local = {role: -0.1 if name is None else -0.02 * (name != "(wait)") for role, name in said.items()}
-        return Reward(self.paid() - before, local, {"goals": self.world.progress(self.state)})
+        self.last = {self.names[role]: name or "did nothing" for role, name in chosen_actions.items()}
+        local = {role: -0.1 if name is None else -0.02 * (name != "(wait)") for role, name in chosen_actions.items()}
+        return Reward(self.paid() - value_before, local, {"goals": self.world.progress(self.state)})
 
     def paid(self) -> float:
-        """What the team stands at."""
+        """Return the team's value of the present state."""
         return 0.8 * self.world.progress(self.state) + 0.2 * self.success
 
     def privileged(self) -> str:
@@ -291,7 +304,7 @@ class PlanJoint(Env):
 
 
 def disturb(first: Any, second: Any) -> bool:
-    """Whether one action takes away what the other needs or gives, so that their order would matter."""
+    """Return True if one action takes away what the other needs or gives, so that their order would matter."""
     return bool(
         first.del_effects & (second.preconditions | second.add_effects)
         or second.del_effects & (first.preconditions | first.add_effects)

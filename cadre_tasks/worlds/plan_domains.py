@@ -52,7 +52,7 @@ ROBOTS: dict[str, str] = {"logistics": "truck", "rovers": "rover"}
 
 
 def problem(draw: random.Random, domain: str, size: int, robots: int) -> dict[str, Any]:
-    """A problem with `size` things to do something with."""
+    """Return a problem with `size` blocks, packages or samples."""
     return {"domain": domain, **MAKERS[domain](draw, size, robots)}
 
 
@@ -64,13 +64,13 @@ def _blocks(draw: random.Random, size: int, robots: int) -> dict[str, Any]:
 
 
 def _towers(draw: random.Random, names: Sequence[str]) -> Facts:
-    """Every block on the table or on another."""
+    """Return facts that put every block on the table or on another."""
     facts: Facts = []
     tops: list[str] = []
     for name in draw.sample(names, len(names)):
         if tops and draw.random() < 0.6:
-            below = tops.pop(draw.randrange(len(tops)))
-            facts.append(["on", name, below])
+            support = tops.pop(draw.randrange(len(tops)))
+            facts.append(["on", name, support])
         else:
             facts.append(["table", name])
         tops.append(name)
@@ -103,7 +103,8 @@ def _named(letter: str, count: int) -> list[str]:
 
 
 def _ways(draw: random.Random, name: str, places: Sequence[str]) -> Facts:
-    """A tree over the places and sometimes a way more, both directions each."""
+    """Return a tree over the places and sometimes one more way, both directions each."""
+    # Each place is joined to an earlier one, so all places are connected and every problem has a solution.
     pairs = {(places[draw.randrange(number)], places[number]) for number in range(1, len(places))}
     pairs |= {tuple(sorted(draw.sample(places, 2))) for _ in range(len(places) // 3)}  # type: ignore[misc]
     return [[name, *way] for pair in sorted(pairs) for way in (pair, pair[::-1])]
@@ -117,12 +118,12 @@ MAKERS: Mapping[str, Callable[[random.Random, int, int], dict[str, Any]]] = {
 
 
 def fact(parts: Sequence[str]) -> str:
-    """A fact as PDDL writes it: `(on b1 b2)`."""
+    """Return a fact in PDDL: `(on b1 b2)`."""
     return f"({' '.join(parts)})"
 
 
 def pddl(data: Mapping[str, Any]) -> str:
-    """The problem in PDDL."""
+    """Return the problem in PDDL."""
     objects = " ".join(f"{' '.join(names)} - {kind}" for kind, names in data["objects"].items())
     init, goal = (" ".join(map(fact, data[part])) for part in ("init", "goal"))
     return f"(define (problem p) (:domain {data['domain']}) (:objects {objects}) (:init {init}) (:goal (and {goal})))"

@@ -1,10 +1,10 @@
-"""Two roles after each other: one drafts an answer, which is tried; the other sees what came of it and decides.
+"""Two roles one after the other: one drafts an answer, which is tried; the other sees the result and decides.
 
-Being right pays in halves (AT-GRPO, arXiv 2510.11062, equation 4): the team stands at .5 times what the answer is
-worth, its author at .4 times it and .1 for an answer that can be read. A draft decides nothing, so what it would be
-worth is lent to the team until the decision. A step pays what it changed (`cadre_tasks.account`), so that neither a
-right draft again nor a bad first turn pays. `Alone` is the one who decides, without a draft; `Solo` is one agent that
-does both.
+An answer is rewarded in halves (AT-GRPO, arXiv 2510.11062, equation 4): the team's value is .5 times that of the
+answer, its author's .4 times that, and .1 for an answer that can be read. A draft decides nothing, so its value counts
+for the team only until the decision (potential-based shaping). The reward of a step is the change of these values
+(`cadre_tasks.account`), so that neither a repeated right draft nor a bad first turn pays. `RelayAlone` is the decider
+without a draft; `RelaySolo` is one agent that does both.
 """
 
 from __future__ import annotations
@@ -32,18 +32,20 @@ Rewards = Literal["shaped", "outcome"]
 
 @dataclass(frozen=True)
 class Judged:
-    """What an answer came to: whether it could be read, whether it solves the task, what it is worth from 0 to 1, and
-    what the other role is told of it, in full and in the compact wording. Neither tells what is hidden."""
+    """The judgement of an answer: if it could be read (`formed`), if it solves the task, its value from 0 to 1, and the
+    text for the other role, in full (`feedback`) and in the compact wording (`brief`). Neither gives hidden data away.
+    """
 
     formed: bool
     solved: bool
     worth: float
-    told: str
+    feedback: str
     brief: str
 
 
 class Relay(TurnBased):
-    """The team form: `roles` are who drafts and who decides. A world says what is asked and what an answer is worth."""
+    """The team form: `roles` are the drafter and the decider. A world defines the prompts and the value of an
+    answer."""
 
     roles: ClassVar[tuple[str, ...]]
     language: ClassVar[str] = ""  # the mark of a fenced block that holds the answer
@@ -59,24 +61,24 @@ class Relay(TurnBased):
         self.earned = [0.0, 0.0]  # what the last draft and the last decision pay their author
 
     async def judge(self, text: str) -> Judged:
-        """What an answer comes to, its state changed by nothing."""
+        """Judge an answer, without changing any state."""
         raise NotImplementedError
 
     def question(self) -> str:
-        """What both roles are shown, in full."""
+        """Return the full task text for both roles."""
         raise NotImplementedError
 
     def brief(self) -> str:
-        """The same in the compact wording."""
+        """Return the task text in the compact wording."""
         raise NotImplementedError
 
     def asked(self) -> tuple[str, str]:
-        """What the full prompts want from a draft and from a decision."""
+        """Return the full prompts' requests for a draft and for a decision."""
         raise NotImplementedError
 
     @property
     def success(self) -> bool:
-        """The last decision solves the task."""
+        """True if the last decision solves the task."""
         return self.won
 
     @property
@@ -95,27 +97,27 @@ class Relay(TurnBased):
         return (Message("user", self.ask(self.drafting)),)
 
     def ask(self, drafting: bool) -> str:
-        """The prompt for a draft or for a decision."""
+        """Return the prompt for a draft or for a decision."""
         if self.prompts == "compact":
             shown = f"\n{self.said[:SHOWN]}\n{self.draft.brief}" if self.draft and not drafting else ""
             return f"{self.titles[0 if drafting else 1]}\n{self.brief()}{shown}"
         return f"{self.question()}\n\n{self.before()}{'' if drafting else self.report()}{self.asked()[not drafting]}"
 
     def before(self) -> str:
-        """What came of the last turn's decision."""
-        return f"The last answer was not right. What came of it:\n{self.last.told}\n\n" if self.last else ""
+        """Return the feedback on the last turn's decision."""
+        return f"The last answer was not right. What came of it:\n{self.last.feedback}\n\n" if self.last else ""
 
     def report(self) -> str:
-        """The draft and what came of it."""
+        """Return the draft and its feedback."""
         if self.draft is None:
             return ""
-        return f"A team mate answered:\n{self.said[-SHOWN:]}\nWhat came of it:\n{self.draft.told}\n\n"
+        return f"A team mate answered:\n{self.said[-SHOWN:]}\nWhat came of it:\n{self.draft.feedback}\n\n"
 
     def render(self) -> Drawing:
-        """The question, and between draft and decision the draft with what came of it."""
+        """Return the question, and between draft and decision the draft with its feedback."""
         parts = [("question", drawings.text(self.question()))]
         if self.draft is not None:
-            parts += [("draft", drawings.text(self.said)), ("what came of it", drawings.text(self.draft.told))]
+            parts += [("draft", drawings.text(self.said)), ("what came of it", drawings.text(self.draft.feedback))]
         return drawings.several(*parts)
 
     async def step(self, actions: dict[str, str]) -> Reward:
@@ -131,22 +133,23 @@ class Relay(TurnBased):
         self.won, self.last, self.draft, self.said, self.turn = judged.solved, judged, None, "", self.turn + 1
         return self.pay(role, 1, judged, "decision")
 
-    def pay(self, role: str, place: int, judged: Judged, name: str) -> Reward:
-        """Settle what the team and the author stand at after a draft (place 0) or a decision (1)."""
+    def pay(self, role: str, index: int, judged: Judged, name: str) -> Reward:
+        """Return the reward of a draft (index 0) or a decision (1): the change in the values of the team and the
+        author."""
         if self.reward == "shaped":
-            worth, self.earned[place] = judged.worth, FORM * judged.formed + RIGHT * judged.worth
+            worth, self.earned[index] = judged.worth, FORM * judged.formed + RIGHT * judged.worth
         else:
-            worth, self.earned[place] = float(judged.solved), TEAM * judged.solved
+            worth, self.earned[index] = float(judged.solved), TEAM * judged.solved
         parts = {f"{name}/worth": judged.worth, f"{name}/formed": float(judged.formed)}
-        self.account, reward = self.account.settle(TEAM * worth, {role: self.local(place)}, parts)
+        self.account, reward = self.account.settle(TEAM * worth, {role: self.local(index)}, parts)
         return reward
 
-    def local(self, place: int) -> float:
-        """What the author of a draft or a decision stands at."""
-        return self.earned[place]
+    def local(self, index: int) -> float:
+        """Return the total local value of the author of a draft (index 0) or a decision (1)."""
+        return self.earned[index]
 
 
-class Alone(Relay):
+class RelayAlone(Relay):
     """One role that decides without a draft. Name it before the world among the bases, and `roles` in the class."""
 
     @property
@@ -158,7 +161,7 @@ class Alone(Relay):
         return self.roles[0]
 
 
-class Solo(OneAgent, Relay):
+class RelaySolo(OneAgent, Relay):
     """One agent that drafts, sees what came of it, and decides, in one conversation. Each step pays half."""
 
     @property
@@ -166,20 +169,20 @@ class Solo(OneAgent, Relay):
         return self.drafting
 
     def report(self) -> str:
-        return f"What came of your answer:\n{self.draft.told}\n\n" if self.draft else ""
+        return f"What came of your answer:\n{self.draft.feedback}\n\n" if self.draft else ""
 
-    def local(self, place: int) -> float:
+    def local(self, index: int) -> float:
         return sum(self.earned) / 2
 
 
 def answer_in(text: str, language: str, word: str = "") -> str:
-    """What stands behind the last "word:", where answers end with one. Otherwise the last closed block that is marked
-    as the language, or where there is none the last that is marked as nothing, which beside an answer is what comes of
-    it; the text as it is where there is neither."""
+    """Return the text behind the last "word:", if answers end with one. Otherwise the last closed block that is marked
+    as the language, else the last unmarked one (beside an answer, blocks with another mark hold its output), else the
+    whole text."""
     text = text[:LONGEST]
     if word and label(word).search(text):
         return behind(word, text)
-    found = fenced(text)
-    blocks = [block.text for block in found if block.mark == language]
-    blocks = blocks or [block.text for block in found if not block.mark]
+    all_blocks = fenced(text)
+    blocks = [block.text for block in all_blocks if block.mark == language]
+    blocks = blocks or [block.text for block in all_blocks if not block.mark]
     return (blocks[-1] if blocks else text).strip()

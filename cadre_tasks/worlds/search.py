@@ -36,11 +36,11 @@ ANSWER = re.compile(
 
 @lru_cache(maxsize=256)
 def opened_library(seed: int, people: int) -> tuple[Library, Any]:
-    """The library of a task and its BM25 index. Shared by its episodes, changed by none."""
-    made = library(random_keys.generator("library", seed), people)
+    """Return the library of a task and its BM25 index. Shared by its episodes, changed by none."""
+    built_library = library(random_keys.generator("library", seed), people)
     index = package("bm25s", "worlds").BM25()
-    index.index([tokens(f"{it.title} {it.text}") for it in made.passages], show_progress=False)
-    return made, index
+    index.index([tokens(f"{it.title} {it.text}") for it in built_library.passages], show_progress=False)
+    return built_library, index
 
 
 def tokens(text: str) -> list[str]:
@@ -48,19 +48,20 @@ def tokens(text: str) -> list[str]:
 
 
 def found(seed: int, people: int, words: Sequence[str]) -> list[int]:
-    """The numbers of the passages that BM25 lists first; equal scores by number."""
-    made, index = opened_library(seed, people)
-    known = [word for word in words[:WORDS] if word in index.vocab_dict]
-    if not known:
+    """Return the numbers of the passages that BM25 ranks first; equal scores by number."""
+    built_library, index = opened_library(seed, people)
+    indexed_words = [word for word in words[:WORDS] if word in index.vocab_dict]
+    if not indexed_words:
         return []
-    scores = index.get_scores(known)
-    ranked = sorted(range(len(made.passages)), key=lambda place: (-round(float(scores[place]), 6), place))
-    return [place + 1 for place in ranked[:LISTED] if scores[place] > 0]
+    scores = index.get_scores(indexed_words)
+    # Rounded, so that equal scores stay equal on machines that sum floats in another order.
+    ranked = sorted(range(len(built_library.passages)), key=lambda i: (-round(float(scores[i]), 6), i))
+    return [i + 1 for i in ranked[:LISTED] if scores[i] > 0]
 
 
 class Search(Inquiry):
-    """The team form. Settings: how many `steps` the searcher has, `prompts` wording, `reward` shaped or by outcome; of
-    the tasks how many `hops` (facts that a question follows) and how many `people` the library has."""
+    """The team form. Settings: the number of `steps` of the searcher, `prompts` wording, `reward` shaped or by outcome;
+    of the tasks the number of `hops` (facts that a question follows) and of `people` in the library."""
 
     roles: ClassVar[tuple[str, ...]] = ("searcher", "writer")
     # To whom the full prompts say that a passage is shown, and who answers.
@@ -77,8 +78,8 @@ class Search(Inquiry):
         super().__init__(task, prompts, reward)
         self.steps, self.taken = steps, 0
         self.made = opened_library(task.data["seed"], task.data["people"])[0]
-        self.chain, places = self.made.chains[0], self.made.places[0]
-        self.needed, self.right = places[: task.data["hops"]], self.chain[task.data["hops"]]
+        self.chain, passage_numbers = self.made.chains[0], self.made.passage_numbers[0]
+        self.needed, self.right = passage_numbers[: task.data["hops"]], self.chain[task.data["hops"]]
         self.log: tuple[str, ...] = ()  # what was said and what came of it
         self.read: tuple[int, ...] = ()  # passages that were opened
 
@@ -97,10 +98,10 @@ class Search(Inquiry):
             def draw(attempt: int) -> dict[str, Any] | None:
                 seed = random_keys.key("search", split, index, attempt, hops, people)
                 chain = library(random_keys.generator("library", seed), people).chains[0][: hops + 1]
-                asked = question(chain, hops)
-                if not in_split(split, asked):
+                query = question(chain, hops)
+                if not in_split(split, query):
                     return None
-                return {"seed": seed, "people": people, "hops": hops, "question": asked}
+                return {"seed": seed, "people": people, "hops": hops, "question": query}
 
             return drawn(split, draw, {"hops": hops, "people": people})
 
@@ -111,17 +112,18 @@ class Search(Inquiry):
         return self.taken < self.steps
 
     def ask(self) -> str:
-        asked, said = self.task.data["question"], "\n".join(self.log if self.inquiring else map(self.shown, self.read))
+        query = self.task.data["question"]
+        log = "\n".join(self.log if self.inquiring else map(self.shown, self.read))
         if self.prompts == "compact":
-            return f"{'search' if self.inquiring else 'answer'}\n{asked}\n{said}".rstrip()
+            return f"{'search' if self.inquiring else 'answer'}\n{query}\n{log}".rstrip()
         if self.inquiring:
             return (
-                f"Find what answers this question in a library: {asked}\nSay `Search: words`, which lists passages, or "
+                f"Find what answers this question in a library: {query}\nSay `Search: words`, which lists passages, or "
                 f"`Open: number`, which shows one {self.readers}; `Open: 0` ends the search. "
-                f"{self.steps - self.taken} commands are left.\n\n{said}\n\nEnd with one command."
+                f"{self.steps - self.taken} commands are left.\n\n{log}\n\nEnd with one command."
             )
         return (
-            f"Answer this question from the passages that were opened: {asked}\n\n{said}\n\nEnd with `Answer:`, then "
+            f"Answer this question from the passages that were opened: {query}\n\n{log}\n\nEnd with `Answer:`, then "
             "the name alone, then in brackets the numbers of the passages that the answer rests on, such as "
             "`Answer: ada kern [3, 7]`."
         )
@@ -136,17 +138,17 @@ class Search(Inquiry):
             return self.judged(role, text[-2000:])
         commands = COMMAND.findall(text[-2000:])
         self.taken += 1
-        came = self.commanded(*commands[-1]) if commands else "No command was read."
-        self.log = (*self.log, came)
+        response = self.commanded(*commands[-1]) if commands else "No command was read."
+        self.log = (*self.log, response)
         return Reward(parts={"command/formed": float(bool(commands))})
 
-    def commanded(self, name: str, what: str) -> str:
-        """Do what the searcher says; what comes of it."""
+    def commanded(self, name: str, argument: str) -> str:
+        """Execute a command of the searcher and return its result."""
         if name.lower() == "search":
-            listed = found(self.task.data["seed"], self.task.data["people"], tokens(what))
+            listed = found(self.task.data["seed"], self.task.data["people"], tokens(argument))
             lines = (f"[{number}] {self.made.passages[number - 1].title}" for number in listed)
-            return f"Search {' '.join(tokens(what)[:WORDS])}: {'; '.join(lines) or 'nothing'}"
-        digits = re.match(r"\[?(\d{1,4})\b", what.strip(f"{MARKS} \t"))
+            return f"Search {' '.join(tokens(argument)[:WORDS])}: {'; '.join(lines) or 'nothing'}"
+        digits = re.match(r"\[?(\d{1,4})\b", argument.strip(f"{MARKS} \t"))
         number = int(digits[1]) if digits else -1
         if number == 0:
             self.taken = self.steps
@@ -157,7 +159,7 @@ class Search(Inquiry):
         return self.shown(number)
 
     def judged(self, role: str, text: str) -> Reward:
-        """What the last answer of a text is worth."""
+        """Return the reward of the last answer in a text."""
         answers = ANSWER.findall(text)
         return self.pay(role, self.worth_of(*answers[-1]) if answers else 0.0, bool(answers), "answer")
 
@@ -165,16 +167,19 @@ class Search(Inquiry):
         numbers = set(map(int, re.findall(r"\d{1,4}", cited)))
         if name.lower().split() != self.right.split():
             return 0.0
-        true = numbers & set(self.needed) & set(self.read)
-        return 0.5 + 0.5 * len(true) / len(numbers | set(self.needed))
+        supporting = numbers & set(self.needed) & set(self.read)
+        # Jaccard index of cited and needed passages; those cited without being opened count as wrong.
+        return 0.5 + 0.5 * len(supporting) / len(numbers | set(self.needed))
 
     def privileged(self) -> str:
         return f"answer {self.right} in passages {' '.join(map(str, self.needed))}"
 
     def render(self) -> Drawing:
         read = drawings.table(("number", "passage"), [[number, self.shown(number)] for number in self.read])
-        asked = drawings.text(self.task.data["question"])
-        return drawings.several(("question", asked), ("log", drawings.text("\n".join(self.log))), ("opened", read))
+        question_drawing = drawings.text(self.task.data["question"])
+        return drawings.several(
+            ("question", question_drawing), ("log", drawings.text("\n".join(self.log))), ("opened", read)
+        )
 
 
 class SearchSolo(Single, Search):

@@ -62,7 +62,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Question:
+class SqlQuestion:
     """A query in the grammar's own terms. `chain` are the tables from the first to the one that is counted; `group` a
     (table, column) of words; `most` keeps the group with the largest figure, `least` those with so many rows;
     `busy` only first tables that have so many rows in the second one. `clean` says that words are dirty."""
@@ -96,7 +96,7 @@ class Question:
         return "COUNT(*)" if self.aggregate == "count" else f"{self.aggregate.upper()}({self.base}.{self.column})"
 
     def sql(self) -> str:
-        """The reference query."""
+        """Return the reference query."""
         joins = [
             f" JOIN {above.name} ON {below.name}.{above.name}_id = {above.name}.id"
             for above, below in reversed(list(zip(self.chain, self.chain[1:], strict=False)))
@@ -118,38 +118,38 @@ class Question:
         return f" GROUP BY 1{having}" + (" ORDER BY 2 DESC, 1 LIMIT 1" if self.most else "")
 
     def english(self) -> str:
-        """The question in words."""
+        """Return the question in words."""
         base = self.base
-        asked = f"how many rows of {base} are there"
+        clause = f"how many rows of {base} are there"
         if self.aggregate != "count":
-            asked = f"what is {ENGLISH[self.aggregate]} of {base}.{self.column}"
-        parts = [self.told(it) for it in self.conditions]
+            clause = f"what is {ENGLISH[self.aggregate]} of {base}.{self.column}"
+        parts = [self.condition_english(it) for it in self.conditions]
         if self.busy:
             parts.append(f"{self.chain[0].name} has at least {self.busy} rows of {self.chain[1].name}")
-        only = f" where {' and '.join(parts)}" if parts else ""
+        condition_clause = f" where {' and '.join(parts)}" if parts else ""
         if not self.group:
-            return f"{asked}{only}?".capitalize()
-        return f"{self.per_group(asked)}{only}?".capitalize() + self.shape()
+            return f"{clause}{condition_clause}?".capitalize()
+        return f"{self.per_group(clause)}{condition_clause}?".capitalize() + self.shape()
 
-    def per_group(self, asked: str) -> str:
+    def per_group(self, clause: str) -> str:
         name = ".".join(self.group or ())
         if self.most:
-            return f"which {name} has the largest answer to this, and what is it: {asked}"
-        few = f" with at least {self.least} such rows" if self.least else ""
-        return f"for each {name}{few}, {asked}"
+            return f"which {name} has the largest answer to this, and what is it: {clause}"
+        minimum = f" with at least {self.least} such rows" if self.least else ""
+        return f"for each {name}{minimum}, {clause}"
 
     def shape(self) -> str:
         tie = " Of equal ones take the first in the alphabet." if self.most else ""
         return f"{tie} Give two columns, {'.'.join(self.group or ())} and the figure."
 
-    def told(self, it: Condition) -> str:
+    def condition_english(self, it: Condition) -> str:
         name, than = f"{it.table}.{it.column}", {">": "above", "<": "below", "=": ""}[it.sign]
         if it.value == "avg":
             return f"{name} is {than} the average of {it.column} over all rows of {it.table}"
         return f"{name} is {than} {it.value}".replace("  ", " ")
 
     def brief(self) -> str:
-        """The question in a line for small models."""
+        """Return the question in a line for small models."""
         words = [self.aggregate, self.base, *([self.column] if self.aggregate != "count" else [])]
         for number, it in enumerate(self.conditions):
             words += ["and" if number else "where", f"{it.table}.{it.column}", it.sign, str(it.value)]
@@ -158,13 +158,13 @@ class Question:
         words += ["most"] if self.most else []
         return " ".join(words + (["least", str(self.least)] if self.least else []))
 
-    def others(self) -> Iterator[Question]:
-        """Questions that differ from this one in a single thing: a right answer to one of them is wrong here."""
+    def others(self) -> Iterator[SqlQuestion]:
+        """Yield questions with a single difference: a right answer to one of them is wrong here."""
         for name in AGGREGATES:
             if name != self.aggregate and self.aggregate != "count" != name:
                 yield replace(self, aggregate=name)
-        for place, it in enumerate(self.conditions):
-            rest = self.conditions[:place], self.conditions[place + 1 :]
+        for position, it in enumerate(self.conditions):
+            rest = self.conditions[:position], self.conditions[position + 1 :]
             yield replace(self, conditions=(*rest[0], *rest[1]))
             if it.sign != "=":
                 yield replace(self, conditions=(*rest[0], replace(it, sign="<" if it.sign == ">" else ">"), *rest[1]))
@@ -184,44 +184,49 @@ SWAPS = (
 
 
 def swapped(reference: str) -> list[str]:
-    """The reference with one thing changed in its text, in each way that fits."""
+    """Return the reference with one change in its text, for each change that applies."""
     return [reference.replace(old, new, 1) for old, new in SWAPS if old in reference]
 
 
 def schema(draw: random.Random, joins: int) -> tuple[Table, ...]:
-    """A chain of `joins` + 1 tables."""
+    """Return a chain of `joins` + 1 tables."""
     names = [draw.choice(names) for names in (PLACES, EVENTS, ITEMS)]
     names = names[: joins + 1] if joins or draw.random() < 0.5 else names[1:2]
     words, numbers = draw.sample(sorted(WORDS), 5), draw.sample(NUMBERS, 6)
     return tuple(
-        Table(name, names[place - 1] if place else "", tuple(words[place : place + 1]), _pair(numbers, place))
-        for place, name in enumerate(names)
+        Table(
+            name,
+            names[position - 1] if position else "",
+            tuple(words[position : position + 1]),
+            _pair(numbers, position),
+        )
+        for position, name in enumerate(names)
     )
 
 
-def _pair(numbers: Sequence[str], place: int) -> tuple[str, ...]:
-    return tuple(numbers[2 * place : 2 * place + 2])
+def _pair(numbers: Sequence[str], index: int) -> tuple[str, ...]:
+    return tuple(numbers[2 * index : 2 * index + 2])
 
 
-def question(draw: random.Random, dials: dict[str, Any]) -> Question:
-    """A question as hard as the dials say: `joins`, `filters`, `grouping`, `nesting` and `dirty`."""
+def question(draw: random.Random, dials: dict[str, Any]) -> SqlQuestion:
+    """Return a question as hard as the dials say: `joins`, `filters`, `grouping`, `nesting` and `dirty`."""
     chain = schema(draw, dials["joins"])
     first, base = chain[0], chain[-1]
     aggregate = draw.choice(AGGREGATES)
     numbers = [(base.name, name) for name in base.numbers]
-    asked = Question(chain, aggregate, draw.choice(base.numbers) if aggregate != "count" else "")
+    drawn_question = SqlQuestion(chain, aggregate, draw.choice(base.numbers) if aggregate != "count" else "")
     words = [(first.name, first.words[0]), (base.name, base.words[0])]
     group = words[0] if dials["grouping"] else None
     free = [name for name in dict.fromkeys(words) if name != group] + numbers
     conditions = tuple(_condition(draw, name) for name in draw.sample(free, min(dials["filters"], len(free))))
     if dials["nesting"]:
-        left = [name for name in numbers if name[1] not in {it.column for it in conditions}] or numbers
-        conditions += (Condition(*draw.choice(left), draw.choice("<>"), "avg"),)
-    asked = replace(asked, conditions=conditions, group=group, clean=dials["dirty"] > 0)
+        unused_numbers = [name for name in numbers if name[1] not in {it.column for it in conditions}] or numbers
+        conditions += (Condition(*draw.choice(unused_numbers), draw.choice("<>"), "avg"),)
+    drawn_question = replace(drawn_question, conditions=conditions, group=group, clean=dials["dirty"] > 0)
     if dials["grouping"] > 1:
-        asked = replace(asked, **draw.choice(({"most": True}, {"least": 2}, {"least": 3})))
+        drawn_question = replace(drawn_question, **draw.choice(({"most": True}, {"least": 2}, {"least": 3})))
     busy = dials["nesting"] > 1 and len(chain) > 1
-    return replace(asked, busy=draw.choice((2, 3))) if busy else asked
+    return replace(drawn_question, busy=draw.choice((2, 3))) if busy else drawn_question
 
 
 def _condition(draw: random.Random, name: tuple[str, str]) -> Condition:
@@ -232,22 +237,23 @@ def _condition(draw: random.Random, name: tuple[str, str]) -> Condition:
 
 
 def rows_of(chain: Sequence[Table], draw: random.Random, count: int, dirty: float) -> dict[str, Rows]:
-    """Rows of every table: `count` in the first one and half as many again in each one below it."""
-    made: dict[str, Rows] = {}
-    for place, table in enumerate(chain):
-        above = len(made[table.parent]) if place else 0
-        number = int(count * 1.5**place)
-        made[table.name] = [_row(table, key, above, draw, dirty) for key in range(1, number + 1)]
-    return made
+    """Return the rows of every table: `count` in the first one and half as many again in each one below it."""
+    rows: dict[str, Rows] = {}
+    for index, table in enumerate(chain):
+        parent_count = len(rows[table.parent]) if index else 0
+        number = int(count * 1.5**index)
+        rows[table.name] = [_row(table, key, parent_count, draw, dirty) for key in range(1, number + 1)]
+    return rows
 
 
-def _row(table: Table, key: int, above: int, draw: random.Random, dirty: float) -> tuple[Value, ...]:
-    values: list[Value] = [key, *([draw.randint(1, above)] if table.parent else [])]
+def _row(table: Table, key: int, parent_count: int, draw: random.Random, dirty: float) -> tuple[Value, ...]:
+    values: list[Value] = [key, *([draw.randint(1, parent_count)] if table.parent else [])]
     for name in table.words:
         word = draw.choice(WORDS[name])
         values.append(draw.choice((word.upper(), f" {word}", f"{word} ", word.title())) if _hit(draw, dirty) else word)
     for _ in table.numbers:
         number = draw.randint(1, HIGHEST)
+        # Half as often as dirty words: NULLs leave fewer rows to tell questions apart.
         values.append(None if _hit(draw, dirty / 2) else number)
     return tuple(values)
 

@@ -44,8 +44,8 @@ BENCH = (
 
 @dataclass(frozen=True)
 class Design:
-    """A design and what it came to: the share of hidden sequences in which it is right, and why there is none, such as
-    what the compiler says."""
+    """A design and its judgement: the share of hidden sequences in which it is right (`worth`), and an error, such as
+    the compiler's, if it was not simulated."""
 
     text: str = ""
     worth: float = 0.0
@@ -54,18 +54,18 @@ class Design:
 
 @dataclass(frozen=True)
 class Bench:
-    """A bench and what it came to: whether a right design passes, the share of wrong ones that fail then, and what it
-    says of the last design."""
+    """A bench and its judgement: if a right design passes (`valid`), the share of wrong ones that fail then (`kills`),
+    and its verdict on the last design."""
 
     text: str = ""
     valid: bool = False
     kills: float = 0.0
     passed: bool | None = None
-    told: str = ""
+    feedback: str = ""
 
 
 def generate(split: Split, index: int, kind: Kind, width: int, features: int) -> dict[str, Any]:
-    """A task of the split: a circuit, wrong ones like it, and the seed of what they are told apart by."""
+    """Return a task of the split: a circuit, wrong ones like it, and the seed of the inputs that distinguish them."""
 
     def draw(attempt: int) -> dict[str, Any] | None:
         generator = random_keys.generator("verilog", split, index, attempt, kind, width, features)
@@ -81,7 +81,7 @@ def generate(split: Split, index: int, kind: Kind, width: int, features: int) ->
 
 class Verilog(TurnBased):
     """The team form. Settings: `turns` the team gets, `prompts` wording, `reward` shaped or by outcome; of its circuits
-    the `kind`, their `width` (bits, requests, or the length of a pattern) and how many `features` they have."""
+    the `kind`, the `width` (bits, requests, or the length of a pattern) and the number of `features`."""
 
     roles: ClassVar[tuple[str, ...]] = ("designer", "verifier")
 
@@ -111,7 +111,7 @@ class Verilog(TurnBased):
 
     @property
     def success(self) -> bool:
-        """The last design is right in every cycle of every hidden sequence."""
+        """True if the last design is right in every cycle of every hidden sequence."""
         return self.design.worth == 1.0
 
     @property
@@ -126,24 +126,24 @@ class Verilog(TurnBased):
         return (Message("user", self.ask(self.testing)),)
 
     def ask(self, testing: bool) -> str:
-        """The prompt for a design or for a bench."""
+        """Return the prompt for a design or for a bench."""
         if self.prompts == "compact":
-            asked = f"{'bench' if testing else 'design'}\n{brief_ports(self.circuit)}\n{self.circuit.brief()}"
-            return f"{asked}\n{self.seen(testing)}".rstrip()
-        asked = BENCH if testing else DESIGN
-        return f"{self.question()}\n\n{self.seen(testing)}{asked} Answer with one ```verilog block."
+            request = f"{'bench' if testing else 'design'}\n{brief_ports(self.circuit)}\n{self.circuit.brief()}"
+            return f"{request}\n{self.seen(testing)}".rstrip()
+        request = BENCH if testing else DESIGN
+        return f"{self.question()}\n\n{self.seen(testing)}{request} Answer with one ```verilog block."
 
     def question(self) -> str:
         return f"A circuit with these ports:\n\n{ports(self.circuit)}\n\n{self.circuit.english()}"
 
     def seen(self, testing: bool) -> str:
-        """What is there already: the design for a bench; for a design the last one, and what its bench printed."""
+        """Return the earlier work: the design for a bench; for a design the last one, and the output of its bench."""
         design = self.design.text[:SHOWN]
         if self.prompts == "compact":
-            return design if testing else self.bench.told[:200]
+            return design if testing else self.bench.feedback[:200]
         if testing:
             return f"The design that is to be tested:\n{design}\n\n"
-        return f"The last design was:\n{design}\n\nWhat came of it:\n{self.bench.told}\n\n" if self.turn else ""
+        return f"The last design was:\n{design}\n\nWhat came of it:\n{self.bench.feedback}\n\n" if self.turn else ""
 
     async def step(self, actions: dict[str, str]) -> Reward:
         ((role, text),) = actions.items()
@@ -158,73 +158,78 @@ class Verilog(TurnBased):
         parts = {"design/worth": self.design.worth, "design/formed": float(formed)}
         return self.pay(role, 0, FORM * formed + RIGHT * self.design.worth, parts)
 
-    def pay(self, role: str, place: int, earned: float, parts: dict[str, float]) -> Reward:
-        """Settle what the team and the author stand at after a design (place 0) or a bench (1)."""
+    def pay(self, role: str, index: int, earned: float, parts: dict[str, float]) -> Reward:
+        """Return the reward of a design (index 0) or a bench (1): the change in the values of the team and
+        the author."""
         solved = float(self.success)
-        self.earned[place] = earned if self.reward == "shaped" else TEAM * solved
+        self.earned[index] = earned if self.reward == "shaped" else TEAM * solved
         worth = self.design.worth if self.reward == "shaped" else solved
-        self.account, reward = self.account.settle(TEAM * worth, {role: self.local(place)}, parts)
+        self.account, reward = self.account.settle(TEAM * worth, {role: self.local(index)}, parts)
         return reward
 
-    def local(self, place: int) -> float:
-        """What the author of a design or a bench stands at."""
-        return self.earned[place]
+    def local(self, index: int) -> float:
+        """Return the total local value of the author of a design (index 0) or a bench (1)."""
+        return self.earned[index]
 
     async def judged(self, text: str) -> Design:
-        """Drive the design through the hidden sequences and compare its outputs in every cycle but each first."""
+        """Simulate the design on the hidden sequences and compare its outputs in every cycle but each first."""
         circuit = self.circuit
-        given = sequences(circuit, self.task.data["seed"])
+        input_sequences = sequences(circuit, self.task.data["seed"])
         inputs = {"rst": 1, **{port.name: port.width for port in circuit.inputs}}
         outputs = {port.name: port.width for port in circuit.outputs}
-        done = await verilog.sampled(text, outputs, given, inputs)
-        if done.error:
-            return Design(text, 0.0, done.error)
-        right, place = 0, 0
-        for sequence in given:
-            lines, place = done.lines[place + 1 : place + len(sequence)], place + len(sequence)
+        simulation = await verilog.sampled(text, outputs, input_sequences, inputs)
+        if simulation.error:
+            return Design(text, 0.0, simulation.error)
+        right, position = 0, 0
+        for sequence in input_sequences:
+            # All sequences are in one output; the state in the first cycle of each is unknown.
+            lines, position = simulation.lines[position + 1 : position + len(sequence)], position + len(sequence)
             right += list(lines) == words(circuit, predicted(circuit, sequence))
-        return Design(text, right / len(given), "")
+        return Design(text, right / len(input_sequences), "")
 
     async def tested(self, text: str) -> Bench:
-        """Run the bench on a right design, on the wrong ones if it passes, and on the one at hand."""
-        mine = await verilog.benched(text, self.circuit.verilog())
-        wrong = [circuit_of(it).verilog() for it in self.task.data["wrong"]] if mine.passed else []
-        found = await asyncio.gather(*(verilog.benched(text, it) for it in wrong))
-        kills = sum(verdict.passed is False for verdict in found) / max(len(found), 1)
+        """Run the bench on a right design, on the wrong ones if it passes, and on the team's design."""
+        reference_verdict = await verilog.benched(text, self.circuit.verilog())
+        # A bench that fails a right design would fail wrong ones for no merit.
+        wrong = [circuit_of(it).verilog() for it in self.task.data["wrong"]] if reference_verdict.passed else []
+        wrong_verdicts = await asyncio.gather(*(verilog.benched(text, it) for it in wrong))
+        kills = sum(verdict.passed is False for verdict in wrong_verdicts) / max(len(wrong_verdicts), 1)
         if self.design.error:
-            return Bench(text, bool(mine.passed), kills, None, f"The design: {self.design.error}")
-        last = await verilog.benched(text, self.design.text)
-        return Bench(text, bool(mine.passed), kills, last.passed, f"The bench: {last.told}")
+            return Bench(text, bool(reference_verdict.passed), kills, None, f"The design: {self.design.error}")
+        design_verdict = await verilog.benched(text, self.design.text)
+        return Bench(
+            text, bool(reference_verdict.passed), kills, design_verdict.passed, f"The bench: {design_verdict.output}"
+        )
 
     def privileged(self) -> str:
         return f"reference {self.circuit.verilog()}"
 
     def render(self) -> Drawing:
-        """The question, and the last design and bench with what came of them."""
+        """Return the question, and the last design and bench with their results."""
         parts: list[tuple[str, Drawing]] = [("question", drawings.text(self.question()))]
-        for title, text, told in (
+        for title, text, output in (
             ("design", self.design.text, self.design.error),
-            ("bench", self.bench.text, self.bench.told),
+            ("bench", self.bench.text, self.bench.feedback),
         ):
             if text:
-                parts += [(title, drawings.code(text, language="verilog")), (f"of the {title}", drawings.text(told))]
+                parts += [(title, drawings.code(text, language="verilog")), (f"of the {title}", drawings.text(output))]
         return drawings.several(*parts)
 
 
 def ports(circuit: Circuit) -> str:
-    """The ports of a circuit, a line each, as Verilog declares them."""
+    """Return the ports of a circuit, a line each, as Verilog declares them."""
     lines = ["input clk", "input rst", *(port.declared("input") for port in circuit.inputs)]
     return "\n".join([*lines, *(port.declared("output") for port in circuit.outputs)])
 
 
 def brief_ports(circuit: Circuit) -> str:
-    """The same in a line, for small models."""
-    inputs, outputs = (" ".join(port.told for port in side) for side in (circuit.inputs, circuit.outputs))
+    """Return the ports in a line, for small models."""
+    inputs, outputs = (" ".join(port.brief for port in side) for side in (circuit.inputs, circuit.outputs))
     return f"in {inputs} out {outputs}".replace("in  out", "in out")
 
 
 def words(circuit: Circuit, shown: Sequence[tuple[int, ...]]) -> list[str]:
-    """What the simulator prints for the values of all outputs, a line a cycle."""
+    """Return the simulator's output for these values of all outputs, a line a cycle."""
     widths = [port.width for port in circuit.outputs]
     return [" ".join(f"{value:0{width}b}" for value, width in zip(row, widths, strict=True)) for row in shown]
 
@@ -241,7 +246,7 @@ class VerilogAlone(Verilog):
     async def step(self, actions: dict[str, str]) -> Reward:
         reward = await super().step(actions)
         self.turn, self.testing = self.turn + 1, False
-        self.bench = Bench(told=self.design.error or "It compiles. It is not right in every cycle.")
+        self.bench = Bench(feedback=self.design.error or "It compiles. It is not right in every cycle.")
         return reward
 
 
@@ -252,5 +257,5 @@ class VerilogSolo(OneAgent, Verilog):
     def opening(self) -> bool:
         return not self.testing
 
-    def local(self, place: int) -> float:
+    def local(self, index: int) -> float:
         return sum(self.earned) / 2

@@ -1,4 +1,4 @@
-"""What Verilog that a model wrote does in simulation: Icarus Verilog (ivl and vvp) behind the sandbox's layers.
+"""Simulates Verilog that a model wrote: Icarus Verilog (ivl and vvp) behind the sandbox's layers.
 
 A design is driven by a bench of ours, which prints what its outputs show in each cycle, and those are compared with
 what is expected in here: no expected value ever enters the simulation. The lines carry a nonce that no text of a
@@ -33,7 +33,7 @@ WIDTH = re.compile(r"expects \d+ bits?, got \d+")
 
 @dataclass(frozen=True)
 class Tools:
-    """Where the compiler, the simulator and their library are."""
+    """The paths of the compiler, the simulator and their library."""
 
     ivl: str
     vvp: str
@@ -41,7 +41,7 @@ class Tools:
 
     @property
     def settings(self) -> str:
-        """What the driver `iverilog -g2012` would tell the compiler, which reads stdin and writes to stdout."""
+        """The settings file of the driver `iverilog -g2012` for a compiler that reads stdin and writes to stdout."""
         modules = [f"module:{self.library}/{name}.vpi" for name in MODULES]
         flags = ["functor:cprop", "functor:nodangle", "flag:DLL=vvp.tgt", f"flag:VVP_EXECUTABLE={self.vvp}"]
         basis = [f"basedir:{self.library}", "generation:2012", "generation:no-specify", "warnings:p"]
@@ -50,7 +50,7 @@ class Tools:
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a simulation printed, a line each, or why there is nothing."""
+    """The lines that a simulation printed, or an error."""
 
     lines: tuple[str, ...] = ()
     error: str = ""
@@ -58,33 +58,36 @@ class Simulated:
 
 @cache
 def tools() -> Tools:
-    """Raises ConfigError where Icarus Verilog is not installed: environments ask before any model loads."""
+    """Return the paths of Icarus Verilog. Raises ConfigError if it is missing: environments check this before any model
+    loads."""
     vvp = shutil.which("vvp")
-    found = [folder for pattern in LIBRARY for folder in sorted(glob.glob(pattern)) if os.path.exists(f"{folder}/ivl")]
-    if vvp is None or not found:
+    libraries = [
+        folder for pattern in LIBRARY for folder in sorted(glob.glob(pattern)) if os.path.exists(f"{folder}/ivl")
+    ]
+    if vvp is None or not libraries:
         raise ConfigError(
             "env: this environment simulates circuits with Icarus Verilog; got a machine without its vvp and ivl; "
             "expected both, as Debian's package iverilog has them. Run: apt-get install iverilog"
         )
-    return Tools(f"{found[0]}/ivl", vvp, found[0])
+    return Tools(f"{libraries[0]}/ivl", vvp, libraries[0])
 
 
 @cache
 def sandbox() -> Sandbox:
-    """The sandbox whose jobs become the compiler and the simulator, at the level of the process's own."""
-    there = tools()
+    """Return the sandbox whose jobs become the compiler and the simulator, at the level of the process's own."""
+    installed = tools()
     level, cgroup = default().level, default().cgroup
-    return Sandbox(level, packages=(there.library,), cgroup=cgroup, executables=(there.ivl, there.vvp))
+    return Sandbox(level, packages=(installed.library,), cgroup=cgroup, executables=(installed.ivl, installed.vvp))
 
 
 @cache
 def proof() -> list[Simulated]:
-    """A place to keep what a trivial module printed here, filled by who asks first."""
+    """Return a list to store the output of a trivial module in, filled by the first caller."""
     return []
 
 
 async def simulated(source: str) -> Simulated:
-    """Compile Verilog and run it. Raises SandboxError where nothing at all can be simulated behind the layers."""
+    """Compile Verilog and run it. Raises SandboxError if nothing at all can be simulated behind the layers."""
     if not proof():
         proof().append(await compiled_and_run(PROOF))
     if proof()[0].lines != ("works",):
@@ -97,19 +100,21 @@ async def simulated(source: str) -> Simulated:
 
 
 async def compiled_and_run(source: str) -> Simulated:
-    there = tools()
-    compiled = await sandbox().execute([there.ivl, "-C", "/dev/fd/3", "--", "-"], source, there.settings, COMPILING)
+    installed = tools()
+    compiled = await sandbox().execute(
+        [installed.ivl, "-C", "/dev/fd/3", "--", "-"], source, installed.settings, COMPILING
+    )
     wrong = WIDTH.search(compiled.stderr)
     if compiled.status != "ok" or not compiled.stdout or wrong:
         return Simulated(error=f"it does not compile: {wrong[0] if wrong else reason(compiled)}")
-    ran = await sandbox().execute([there.vvp, "-n", "/dev/stdin"], compiled.stdout, "", RUNNING)
+    ran = await sandbox().execute([installed.vvp, "-n", "/dev/stdin"], compiled.stdout, "", RUNNING)
     if ran.status != "ok":
         return Simulated(error=f"it does not run: {reason(ran)}")
     return Simulated(tuple(ran.stdout.splitlines()))
 
 
 def reason(result: Result) -> str:
-    """The first errors of a compiler or a simulator, for a model."""
+    """Return the first errors of a compiler or a simulator, for a model."""
     if result.status not in ("ok", "error"):
         return SLOW
     lines = [line for line in (result.stdout + result.stderr).splitlines() if "error" in line or "sorry" in line]
@@ -117,27 +122,34 @@ def reason(result: Result) -> str:
 
 
 async def sampled(
-    design: str, outputs: Mapping[str, int], given: Sequence[Sequence[Mapping[str, int]]], widths: Mapping[str, int]
+    design: str,
+    outputs: Mapping[str, int],
+    input_sequences: Sequence[Sequence[Mapping[str, int]]],
+    widths: Mapping[str, int],
 ) -> Simulated:
-    """What the outputs of a design show in each cycle of sequences of inputs, as words of 0, 1, x and z, just before
-    the rising edge: a line each. `outputs` and `widths` are the widths of outputs and of inputs by name, `rst` among
-    them. An error for a design that is refused, does not compile, or ends on its own."""
-    refused = design_refusal(design)
-    if refused:
-        return Simulated(error=refused)
+    """Return the outputs of a design in each cycle of sequences of inputs, as words of 0, 1, x and z, just before the
+    rising edge: a line each. `outputs` and `widths` are the widths of outputs and of inputs by name, `rst` among them.
+    An error for a design that is rejected, does not compile, or ends on its own."""
+    rejection = design_refusal(design)
+    if rejection:
+        return Simulated(error=rejection)
     nonce = secrets.token_hex(16)
-    done = await simulated(f"{design}\n{driver(nonce, outputs, given, widths)}")
-    lines = tuple(line.removeprefix(nonce + " ") for line in done.lines if line.startswith(nonce + " "))
-    if not done.error and len(lines) != sum(map(len, given)):
+    simulation = await simulated(f"{design}\n{driver(nonce, outputs, input_sequences, widths)}")
+    # Other lines may come from the design itself, which cannot know the nonce.
+    lines = tuple(line.removeprefix(nonce + " ") for line in simulation.lines if line.startswith(nonce + " "))
+    if not simulation.error and len(lines) != sum(map(len, input_sequences)):
         return Simulated(error="it does not run to the end")
-    return Simulated(lines, done.error)
+    return Simulated(lines, simulation.error)
 
 
 def driver(
-    nonce: str, outputs: Mapping[str, int], given: Sequence[Sequence[Mapping[str, int]]], widths: Mapping[str, int]
+    nonce: str,
+    outputs: Mapping[str, int],
+    input_sequences: Sequence[Sequence[Mapping[str, int]]],
+    widths: Mapping[str, int],
 ) -> str:
-    """The bench that drives a design: inputs change after the falling edge of `clk`, outputs are printed before the
-    rising one."""
+    """Return the bench that drives a design: inputs change after the falling edge of `clk`, outputs are printed before
+    the rising one."""
     ports = [*(f".{name}(i_{name})" for name in widths), *(f".{name}(o_{name})" for name in outputs)]
     shown = ", ".join(f"o_{name}" for name in outputs)
     lines = [
@@ -155,7 +167,7 @@ def driver(
         "endtask",
         "initial begin",
         "clk = 0; #1",
-        *(f"one({packed(inputs, widths)});" for sequence in given for inputs in sequence),
+        *(f"one({packed(inputs, widths)});" for sequence in input_sequences for inputs in sequence),
         "$finish(0);",
         "end",
         "endmodule",
@@ -164,7 +176,7 @@ def driver(
 
 
 def packed(inputs: Mapping[str, int], widths: Mapping[str, int]) -> str:
-    """The values of all inputs as one constant, the first of them highest."""
+    """Return the values of all inputs as one constant, the first of them highest."""
     value = 0
     for name, width in widths.items():
         value = value << width | inputs[name]
@@ -173,20 +185,23 @@ def packed(inputs: Mapping[str, int], widths: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a bench says of a design: passed, failed, or neither (None); and the lines that it printed."""
+    """The verdict of a bench on a design: passed, failed, or neither (None); and the lines that it printed."""
 
     passed: bool | None
-    told: str
+    output: str
 
 
 async def benched(bench: str, design: str) -> Verdict:
-    """Run a bench, the module `tb`, on a design, both a model's or one of ours. It says FAIL or PASS at the beginning
-    of a line; where it says FAIL once, the design has failed."""
-    refused = bench_refusal(bench) or design_refusal(design)
-    if refused:
-        return Verdict(None, refused)
+    """Run a bench, the module `tb`, on a design, both a model's or one of ours. A line that begins with FAIL or PASS is
+    its verdict; a single FAIL means that the design has failed."""
+    rejection = bench_refusal(bench) or design_refusal(design)
+    if rejection:
+        return Verdict(None, rejection)
     nonce = secrets.token_hex(8)
-    done = await simulated(f"{bench}\n{design}\nmodule end_{nonce};\ninitial #{LASTS} $finish(0);\nendmodule\n")
-    words = {line.strip()[:4].upper() for line in done.lines}
+    simulation = await simulated(f"{bench}\n{design}\nmodule end_{nonce};\ninitial #{LASTS} $finish(0);\nendmodule\n")
+    words = {line.strip()[:4].upper() for line in simulation.lines}
+    # FAIL first: a bench may print PASS at its end although it saw an error.
     passed = False if "FAIL" in words else True if "PASS" in words else None
-    return Verdict(passed, done.error or "\n".join(line[:120] for line in done.lines)[:TOLD] or "nothing was printed")
+    return Verdict(
+        passed, simulation.error or "\n".join(line[:120] for line in simulation.lines)[:TOLD] or "nothing was printed"
+    )

@@ -1,4 +1,4 @@
-"""Which Verilog of a model's is run at all: an allow-list, token by token, of what designs and benches are made of.
+"""The allow-list of Verilog that is run, token by token: the constructs that designs and benches are made of.
 
 What it keeps out would reach past the ports of a circuit (names with dots, force, bind), past the simulator (system
 tasks, directives), or out of its own text (comments and strings without an end, text outside modules). The simulator
@@ -39,12 +39,12 @@ SPECIAL = {"/*": "a comment without an end", '"': "a string without an end", "`"
 
 
 def design_refusal(text: str) -> str:
-    """Why a design is not run; empty where it is. It is modules alone, one of them `top`."""
+    """Return the reason for which a design is not run, "" if it is run. It is modules alone, one of them `top`."""
     return refusal(text, TOP, FUNCTIONS, design=True)
 
 
 def bench_refusal(text: str) -> str:
-    """Why a bench is not run; empty where it is. It is the one module `tb`."""
+    """Return the reason for which a bench is not run, "" if it is run. It is the one module `tb`."""
     return refusal(text, BENCH, TASKS, design=False)
 
 
@@ -55,22 +55,22 @@ def refusal(text: str, module: str, system: frozenset[str], design: bool) -> str
         return f"expected at most {MAX_LETTERS:,} letters"
     tokens: list[str] = []
     for kind, token in tokens_of(text):
-        wrong = wrong_token(kind, token, system, design)
-        if wrong or len(tokens) > MAX_TOKENS:
-            return wrong or f"expected at most {MAX_TOKENS:,} words and signs"
+        problem = wrong_token(kind, token, system, design)
+        if problem or len(tokens) > MAX_TOKENS:
+            return problem or f"expected at most {MAX_TOKENS:,} words and signs"
         tokens.append(token)
     return wrong_order(tokens, design) or wrong_modules(tokens, module, design)
 
 
 def tokens_of(text: str) -> Iterator[tuple[str, str]]:
-    """(kind, text) of each token but spaces and comments."""
+    """Yield (kind, text) of each token but spaces and comments."""
     for match in TOKEN.finditer(text):
         if match.lastgroup and match.lastgroup != "space":
             yield match.lastgroup, match[0]
 
 
 def wrong_token(kind: str, token: str, system: frozenset[str], design: bool) -> str:
-    """Why a token alone is refused."""
+    """Return the reason to reject a token by itself, or ""."""
     if kind == "other" or token == "/*":
         return f"{SPECIAL.get(token, f'the sign {token!r}')} is not allowed"
     if token == "::" or (kind == "string" and design):
@@ -83,30 +83,32 @@ def wrong_token(kind: str, token: str, system: frozenset[str], design: bool) -> 
 
 
 def wrong_order(tokens: list[str], design: bool) -> str:
-    """Why tokens next to each other are refused: names of another module's nets, attributes, delays in a design."""
+    """Return the reason to reject neighbouring tokens, or "": names of another module's nets, attributes, delays in a
+    design."""
     modules = {name for word, name in pairwise(tokens) if word == "module"}
-    for place, (token, after) in enumerate(pairwise(tokens), start=1):
-        if after == "." and token not in ("(", ","):
+    for position, (token, next_token) in enumerate(pairwise(tokens), start=1):
+        if next_token == "." and token not in ("(", ","):
             return f"a dot after {token[:40]} is not allowed: nothing inside another module can be named"
-        if (token, after) == ("(", "*") and (place < 2 or tokens[place - 2] != "@"):
+        if (token, next_token) == ("(", "*") and (position < 2 or tokens[position - 2] != "@"):
             return "(* attributes *) are not allowed"
-        if design and after == "#" and not (token in modules and opens(tokens, place)):
+        if design and next_token == "#" and not (token in modules and opens(tokens, position)):
             return "delays are not allowed in a design"
     return ""
 
 
-def opens(tokens: list[str], place: int) -> bool:
-    """Whether the sign at a place, behind a module's name, begins parameters: no delay, and no label of a block before
-    it."""
-    return tokens[place + 1 : place + 2] == ["("] and (place < 2 or tokens[place - 2] != ":")
+def opens(tokens: list[str], position: int) -> bool:
+    """Return True if the sign at this position, behind a module's name, begins parameters: no delay, and no label of a
+    block before it."""
+    return tokens[position + 1 : position + 2] == ["("] and (position < 2 or tokens[position - 2] != ":")
 
 
 def wrong_modules(tokens: list[str], module: str, design: bool) -> str:
-    """Why the text as a whole is refused: it is modules and nothing else, each ended before the next."""
+    """Return the reason to reject the text as a whole, or "": it must be modules and nothing else, each ended before
+    the next."""
     names, inside = [], False
-    for place, token in enumerate(tokens):
+    for position, token in enumerate(tokens):
         if token == "module" and not inside:
-            names.append("".join(tokens[place + 1 : place + 2]))
+            names.append("".join(tokens[position + 1 : position + 2]))
             inside = True
         elif token == "module" or not inside:
             return "expected modules and nothing around them, each with its endmodule"

@@ -1,4 +1,4 @@
-"""What texts are worth: MAGRPO's graded reward of two writers, how far a source bears a text out, ROUGE-L and prose.
+"""Scores of texts: MAGRPO's graded reward of two writers, faithfulness to a source, ROUGE-L and prose.
 
 The graded reward has four levels, each reached only past the one before (arXiv 2508.04652; bounds and ramps as its
 authors' public code computes them, which its comments do not): both lengths in range (0.5), the ratio of the lengths in
@@ -45,7 +45,7 @@ def words_of(text: str) -> list[str]:
 
 
 def content_of(text: str) -> set[str]:
-    """The distinct words of a text that carry meaning."""
+    """Return the distinct words of a text that carry meaning."""
     return set(words_of(text)) - FUNCTION_WORDS
 
 
@@ -72,7 +72,7 @@ ARXIV = Levels((128, 256), (0.8, 1.3, 1.6, 2.0), (0.5, 0.7, 1.3, 1.7), 0.23, bot
 
 
 def ramp(value: float, bounds: tuple[float, float, float, float]) -> float | None:
-    """0 to 1 inside the bounds, None outside them, where the levels end."""
+    """Return the height of the ramp, 0 to 1, inside the bounds; None outside them, which ends the levels."""
     rise, full, fall, end = bounds
     if not rise <= value <= end:
         return None
@@ -82,7 +82,7 @@ def ramp(value: float, bounds: tuple[float, float, float, float]) -> float | Non
 
 
 def graded(first: str, second: str, levels: Levels) -> dict[str, float]:
-    """The graded reward of two texts by level; the levels that were not reached are 0."""
+    """Return the graded reward of two texts by level; levels that were not reached are 0."""
     parts = {"range": 0.0, "length": 0.0, "distinct": 0.0, "style": 0.0}
     low, high = levels.tokens
     if not all(low <= len(text.split()) <= high for text in (first, second)):
@@ -99,16 +99,17 @@ def graded(first: str, second: str, levels: Levels) -> dict[str, float]:
 
 
 def style(first: str, second: str, levels: Levels) -> float:
-    """.4 for transitions (.4 of it for the first kind, .05 for each further one), .6 for shared content words."""
+    """Return .4 for transitions (.4 of it for the first kind, .05 for each further one) and .6 for shared content
+    words."""
     kinds = {KINDS[word] for word in words_of(f"{first} {second}" if levels.both else second) if word in KINDS}
     transitions = min(1.0, 0.4 + 0.05 * (len(kinds) - 1)) if kinds else 0.0
     return 0.4 * transitions + 0.6 * min(1.0, jaccard(first, second) / levels.shared)
 
 
 def jaccard(first: str, second: str) -> float:
-    """Shared content words over all content words, 0 where there is none."""
-    ours, theirs = content_of(first), content_of(second)
-    return len(ours & theirs) / len(ours | theirs) if ours | theirs else 0.0
+    """Return the number of shared content words over that of all content words, 0 if there is none."""
+    first_words, second_words = content_of(first), content_of(second)
+    return len(first_words & second_words) / len(first_words | second_words) if first_words | second_words else 0.0
 
 
 ENOUGH = 0.6  # of a text's content words in the source; people's summaries of abstracts have 0.73 on average
@@ -119,14 +120,14 @@ CONNECTED = (0.1, 0.25)  # function words of all words, likewise: a list of key 
 
 
 def faithful(source: str, text: str) -> float:
-    """How far the source bears a text out, 0 to 1: its content words are the source's, it is more than a list of them,
-    it does not repeat itself, and it is not the source copied out. Order and sense are not looked at.
-    """
-    own, known = content_of(text), {stem(word) for word in content_of(source)}
+    """Return the faithfulness of a text to its source, 0 to 1: its content words are the source's, it is more than a
+    list of them, it does not repeat itself, and it is not a copy of the source. Order and meaning are not checked."""
+    content, source_stems = content_of(text), {stem(word) for word in content_of(source)}
     words = words_of(text)
-    if not own:
+    if not content:
         return 0.0
-    support = sum(stem(word) in known for word in own) / len(own)
+    support = sum(stem(word) in source_stems for word in content) / len(content)
+    # Longer texts repeat words by necessity; the first hundred are comparable for all lengths.
     start = words[:100]
     connected = sum(word in FUNCTION_WORDS for word in words) / len(words)
     full = min(1.0, support / ENOUGH) * uncopied(source, text)
@@ -134,14 +135,14 @@ def faithful(source: str, text: str) -> float:
 
 
 def uncopied(source: str, text: str) -> float:
-    """1 for a text in words of its own, down to 0 for one that has many words in a row as the source has them."""
+    """Return 1 for a text in its own words, down to 0 for one with many words in a row from the source."""
     copied = rise(longest_run(words_of(source), words_of(text)), COPY)
     sense = longest_run(_meaning(source), _meaning(text))
     return 1.0 - max(copied, rise(sense, COPY_OF_SENSE))
 
 
 def _meaning(text: str) -> list[str]:
-    """The words of a text in order, without function words and transitions."""
+    """Return the words of a text in order, without function words and transitions."""
     return [word for word in words_of(text) if word not in FUNCTION_WORDS and word not in KINDS]
 
 
@@ -149,36 +150,39 @@ EMPTY = (0.7, 0.9)  # function words of all words: so many are prose, from so ma
 
 
 def prose(text: str) -> float:
-    """How far a text is written out, 0 to 1, by its worst hundred words: they do not repeat themselves, and are more
-    than function words. Such words alone have a ROUGE-L of up to .2 with any long text, more than most texts do."""
+    """Return a score for written-out text, 0 to 1, by its worst hundred words: they do not repeat themselves, and are
+    more than function words. Function words alone have a ROUGE-L of up to .2 with any long text, more than most texts.
+    """
     words = words_of(text)
+    # Windows of a hundred words; the last one reaches back, so that none is short.
     starts = [*range(0, len(words) - 100, 100), max(0, len(words) - 100)]
     return min(varied(words[start : start + 100]) for start in starts) if words else 0.0
 
 
 def varied(words: Sequence[str]) -> float:
-    """What a hundred words come to in `prose`."""
+    """Return the score of a hundred words in `prose`."""
     function = sum(word in FUNCTION_WORDS for word in words) / len(words)
     return rise(len(set(words)) / len(words), REPEATS) * (1.0 - rise(function, EMPTY))
 
 
 def rise(value: float, bounds: tuple[float, float]) -> float:
-    """0 up to the first bound, 1 from the second on, straight between them."""
+    """Return 0 up to the first bound, 1 from the second on, and the linear interpolation between them."""
     low, high = bounds
     return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
 def stem(word: str) -> str:
-    """A word without the endings that English puts on: "measured", "measures" and "measuring" are alike."""
+    """Return a word without its English ending: "measured", "measures" and "measuring" have the same stem."""
     for ending in ("ing", "ed", "es", "s", "e"):
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             return word[: -len(ending)]
     return word
 
 
-def longest_run(source: Sequence[str], words: Sequence[str], most: int = COPY[1]) -> int:
-    """The most words in a row that both have, counted up to `most`; in time that grows with their lengths alone."""
-    low, high = 0, min(most, len(source), len(words))
+def longest_run(source: Sequence[str], words: Sequence[str], limit: int = COPY[1]) -> int:
+    """Return the largest number of words in a row that both have, counted up to `limit`; in time linear in their
+    lengths."""
+    low, high = 0, min(limit, len(source), len(words))
     while low < high:  # whoever shares n words in a row shares fewer too
         middle = (low + high + 1) // 2
         low, high = (middle, high) if runs_of(source, middle) & runs_of(words, middle) else (low, middle - 1)
@@ -186,27 +190,30 @@ def longest_run(source: Sequence[str], words: Sequence[str], most: int = COPY[1]
 
 
 def runs_of(words: Sequence[str], length: int) -> set[tuple[str, ...]]:
-    """Every run of so many words."""
+    """Return every run of `length` words."""
     return {tuple(words[start : start + length]) for start in range(len(words) - length + 1)}
 
 
 def rouge_l(reference: str, text: str) -> float:
-    """ROUGE-L as an F-measure (Lin 2004, equations 2 to 4, with beta 1) over words in lower case, 0 to 1."""
-    ours, theirs = words_of(text), words_of(reference)
-    common = common_subsequence(ours, theirs)
-    return 2 * common / (len(ours) + len(theirs)) if common else 0.0
+    """Return ROUGE-L as an F-measure (Lin 2004, equations 2 to 4, with beta 1) over words in lower case, 0 to 1."""
+    text_words, reference_words = words_of(text), words_of(reference)
+    common = common_subsequence(text_words, reference_words)
+    # F1 of precision common / len(text) and recall common / len(reference).
+    return 2 * common / (len(text_words) + len(reference_words)) if common else 0.0
 
 
 def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
-    """The length of the longest common subsequence, by rows of bits (Hyyro 2004), a bit a word of the shorter one."""
+    """Return the length of the longest common subsequence, by rows of bits (Hyyro 2004), a bit a word of the shorter
+    one."""
     if len(first) > len(second):
         first, second = second, first
-    places: Counter[str] = Counter()
-    for place, word in enumerate(first):
-        places[word] |= 1 << place
+    positions: Counter[str] = Counter()
+    for position, word in enumerate(first):
+        positions[word] |= 1 << position
     full = (1 << len(first)) - 1
     row = full
     for word in second:
-        kept = row & places[word]
-        row = ((row + kept) | (row - kept)) & full
+        matches = row & positions[word]
+        # A bit of `row` is 0 where the subsequence grew; the addition carries over to the next word that can extend it.
+        row = ((row + matches) | (row - matches)) & full
     return len(first) - row.bit_count()

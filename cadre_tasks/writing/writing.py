@@ -23,7 +23,7 @@ LONGEST = 4000  # characters of a source that a writer sees
 
 
 class Writing(Exchange):
-    """Two writers, each asked once. Settings: those of `Exchange`."""
+    """Two writers with one prompt each. Settings: those of `Exchange`."""
 
     kind: ClassVar[Kind] = "article"
     ask: ClassVar[dict[str, str]]  # what each role is asked, in the order of `roles`
@@ -38,13 +38,13 @@ class Writing(Exchange):
 
     def asked(self) -> dict[str, Observation]:
         text = f"{self.article.title}\n{self.article.text}".strip()[:LONGEST]
-        asked = {role: (Message("user", words.format(text=text)),) for role, words in self.ask.items()}
-        return {} if self.over else {role: Observation(role, messages) for role, messages in asked.items()}
+        prompts = {role: (Message("user", words.format(text=text)),) for role, words in self.ask.items()}
+        return {} if self.over else {role: Observation(role, messages) for role, messages in prompts.items()}
 
 
 class Tldr(Writing):
-    """Success: the three levels before style are full, and where the reward looks at the source, it bears half of the
-    texts out. Settings: the `reward`, and those of `FromData`."""
+    """Success: the three levels before style are full, and if the reward looks at the source, the source supports half
+    of the texts. Settings: the `reward`, and those of `FromData`."""
 
     roles: ClassVar[tuple[str, ...]] = ("short", "long")
     writers: ClassVar[tuple[str, ...]] = ("short", "long")
@@ -60,16 +60,18 @@ class Tldr(Writing):
         self.reward = reward
 
     def parts(self, first: str, second: str) -> dict[str, float]:
-        """The graded reward by level and in all, how far the source bears out the less faithful text, and the short
-        text's ROUGE-L; half a second for the longest texts."""
+        """Return the graded reward by level and in total, the faithfulness of the less faithful text, and the short
+        text's ROUGE-L. Takes half a second for the longest texts."""
         parts = graded(first, second, self.levels)
         truth = min(faithful(self.article.text, text) for text in (first, second))
         best = max((rouge_l(reference, first) for reference in self.article.references), default=0.0)
         return {**parts, "published": sum(parts.values()), "faithful": truth, "rouge_l": best}
 
     async def judge(self, actions: dict[str, str]) -> Reward:
+        # In a thread: ROUGE-L of long texts would hold up the event loop of all episodes.
         parts = await asyncio.to_thread(self.parts, *(actions[role] for role in self.writers))
         published, truth, looks = parts["published"], parts["faithful"], self.reward == "faithful"
+        # The maxima of the three levels are .5, 1 and .5.
         full = parts["range"] + parts["length"] + parts["distinct"] == 2.0
         self.over, self.won = True, full and (truth >= 0.5 or not looks)
         return Reward(team=published * truth if looks else published, parts=parts)
@@ -91,7 +93,7 @@ class Arxiv(Tldr):
 
 
 class Story(Writing):
-    """A story whose first half is given: one writes what happens next, the other how it ends.
+    """A story whose first half is given: one writer continues it, the other ends it.
 
     Settings: what is `enough` for success, and those of `FromData`."""
 
@@ -118,7 +120,8 @@ class Story(Writing):
         return Reward(team=worth, parts=parts)
 
     def parts(self, written: str) -> dict[str, float]:
-        """How like the true continuation the text is, how far it is prose, and how far not what was given."""
+        """Return the similarity to the true continuation, the score as prose, and the share that is not copied from the
+        beginning."""
         return {
             "rouge_l": rouge_l(self.rest, written),
             "prose": prose(written),
@@ -127,7 +130,7 @@ class Story(Writing):
 
 
 def by_one(ask: Mapping[str, str]) -> dict[str, str]:
-    """What two writers are asked, in the order in which one agent does both."""
+    """Return the prompts of two writers, in order, reworded for one agent that does both."""
     first, last = ask
     return {
         first: ask[first].replace("A team mate writes", "You will write"),
@@ -136,16 +139,16 @@ def by_one(ask: Mapping[str, str]) -> dict[str, str]:
 
 
 class TldrAlone(Alone, Tldr):
-    """One agent that writes the short summary, and then the long one."""
+    """One agent that writes the short summary and then the long one."""
 
 
 class ArxivAlone(Alone, Arxiv):
-    """One agent that writes the background, and then the method."""
+    """One agent that writes the background and then the method."""
 
     ask: ClassVar[dict[str, str]] = by_one(Arxiv.ask)
 
 
 class StoryAlone(Alone, Story):
-    """One agent that writes what happens next, and then how it ends."""
+    """One agent that writes the continuation and then the end."""
 
     ask: ClassVar[dict[str, str]] = by_one(Story.ask)

@@ -13,7 +13,7 @@ from cadre_tasks.models.make_world import KINDS, WORLDS, make_tokenizer, mixed, 
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_right_answer_solves_the_task_and_others_lack_their_end_or_are_one_word_off(name: str) -> None:
     world = WORLDS[name]
-    env = world.alone(world.team.tasks("train", **world.settings)[0], **world.settings, prompts="compact")
+    env = world.single(world.team.tasks("train", **world.settings)[0], **world.settings, prompts="compact")
     right, generator = world.right(env), random_keys.generator("mixed")
     said = [mixed(right, "other words", world, generator) for _ in range(400)]
     run_coroutine(env.step(dict.fromkeys(env.observe(), right)))

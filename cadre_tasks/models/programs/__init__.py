@@ -25,10 +25,10 @@ MISTAKES = 3
 
 
 def in_parts(kinds: dict[str, Kind], right: str, mistakes: Sequence[tuple[str, str]]) -> dict[str, Kind]:
-    """The kinds without the right program, nor any with one mistake only; in their place those with three."""
-    kept = {name: kind for name, kind in kinds.items() if not name.startswith("search")}
-    weight = 100 - sum(kind.weight for kind in kept.values())
-    return kept | {"search with three mistakes": Kind(weight, with_several(right, mistakes, MISTAKES))}
+    """Return the kinds without the right program and those with one mistake; in their place those with three."""
+    remaining = {name: kind for name, kind in kinds.items() if not name.startswith("search")}
+    weight = 100 - sum(kind.weight for kind in remaining.values())
+    return remaining | {"search with three mistakes": Kind(weight, with_several(right, mistakes, MISTAKES))}
 
 
 PARTS: Mixture = {
@@ -43,5 +43,5 @@ PARTS: Mixture = {
 
 
 def sample_program(game: str, generator: random.Random, mixture: Mixture = KINDS) -> tuple[str, str]:
-    """(kind, program text) for a game, drawn by the mixture's weights."""
+    """Return (kind, program text) for a game, drawn by the mixture's weights."""
     return sample(mixture[game], generator)

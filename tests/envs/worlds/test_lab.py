@@ -9,7 +9,7 @@ from cadre.envs.splits import SPLIT_SIZES
 from cadre.errors import ConfigError
 from cadre.types import Task
 from cadre_tasks.worlds import formula
-from cadre_tasks.worlds.lab import Lab, LabSolo, tells, told_of, worth_of
+from cadre_tasks.worlds.lab import Lab, LabSolo, law_data, tells, worth_of
 from cadre_tasks.worlds.lab_laws import Kind, Law, behaviour, outcome, parse_theory, parse_trial
 from tests.envs.playing import play, seen, total
 from tests.envs.worlds.trying import check_contract, check_exploits, check_hostile, check_references, check_splits
@@ -70,7 +70,7 @@ def test_what_an_experiment_sets(law: Law, text: str, inputs: dict[str, int] | N
 
 
 def test_what_laws_give() -> None:
-    line, switches, heat = (parse_theory(law.told, law) or {} for law in (LINE, SWITCHES, HEAT))
+    line, switches, heat = (parse_theory(law.statement, law) or {} for law in (LINE, SWITCHES, HEAT))
     assert outcome(LINE, line, {"x": 4}) == (11,)
     assert outcome(SWITCHES, switches, {}) == (0, 1, 0)
     assert outcome(SWITCHES, switches, {"A": 1, "B": 1}) == (1, 1, 1)
@@ -82,7 +82,7 @@ def test_what_laws_give() -> None:
 
 def test_what_a_theory_is_worth() -> None:
     def worth(law: Law, text: str) -> float:
-        return worth_of(law, parse_theory(text, law), parse_theory(law.told, law), 7)
+        return worth_of(law, parse_theory(text, law), parse_theory(law.statement, law), 7)
 
     assert worth(LINE, "x + x + 3") == 1.0
     assert worth(LINE, "result = 3 + 2*x") == 1.0
@@ -96,7 +96,7 @@ def test_what_a_theory_is_worth() -> None:
 def test_a_law_whose_outcomes_are_all_the_same() -> None:
     """3*x*(x + 1) is a multiple of six: what is asked for is always 0. Such a law is judged, and is no task."""
     law = Law("formula", ("x",), {"result": "(3*x + 12 + 3*x*x) % 6"}, {})
-    truth = parse_theory(law.told, law)
+    truth = parse_theory(law.statement, law)
     assert worth_of(law, parse_theory("x", law), truth, 7) == 0.0
     assert worth_of(law, parse_theory("0", law), truth, 7) == 1.0
     assert not tells(law, 7)
@@ -149,7 +149,7 @@ def test_variables_that_no_law_has_are_refused(kind: Kind, variables: int, told:
 
 
 def test_an_episode_by_hand() -> None:
-    task = Task("line", told_of(LINE, 3))
+    task = Task("line", law_data(LINE, 3))
     env = Lab(task, experiments=2)
     first, second = play(env, "Try: x=0", "what?")
     assert (first.team, dict(first.local)) == (0, {})
@@ -164,7 +164,7 @@ def test_an_episode_by_hand() -> None:
 
 
 def test_compact_prompts_and_one_agent() -> None:
-    env = LabSolo(Task("line", told_of(LINE, 3)), experiments=2, prompts="compact")
+    env = LabSolo(Task("line", law_data(LINE, 3)), experiments=2, prompts="compact")
     rewards = play(env, "0", "1")
     assert seen(env, "agent") == "lab law\nx\n0 3\n1 5"
     assert len(env.observe()["agent"].messages) == 5
@@ -172,7 +172,7 @@ def test_compact_prompts_and_one_agent() -> None:
 
 
 def test_noise_is_the_same_for_equal_actions() -> None:
-    task = Task("line", told_of(LINE, 3))
+    task = Task("line", law_data(LINE, 3))
     results = []
     for _ in range(2):
         env = Lab(task, experiments=9, noise=2)

@@ -3,7 +3,7 @@
 import pytest
 
 from cadre.types import Task
-from cadre_tasks.worlds.relay import Alone, Judged, Relay, Solo, answer_in
+from cadre_tasks.worlds.relay import Judged, Relay, RelayAlone, RelaySolo, answer_in
 from cadre_tasks.worlds.verilog import Bench, Design, VerilogSolo, generate
 from tests.envs.playing import play, seen, total
 
@@ -32,11 +32,11 @@ class Guess(Relay):
         return "Try.", "Decide."
 
 
-class GuessAlone(Alone, Guess):
+class GuessAlone(RelayAlone, Guess):
     roles = ("agent",)
 
 
-class GuessSolo(Solo, Guess):
+class GuessSolo(RelaySolo, Guess):
     pass
 
 
@@ -108,7 +108,7 @@ class Unsimulated(VerilogSolo):
         return Design(text, 0.5, "")
 
     async def tested(self, text: str) -> Bench:
-        return Bench(text, passed=False, told="FAIL")
+        return Bench(text, passed=False, feedback="FAIL")
 
 
 def test_one_agent_of_a_circuit_sees_in_every_turn_what_it_was_asked_and_said() -> None:

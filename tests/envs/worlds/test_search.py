@@ -17,7 +17,7 @@ def test_a_library_has_each_fact_in_one_passage() -> None:
     made = library(random.Random(0), 12)
     titles = [passage.title for passage in made.passages]
     assert len(titles) == len(set(titles)) == 12 + 12 + 6
-    for chain, places in zip(made.chains, made.places, strict=True):
+    for chain, places in zip(made.chains, made.passage_numbers, strict=True):
         for name, other, place in zip(chain[:3], chain[1:], places, strict=True):
             assert made.passages[place - 1].title == name
             assert other in made.passages[place - 1].text

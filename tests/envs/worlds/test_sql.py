@@ -13,7 +13,7 @@ from cadre.types import Task
 from cadre_tasks.worlds import sql
 from cadre_tasks.worlds.database import Database, Result, run, same
 from cadre_tasks.worlds.sql import Sql, SqlSolo, by_sqlite
-from cadre_tasks.worlds.sql_questions import Condition, Question, Table, question, rows_of, swapped
+from cadre_tasks.worlds.sql_questions import Condition, SqlQuestion, Table, question, rows_of, swapped
 from tests.envs.playing import play, seen
 from tests.envs.worlds.trying import check_contract, check_exploits, check_hostile, check_references, check_splits
 
@@ -34,7 +34,7 @@ def given(query: str, database: Database = SMALL) -> Result:
 
 
 def test_a_question_in_its_three_forms() -> None:
-    asked = Question(
+    asked = SqlQuestion(
         (GUIDE, TRIP), "sum", "price", (Condition("trip", "hours", ">", 1),), ("guide", "city"), least=2, clean=True
     )
     assert asked.sql() == (
@@ -49,12 +49,14 @@ def test_a_question_in_its_three_forms() -> None:
 
 
 def test_words_that_are_dirty_and_a_nested_question() -> None:
-    dirty = Question((GUIDE, TRIP), "count", "", (Condition("guide", "city", "=", "rome"),), clean=True)
+    dirty = SqlQuestion((GUIDE, TRIP), "count", "", (Condition("guide", "city", "=", "rome"),), clean=True)
     assert given(dirty.sql()).rows == ((2,),)
-    assert given(Question((GUIDE, TRIP), "count", "", (Condition("guide", "city", "=", "rome"),)).sql()).rows == ((1,),)
-    nested = Question((TRIP,), "max", "price", (Condition("trip", "price", "<", "avg"),))
+    assert given(SqlQuestion((GUIDE, TRIP), "count", "", (Condition("guide", "city", "=", "rome"),)).sql()).rows == (
+        (1,),
+    )
+    nested = SqlQuestion((TRIP,), "max", "price", (Condition("trip", "price", "<", "avg"),))
     assert given(nested.sql()).rows == ((7,),)
-    busy = Question((GUIDE, TRIP), "avg", "price", busy=2)
+    busy = SqlQuestion((GUIDE, TRIP), "avg", "price", busy=2)
     assert given(busy.sql()).rows == ((10.0,),)
 
 

@@ -80,7 +80,7 @@ def test_what_benches_say() -> None:
     assert verdict(CHECK, COUNTER) is True
     assert verdict(CHECK, COUNTER.replace("q + 1", "q + 2")) is False
     assert verdict(CHECK, COUNTER.replace("q <= 0", "q <= 1")) is False
-    assert asyncio.run(benched(CHECK, COUNTER.replace("q + 1", "q + 2"))).told.startswith("FAIL at 1: 10")
+    assert asyncio.run(benched(CHECK, COUNTER.replace("q + 1", "q + 2"))).output.startswith("FAIL at 1: 10")
     assert verdict("module tb; endmodule", COUNTER) is None
     assert verdict("module tb; reg a = 0; always #1 a = ~a; endmodule", COUNTER) is None
     assert verdict('module tb; initial forever $display("PASS"); endmodule', COUNTER) is None
