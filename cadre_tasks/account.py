@@ -1,9 +1,9 @@
 """Turns the present value of a state and of each role's last answer into the reward of one step.
 
-An environment says after every step what the state is worth to the team and what each role's last answer is worth to
-the role; `settle` pays the differences. Sums over an episode are then what it ends at: neither repeating a right answer
-nor a bad first turn pays. Where a step promises what a later one decides, the promise stands until then and is given
-back (potential-based shaping: Ng, Harada and Russell 1999).
+After every step an environment computes the value of the state for the team and of each role's last answer for the
+role; `settle` returns the differences as rewards. The rewards of an episode then sum to the final values: neither
+repeating a right answer nor a bad first turn earns anything. An intermediate step may add a value that a later step
+takes away again (potential-based shaping: Ng, Harada and Russell 1999).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Two who write parts of one thing: at once, one after the other, with a round of discussion, or one agent for both.
+"""Two writers of parts of one thing: at once, one after the other, with a round of discussion, or one agent for both.
 
 The baselines of MAGRPO (arXiv 2508.04652, section 5) are settings of one environment, so that they share its tasks, its
-prompts and its reward. `exchange: none` is two answers without a word between them (put together as they are: naive
-concatenation), `pipeline` shows the second writer what the first has written, and `discussion` shows both what the
-other wrote and asks them once more. What is said on the way is not paid: the last texts are judged together. `Alone` is
-a single agent that writes one part after the other in one conversation.
+prompts and its reward. `exchange: none` is two answers without communication (put together as they are: naive
+concatenation), `pipeline` shows the second writer the first one's text, and `discussion` shows both the other's text
+and prompts them once more. Only the last texts are judged, together; drafts are not rewarded. `Alone` is a single agent
+that writes one part after the other in one conversation.
 """
 
 from __future__ import annotations

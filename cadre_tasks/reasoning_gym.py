@@ -59,6 +59,7 @@ class ReasoningGym(Env):
     async def step(self, actions: dict[str, str]) -> Reward:
         ((role, text),) = actions.items()
         tagged = ANSWER.findall(text)
+        # Models often repeat the tags of the prompt before they answer: the last ones count.
         answer = tagged[-1].strip() if tagged else text.strip()
         self.score = await self.worth(answer)
         self.said.append(text)

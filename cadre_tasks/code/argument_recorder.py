@@ -1,9 +1,9 @@
 """Finds asserts that repeat a shown call of a function, in any spelling.
 
 A program of the standard library alone that runs in the sandbox: it evaluates the asserts on a right program and
-records what the function is given, by parameter, and what it returns. `cadre_tasks.code.inspect` asks it. A call is a
-copy of a shown one if what it is given is equal, or is the same in another spelling (`same`) for the same answer; or if
-a text shows both in words, as "for 3 it is 9" does.
+records the function's arguments, by parameter, and its return value. `cadre_tasks.code.inspect` runs it. A call is a
+copy of a shown one if its arguments are equal, or are the same in another spelling (`same`) with the same answer; or if
+a text shows both in words, as in "for 3 it is 9".
 """
 
 import ast
@@ -72,6 +72,7 @@ class Recorder:
             *items[: len(arguments)], **dict(zip(keywords, items[len(arguments) :], strict=True))
         )
         bound.apply_defaults()
+        # Copied before the call, as the function may change its arguments.
         recorded, answer = copied(dict(bound.arguments)), RAISED
         passed = [iter(value) if iterates else value for value, iterates in zip(items, is_iterator, strict=True)]
         arguments, keywords = (
@@ -84,6 +85,7 @@ class Recorder:
             answer = self.function(*arguments, **keywords)
             return answer
         finally:
+            # A recursive function calls itself through the recorder and could fill the memory.
             if len(self.calls) < MOST_CALLS:
                 self.calls.append(Call(recorded, explicit, copied(answer)))
 
@@ -169,6 +171,7 @@ def is_copy(call: Call, shown: Call) -> bool:
         return True
     if not all(same(value, shown.arguments[name]) for name, value in call.arguments.items()):
         return False
+    # With bytes a function answers in numbers where the shown example has letters.
     if any(isinstance(value, bytes | bytearray) for value in call.arguments.values()) and same(
         letters(call.answer), shown.answer
     ):
@@ -203,6 +206,7 @@ def same(first: Any, second: Any) -> bool:
         first, second = list(first.items()), list(second.items())
     for first_rows, second_rows in itertools.product(spellings(first), spellings(second)):
         if unordered:
+            # Only if one of them has no order: [1, 2] equals {2, 1}, but not [2, 1].
             first_rows, second_rows = (sorted(rows, key=order) for rows in (first_rows, second_rows))
         left, right = (list(itertools.chain.from_iterable(rows)) for rows in (first_rows, second_rows))
         equal_scalars = len(left) == len(right) and all(map(same_scalar, left, right))
@@ -213,6 +217,7 @@ def same(first: Any, second: Any) -> bool:
 
 def order(row: list[Any]) -> list[tuple[bool, float, str]]:
     """Return the sort key of the scalars of one item."""
+    # Numbers come last, by value; everything else first, by its text.
     return [(True, float(scalar), "") if isinstance(scalar, NUMBERS) else (False, 0.0, repr(scalar)) for scalar in row]
 
 
@@ -242,6 +247,7 @@ def spellings(value: Any) -> list[list[list[Any]]]:
         return [*spellings(list(value)), *spellings(list(value.items())), *listed_values]
     if isinstance(value, HOLDING):
         item_spellings = [spellings(item) for item in itertools.islice(value, MOST_SCALARS)]
+        # All items in their first spelling, and all in their last, such as texts as numbers.
         return [[list(itertools.chain.from_iterable(ways[index])) for ways in item_spellings] for index in (0, -1)]
     return [[[value]]]
 
@@ -253,6 +259,7 @@ def is_list_like(value: dict[Any, Any]) -> bool:
 
 def number_of(text: str) -> float | None:
     try:
+        # float() takes "nan" and "infinity" too, which are words here.
         return float(text) if any(map(str.isdigit, text)) else None
     except ValueError:
         return None
@@ -281,6 +288,7 @@ def is_in_words(call: Call, tokens: list[Token]) -> bool:
     if call.answer is RAISED:
         return False
     arguments, answer = list(values(call.explicit)), list(values(call.answer))
+    # A text that has a value twice shows no call that returns its argument.
     if not arguments or not answer or equal(arguments, answer) or len(arguments) + len(answer) > len(tokens):
         return False
     return appear(arguments, answer, tokens) or appear(answer, arguments, tokens)

@@ -1,9 +1,9 @@
 """Code: a coder writes the program and a tester its tests, at once, over several turns until those tests pass.
 
-Hidden tests decide, and pay in halves (AT-GRPO, arXiv 2510.11062, equation 4): the share that passes pays .4 to the
-team and .4 to the coder, beside .1 for a program that builds and .1 for one that runs. Tests pay the tester .2 for
-being tests, .2 for being right and .2 for the wrong programs that they tell apart (`cadre_tasks.code.tester`). A turn
-pays what it changed (`cadre_tasks.account`). `CodeAlone` is one agent that writes both.
+Hidden tests decide, rewarded in halves (AT-GRPO, arXiv 2510.11062, equation 4): the share that passes earns .4 for the
+team and .4 for the coder, who also gets .1 for a program that builds and .1 for one that runs. Tests earn their author
+.2 for being valid, .2 for being right and .2 for the wrong programs that they detect (`cadre_tasks.code.tester`). The
+reward of a turn is the change of these values (`cadre_tasks.account`). `CodeAlone` is one agent that writes both.
 """
 
 from __future__ import annotations

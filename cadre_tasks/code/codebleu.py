@@ -34,18 +34,19 @@ def parsed(source: str) -> ast.Module | None:
 
 
 def tokens_of(source: str, tree: ast.Module | None) -> list[str]:
-    """Names, numbers and single signs; of a program that parses without comments and with one style of layout."""
+    """Return names, numbers and single signs; for a program that parses, without comments and in one layout."""
     return re.findall(r"\w+|[^\w\s]", ast.unparse(tree) if tree else source)
 
 
 def bleu(candidate: list[str], reference: list[str], keywords: float = 1.0) -> float:
-    """BLEU-4 with a brevity penalty; `keywords` is their weight among the unigrams."""
+    """Return BLEU-4 with a brevity penalty; `keywords` is the weight of Python's keywords among the unigrams."""
     if not candidate or not reference:
         return 0.0
     logs = []
     for n in range(1, LONGEST + 1):
         candidate_grams, reference_grams = grams(candidate, n), grams(reference, n)
         weight = {gram: keywords if n == 1 and keyword.iskeyword(gram[0]) else 1.0 for gram in candidate_grams}
+        # Clipped counts: a repeated n-gram matches as often as the reference has it.
         common = sum(weight[gram] * min(count, reference_grams[gram]) for gram, count in candidate_grams.items())
         total = sum(weight[gram] * count for gram, count in candidate_grams.items())
         # One n without a match would make the whole geometric mean zero.
@@ -60,7 +61,8 @@ def grams(tokens: list[str], n: int) -> Counter[tuple[str, ...]]:
 
 
 def subtrees(tree: ast.AST) -> Counter[Hashable]:
-    """Every subtree of more than one node, by the kinds of its nodes: names and values are left out."""
+    """Return the count of every subtree of more than one node, by the kinds of its nodes: names and values
+    are ignored."""
     counts: Counter[Hashable] = Counter()
 
     def shape(node: ast.AST) -> Hashable:

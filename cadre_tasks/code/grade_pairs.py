@@ -1,12 +1,13 @@
 """The graded reward of two agents that write one program: `aux` a helper, `main` the requested function.
 
-Levels and weights as published for MAGRPO (arXiv 2508.04652, section 5): +0.4 and +0.6 where both are defined, +0.5 if
+Levels and weights as published for MAGRPO (arXiv 2508.04652, section 5): +0.4 and +0.6 for the two definitions, +0.5 if
 the whole parses, +1.0 times the share of tests passed; once a test passes, +0.5 if main calls aux, +1.0 if it then is
-more than a wrapper of it, -0.5 if what aux gives is not used. At most 4. Where it is not used, +1.0 is not paid either:
-a call that changes nothing is worth as much as none. Three holes are closed here: whether aux is used is found by
-running main with other helpers (`Replacements.needless`), however the call is spelt; a main that aux could stand in
-for, with the same arguments and value, counts as a wrapper; and main's own `aux` is not aux's. A main that unpacks what
-aux gives, or turns its arguments round, is more than a wrapper here.
+more than a wrapper of it, -0.5 if the result of aux is not used. At most 4. If it is not used, the +1.0 is not given
+either: a call that changes nothing earns no more than none. Three holes of the published reward are closed here: the
+use of aux is detected by running main with other helpers (`Replacements.needless`), so its spelling does not matter; a
+main that aux could replace, with the same arguments and value, counts as a wrapper; and a main that defines its own
+`aux` does not use the team mate's. A main that unpacks the result of aux, or reorders its arguments, is more than a
+wrapper here.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ STAND_IN = "\n\ndef aux(*arguments, **keywords):\n    {}\n"
 REPLACED = (Path(__file__).parent / "replaced_helper.py").read_text(encoding="utf-8")
 SHORT = replace(LIMITS, cpu_s=3.0)  # of programs with a replaced helper, many of which never end
 LONG = replace(LIMITS, cpu_s=2 * LIMITS.cpu_s)  # where the helper itself takes longer, once it is wrapped
+# Defined behind the helper, these replace it.
 NO_AUX, *ANY_AUX = map(STAND_IN.format, ("raise RuntimeError('no aux')", "return None", "return object()"))
 
 
@@ -126,6 +128,7 @@ async def grade(program: CodingProblem, aux_text: str, main_text: str) -> Graded
     """Return the graded reward of two completions for a problem that asks for a function."""
     aux, main = extract_code(aux_text), extract_code(main_text)
     both = {"helper": "aux", "entry": program.entry}
+    # `aux` is also analysed without `main`, so that a main that does not parse costs aux nothing.
     aux_facts, use, parses = await asyncio.gather(
         ask("use", helping=aux, main="", **both),
         ask("use", helping=aux, main=main, **both),

@@ -1,9 +1,9 @@
-"""Pairs: `aux` writes a helper function and `main` the function that is asked for, at once and without a message.
+"""Pairs: `aux` writes a helper function and `main` the requested function, at once and without a message.
 
-HumanEval, CoopHumanEval and MBPP with MAGRPO's graded reward (`cadre_tasks.code.grade_pairs`), paid to both together;
-with `reward: mixed` a level that one role reaches by itself is paid to that role (AT-GRPO, arXiv 2510.11062, equation
-4). A turn pays what it changed (`cadre_tasks.account`). Between turns the two may be told how it went, by `feedback`;
-with `expert` a third role, usually frozen, says what to change.
+HumanEval, CoopHumanEval and MBPP with MAGRPO's graded reward (`cadre_tasks.code.grade_pairs`), given to both together;
+with `reward: mixed` a level that one role reaches by itself is given to that role (AT-GRPO, arXiv 2510.11062, equation
+4). The reward of a turn is the change of these values (`cadre_tasks.account`). Between turns the two may get
+`feedback`; with `expert` a third role, usually frozen, writes what to change.
 """
 
 from __future__ import annotations

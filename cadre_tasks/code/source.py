@@ -87,6 +87,7 @@ def wraps(function: ast.FunctionDef, name: str) -> bool:
     Wrappers that are spelt otherwise are detected by running them (`cadre_tasks.code.grade_pairs`)."""
     forwarded: set[str] = set()
     for statement in function.body:
+        # `x = helper(n)` and then `return x` is a wrapper as well.
         if isinstance(statement, ast.Assign) and is_call(statement.value, name):
             forwarded |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
         elif isinstance(statement, ast.Return):
@@ -154,6 +155,7 @@ def shown_calls(request: dict[str, Any]) -> list[str]:
 
 def calls_in(text: str, name: str) -> set[str]:
     """Return the calls of `name` on plain values that occur in a text, such as a problem's examples, in normal form."""
+    # A definition of the function is no call, nor is a longer name that ends in it.
     starts = [match.start() for match in re.finditer(rf"(?<!def )(?<!\w){re.escape(name)}\s*\(", text)]
     expressions = [call_at(text[start : start + LONGEST]) for start in starts]
     names = [[node.id for node in ast.walk(call) if isinstance(node, ast.Name)] if call else [] for call in expressions]
@@ -166,6 +168,7 @@ def calls_in(text: str, name: str) -> set[str]:
 
 def call_at(text: str) -> ast.expr | None:
     """Return the shortest expression at the start of a text that ends with a closing bracket, or None."""
+    # In `f(g(1), 2)` the first bracket closes `g`: only a prefix that parses is the whole call.
     for closing in re.finditer(r"\)", text):
         try:
             return ast.parse(text[: closing.end()], mode="eval").body
@@ -181,6 +184,7 @@ def looks_at_values(test: ast.expr, entry: str) -> bool:
     bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
     allowed = bound | VALUES | {entry}
+    # A bound builtin, such as a loop variable `sum`, could stand for anything.
     return not bound & {*vars(builtins), "math", entry} and all(is_of_values(node, allowed) for node in nodes)
 
 
@@ -223,6 +227,7 @@ def plain(request: dict[str, Any]) -> str:
 def mutants(request: dict[str, Any]) -> list[str]:
     """Return up to `count` versions of the source with one change each, spread evenly over all possible changes."""
     tree = ast.parse(request["source"])
+    # A site is a node by its index in the walk and one of its changes: the copy has the same indices.
     sites = [(index, kind) for index, node in enumerate(ast.walk(tree)) for kind in range(len(list(changes(node))))]
     count = min(request["count"], len(sites))
     # The middle of each of `count` equal parts of the list, so that the mutants come from the whole program.

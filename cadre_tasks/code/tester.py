@@ -1,10 +1,10 @@
 """Judges tests that a model wrote for a problem: right ones distinguish a right program from nearly right ones.
 
 A test is a pair of an input and an output for a script, otherwise an assert on what the function returns, which can
-look at nothing else (`cadre_tasks.code.source.looks_at_values`). Tests on what the problem shows already do not count:
+inspect nothing else (`cadre_tasks.code.source.looks_at_values`). Tests that the problem already shows do not count:
 they would be copied, not written. The right program and the wrong ones are written alike, and run equally often in an
-order that hangs on the tests; tests whose verdict on equal runs differs are none. Where the only right program is one
-that a model wrote, tests have to tell it from its own answers changed, too.
+order that depends on the tests; tests whose verdicts on equal runs differ are invalid. If the only right program is one
+that a model wrote, tests also have to distinguish it from versions with changed answers.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ async def written(text: str, program: CodingProblem, right: str = "") -> Tests |
         ]
         return StdioTests(tuple(drawn(pairs, program))) if pairs else None
     lines = await ask("asserts", source=extract_code(text), entry=program.entry, shown=examples(program)) or []
+    # Other spaces or quotation marks do not make a shown test new.
     new_tests = [line for line in dict.fromkeys(lines) if bare(line) not in bare(program.statement)]
     if new_tests and right:
         copied = await respelt(ready(program, right), program.entry, examples(program), new_tests)
@@ -136,6 +137,7 @@ async def worth(tests: Tests | None, program: CodingProblem, right: str, count: 
         [answering(program, right, kind) for kind in ("zero", "other")] if right != program.reference and wrong else []
     )
     plain: str = await ask("plain", source=right) or right
+    # The right program in the layout of its mutants, so that no test can tell them apart by their text.
     programs = [ready(program, plain), *(ready(program, mutant) for mutant in wrong), *filter(None, faulty)]
     verdicts = await repeated(programs, tests, program.id)
     if not all(same(runs) for runs in verdicts):

@@ -50,6 +50,7 @@ def _tile(content: str, cell: int) -> Any:
     offset = numpy.abs(numpy.arange(cell) - (cell - 1) / 2)  # of a pixel from the middle, along one direction
     for shape, size, colour in LAYERS[content]:
         row, column = offset[:, None], offset[None, :]
+        # The Euclidean norm draws a disc, the maximum norm a square.
         distance = numpy.hypot(row, column) if shape == "disc" else numpy.maximum(row, column)
         tile[distance <= size * cell / 2] = colour
     return tile

@@ -64,6 +64,7 @@ def pull(generator: random.Random, floor: set[Cell], goals: list[Cell]) -> tuple
     walker = generator.choice(sorted(floor - set(goals)))
     for _ in range(PULLS * len(boxes)):
         row, column = generator.choice(DIRECTIONS)
+        # The walker steps to `target`; a box `behind` it may follow into its old cell.
         target, behind = (walker[0] + row, walker[1] + column), (walker[0] - row, walker[1] - column)
         if target not in floor or target in boxes:
             continue
@@ -80,6 +81,7 @@ def draw(
 ) -> list[str]:
     """Return the rows of a level whose boxes are not on goals."""
     rows = [["#"] * size for _ in range(size)]
+    # Later marks overwrite earlier ones.
     for mark, cells in ((".", floor), ("G", goals), ("B", boxes)):
         for row, column in cells:
             rows[row][column] = mark

@@ -126,6 +126,7 @@ def drawing(size: int, free: Iterable[Cell], start: Cell, goal: Cell) -> list[st
     rows = [["#"] * size for _ in range(size)]
     for row, column in free:
         rows[row][column] = "."
+    # The start last: a walker at the goal is drawn as S.
     rows[goal[0]][goal[1]], rows[start[0]][start[1]] = "G", "S"
     return ["".join(row) for row in rows]
 
@@ -158,7 +159,7 @@ class PlanPath(ToolPlanner):
         blocked: Annotated[float, Field(ge=0.0, le=0.6)] = 0.22,
         **settings: Any,
     ) -> Sequence[Task]:
-        """Drawings keyed by split and index; the whole drawing decides the split."""
+        """Return drawings keyed by split and index; the whole drawing decides the split."""
 
         def make(index: int) -> dict[str, Any]:
             # Grids are drawn until one falls into the split by its hash; the attempt is part of the seed.
@@ -214,6 +215,7 @@ class PlanPath(ToolPlanner):
         local = {
             "moves": -0.01 * spent,
             "invalid": -0.10 * invalid,
+            # The moves of earlier turns count: the bonus is for the episode, not for the last turn.
             "optimal": 0.5 * (goal and self.spent + spent == self.optimal),
         }
         team = {"progress": 0.1 * (self.grid.manhattan(self.cell) - self.grid.manhattan(cell))}

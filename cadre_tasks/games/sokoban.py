@@ -5,7 +5,7 @@ The role `tool` writes a program that prints moves, the role `planner` decides o
 the whole episode, and running out of moves is a failure.
 
 The shaping is a true potential difference (gamma 1) on the boxes on goals and on their distance to the nearest goal.
-The published +1 for a box pushed on and -0.5 for one pushed off pays half a point for every time around; here a box
+The published +1 for a box pushed on and -0.5 for one pushed off earns half a point for every repetition; here a box
 pushed off costs what it earned.
 """
 
@@ -254,8 +254,9 @@ class Sokoban(SokobanGame):
         boxes: Annotated[int, Field(ge=1, le=4)] = 1,
         **settings: Any,
     ) -> Sequence[Task]:
-        """Levels keyed by split and index. Walls and goals decide the split, so no test level is a training level
-        with its box somewhere else. Raises ConfigError where the boxes have no room."""
+        """Return levels keyed by split and index. Walls and goals decide the split, so no test level is a training
+        level with its box elsewhere. Raises ConfigError if the level has no room for the boxes."""
+        # At least eight inner cells a box.
         if boxes > (size - 2) ** 2 // 8:
             raise ConfigError(
                 f"settings.boxes: got {boxes} in {size}x{size}; expected at most {(size - 2) ** 2 // 8}, as boxes need "
@@ -290,7 +291,7 @@ class Boxoban(SokobanGame):
 
     @classmethod
     def tasks(cls, split: Split, levels: str = "", **settings: Any) -> Sequence[Task]:
-        """The folder's levels, in order; one in ten, by the hash of its drawing, is for testing."""
+        """Return the folder's levels, in order; one in ten, by the hash of its drawing, is for testing."""
         data = os.environ.get(VARIABLE, "")
         folder = levels or (str(Path(data) / "boxoban") if data else "")
         chosen = ((rows, name) for rows, name in read_folder(folder).items() if in_split(split, *rows))

@@ -86,8 +86,8 @@ class Sudoku(ToolPlanner):
         clues: Annotated[int, Field(ge=4, le=80)] | None = None,
         **settings: Any,
     ) -> Sequence[Task]:
-        """Puzzles keyed by split and index. The solution decides the split: 4x4 has 288 of them, few enough to learn
-        by heart. Raises ConfigError where the grid has no room for the clues."""
+        """Return puzzles keyed by split and index. The solution decides the split: 4x4 has 288 of them, few enough to
+        memorise. Raises ConfigError if the grid has no room for the clues."""
         fewest = CLUES[size] if clues is None else clues
         if fewest >= size * size:
             raise ConfigError(
@@ -141,6 +141,7 @@ class Sudoku(ToolPlanner):
         written. The prize: +1 for the solved grid. A grid that contradicts a clue or leaves one out costs its author
         0.2 and changes nothing."""
         rows = tuple(answer.split())
+        # A contradiction is no progress, whatever else is right: the state stays.
         if not self.keeps_clues(rows):
             return Outcome(self.state, False, 0, {"cells": 0.0}, {"clues": -0.2, "written": 0.0}, {"solved": 0.0})
         written = sum(old != new for old, new in zip("".join(self.state), "".join(rows), strict=True))

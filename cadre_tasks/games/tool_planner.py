@@ -213,6 +213,7 @@ class ToolPlanner(TurnBased):
         reward = Reward(team - self.lent, {role: local}, {**parts, **repayment})
         if outcome is not None:
             self.state, self.spent = outcome.state, self.spent + outcome.spent
+        # `rating` stays: the next program is compared with this one.
         self.turn, self.run, self.wrote, self.lent = self.turn + 1, None, "", 0.0
         return reward
 

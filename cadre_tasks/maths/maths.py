@@ -1,9 +1,9 @@
 """Mathematics: a reasoner and a tool that writes Python answer at once, over several turns, until the two agree.
 
-Being right pays in halves (AT-GRPO, arXiv 2510.11062, equation 4): the team gets .4 while the reasoner's last answer,
-which is the team's, is right; a role gets .4 while its own is, beside .2 for a box (the reasoner) or .1 each for a
-program that builds and runs (the tool). A turn pays what it changed (`cadre_tasks.account`). `MathsSolo` is one agent
-that has the tool, `MathsVote` a vote of n independent answers.
+Right answers are rewarded in halves (AT-GRPO, arXiv 2510.11062, equation 4): the team's value is .4 while the
+reasoner's last answer, which is the team's, is right; a role's is .4 while its own is, plus .2 for a box (the reasoner)
+or .1 each for a program that builds and runs (the tool). The reward of a turn is the change of these values
+(`cadre_tasks.account`). `MathsSolo` is one agent with the tool, `MathsVote` a vote of n independent answers.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class Maths(FromData):
     async def step(self, actions: dict[str, str]) -> Reward:
         boxed, ran = await asyncio.gather(self.reason(actions["reasoner"]), self.compute(actions["tool"]))
         (answer, reasoner), (printed, tool) = boxed, ran
+        # Two missing answers are no agreement.
         self.agreed = bool(answer and printed) and await math.same_answer(printed or "", answer or "")
         self.right = reasoner["correct"] > 0
         self.said = {role: text for role, text in (("reasoner", answer), ("tool", printed)) if text}
@@ -93,6 +94,7 @@ class Maths(FromData):
         """Return the last line that the program prints and its reward by part."""
         program = extract_code(text)
         built, result = await asyncio.gather(builds(program), sandbox.run(program, "", LIMITS))
+        # A program that fails may have printed something before: that is no answer.
         lines = result.stdout.strip().splitlines() if built and result.status == "ok" else []
         answer = lines[-1].strip() if lines else None
         correct = RIGHT * await self.solved(answer)
@@ -105,7 +107,8 @@ class Maths(FromData):
 class MathsSolo(Maths):
     """One agent with the tool: it writes a program, sees its output, and answers; again if the two differ.
 
-    A program pays for building and running. What it prints, where right, is lent to the team until the answer."""
+    A program is rewarded for building and running. If its output is right, that counts for the team until the answer.
+    """
 
     roles: ClassVar[tuple[str, ...]] = ("agent",)
     written: tuple[Message, ...] = ()  # the conversation so far
@@ -153,7 +156,8 @@ class MathsSolo(Maths):
 class MathsVote(Maths):
     """A vote: one role answers `turns` times, each time as if it were the first; the majority answer is the team's.
 
-    Every answer pays its author; the team gets .4 while what most answers mean so far is right."""
+    Every answer is rewarded for its author; the team's value is .4 while the majority answer so far is right.
+    """
 
     roles: ClassVar[tuple[str, ...]] = ("voter",)
     votes: tuple[str | None, ...] = ()

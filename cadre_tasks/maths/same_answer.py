@@ -48,6 +48,7 @@ async def majority(answers: Sequence[str | None]) -> str | None:
     """Return the answer that most of them mean, the first such one in a tie, or None if there are no answers."""
     camps: list[list[str]] = []
     for answer in filter(None, answers):
+        # Each group is represented by its first answer.
         camp = [members for members in camps if await same_answer(members[0], answer)]
         if camp:
             camp[0].append(answer)

@@ -1,11 +1,11 @@
 """Makes the embedded model of small games: `python -m cadre_tasks.models.make_games OUT`.
 
 A Llama of about a hundred thousand parameters with a tokenizer of its own, pre-trained on legal random play of a few of
-OpenSpiel's games and on nothing else: shown what a player knows, it answers with any legal move, each nearly as likely
-as the others. How likely is drawn at random for every decision, without regard to what pays, at first with large
-differences and then with the same ones made small: were all as likely from the beginning, or quite as likely at the
-end, the model would read the list of moves alone, and training could not make it read the rest. Equal seeds give equal
-weights on one machine.
+OpenSpiel's games and on nothing else: given a player's observation, it answers with any legal move, each nearly as
+likely as the others. The likelihoods are drawn at random for every decision, independently of the rewards, at first
+with large differences and then with the same ones made small. With equal likelihoods from the beginning, or exactly
+equal ones at the end, the model would attend to the list of moves alone, and training could not make it read the rest.
+Equal seeds give equal weights on one machine.
 """
 
 from __future__ import annotations

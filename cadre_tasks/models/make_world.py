@@ -94,6 +94,7 @@ def _talks(world: World, task: Any, generator: random.Random) -> Iterator[Transc
             prompt = observation.messages[-1].content
             answer = draft if draft and generator.random() < REPEATS else mixed(right, prompt, world, generator)
             yield [("user", prompt), ("assistant", answer)]
+            # The team's second answer is the decision; the single agent gives only one.
             if draft or env is single_env:
                 break
             draft = answer

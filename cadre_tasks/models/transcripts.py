@@ -54,6 +54,7 @@ def transcript(generator: random.Random, mixture: Mixture = KINDS) -> Transcript
     answer = speech.printed(env, generator)
     if kind != "alone":
         status = "ok" if answer is not None else generator.choice(["error", "error", "ok", "timeout"])
+        # As if a program had run: the planner's prompt then shows its result.
         env.run = Run(status, "", "", answer)
     else:
         answer = None
@@ -116,7 +117,7 @@ def pushes_printed(env: Sokoban, generator: random.Random) -> str | None:
 
 
 def plan_pushes(env: Sokoban, answer: str | None, generator: random.Random) -> str:
-    """Most often one move towards the goal, one in four times a copy."""
+    """Return mostly one move towards the goal, one in four times a copy."""
     kind = generator.random()
     if kind < 0.25 and answer is not None:
         return numbered(answer)

@@ -1,6 +1,6 @@
-"""Ways of working together, each a small environment: over a question of mathematics here, over yours in a subclass.
+"""Team patterns, each a small environment: over a question of mathematics here, over yours in a subclass.
 
-`Question` says what is asked and when an answer is right; override `question`, `right` and `tasks` for another task.
+`Question` defines the question and the check of an answer; override `question`, `right` and `tasks` for another task.
 """
 
 from cadre_tasks.patterns.debate import Debate

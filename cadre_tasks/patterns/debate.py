@@ -1,7 +1,7 @@
-"""Debate: n agents answer at once, see each other's answers, and answer again; what most answers mean counts.
+"""Debate: n agents answer at once, see each other's answers, and answer again; the majority answer is the team's.
 
-Each is paid for its own last answer, and all while what most of the last answers mean is right: neither holding out nor
-changing sides for its own sake pays.
+Each is rewarded for its own last answer, and all while the majority of the last answers is right: neither stubbornness
+nor changing sides for its own sake earns anything.
 """
 
 from __future__ import annotations

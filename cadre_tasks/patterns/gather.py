@@ -1,7 +1,7 @@
 """Self-consistency with an aggregator: one role answers n times, each as if it were the first, another picks.
 
-An answer pays its author an n-th, and the aggregator's the whole. While the answers come in, the team is lent its half
-for what most of them mean so far; in the end what the aggregator picks decides.
+Each of the n answers earns its author an n-th of the reward of an answer, the aggregator's the whole. While the answers
+come in, the team's value is that of their majority so far; at the end the aggregator's choice decides.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A leader with workers: it splits the question into as many jobs, each worker does one, and it answers from reports.
 
-The leader's answer pays the leader as an author is paid, and the whole team. Nothing at their own step says what a plan
-or a report is worth: they pay nobody, so that an algorithm that looks ahead judges them by the answer that follows.
-Workers see a job and not the question; they may be frozen (`frozen: true` in the YAML), or trained with the rest.
+The leader's answer is rewarded for the leader as its author, and for the whole team. The value of a plan or a report is
+not known at its own step: they are not rewarded, so that an algorithm with look-ahead judges them by the answer that
+follows. Workers see a job and not the question; they may be frozen (`frozen: true` in the YAML), or trained with the
+rest.
 """
 
 from __future__ import annotations

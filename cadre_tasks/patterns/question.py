@@ -1,8 +1,8 @@
 """The shared base of the patterns: a question, the check of an answer, and its reward.
 
-Being right pays in halves (AT-GRPO, arXiv 2510.11062, equation 4): .5 to the team while the team's answer is right, .4
-to the author of an answer that is, beside .1 for an answer in the form that was asked for. A step pays what it changed
-(`cadre_tasks.account`). Each pattern says what the team's answer is.
+Right answers are rewarded in halves (AT-GRPO, arXiv 2510.11062, equation 4): .5 to the team while the team's answer is
+right, .4 to the author of a right answer, and .1 for an answer in the requested form. The reward of a step is the
+change of these values (`cadre_tasks.account`). Each pattern defines the team's answer.
 """
 
 from __future__ import annotations

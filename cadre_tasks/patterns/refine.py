@@ -1,9 +1,9 @@
 """Generate, verify, refine: one answers, another judges the answer, and unless it finds it right the first tries again.
 
-The generator is paid for its last answer. A true verdict pays the verifier a share of half a point, a false one takes
-it away; a verdict that ends the episode stands for all the rounds that are left, so that a verifier who is always right
-gets half a point, however soon it is over. The team is lent its half for a right answer until the verdict: one that
-sends a right answer back costs it again.
+The generator is rewarded for its last answer. A true verdict earns the verifier a share of half a point, a false one
+costs it; a verdict that ends the episode counts for all the remaining rounds, so that a verifier who is always right
+gets half a point, however early the episode ends. The team's value has its half for a right answer until the verdict: a
+verdict that sends a right answer back costs the team that half.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Review by peers: all answer, each judges the next one's answer, each revises its own; what most mean counts.
+"""Review by peers: all answer, each judges the next one's answer, each revises its own; the majority answer counts.
 
-An answer pays its author, a true verdict .2 and a false one -.2, and all are paid while what most of the last answers
-mean is right. A review changes no answer, so that step pays the reviewers alone.
+An answer is rewarded for its author, a true verdict earns .2 and a false one -.2, and all are rewarded while the
+majority of the last answers is right. A review changes no answer, so that step rewards the reviewers alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ class Review(Question):
 
     def __init__(self, task: Task, **settings: Any) -> None:
         super().__init__(task, **settings)
+        # Phases: 0 answers, 1 reviews, 2 second answers, 3 the end.
         self.names, self.phase = self.roles_of(**settings), 0
         self.answers: dict[str, str] = {}
         self.reviews: dict[str, str] = {}
@@ -53,6 +54,7 @@ class Review(Question):
 
     async def step(self, actions: dict[str, str]) -> Reward:
         self.phase += 1
+        # The phase has been advanced: 2 means that reviews were given.
         return self.judged(actions) if self.phase == 2 else await self.answered(actions)
 
     def judged(self, reviews: dict[str, str]) -> Reward:

@@ -99,6 +99,7 @@ def any_value(draw: random.Random, port: Port) -> int:
     if port.width == 1:
         return int(draw.random() < port.likely)
     largest = (1 << port.width) - 1
+    # Values at the ends of the range show overflow and signs.
     return draw.choice((0, 1, largest, largest - 1)) if draw.random() < 0.25 else draw.randint(0, largest)
 
 
@@ -111,6 +112,7 @@ def stimuli(circuit: Circuit, draw: random.Random, cycles: int, calm: bool = Fal
         values = circuit.drawn(draw, state)
         if calm:
             values |= {port.name: port.neutral for port in circuit.inputs if port.neutral is not None}
+        # The first edge brings an unknown state to the start; the second cycle shows that it is there.
         reset = cycle < 2 or (not calm and draw.random() < 0.02)
         sequence.append({"rst": int(reset), **values})
         state = circuit.start if reset else circuit.after(state, values)

@@ -90,6 +90,7 @@ class Arbiter(Circuit):
         requests = ("req & ~mask" if self.blocks else "req & mask") if "mask" in self.has else "req"
         position = f"(last + 1 + i) % {n}" if self.turns else "i"
         first = "if (wanted & cur) pick = cur; else" if self.holds else ""
+        # Two tables: from a position in the order to the number of a request, and back.
         order_cases = " ".join(f"{position}: number = {number};" for position, number in enumerate(self.order))
         last_cases = " ".join(f"{number}: last <= {position};" for position, number in enumerate(self.order))
         lines = [
@@ -126,6 +127,7 @@ class Arbiter(Circuit):
     def drawn(self, draw: random.Random, state: State) -> dict[str, int]:
         values = super().drawn(draw, state)
         if draw.random() < 0.4:
+            # A request that stays shows if its grant is held.
             values["req"] |= state[1]
         if "mask" in values and draw.random() < 0.5:
             values["mask"] = any_value(draw, Port("mask", self.width)) | values["mask"]

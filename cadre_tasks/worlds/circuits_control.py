@@ -78,6 +78,7 @@ class Counter(Circuit):
         if not enabled:
             return state
         if state[0] == end:
+            # The value behind one end is the other: `end` is 0 or `last`.
             return state if self.stops else (self.last - end,)
         return (state[0] + (1 if end else -1),)
 
@@ -88,6 +89,7 @@ class Counter(Circuit):
         lines = [
             f"reg [{w - 1}:0] n;",
             f"wire back = {down};",
+            # `stop` is the end of the way, `turn` the value behind it.
             f"wire [{w - 1}:0] stop = back ? {bits(0, w)} : {top};",
             f"wire [{w - 1}:0] turn = {'stop' if self.stops else f'back ? {top} : {bits(0, w)}'};",
             "assign q = n;",
@@ -112,6 +114,7 @@ class Counter(Circuit):
         return [it for it in variants if it.first <= it.last and it.last > 0]
 
     def drawn(self, draw: random.Random, state: State) -> dict[str, int]:
+        # Values to load at both ends, and one beyond `last`, which is clipped.
         near = draw.choice((0, 1, self.last - 1, self.last, min(self.last + 1, (1 << self.width) - 1)))
         values = super().drawn(draw, state)
         return values | ({"d": near} if "d" in values and draw.random() < 0.5 else {})
@@ -211,6 +214,7 @@ class Detector(Circuit):
 
     def others(self) -> Sequence[Circuit]:
         variants = [replace(self, overlap=not self.overlap), replace(self, late=not self.late)]
+        # The first, the middle and the last bit; a set, as they may be the same.
         for position in {0, self.width // 2, self.width - 1}:
             bit = 1 - self.pattern[position]
             variants.append(replace(self, pattern=(*self.pattern[:position], bit, *self.pattern[position + 1 :])))

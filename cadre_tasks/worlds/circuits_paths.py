@@ -134,6 +134,7 @@ class DataPath(Circuit):
         if name in COMPARING and self.by_sign:
             acc, d = signed(acc, self.width), signed(d, self.width)
         value, largest = OPERATIONS[name].result(acc, d, self.width), (1 << self.width) - 1
+        # The mask also wraps negative values, as two's complement does.
         return min(max(value, 0), largest) if self.saturates and name in SATURATING else value & largest
 
     def expression(self, name: str) -> str:

@@ -95,4 +95,5 @@ def is_figure(value: Any) -> bool:
 
 def rank(row: Sequence[Any]) -> list[tuple[str, Any]]:
     """Return a sort key for rows of mixed values: None and words first, figures rounded."""
+    # The first element separates the kinds, since words cannot be compared with figures.
     return [("0", 0) if it is None else ("2", float(f"{it:.6g}")) if is_figure(it) else ("1", str(it)) for it in row]

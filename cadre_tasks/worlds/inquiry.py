@@ -1,8 +1,8 @@
 """Two roles one after the other: one inquires, a step at a time, the other gives the one answer that is judged.
 
-A step of the inquiry decides nothing and pays nobody. The answer pays the team .5 of what it is worth, and its author
-.4 of that and .1 for an answer that can be read (AT-GRPO, arXiv 2510.11062, equation 4); by outcome both halves are for
-an answer that is right in all. `Single` is one agent that does both.
+A step of the inquiry decides nothing and is not rewarded. The team gets .5 times the value of the answer, its author .4
+times that and .1 for an answer that can be read (AT-GRPO, arXiv 2510.11062, equation 4); with `reward: outcome` both
+halves go to a fully right answer only. `Single` is one agent that does both.
 """
 
 from __future__ import annotations

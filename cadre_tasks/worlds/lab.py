@@ -1,5 +1,10 @@
 """A hidden law, found by experiments: an experimenter chooses them, one at a time, and a theorist states the law.
 
+The law is a formula, a set of switches that set each other, or the heat of two substances (`lab_laws`). The value of a
+theory comes from its predictions for inputs that were not tried, most of which cannot be tried: 1 if all are right,
+else half its gain over always predicting the commonest outcome. The team gets .5 of the value, the theorist .4 and .1
+for a law that can be read; an experiment decides nothing and is not rewarded. `LabSolo` is one agent that does both.
+
 The law is a formula, a set of switches that set each other, or what heat two substances give (`lab_laws`). A theory is
 worth what it predicts on inputs that nobody has tried and most of which nobody could: 1 where every prediction is
 right, else at most a half, by how much better it is than always saying what comes most often. The team is paid .5 of
@@ -73,8 +78,8 @@ class Lab(Inquiry):
         depth: Annotated[int, Field(ge=0, le=2)] = 0,
         **settings: Any,
     ) -> Sequence[Task]:
-        """Laws keyed by split and index, whose outcomes differ on the inputs that theories are judged on. What a law
-        does decides the split, however it is written. Raises ConfigError where no law has so many variables."""
+        """Return laws keyed by split and index, whose outcomes differ on the inputs that theories are judged on. A
+        law's behaviour decides the split, not its form. Raises ConfigError if no law has so many variables."""
         check_variables(kind, variables)
 
         def make(index: int) -> dict[str, Any]:
@@ -98,6 +103,7 @@ class Lab(Inquiry):
             return self.judged(role, answer_in(text, "", "law"))
         inputs = parse_trial(text, self.law)
         if inputs is None:
+            # An unreadable experiment is spent, too.
             self.results = (*self.results, ("unreadable", "nothing"))
         else:
             self.results = (*self.results, (self.shown(inputs, text), self.measured(inputs)))
@@ -113,6 +119,7 @@ class Lab(Inquiry):
         numbers = [number or 0 for number in outcome(self.law, self.truth or {}, inputs)]
         if self.law.kind == "causal":
             return " ".join(f"{name}={number}" for name, number in zip(self.law.inputs, numbers, strict=True))
+        # The number of the experiment is part of the key, so that repeating one draws new noise.
         draw = random_keys.generator(
             "lab noise", self.task.data["seed"], len(self.results), repr(sorted(inputs.items()))
         )

@@ -109,6 +109,7 @@ def _causal(draw: random.Random, variables: int, depth: int) -> Law:
     order = draw.sample(names, len(names))
     roots, equations = 1 if depth == 0 else 2, {}
     for position in range(roots, len(order)):
+        # Causes come earlier in the hidden order, so there is no cycle.
         above = draw.sample(order[:position], min(position, 2))
         first, second = above[0], above[-1]
         forms = [first, f"not {first}"] if depth == 0 or len(above) < 2 else [f"{first} and {second}"]
@@ -203,6 +204,7 @@ def held_out(draw: random.Random, law: Law) -> list[Inputs]:
     if law.kind == "formula":
         return [{name: draw.randint(0, 2 * LARGEST) for name in law.inputs} for _ in range(JUDGED_ON)]
     if law.kind == "chemistry":
+        # Twice the largest mass and half as much again as the largest charge of known substances.
         tops = dict(zip(PROPERTIES, (2 * LARGEST, 6) * 2, strict=True))
         return [{name: draw.randint(0, top) for name, top in tops.items()} for _ in range(JUDGED_ON)]
     # None leaves a switch to its equation: 3 ** 4 = 81 ways at the most, further switches are sampled.

@@ -1,7 +1,7 @@
 """A small library: people, companies and towns with known facts, in passages, and questions over several of them.
 
-Every fact stands in one passage, and every passage is about one thing; others have names that are much alike. A
-question follows so many facts from a person to what is asked, so that the passages that it needs are known.
+Every fact is in one passage, and every passage is about one thing; others have similar names. A question follows `hops`
+facts from a person on, so that the passages that it needs are known.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def names(draw: random.Random, first: Sequence[str], last: Sequence[str], count:
 def library(draw: random.Random, people: int) -> Library:
     """Return a library with `people` persons, as many companies, and half as many towns and rivers."""
     half = max(2, people // 2)
+    # 50 and 40 are the numbers of different names that the word lists give.
     firms, towns = names(draw, FIRMS, TRADES, min(people, 50)), names(draw, TOWNS, ENDS, min(half, 40))
     rivers = names(draw, RIVERS, ("water", "brook", "stream", "beck"), len(towns))
     firm_of = {person: draw.choice(firms) for person in names(draw, FIRST, LAST, people)}

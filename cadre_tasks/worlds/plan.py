@@ -1,12 +1,12 @@
 """A plan in a PDDL domain: planner and critic, judged by pyperplan; and two robots that act at once.
 
 The role `planner` writes a plan, which is tried; the role `critic` sees how far it goes and what stops it, and its own
-plan counts (`cadre_tasks.worlds.relay`). A plan that can be executed and ends in the goal solves the task; it is worth
-.75 and .25 times the optimum over its length. Any other is worth at most a half: half the share of the open goals that
-hold when it stops. Single-agent forms are `PlanAlone` and `PlanSolo`.
+plan counts (`cadre_tasks.worlds.relay`). A plan that can be executed and ends in the goal solves the task; its value is
+.75 plus .25 times the optimum over its length. Any other has at most half the value: half the share of the open goals
+that hold when it stops. Single-agent forms are `PlanAlone` and `PlanSolo`.
 
-`PlanJoint` is two robots of a domain that each say one action a round, at the same time, without seeing the other's. Of
-two actions that disturb each other, where one takes away what the other needs or gives, neither happens.
+In `PlanJoint` two robots of a domain each choose one action a round, at the same time, without seeing the other's. If
+the two actions disturb each other, because one takes away what the other needs or gives, neither happens.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class Grounded:
     def progress(self, state: Facts) -> float:
         """Return the share of the goals open at the start that hold now, less those that held and do not."""
         opened = self.goals - self.start
+        # Goals that hold at the start count negatively when they are undone.
         return (len(self.goals & state) - len(self.goals & self.start)) / len(opened)
 
     def obstacle(self, state: Facts, name: str) -> str:
@@ -82,7 +83,7 @@ class Grounded:
 
 @lru_cache(maxsize=512)
 def grounded(domain: str, text: str) -> Grounded:
-    """A problem in PDDL, grounded."""
+    """Return a problem in PDDL, grounded."""
     return Grounded(domain, text)
 
 
@@ -141,8 +142,8 @@ class Plan(Relay):
     def tasks(
         cls, split: Split, domain: DomainName = "blocks", size: Size = 3, robots: Robots = 1, **settings: Any
     ) -> Sequence[Task]:
-        """Problems keyed by split and index. The whole problem decides the split. Raises ConfigError where there are
-        robots to choose in a domain that has none."""
+        """Return problems keyed by split and index. The whole problem decides the split. Raises ConfigError for several
+        robots in a domain without robots."""
         if robots > 1 and domain not in ROBOTS:
             raise ConfigError(
                 f"settings.robots: got {robots} with domain {domain}, where nobody drives; expected a domain of "
@@ -233,7 +234,7 @@ class PlanJoint(Env):
     def tasks(
         cls, split: Split, domain: Literal["logistics", "rovers"] = "logistics", size: Size = 2, **settings: Any
     ) -> Sequence[Task]:
-        """Problems with two robots. The whole problem decides the split."""
+        """Return problems with two robots. The whole problem decides the split."""
         return _split(split, domain, size, 2)
 
     @property

@@ -111,6 +111,7 @@ class Relay(TurnBased):
         """Return the draft and its feedback."""
         if self.draft is None:
             return ""
+        # The end of a long answer holds the answer itself.
         return f"A team mate answered:\n{self.said[-SHOWN:]}\nWhat came of it:\n{self.draft.feedback}\n\n"
 
     def render(self) -> Drawing:
@@ -162,7 +163,7 @@ class RelayAlone(Relay):
 
 
 class RelaySolo(OneAgent, Relay):
-    """One agent that drafts, sees what came of it, and decides, in one conversation. Each step pays half."""
+    """One agent that drafts, sees the feedback, and decides, in one conversation. Each step earns half."""
 
     @property
     def opening(self) -> bool:

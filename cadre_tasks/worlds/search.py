@@ -1,9 +1,9 @@
 """A question over several passages of a library: a searcher with a BM25 index, and a writer who answers and cites.
 
-The role `searcher` says one command at a time: words to search for, or the number of a passage to open. The role
-`writer` sees the passages that were opened, and nothing else, and answers with the numbers of those that the answer
-rests on. An answer is worth .5 where it is right, and .5 more times the share of its citations and of the passages that
-it needs that are the same, of those that were really opened; a wrong one is worth nothing. `SearchSolo` does both.
+The role `searcher` gives one command at a time: words to search for, or the number of a passage to open. The role
+`writer` sees the opened passages, and nothing else, and answers with the numbers of the passages that support the
+answer. A right answer has the value .5, plus .5 times the Jaccard index of its citations and the needed passages, where
+only opened ones count as right; a wrong one has the value 0. `SearchSolo` does both.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Search(Inquiry):
         people: Annotated[int, Field(ge=4, le=80)] = 20,
         **settings: Any,
     ) -> Sequence[Task]:
-        """Libraries keyed by split and index, a question each. The question decides the split."""
+        """Return libraries keyed by split and index, a question each. The question decides the split."""
         package("bm25s", "worlds")
 
         def make(index: int) -> dict[str, Any]:
@@ -155,6 +155,7 @@ class Search(Inquiry):
             return "The search is over."
         if not 1 <= number <= len(self.made.passages):
             return "There is no such passage."
+        # In order of opening, each once.
         self.read = tuple(dict.fromkeys((*self.read, number)))
         return self.shown(number)
 

@@ -1,9 +1,9 @@
 """A question about tables, answered by a SQL query: analyst and checker over DuckDB.
 
-The role `analyst` writes a query, which is run on the rows that everybody sees; the role `checker` sees the query and
-what it gave, and its own query counts (`cadre_tasks.worlds.relay`). It is judged on other rows of the same tables,
-which nobody sees: what it gives there is compared with what the reference gives, and a query is worth the share of the
-sets of rows on which both are the same. The single-agent forms are `SqlAlone` and `SqlSolo`.
+The role `analyst` writes a query, which is run on the visible rows; the role `checker` sees the query and its result,
+and its own query counts (`cadre_tasks.worlds.relay`). It is judged on hidden rows of the same tables: its results are
+compared with those of the reference, and its value is the share of the sets of rows on which both are the same. The
+single-agent forms are `SqlAlone` and `SqlSolo`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def generate(split: Split, index: int, dials: dict[str, Any]) -> dict[str, Any]:
         if not in_split(split, repr(tables), drawn_question.sql()):
             return None
         data = {"tables": tables, "rows": dials["rows"], "dirty": dials["dirty"], **forms}
-        # Drawing rows is cheaper than drawing a question, so each question gets three sets of rows.
+        # Three tries with other rows before another question is drawn.
         candidates = ({**data, "seed": generator.getrandbits(60)} for _ in range(3))
         return next((rows for rows in candidates if telling(drawn_question, rows)), None)
 
@@ -111,6 +111,7 @@ def table_data(table: Table) -> dict[str, Any]:
 @lru_cache(maxsize=4096)
 def _wanted(key: str, reference: str) -> list[list[Result]]:
     """Return a list to store the results of a reference in, filled by the first caller."""
+    # The cached value is a list that the first caller fills: an awaited result cannot be cached itself.
     return []
 
 
@@ -144,8 +145,8 @@ class Sql(Relay):
         rows: Annotated[int, Field(ge=8, le=200)] = 12,
         **settings: Any,
     ) -> Sequence[Task]:
-        """Questions keyed by split and index. Tables and reference decide the split. Raises ConfigError where there is
-        no second table for the second subquery."""
+        """Return questions keyed by split and index. Tables and reference decide the split. Raises ConfigError if there
+        is no second table for the second subquery."""
         if nesting > 1 and not joins:
             raise ConfigError(
                 f"settings.nesting: got {nesting} with joins 0; expected at most 1, as the second subquery counts rows "
@@ -160,7 +161,7 @@ class Sql(Relay):
     async def judge(self, text: str) -> Judged:
         """Run the query on the rows that everybody sees and on the hidden ones, at once."""
         query, sets = text.rstrip().rstrip(";"), databases(self.task.data)
-        # One process for all sets: starting the child takes longer than most queries.
+        # One call of the child for all sets of rows.
         visible, *results = await database.run(query, sets)
         if visible.error:
             return Judged(False, False, 0.0, f"The query fails: {visible.error}", "error")

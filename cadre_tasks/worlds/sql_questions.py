@@ -253,7 +253,7 @@ def _row(table: Table, key: int, parent_count: int, draw: random.Random, dirty: 
         values.append(draw.choice((word.upper(), f" {word}", f"{word} ", word.title())) if _hit(draw, dirty) else word)
     for _ in table.numbers:
         number = draw.randint(1, HIGHEST)
-        # Half as often as dirty words: NULLs leave fewer rows to tell questions apart.
+        # Half as often as dirty words, since a NULL takes the row out of every condition on the column.
         values.append(None if _hit(draw, dirty / 2) else number)
     return tuple(values)
 

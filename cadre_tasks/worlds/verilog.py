@@ -1,10 +1,10 @@
 """A circuit in Verilog: a designer who writes it and a verifier who writes its test bench, simulated by Icarus Verilog.
 
-The specification is generated (`circuits`). A turn is a design and then a bench, which is run on it; what it prints is
-shown to both, and the episode ends where it prints PASS, or with the last turn. A design is worth the share of hidden
-sequences of inputs in which its outputs are right in every cycle, by a model that is not in the simulation. A bench is
-judged on a right design and on wrong ones that differ from it in one thing. `VerilogAlone` writes the design alone,
-`VerilogSolo` is one agent that does both.
+The specification is generated (`circuits`). A turn is a design and then a bench, which is run on it; both roles see its
+output, and the episode ends with PASS or with the last turn. The value of a design is the share of hidden sequences of
+inputs in which its outputs are right in every cycle, according to a model outside the simulation. A bench is judged on
+a right design and on wrong ones that differ from it in one thing. `VerilogAlone` writes the design alone, `VerilogSolo`
+is one agent that does both.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Verilog(TurnBased):
         features: Annotated[int, Field(ge=0, le=5)] = 1,
         **settings: Any,
     ) -> Sequence[Task]:
-        """Circuits keyed by split and index. The circuit decides the split."""
+        """Return circuits keyed by split and index. The circuit decides the split."""
         verilog.tools()
         name = f"{split}-{kind}-{width}-{features}"
         return GeneratedTasks(SPLIT_SIZES[split], lambda index: generate(split, index, kind, width, features), name)

@@ -1,8 +1,8 @@
 """Simulates Verilog that a model wrote: Icarus Verilog (ivl and vvp) behind the sandbox's layers.
 
-A design is driven by a bench of ours, which prints what its outputs show in each cycle, and those are compared with
-what is expected in here: no expected value ever enters the simulation. The lines carry a nonce that no text of a
-model's holds; neither the compiler's driver nor its preprocessor is run. A bench of a model's prints its own verdict.
+Our own bench drives a design and prints its outputs in each cycle; the comparison with the expected values happens in
+this process, so that no expected value ever enters the simulation. The lines carry a nonce that no text of a model can
+contain; neither the compiler's driver nor its preprocessor is run. A model's bench prints its own verdict.
 """
 
 from __future__ import annotations
@@ -161,6 +161,7 @@ def driver(
         f"task one(input [{sum(widths.values()) - 1}:0] given);",
         "begin",
         f"  {{{', '.join(f'i_{name}' for name in widths)}}} = given;",
+        # Inputs are set at time 0 of a cycle, outputs are printed at 4, the edge is at 5.
         f'  #4 $display("{nonce}{" %b" * len(outputs)}", {shown});',
         "  #1 clk = 1; #5 clk = 0;",
         "end",

@@ -173,6 +173,7 @@ def rise(value: float, bounds: tuple[float, float]) -> float:
 
 def stem(word: str) -> str:
     """Return a word without its English ending: "measured", "measures" and "measuring" have the same stem."""
+    # Longer endings first; at least three letters must remain.
     for ending in ("ing", "ed", "es", "s", "e"):
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             return word[: -len(ending)]
@@ -205,6 +206,7 @@ def rouge_l(reference: str, text: str) -> float:
 def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
     """Return the length of the longest common subsequence, by rows of bits (Hyyro 2004), a bit a word of the shorter
     one."""
+    # The shorter one in bits, to keep the numbers small.
     if len(first) > len(second):
         first, second = second, first
     positions: Counter[str] = Counter()

@@ -1,9 +1,9 @@
-"""Writing: two writers work at once, without a message, and are paid together.
+"""Writing: two writers work at once, without a message, and are rewarded together.
 
 `Tldr` is one short and one long summary, `Arxiv` a paragraph of background and one of method, both with the published
-graded reward (`cadre_tasks.writing.text`), which never looks at the source, or with `reward: faithful`, that times how
-far the source bears the less faithful of the two texts out. `Story` is a story continued by two writers, paid by
-ROUGE-L times how far what they write is prose.
+graded reward (`cadre_tasks.writing.text`), which ignores the source, or with `reward: faithful`, which multiplies it by
+the faithfulness of the less faithful text. `Story` is a story continued by two writers, rewarded by ROUGE-L times a
+score for prose.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The programs that the seed model has read: many kinds of wrong ones, and few that are right.
+"""The programs in the seed model's training text: many kinds of wrong ones, and few that are right.
 
-`sample_program` draws one for a game. In every game the right program is 6% of what it draws by `KINDS`, and the
-likeliest one is short and rarely right. By `PARTS` it draws no right program at all: what the right one is made of
-stands only in programs with three mistakes.
+`sample_program` draws one for a game. In every game the right program is 6% of the draws by `KINDS`, and the likeliest
+one is short and rarely right. `PARTS` has no right program at all: its parts occur only in programs with three
+mistakes.
 """
 
 from __future__ import annotations

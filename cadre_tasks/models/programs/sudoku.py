@@ -45,7 +45,7 @@ SEARCH_MISTAKES = [
 
 
 def filling(line: str) -> str:
-    """A program that does one thing with every empty cell."""
+    """Return a program that does one thing with every empty cell."""
     return f"for r, c in empty:\n    {line}\n{SHOW}"
 
 
