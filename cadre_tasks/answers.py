@@ -6,7 +6,7 @@ import re
 
 # Marks of Markdown that a line such as "Moves: RRD" may stand in: the prompts show it in backticks.
 MARKS = "`*_"
-# A block right behind a word and its colon, and a fence that ends what stands there otherwise.
+# A block right behind a word and its colon, and a fence that ends an answer without such a block.
 BLOCK = re.compile(rf"[{MARKS}\s]*?^[ \t]*```[^\n`]*\n(?P<inside>.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
 FENCE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
 Cell = tuple[int, int]  # (row, column)

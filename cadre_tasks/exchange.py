@@ -27,7 +27,8 @@ class Exchange(FromData):
     depends on the order in which they write. Settings: the `exchange`, and those of `FromData`."""
 
     writers: ClassVar[tuple[str, ...]]
-    drafts: Mapping[str, str] = MappingProxyType({})  # what has been written of this turn and is not judged yet
+    # The texts of this turn that are not judged yet, by role.
+    drafts: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, task: Task, exchange: Exchanges = "none", **data: Any) -> None:
         super().__init__(task, **data)
@@ -74,6 +75,7 @@ class Exchange(FromData):
             self.drafts = {**self.drafts, **actions}
             if len(self.drafts) < len(self.writers):
                 return Reward()
+            # The last writer has written: the drafts of all are judged together.
             actions = dict(self.drafts)
         self.drafts = {}
         return await self.judge(actions)

@@ -32,7 +32,8 @@ class OneAgent(TurnBased):
     Name it before the world among the bases."""
 
     roles: ClassVar[tuple[str, ...]] = ("agent",)
-    earlier: tuple[Message, ...] = ()  # what it was asked first in this turn and all that it said, once it has
+    # The first prompt of this turn and its answer, empty before that.
+    earlier: tuple[Message, ...] = ()
 
     @property
     def acting(self) -> str:
@@ -48,5 +49,6 @@ class OneAgent(TurnBased):
 
     async def step(self, actions: dict[str, str]) -> Reward:
         prompt, answer = super().conversation(), Message("assistant", actions["agent"])
+        # After the last answer of a turn the next one begins with an empty conversation.
         self.earlier = (*prompt, answer) if self.opening else ()
         return await super().step(actions)

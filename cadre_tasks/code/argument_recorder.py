@@ -28,8 +28,8 @@ VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 UNORDERED = (set, frozenset, dict)
 NUMBERS = (bool, int, float, Decimal, Fraction)
 CLOSE = 1e-4  # two numbers that differ by less are one, unless both are whole
-LINES = 4  # over which the arguments of an example may stand
-# What an assert on values may name (`cadre_tasks.code.source`), beside what is built in.
+LINES = 4  # the most lines that the arguments of an example may take
+# The names that an assert on values may use beside the builtins (`cadre_tasks.code.source`).
 NAMES = {kind.__name__: kind for kind in (Counter, OrderedDict, defaultdict, deque, Decimal, Fraction)} | {"math": math}
 MOST_CALLS, MOST_SCALARS = 2000, 5000  # of a test; of a value
 GAP = 8  # words that may stand between the values of an example in a text
@@ -37,7 +37,7 @@ TOKEN = re.compile(
     r"""(?P<quoted>"[^"\n]*"|(?<!\w)'[^'\n]*'(?!\w))|(?P<number>[-+]?\d[\d_]*(?:\.\d+)?(?:[eE][-+]?\d+)?)|"""
     r"(?P<word>[^\W\d]\w*|[-=]+>|[→➞⇒=:\n])"
 )
-# Where an example's arguments begin, after `Input:` or as `name = value`; and what stands about such an example.
+# The beginning of an example's arguments, after `Input:` or as `name = value`; and words found near an example.
 ARGUMENTS = re.compile(
     r"""\binputs?\s*\d*\W*?:[\s*`]*(?=[-\[({"'\w])|(?<![\w.,(\[])(?=[A-Za-z_]\w*\s*=(?!=))""", re.IGNORECASE
 )
@@ -95,7 +95,7 @@ class Recorder:
         self.calls = []
         try:
             exec(compile(code, "<test>", "exec"), {**NAMES, name: self})  # noqa: S102 - behind the sandbox's layers
-        except Exception:  # noqa: BLE001 - a test may fail in any way; what it gave before is what counts
+        except Exception:  # noqa: BLE001 - a test may fail in any way; the calls before count
             return self.calls
         return self.calls
 
@@ -361,5 +361,6 @@ def shows(token: Token, value: Any) -> bool:
 
 if __name__ == "__main__":
     request, out = json.loads(sys.stdin.read()), os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what programs print is no answer
+    # Programs may print to stdout, where only the answer belongs.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.write(out, json.dumps(respelt(**request)).encode())

@@ -63,7 +63,8 @@ class Code(FromData):
         self.decisive = cases_of(self.program, cases_kept) if cases_kept else all_tests(self.program)
         self.verdict, self.checked, self.written = NONE, NONE, ""  # type: Verdict, Verdict, str
         self.said: dict[str, str] = {}  # the program and the tests of the last turn
-        self.earned = {"coder": 0.0, "tester": 0.0}  # what the last program and the last tests pay their author
+        # The local rewards of the last program and of the last tests.
+        self.earned = {"coder": 0.0, "tester": 0.0}
         self.account = Account()
 
     @property
@@ -134,7 +135,7 @@ class Code(FromData):
         judged, self.checked = await asyncio.gather(tester.worth(tests, self.program, right, self.mutants), checking)
         self.said = {"coder": program, "tester": text}
         parts = {"tester/valid": judged.parts["valid"]}
-        # `Worth` gives up to .4 for each of the two, the tester is paid .2.
+        # `Worth` gives up to .4 for each of the two, the tester gets up to .2.
         parts |= {f"tester/{name}": judged.parts[name] / 2 for name in ("agrees", "kills")}
         self.earned = {**self.earned, "tester": sum(parts.values())}
         return parts
@@ -161,7 +162,8 @@ class CodeAlone(Code):
     """One agent: first the program, then its tests, as two decisions of a turn, each rewarded as in the team."""
 
     roles: ClassVar[tuple[str, ...]] = ("agent",)
-    testing: bool = False  # the program of this turn is written, and its tests are asked for
+    # The program of this turn is written, and the next action is its tests.
+    testing: bool = False
 
     def observe(self) -> dict[str, Observation]:
         if self.turn >= self.turns or self.checked.ok:
@@ -174,5 +176,5 @@ class CodeAlone(Code):
         judge_text = self.try_tests if self.testing else self.try_program
         parts = await judge_text(actions["agent"])
         self.turn, self.testing = self.turn + self.testing, not self.testing
-        # The one agent is paid as both roles together.
+        # The one agent gets the rewards of both roles.
         return self.settle({"agent": sum(self.earned.values())}, parts)

@@ -96,7 +96,9 @@ def events(node: ast.AST) -> Iterator[tuple[str, str, list[str]]]:
         yield from assignments(node.value, node.targets)
     elif isinstance(node, ast.AugAssign):
         # `x += y` is read as `x = x + y`.
-        yield from assignments(ast.BinOp(_loaded(node.target), node.op, node.value), [node.target])
+        name = node.target
+        source = ast.Name(name.id, ast.Load()) if isinstance(name, ast.Name) else name
+        yield from assignments(ast.BinOp(source, node.op, node.value), [name])
     elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
         yield from assignments(node.value, [node.target])
     elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
@@ -127,10 +129,6 @@ def assignments(value: ast.AST, targets: list[ast.expr]) -> Iterator[tuple[str, 
     for target in targets:
         for kind, name, _ in events(target):
             yield kind, name, sources if kind == "give" else []
-
-
-def _loaded(target: ast.expr) -> ast.expr:
-    return ast.Name(target.id, ast.Load()) if isinstance(target, ast.Name) else target
 
 
 def share(candidate: Counter[Hashable], reference: Counter[Hashable]) -> float:

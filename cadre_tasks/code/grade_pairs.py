@@ -139,7 +139,8 @@ async def grade(program: CodingProblem, aux_text: str, main_text: str) -> Graded
     verdict = (
         await judge(combined(program, aux, main), all_tests(program)) if parses and main_facts["bound"] else NOTHING
     )
-    if not main_facts["defined"]:  # it may be bound otherwise, as a lambda: that may solve the task, and is not paid
+    # It may be bound otherwise, as a lambda: that may solve the task, but is not rewarded.
+    if not main_facts["defined"]:
         return Graded(parts, verdict)
     parts["parses"] = 0.5 * parses
     if not parses:

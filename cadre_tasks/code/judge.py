@@ -15,7 +15,7 @@ from cadre_sandbox.checkers import Verdict, check_calls, check_stdio, check_test
 from cadre_tasks.sandbox import Limits, default
 
 LIMITS = Limits(cpu_s=10.0, memory_mb=512)
-# As CommonMark has it, and at any depth, as in a list; what has the sign again behind it is code within a line.
+# A fence of CommonMark, at any depth, as in a list; a line with the sign again behind it is code within a line.
 FENCE = re.compile(r"^(?P<indent>[ \t]*+)(?P<sign>`{3,}+(?=[^`\n]*+$)|~{3,}+)(?P<info>.*)", re.MULTILINE)
 FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*(?:\([^)]*\)|[^\n(]+)$", re.MULTILINE)
 PYTHON = re.compile(r"\{?\.?(python|py)[\d.]*(?![\w-])")
@@ -23,7 +23,7 @@ WORD = re.compile(r"\{?\.?[A-Za-z][\w+#.-]*\}?")
 # Fences that share their lines with other text.
 WITHIN = re.compile(r"`{3}(?:python|py)[\d.]*[ \t]*\n(.*?)`{3}", re.DOTALL)
 COMPILE = "import sys\ncompile(sys.stdin.read(), '<program>', 'exec')"
-# As an import would, so that what stands below `if __name__ == "__main__"` is left.
+# Runs the program as an import would, so that code below `if __name__ == "__main__"` is skipped.
 LOAD = """\
 import sys, types
 module = sys.modules["solution"] = types.ModuleType("solution")
@@ -104,6 +104,7 @@ def extract_code(completion: str) -> str:
     with another mark often hold what the program prints; else the whole completion. Fences that stand within lines
     count only if there are no marked blocks."""
     blocks = fenced(completion)
+    # The last block counts: models revise their program below the first one.
     chosen = [block.text for block in blocks if PYTHON.match(block.mark)] or WITHIN.findall(completion)
     chosen = chosen or [block.text for block in blocks if not block.mark]
     return chosen[-1] if chosen else completion

@@ -128,7 +128,7 @@ class Pairs(Exchange):
         if self.codebleu:
             written = "\n\n".join(extract_code(actions[role]) for role in self.writers)
             parts = parts | await likeness(self.program.reference, written)
-        # A level counts once: what is paid to a role is taken from the team's reward.
+        # A level counts once: a role's own levels are not part of the team's reward.
         local = self.local_levels() if self.reward == "mixed" else {}
         self.account, reward = self.account.settle(self.graded.value - sum(local.values()), local, parts)
         return reward

@@ -17,7 +17,8 @@ from cadre.data.records import CodingProblem
 Word = float | str
 Words = tuple[Word, ...]
 Case = tuple[str, str]  # an input and its output
-Run = Callable[[str], Awaitable[str | None]]  # what a right program prints for an input, None where it fails
+# Returns the output of a right program for an input, None if it fails.
+Run = Callable[[str], Awaitable[str | None]]
 
 MARK = re.compile(
     r"^\W*(?:sample|example)?\s*"
@@ -188,6 +189,7 @@ async def divided_by_running(input_text: str, output: str, run: Run) -> list[Cas
     part of the output."""
     lines, outs = lines_of(input_text), lines_of(output)
     count = count_of(lines)
+    # Each try runs the program once, so long inputs are not divided.
     if not 1 < count < len(lines) <= MOST_LINES or not outs or len(outs) % count:
         return []
     output_height, start, cases = len(outs) // count, 1, list[Case]()

@@ -373,7 +373,7 @@ def without_a_use(request: dict[str, Any]) -> list[str]:
                     helper_calls = [node for node in ast.walk(value) if is_call(node, request["helper"])]
                     helper_nodes = [
                         part for call in helper_calls for part in ast.walk(call)
-                    ]  # what the helper itself is about
+                    ]  # the helper's call and its arguments
                     # Replace the value by each of its parts that does not depend on the helper, as `n` in `n + aux(n)`.
                     for part in [node for node in list(ast.walk(value))[1:] if node not in helper_nodes]:
                         loads = isinstance(getattr(part, "ctx", ast.Load()), ast.Load)

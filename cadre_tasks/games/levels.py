@@ -101,7 +101,9 @@ def read_folder(folder: str) -> dict[tuple[str, ...], str]:
     files = sorted(path for path in root.rglob("*") if path.suffix in {".txt", ".jsonl"}) if folder else []
     levels: dict[tuple[str, ...], str] = {}
     for path in files:
-        for number, drawing in enumerate(_levels(path)):
+        drawings = _of_rows(path) if path.suffix == ".jsonl" else _of_text(path)
+        for number, rows_drawn in enumerate(drawings):
+            drawing = [row.translate(USUAL) for row in rows_drawn]
             if drawing:
                 levels.setdefault(tuple(drawing), f"{path.relative_to(root).with_suffix('')}-{number}")
     if not levels:
@@ -113,12 +115,6 @@ def read_folder(folder: str) -> dict[tuple[str, ...], str]:
     for rows, name in levels.items():
         _check(folder, name, rows)
     return levels
-
-
-def _levels(path: Path) -> Iterator[list[str]]:
-    """Return the drawings of one file, in the marks of the prompts."""
-    drawings = _of_rows(path) if path.suffix == ".jsonl" else _of_text(path)
-    return ([row.translate(USUAL) for row in rows] for rows in drawings)
 
 
 def _of_rows(path: Path) -> Iterator[list[str]]:

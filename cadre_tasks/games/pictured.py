@@ -30,6 +30,7 @@ class Pictured(PlannerAlone):
         self.pixels = cell
 
     def conversation(self) -> tuple[Message, ...]:
+        # The compact prompt is its title alone: the image holds the state.
         text = self.titles[1] if self.words is WORDS["compact"] else self.rules() + self.ask_answer()
         return (Message("user", text, images=(board(self.draw().split("\n"), self.legend, self.pixels),)),)
 

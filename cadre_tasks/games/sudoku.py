@@ -34,7 +34,7 @@ from cadre_tasks.games.tool_planner import (
     Turns,
 )
 
-CLUES = {4: 6, 9: 36}  # what is left of a solution, by size
+CLUES = {4: 6, 9: 36}  # clues left of a solution, by size
 
 # What every program finds defined; it reads the puzzle from standard input.
 PRELUDE = """\
@@ -70,6 +70,7 @@ class Sudoku(ToolPlanner):
     ) -> None:
         self.puzzle: Rows = tuple(task.data["grid"])
         solutions_found = solutions(self.puzzle)
+        # Proven again, since the reward compares answers with this one solution.
         if len(solutions_found) != 1:
             raise ValueError(
                 f"task {task.id}: expected a puzzle with one solution; got {len(solutions_found) or 'none'}."

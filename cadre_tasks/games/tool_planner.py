@@ -27,7 +27,8 @@ from cadre_tasks.code.judge import extract_code
 from cadre_tasks.turn_based import OneAgent, TurnBased
 
 LIMITS = sandbox.Limits(cpu_s=1.0)
-UNREADABLE, ANSWERED = -0.2, 0.1  # what an answer that cannot be read costs, and what a program that has one earns
+# The cost of an unreadable answer, and the reward of a program that prints a readable one.
+UNREADABLE, ANSWERED = -0.2, 0.1
 
 Turns = Annotated[int, Field(ge=1, le=50)]
 Moves = Annotated[int, Field(ge=1, le=10_000)]
@@ -76,7 +77,7 @@ class ToolPlanner(TurnBased):
     # First lines of the compact prompts for a program and for an answer, and words for solved and not.
     titles: ClassVar[tuple[str, str]]
     verdicts: ClassVar[tuple[str, str]] = ("goal", "short")
-    # What the full prompts call an answer, and what they say becomes of a program's output.
+    # The full prompts' word for an answer, and their sentence on the use of a program's output.
     answers: ClassVar[str] = "moves"
     output: ClassVar[str] = "A team mate reads its output and decides on the {answers}."
 
@@ -84,7 +85,8 @@ class ToolPlanner(TurnBased):
         super().__init__(task)
         self.state, self.turns, self.words, self.reward = state, turns, WORDS[prompts], reward
         self.turn, self.spent, self.wrote = 0, 0, ""
-        self.rating, self.lent = 0.0, 0.0  # what the last program earned its author, and the team until the turn ends
+        # The value of the last program for its author, and for the team until the turn ends.
+        self.rating, self.lent = 0.0, 0.0
         self.run: Run | None = None
 
     def draw(self) -> str:
@@ -209,7 +211,7 @@ class ToolPlanner(TurnBased):
         team, local = self.pay(outcome)
         parts = {"format": 0.0} if outcome is None else {**outcome.parts, "format": 1.0}
         repayment = {"repaid": -self.lent} if self.lent else {}
-        # Over the turn the team earns what was executed: the program's loan cancels out.
+        # The program's potential is subtracted again, so over the turn the team earns what was executed.
         reward = Reward(team - self.lent, {role: local}, {**parts, **repayment})
         if outcome is not None:
             self.state, self.spent = outcome.state, self.spent + outcome.spent

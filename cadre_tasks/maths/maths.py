@@ -113,8 +113,10 @@ class MathsSolo(Maths):
     roles: ClassVar[tuple[str, ...]] = ("agent",)
     written: tuple[Message, ...] = ()  # the conversation so far
     printed: str | None = None
-    answering: bool = False  # a program has run, and the answer is asked for
-    program: float = 0.0  # what the last program pays the agent, and what its last answer does
+    # A program has run, and the next action is the answer.
+    answering: bool = False
+    # The rewards of the agent's last program and of its last answer.
+    program: float = 0.0
     answer: float = 0.0
 
     def observe(self) -> dict[str, Observation]:

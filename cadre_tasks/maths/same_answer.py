@@ -15,7 +15,8 @@ from cadre_sandbox.records import Limits
 from cadre_tasks.judging_package import JudgingPackage
 
 MATH_VERIFY = JudgingPackage("math-verify", "maths", "compares mathematical answers", "inside.maths")
-LIMITS = Limits(wall_s=10.0, cpu_s=1.0, memory_mb=1024)  # parsers do not sleep: what the processor takes decides
+# Parsers do not sleep, so the CPU time decides; the wall clock only ends a hanging process.
+LIMITS = Limits(wall_s=10.0, cpu_s=1.0, memory_mb=1024)
 MAX_ANSWER = 2000  # characters; no answer of a benchmark is longer than 300
 
 

@@ -16,7 +16,6 @@ import random
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -50,13 +49,9 @@ def met(game: str, plays: int = 1000) -> list[Choice]:
             for player in acting(state.state):
                 choice = Choice(seen(state.state, player), answers(state.state, player))
                 choices.setdefault(choice.observation.messages[-1].content, choice)
-            chosen = {name: generator.choice(answers(state.state, at)) for name, at in _players(state.state)}
+            chosen = {role(at): generator.choice(answers(state.state, at)) for at in acting(state.state)}
             run_coroutine(state.step(chosen))
     return list(choices.values())
-
-
-def _players(state: Any) -> list[tuple[str, int]]:
-    return [(role(player), player) for player in acting(state)]
 
 
 def make_tokenizer(choices: dict[str, list[Choice]]) -> PreTrainedTokenizerFast:
@@ -95,8 +90,13 @@ def batches(
     while True:
         (game,) = generator.choices(list(GAMES), list(GAMES.values()))
         batch_choices = generator.choices(choices[game], k=size)
-        rows = [_row(*as_ids(choice), likelihoods(choice), generator) for choice in batch_choices]
-        yield padded([(ids, [-100] * start + ids[start:]) for ids, start in rows])
+        rows: list[tuple[list[int], list[int]]] = []
+        for choice in batch_choices:
+            prompt_ids, answers_ids = as_ids(choice)
+            (answer_ids,) = generator.choices(answers_ids, likelihoods(choice))
+            # -100 is the label that the loss ignores: the prompt's tokens are not trained on.
+            rows.append((prompt_ids + answer_ids, [-100] * len(prompt_ids) + answer_ids))
+        yield padded(rows)
 
 
 def encoded(tokenizer: PreTrainedTokenizerFast, choice: Choice) -> tuple[list[int], list[list[int]]]:
@@ -105,14 +105,6 @@ def encoded(tokenizer: PreTrainedTokenizerFast, choice: Choice) -> tuple[list[in
     text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     answers = [tokenizer.encode(answer, add_special_tokens=False) for answer in choice.answers]
     return tokenizer.encode(text, add_special_tokens=False), [[*answer, tokenizer.eos_token_id] for answer in answers]
-
-
-def _row(
-    prompt: list[int], answers: list[list[int]], weights: list[float], generator: random.Random
-) -> tuple[list[int], int]:
-    """Return the token ids of a decision and a legal answer, and the index at which the answer begins."""
-    (answer_ids,) = generator.choices(answers, weights)
-    return prompt + answer_ids, len(prompt)
 
 
 @cache

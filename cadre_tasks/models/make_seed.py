@@ -45,6 +45,7 @@ def make_tokenizer(generator: random.Random, mixture: Mixture = KINDS) -> PreTra
     texts = [text for _ in range(1500) for _, text in transcript(generator, mixture)]
     texts += [sample_program(game, generator, mixture)[1] for _ in range(1500) for game in KINDS]
     texts += [numbered("".join(generator.choices("UDLR", k=40))) for _ in range(3000)]
+    # Rows and moves by themselves, so that each of them becomes one token.
     texts += [numbered_rows(4, generator) for _ in range(10_000)]
     return byte_level(PIECES, texts, VOCABULARY)
 

@@ -71,6 +71,7 @@ def mixed(right: str, prompt: str, world: World, generator: random.Random) -> st
         return right[: generator.choice(ends[-2:])] if ends else right
     if kind == "exchanged":
         word_match = generator.choice(list(re.finditer(r"\w+", right)))
+        # Words of the prompt and of the answer, so that the wrong word is a plausible one.
         other_words = [word for word in re.findall(r"\w+", f"{prompt} {right}") if word != word_match[0]]
         return right[: word_match.start()] + generator.choice(other_words) + right[word_match.end() :]
     return right

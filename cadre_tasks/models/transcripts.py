@@ -25,7 +25,8 @@ from cadre_tasks.games.tool_planner import Compact, Run, ToolPlanner
 from cadre_tasks.models.programs import KINDS, sample_program
 from cadre_tasks.models.programs.mixture import Mixture
 
-Transcript = list[tuple[str, str]]  # (chat role, text); what the assistant says is learned
+# (chat role, text); only the assistant's texts have labels.
+Transcript = list[tuple[str, str]]
 TRAIN: Split = "train"
 LATIN = ("1234 3412 2143 4321", "1234 3412 4321 2143", "1234 4321 2143 3412")
 

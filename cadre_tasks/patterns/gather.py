@@ -43,6 +43,6 @@ class Gather(Question):
     async def solved(self, answer: str) -> Reward:
         self.answers = (*self.answers, answer)
         right, majority = await asyncio.gather(self.right(answer), self.majority(self.answers))
-        # An n-th each, so that n right answers pay what one pays elsewhere.
+        # An n-th each, so that n right answers earn as much as one answer in the other patterns.
         solver = self.account.local.get("solver", 0.0) + self.earned(answer, right) / self.count
         return self.settle(TEAM * majority, {"solver": solver}, {"solver": float(right)})

@@ -23,7 +23,8 @@ from cadre_tasks.maths import same_answer as math
 BOX = "Put the final answer into \\boxed{}."
 Count = Annotated[int, Field(ge=1, le=64)]
 Several = Annotated[int, Field(ge=2, le=64)]
-FORM, RIGHT, TEAM = 0.1, 0.4, 0.5  # what an answer pays its author for its form and for being right, and the team
+# Rewards of an answer: for the author its form and being right, for the team being right.
+FORM, RIGHT, TEAM = 0.1, 0.4, 0.5
 VERDICT = "End with `Verdict: right` or `Verdict: wrong`."
 
 

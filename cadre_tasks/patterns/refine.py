@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from cadre.types import Observation, Reward, Task
 from cadre_tasks.patterns.question import TEAM, VERDICT, Count, Question, asked, verdict
 
-VERDICTS = 0.5  # what true verdicts of all the rounds pay
+# The sum of the rewards for true verdicts in all rounds.
+VERDICTS = 0.5
 
 
 class Refine(Question):

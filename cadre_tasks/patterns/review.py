@@ -13,7 +13,8 @@ from typing import Any
 from cadre.types import Observation, Reward, Task
 from cadre_tasks.patterns.question import TEAM, VERDICT, Question, Several, asked, numbered, verdict
 
-JUDGED = 0.2  # what a true verdict pays, and a false one costs
+# The reward of a true verdict; a false one costs as much.
+JUDGED = 0.2
 
 
 class Review(Question):
@@ -26,7 +27,8 @@ class Review(Question):
         self.answers: dict[str, str] = {}
         self.reviews: dict[str, str] = {}
         self.correct: dict[str, bool] = {}
-        self.verdicts = dict.fromkeys(self.names, 0.0)  # what each has been paid for its review
+        # The reward of each author's review so far.
+        self.verdicts = dict.fromkeys(self.names, 0.0)
 
     @classmethod
     def roles_of(cls, agents: Several = 2, **settings: Any) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ class DataPath(Circuit):
     has: tuple[str, ...] = ()
     saturates: bool = False
     by_sign: bool = False  # max and min read their operands in two's complement
-    late: bool = False  # what comes in is kept in registers first, and takes effect a cycle later
+    late: bool = False  # inputs are delayed by a cycle in registers
 
     @property
     def inputs(self) -> tuple[Port, ...]:
@@ -125,6 +125,7 @@ class DataPath(Circuit):
 
     def after(self, state: State, inputs: Inputs) -> State:
         new = (inputs["op"], inputs["d"], inputs.get("en", 1))
+        # With `late` the operation of this edge is that of the inputs one cycle ago.
         op, d, en = state[1:] if self.late else new
         return (self.result(state[0], op, d) if en else state[0], *new)
 

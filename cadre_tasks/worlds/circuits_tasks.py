@@ -31,6 +31,7 @@ def draw_counter(draw: random.Random, width: int, features: int) -> Circuit:
     chosen = taken(draw, names, ("stops", "load_needs_en", "tick_needs_en"), features)
     has = tuple(name for name in names if name in chosen)
     largest = (1 << width) - 1 if "load" in has else min((1 << width) - 1, REACHED)
+    # Without load the end must be within reach of counting.
     last = draw.randint(min(3, largest), largest)
     return Counter(
         width,
@@ -67,6 +68,7 @@ def draw_path(draw: random.Random, width: int, features: int) -> Circuit:
     for position, (flag, name) in enumerate(required.items()):
         if flag in chosen and name not in operations:
             operations[position] = name
+    # Holding and one more operation could leave the register at 0 forever.
     if operations[0] == "hold" and len(operations) == 2:
         operations[0] = "load" if operations[1] != "load" else "add"
     has = tuple(name for name in ("enable", "zero", "sign") if name in chosen)
@@ -85,6 +87,7 @@ CLASSES: dict[str, Callable[..., Circuit]] = {it.__name__: it for it in (Counter
 
 def taken(draw: random.Random, ports: Sequence[str], ways: Sequence[str], count: int) -> set[str]:
     """Return `count` of both, half of them ports as far as there are enough."""
+    # Half of the features, rounded up, are ports as far as there are enough.
     first = draw.sample(list(ports), min(len(ports), (count + 1) // 2))
     return {*first, *draw.sample(list(ways), min(len(ways), count - len(first)))}
 

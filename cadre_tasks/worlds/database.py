@@ -19,7 +19,7 @@ DUCKDB = JudgingPackage("duckdb", "worlds", "runs queries", "inside.database")
 LIMITS = Limits(cpu_s=1.0, wall_s=30.0, memory_mb=2048, output_bytes=1 << 20)
 MAX_QUERY = 4000  # letters; no reference is longer than 600
 CLOSE = 1e-6  # how far figures may be apart, as a share
-# How a query that reads begins, comments before it too; what begins in another way starts no process.
+# The beginnings of a query that reads, comments included; other queries start no process.
 READING = re.compile(r"\s*(select|with|from|values|table|\(|--|/\*)", re.IGNORECASE)
 
 

@@ -71,5 +71,6 @@ class Single(Inquiry):
     async def step(self, actions: dict[str, str]) -> Reward:
         prompt = self.ask()
         reward = await super().step(actions)
+        # The prompt was taken before the step, which changes it.
         self.written = (*self.written, Message("user", prompt), Message("assistant", actions["agent"]))
         return reward

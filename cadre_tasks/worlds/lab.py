@@ -67,7 +67,8 @@ class Lab(Inquiry):
         self.law = Law(data["kind"], tuple(data["inputs"]), dict(data["equations"]), substances)
         self.truth = parse_theory(self.law.statement, self.law)
         self.experiments, self.noise = experiments, noise
-        self.results: tuple[tuple[str, str], ...] = ()  # what was tried and what came of it, as prompts show them
+        # Experiments and their results, as prompts show them.
+        self.results: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def tasks(
@@ -223,6 +224,7 @@ def worth_of(law: Law, theory: Any, truth: Any, seed: int) -> float:
     right = sum(outcome(law, theory, it) == expected for it, expected in zip(inputs, outcomes, strict=True))
     # The accuracy without any theory; (right - naive) / (all - naive) is the part of the rest that the theory wins.
     naive = Counter(outcomes).most_common(1)[0][1]
-    if right == len(inputs) or naive == len(inputs):  # nothing is better than what is always right
+    # No theory gains on a guess that is always right.
+    if right == len(inputs) or naive == len(inputs):
         return float(right == len(inputs))
     return 0.5 * max(0.0, (right - naive) / (len(inputs) - naive))

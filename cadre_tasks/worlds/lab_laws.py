@@ -131,6 +131,7 @@ def parse_trial(text: str, law: Law) -> Inputs | None:
     if law.kind == "causal":
         fits = set(values) <= set(law.inputs) and set(values.values()) <= {0, 1}
         return values if fits and (values or setting.lower() == "none") else None
+    # Bare numbers are assigned to the inputs in their order.
     if not values and re.fullmatch(r"\d{1,3}([\s,]+\d{1,3}){0,9}", setting):
         values = dict(zip(law.inputs, map(int, re.findall(r"\d+", setting)), strict=False))
     return values if set(values) == set(law.inputs) and max(values.values()) <= LARGEST else None
@@ -164,6 +165,7 @@ def parse_theory(text: str, law: Law) -> dict[str, ast.expr] | None:
         return None
     pairs = [EQUATION.fullmatch(line.strip()) for line in lines]
     trees = {pair[1]: formula.parse(pair[2], law.inputs) for pair in pairs if pair}
+    # Every line must be an equation of its own for a known switch.
     right = len(trees) == len(lines) and set(trees) <= set(law.inputs) and None not in trees.values()
     return {name: tree for name, tree in trees.items() if tree is not None} if right and trees else None
 

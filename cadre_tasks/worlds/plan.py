@@ -31,11 +31,8 @@ from cadre_tasks.worlds.plan_domains import DOMAINS, ROBOTS, DomainName, fact, p
 from cadre_tasks.worlds.relay import Judged, Prompts, Relay, Rewards, Turns, answer_in
 
 LONGEST = 200  # actions of a plan that are looked at; no optimum is near it
-SOLVED, SHORT, TRIED = (
-    0.75,
-    0.25,
-    0.5,
-)  # what solving is worth, being as short as can be, and how much is left otherwise
+# A plan that solves the task has the value SOLVED + SHORT * optimum / length, any other one at most TRIED.
+SOLVED, SHORT, TRIED = 0.75, 0.25, 0.5
 ACTION = re.compile(r"\(?\s*([a-z][\w-]*(?:\s+[a-z][\w-]*){0,6})\s*\)?")
 Facts = frozenset[str]
 
@@ -45,6 +42,7 @@ class Grounded:
 
     def __init__(self, domain: str, text: str) -> None:
         grounding, parser = package("pyperplan.grounding", "worlds"), package("pyperplan.pddl.parser", "worlds")
+        # pyperplan's parser reads files; given texts in these two attributes it reads none.
         reader = parser.Parser("", "")
         reader.domInput, reader.probInput = DOMAINS[domain], text
         self.task = grounding.ground(reader.parse_problem(reader.parse_domain(False), False))

@@ -21,7 +21,8 @@ from cadre_tasks.answers import behind, label
 from cadre_tasks.code.judge import fenced
 from cadre_tasks.turn_based import OneAgent, TurnBased
 
-FORM, RIGHT, TEAM = 0.1, 0.4, 0.5  # what an answer pays its author for its form and for being right, and the team
+# Rewards of an answer: for the author its form and being right, for the team being right.
+FORM, RIGHT, TEAM = 0.1, 0.4, 0.5
 LONGEST = 20_000  # letters of an answer that are looked at; none of a reference is near it
 SHOWN = 2000  # letters of an answer that the other role is shown
 
@@ -49,7 +50,8 @@ class Relay(TurnBased):
 
     roles: ClassVar[tuple[str, ...]]
     language: ClassVar[str] = ""  # the mark of a fenced block that holds the answer
-    word: ClassVar[str] = ""  # that stands with a colon before it
+    # The word that precedes an answer, with a colon.
+    word: ClassVar[str] = ""
     titles: ClassVar[tuple[str, str]]  # first lines of the compact prompts for a draft and for a decision
 
     def __init__(self, task: Task, turns: Turns, prompts: Prompts, reward: Rewards, /) -> None:
@@ -58,7 +60,8 @@ class Relay(TurnBased):
         self.turn, self.said, self.won, self.account = 0, "", False, Account()
         self.draft: Judged | None = None
         self.last: Judged | None = None  # the last decision
-        self.earned = [0.0, 0.0]  # what the last draft and the last decision pay their author
+        # The local rewards of the last draft and of the last decision.
+        self.earned = [0.0, 0.0]
 
     async def judge(self, text: str) -> Judged:
         """Judge an answer, without changing any state."""

@@ -80,7 +80,7 @@ class Search(Inquiry):
         self.made = opened_library(task.data["seed"], task.data["people"])[0]
         self.chain, passage_numbers = self.made.chains[0], self.made.passage_numbers[0]
         self.needed, self.right = passage_numbers[: task.data["hops"]], self.chain[task.data["hops"]]
-        self.log: tuple[str, ...] = ()  # what was said and what came of it
+        self.log: tuple[str, ...] = ()  # the commands and their results
         self.read: tuple[int, ...] = ()  # passages that were opened
 
     @classmethod

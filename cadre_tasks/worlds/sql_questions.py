@@ -191,21 +191,19 @@ def swapped(reference: str) -> list[str]:
 def schema(draw: random.Random, joins: int) -> tuple[Table, ...]:
     """Return a chain of `joins` + 1 tables."""
     names = [draw.choice(names) for names in (PLACES, EVENTS, ITEMS)]
+    # Without joins the only table is of the first or of the second kind.
     names = names[: joins + 1] if joins or draw.random() < 0.5 else names[1:2]
+    # Without repetition over the tables, so that a column name belongs to one table only.
     words, numbers = draw.sample(sorted(WORDS), 5), draw.sample(NUMBERS, 6)
     return tuple(
         Table(
             name,
             names[position - 1] if position else "",
             tuple(words[position : position + 1]),
-            _pair(numbers, position),
+            tuple(numbers[2 * position : 2 * position + 2]),
         )
         for position, name in enumerate(names)
     )
-
-
-def _pair(numbers: Sequence[str], index: int) -> tuple[str, ...]:
-    return tuple(numbers[2 * index : 2 * index + 2])
 
 
 def question(draw: random.Random, dials: dict[str, Any]) -> SqlQuestion:
@@ -241,6 +239,7 @@ def rows_of(chain: Sequence[Table], draw: random.Random, count: int, dirty: floa
     rows: dict[str, Rows] = {}
     for index, table in enumerate(chain):
         parent_count = len(rows[table.parent]) if index else 0
+        # Later tables are larger, so that some parents have several rows and some none.
         number = int(count * 1.5**index)
         rows[table.name] = [_row(table, key, parent_count, draw, dirty) for key in range(1, number + 1)]
     return rows

@@ -92,8 +92,10 @@ class Verilog(TurnBased):
         self.turns, self.prompts, self.reward = turns, prompts, reward
         self.circuit = circuit_of(task.data["circuit"])
         self.turn, self.design, self.bench, self.account = 0, Design(), Bench(), Account()
-        self.testing = False  # a design is written, and a bench is asked for
-        self.earned = [0.0, 0.0]  # what the last design and the last bench pay their author
+        # A design is written, and the next action is a bench.
+        self.testing = False
+        # The local rewards of the last design and of the last bench.
+        self.earned = [0.0, 0.0]
 
     @classmethod
     def tasks(
@@ -162,6 +164,7 @@ class Verilog(TurnBased):
         """Return the reward of a design (index 0) or a bench (1): the change in the values of the team and
         the author."""
         solved = float(self.success)
+        # With `reward: outcome` both authors are rewarded for a solved task alone.
         self.earned[index] = earned if self.reward == "shaped" else TEAM * solved
         worth = self.design.worth if self.reward == "shaped" else solved
         self.account, reward = self.account.settle(TEAM * worth, {role: self.local(index)}, parts)
@@ -195,6 +198,7 @@ class Verilog(TurnBased):
         wrong_verdicts = await asyncio.gather(*(verilog.benched(text, it) for it in wrong))
         kills = sum(verdict.passed is False for verdict in wrong_verdicts) / max(len(wrong_verdicts), 1)
         if self.design.error:
+            # A design that does not compile has no verdict; the bench is judged all the same.
             return Bench(text, bool(reference_verdict.passed), kills, None, f"The design: {self.design.error}")
         design_verdict = await verilog.benched(text, self.design.text)
         return Bench(

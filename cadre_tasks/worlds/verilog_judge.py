@@ -24,7 +24,7 @@ COMPILING = Limits(cpu_s=1.0, memory_mb=256, output_bytes=4 << 20)
 RUNNING = Limits(cpu_s=1.0, memory_mb=256, output_bytes=1 << 20)
 LIBRARY = ("/usr/lib/*/ivl", "/usr/lib/ivl", "/usr/lib64/ivl", "/usr/local/lib/ivl")  # where its parts may lie
 MODULES = ("system", "v2005_math", "v2009")
-TOLD = 400  # letters of an error that a model is told
+TOLD = 400  # letters of an error message for a model
 LASTS = 1_000_000  # units of time after which a model's bench is ended
 SLOW = "it took more time, memory or output than it may"
 PROOF = 'module top; initial begin $display("works"); $finish(0); end endmodule'

@@ -23,7 +23,7 @@ TOKEN = re.compile(
     |(?P<other>[\s\S])""",
     re.VERBOSE,
 )
-# Words that reach out of a module, change another's nets, or declare what has no place in a circuit.
+# Words that reach out of a module, change another's nets, or declare something that a circuit does not need.
 WORDS = frozenset(
     "bind force release deassign defparam config endconfig library include incdir use primitive endprimitive table "
     "specify endspecify specparam import export package endpackage class endclass program endprogram interface "

@@ -184,7 +184,8 @@ def longest_run(source: Sequence[str], words: Sequence[str], limit: int = COPY[1
     """Return the largest number of words in a row that both have, counted up to `limit`; in time linear in their
     lengths."""
     low, high = 0, min(limit, len(source), len(words))
-    while low < high:  # whoever shares n words in a row shares fewer too
+    # Binary search: two texts that share a run of n words share all shorter ones too.
+    while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if runs_of(source, middle) & runs_of(words, middle) else (low, middle - 1)
     return low
@@ -213,6 +214,7 @@ def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
     for position, word in enumerate(first):
         positions[word] |= 1 << position
     full = (1 << len(first)) - 1
+    # All ones: no word of the shorter text is matched yet.
     row = full
     for word in second:
         matches = row & positions[word]

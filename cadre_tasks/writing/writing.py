@@ -26,7 +26,8 @@ class Writing(Exchange):
     """Two writers with one prompt each. Settings: those of `Exchange`."""
 
     kind: ClassVar[Kind] = "article"
-    ask: ClassVar[dict[str, str]]  # what each role is asked, in the order of `roles`
+    # The prompt of each role, in the order of `roles`.
+    ask: ClassVar[dict[str, str]]
 
     def __init__(self, task: Task, **data: Any) -> None:
         super().__init__(task, **data)
@@ -109,7 +110,9 @@ class Story(Writing):
         super().__init__(task, **data)
         words = self.article.text.split()
         half, room = len(words) // 2, max(1, LONGEST - len(self.article.title) - 1)
-        self.given = " ".join(words[:half])[-room:]  # what goes on is the end of it
+        # The end of the first half, next to the continuation, if not all of it fits.
+        self.given = " ".join(words[:half])[-room:]
+        # 512 words bound the time of ROUGE-L.
         self.rest, self.enough = " ".join(words[half : half + 512]), enough
         self.article = Article(self.article.id, self.article.title, self.given)
 

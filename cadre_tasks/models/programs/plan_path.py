@@ -21,7 +21,7 @@ while queue:
             queue.append((n, path + m))
 """
 
-# One mistake each: (what is right, what stands there instead).
+# One mistake each: (right text, its replacement).
 SEARCH_MISTAKES = [
     ("print(path)", "print(len(path))"),
     ("print(path)", "print(cell)"),

@@ -24,7 +24,7 @@ def fill(i):
 fill(0)
 {SHOW}"""
 
-# One mistake each: (what is right, what stands there instead).
+# One mistake each: (right text, its replacement).
 SEARCH_MISTAKES = [
     ("fill(0)\n", ""),
     ("fill(0)\n", "fill(1)\n"),
