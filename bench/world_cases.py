@@ -195,14 +195,14 @@ def lab_honest(env: Lab) -> str:
         return {"formula": "Try: " + " ".join(f"{name}=1" for name in env.law.inputs), "causal": "Try: none"}.get(
             env.law.kind, "Try: arn bel"
         )
-    return f"Law:\n{env.law.told}"
+    return f"Law:\n{env.law.statement}"
 
 
 def other_law(env: Lab, draw: random.Random) -> str | None:
     """The law with one number or one word changed; the same experiments."""
     if env.inquiring:
         return lab_honest(env)
-    told = env.law.told
+    told = env.law.statement
     if env.law.kind != "causal":
         return f"Law: {told} + {draw.randint(1, 3)}"
     line = draw.choice(told.splitlines())

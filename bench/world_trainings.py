@@ -33,7 +33,7 @@ SIDES: dict[str, tuple[str, dict[str, Any]]] = {
 def trained(world: str, side: str, model: Path, seed: int, first: int) -> tuple[float, float]:
     """Success before and after."""
     form, algorithm = SIDES[side]
-    roles = WORLDS[world].team.roles if side == "team" else WORLDS[world].alone.roles
+    roles = WORLDS[world].team.roles if side == "team" else WORLDS[world].single.roles
     experiment = {
         "env": f"{world}{form}",
         "settings": {**WORLDS[world].settings, "prompts": "compact", "turns": 1, "reward": "outcome"},
