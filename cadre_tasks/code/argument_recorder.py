@@ -67,7 +67,7 @@ class Recorder:
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         # An iterator is read once: its items are recorded, and the function gets an iterator over them.
         is_iterator = [hasattr(type(value), "__next__") for value in (*arguments, *keywords.values())]
-        items = [listed(value) for value in (*arguments, *keywords.values())]
+        items = [as_lists(value) for value in (*arguments, *keywords.values())]
         bound = self.signature.bind(
             *items[: len(arguments)], **dict(zip(keywords, items[len(arguments) :], strict=True))
         )
@@ -100,12 +100,12 @@ class Recorder:
         return self.calls
 
 
-def listed(value: Any) -> Any:
+def as_lists(value: Any) -> Any:
     """Return the items of an iterator or of a dictionary's view as a list, and any other value as it is."""
     if isinstance(value, VIEWS) or hasattr(type(value), "__next__"):
-        return [listed(item) for item in itertools.islice(value, MOST_SCALARS)]
+        return [as_lists(item) for item in itertools.islice(value, MOST_SCALARS)]
     if type(value) in (list, tuple):
-        return type(value)(map(listed, value))
+        return type(value)(map(as_lists, value))
     return value
 
 
@@ -291,7 +291,7 @@ def is_in_words(call: Call, tokens: list[Token]) -> bool:
     # A text that has a value twice shows no call that returns its argument.
     if not arguments or not answer or equal(arguments, answer) or len(arguments) + len(answer) > len(tokens):
         return False
-    return appear(arguments, answer, tokens) or appear(answer, arguments, tokens)
+    return values_appear(arguments, answer, tokens) or values_appear(answer, arguments, tokens)
 
 
 def is_sentence(call: Call, text: str) -> bool:
@@ -321,14 +321,14 @@ def values(value: Any) -> Iterator[Any]:
         yield value
 
 
-def appear(first: list[Any], second: list[Any], tokens: list[Token]) -> bool:
+def values_appear(first: list[Any], second: list[Any], tokens: list[Token]) -> bool:
     """Return True if the values occur one after another, with a word or a sign between the first ones and the
     second."""
     starts = (position for position, token in enumerate(tokens) if shows(token, first[0]))
-    return any(follow(first[1:] + second, len(first) - 1, tokens[position + 1 :]) for position in starts)
+    return any(values_follow(first[1:] + second, len(first) - 1, tokens[position + 1 :]) for position in starts)
 
 
-def follow(expected: list[Any], second: int, tokens: list[Token]) -> bool:
+def values_follow(expected: list[Any], second: int, tokens: list[Token]) -> bool:
     """Return True if the values come next in the tokens with only words between them. Before the value with the index
     `second` there must be at least one word, as the items of one list are not a call and its answer."""
     position = 0

@@ -23,13 +23,13 @@ SWAPS: dict[type, type] = {
 }  # fmt: skip
 
 
-def function_of(tree: ast.Module, name: str) -> ast.FunctionDef | None:
+def find_function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
     """Return the last function of that name at the top level, or None."""
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
     return functions[-1] if functions else None
 
 
-def returns_something(function: ast.FunctionDef | None) -> bool:
+def returns_value(function: ast.FunctionDef | None) -> bool:
     """Return True if the function exists and has a `return` or `yield` with a value."""
     exits = (node for node in ast.walk(function) if isinstance(node, GIVING)) if function is not None else ()
     return any(node.value is not None for node in exits)
@@ -39,7 +39,7 @@ def is_call(node: ast.AST | None, name: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
 
-def reached(tree: ast.Module, name: str) -> list[ast.stmt]:
+def defining_statements(tree: ast.Module, name: str) -> list[ast.stmt]:
     """Return the top-level statements that define `name`, the names in these, and so on."""
     statements, pending, visited = list[ast.stmt](), [name], set[str]()
     while pending:
@@ -50,13 +50,13 @@ def reached(tree: ast.Module, name: str) -> list[ast.stmt]:
             is_rebinding = (
                 isinstance(node, ast.Assign) and target == name
             )  # `entry = helper(entry)` calls nothing in `entry`
-            if not is_rebinding and any(binds(part, target) for part in heads(node)):
+            if not is_rebinding and any(binds(part, target) for part in binding_nodes(node)):
                 statements.append(node)
                 pending += [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
     return statements
 
 
-def heads(statement: ast.stmt) -> list[ast.AST]:
+def binding_nodes(statement: ast.stmt) -> list[ast.AST]:
     """Return the parts of a statement that bind names around it: not the body of a function or a class."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return [statement]
@@ -66,10 +66,10 @@ def heads(statement: ast.stmt) -> list[ast.AST]:
 def calls(statement: ast.stmt, name: str) -> bool:
     """Return True if the statement calls `name` or passes it on, as in `map(name, items)`. Running the program decides
     whether the result depends on the call (`cadre_tasks.code.grade_pairs`)."""
-    return any(is_call(node, name) or any(map(is_name(name), handed_on(node))) for node in ast.walk(statement))
+    return any(is_call(node, name) or any(map(is_name(name), passed_values(node))) for node in ast.walk(statement))
 
 
-def handed_on(node: ast.AST) -> list[ast.expr]:
+def passed_values(node: ast.AST) -> list[ast.expr]:
     """Return the arguments of a call, the value of an assignment, or the decorators of a function."""
     if isinstance(node, ast.Call):
         return [*node.args, *(keyword.value for keyword in node.keywords)]
@@ -122,15 +122,17 @@ def binds(node: ast.AST, name: str) -> bool:
 def use(request: dict[str, Any]) -> dict[str, bool]:
     """Return five facts about how the function `entry` of the source `main` uses the function `helper` of `helping`."""
     helper_tree, main_tree = ast.parse(request["helping"]), ast.parse(request["main"])
-    helper, main = function_of(helper_tree, request["helper"]), function_of(main_tree, request["entry"])
+    helper, main = find_function(helper_tree, request["helper"]), find_function(main_tree, request["entry"])
     # A main that defines `aux` itself calls its own function and not the team mate's.
     redefined = any(
         binds(node, request["helper"]) for node in ast.walk(main_tree)
     )  # its own one, in place of the other's
-    called = not redefined and any(calls(node, request["helper"]) for node in reached(main_tree, request["entry"]))
+    called = not redefined and any(
+        calls(node, request["helper"]) for node in defining_statements(main_tree, request["entry"])
+    )
     return {
-        "helps": returns_something(helper),
-        "defined": returns_something(main),
+        "helps": returns_value(helper),
+        "defined": returns_value(main),
         "bound": any(binds(node, request["entry"]) for node in ast.walk(main_tree)),
         "called": called,
         "wrapper": called and main is not None and wraps(main, request["helper"]),
@@ -141,7 +143,7 @@ def asserts(request: dict[str, Any]) -> list[str]:
     """Return the asserts of the source, at the top level or in functions, that test the return value of `entry` and
     nothing else, each as one line without its message. Asserts with a call that occurs in the text `shown` are left
     out."""
-    entry, shown = request["entry"], calls_in(request["shown"], request["entry"])
+    entry, shown = request["entry"], find_calls(request["shown"], request["entry"])
     tests = [node.test for node in ast.walk(ast.parse(request["source"])) if isinstance(node, ast.Assert)]
     tests_with_calls = [(test, [part for part in ast.walk(test) if is_call(part, entry)]) for test in tests]
     unshown = [test for test, calls in tests_with_calls if calls and not shown & set(map(ast.unparse, calls))]
@@ -150,14 +152,14 @@ def asserts(request: dict[str, Any]) -> list[str]:
 
 def shown_calls(request: dict[str, Any]) -> list[str]:
     """Return the calls of `entry` on plain values in the text `shown`."""
-    return sorted(calls_in(request["shown"], request["entry"]))
+    return sorted(find_calls(request["shown"], request["entry"]))
 
 
-def calls_in(text: str, name: str) -> set[str]:
+def find_calls(text: str, name: str) -> set[str]:
     """Return the calls of `name` on plain values that occur in a text, such as a problem's examples, in normal form."""
     # A definition of the function is no call, nor is a longer name that ends in it.
     starts = [match.start() for match in re.finditer(rf"(?<!def )(?<!\w){re.escape(name)}\s*\(", text)]
-    expressions = [call_at(text[start : start + LONGEST]) for start in starts]
+    expressions = [parse_call(text[start : start + LONGEST]) for start in starts]
     names = [[node.id for node in ast.walk(call) if isinstance(node, ast.Name)] if call else [] for call in expressions]
     return {
         ast.unparse(call)
@@ -166,7 +168,7 @@ def calls_in(text: str, name: str) -> set[str]:
     }
 
 
-def call_at(text: str) -> ast.expr | None:
+def parse_call(text: str) -> ast.expr | None:
     """Return the shortest expression at the start of a text that ends with a closing bracket, or None."""
     # In `f(g(1), 2)` the first bracket closes `g`: only a prefix that parses is the whole call.
     for closing in re.finditer(r"\)", text):
@@ -266,7 +268,7 @@ class Gates(ast.NodeTransformer):
         while size_before < len(self.names):  # until no further name is given a value by one of them
             size_before = len(self.names)
             for node in ast.walk(tree):
-                self.names |= given_names(node, self.names)
+                self.names |= dependent_names(node, self.names)
 
     def gated(self, test: ast.expr) -> ast.expr:
         # These would act inside the lambda instead of in the function around it.
@@ -311,7 +313,7 @@ def mentions(node: ast.AST, names: set[str]) -> bool:
     return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
 
 
-def given_names(node: ast.AST, names: set[str]) -> set[str]:
+def dependent_names(node: ast.AST, names: set[str]) -> set[str]:
     """Return the names that a node binds to values computed from `names`."""
     match node:
         case ast.Assign(targets=targets, value=value):
@@ -341,7 +343,7 @@ def without_a_use(request: dict[str, Any]) -> list[str]:
     passes with a helper that works out nothing shows that the source has the whole answer itself."""
     tree = ast.parse(request["source"])
     values = Gates(tree, request["helper"]).names
-    uses = values | changed_by(tree, values)
+    uses = values | changed_names(tree, values)
     shorter: list[tuple[bool, int, str]] = []  # those of a `return` first, then the longest
 
     def add(of_return: bool, weight: int) -> None:
@@ -365,7 +367,7 @@ def without_a_use(request: dict[str, Any]) -> list[str]:
                 empty_body: list[ast.stmt] = [ast.Pass()]
                 is_simple = isinstance(statement, ast.Return | ast.Assign)
                 # First leave the statement out, then put each of its blocks in its place.
-                for body in [] if is_simple else [empty_body, *bodies_of(statement)]:
+                for body in [] if is_simple else [empty_body, *blocks_of(statement)]:
                     setattr(parent, name, [*block[:position], *body, *block[position + 1 :]])
                     add(False, 1)
                 setattr(parent, name, block)
@@ -389,13 +391,13 @@ def without_a_use(request: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(source for *_, source in sorted(shorter)))[:MOST_SHORTER]
 
 
-def bodies_of(statement: ast.stmt) -> list[list[ast.stmt]]:
+def blocks_of(statement: ast.stmt) -> list[list[ast.stmt]]:
     """Return the blocks of a compound statement."""
     blocks = [getattr(statement, name, []) for name in ("body", "orelse")]
     return [block for block in [*blocks, *(case.body for case in getattr(statement, "cases", []))] if block]
 
 
-def changed_by(tree: ast.Module, names: set[str]) -> set[str]:
+def changed_names(tree: ast.Module, names: set[str]) -> set[str]:
     """Return the names of what statements such as `helper(items)` may change, of functions with `names` inside, and of
     their parameters with `names` in the default."""
     changed: set[str] = set()

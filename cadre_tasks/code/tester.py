@@ -59,7 +59,7 @@ async def written(text: str, program: CodingProblem, right: str = "") -> Tests |
     right = await right_program(program) or right
     if not program.entry:
         pairs = paired(text)
-        shown = await shown_of(program, right) if pairs else None
+        shown = await read_shown(program, right) if pairs else None
         pairs = [
             (input_text, expected) for input_text, expected in pairs if shown and not shown.has(input_text, expected)
         ]
@@ -76,7 +76,7 @@ async def written(text: str, program: CodingProblem, right: str = "") -> Tests |
 _shown: dict[tuple[str, ...], Shown] = {}  # of problems by their references, which do not change
 
 
-async def shown_of(program: CodingProblem, right: str) -> Shown:
+async def read_shown(program: CodingProblem, right: str) -> Shown:
     """Return the examples of a problem for a script, divided into cases by a right program if there is one."""
 
     async def run(input_text: str) -> str | None:
@@ -134,7 +134,9 @@ async def worth(tests: Tests | None, program: CodingProblem, right: str, count: 
     wrong = await mutants(program, right, count)
     # Who wrote the right program may have written it so that whatever is changed in it shows in any test.
     faulty = (
-        [answering(program, right, kind) for kind in ("zero", "other")] if right != program.reference and wrong else []
+        [change_answers(program, right, kind) for kind in ("zero", "other")]
+        if right != program.reference and wrong
+        else []
     )
     plain: str = await ask("plain", source=right) or right
     # The right program in the layout of its mutants, so that no test can tell them apart by their text.
@@ -152,7 +154,7 @@ async def worth(tests: Tests | None, program: CodingProblem, right: str, count: 
     )
 
 
-def answering(program: CodingProblem, right: str, kind: str) -> str:
+def change_answers(program: CodingProblem, right: str, kind: str) -> str:
     """Return a right program for a function whose answers are replaced by others of the right type; see
     `replaced_helper`."""
     if not program.entry:
@@ -199,17 +201,19 @@ async def mutants(program: CodingProblem, right: str, count: int) -> list[str]:
     if right == program.reference and key in _mutants:
         return _mutants[key]
     changed = (await ask("mutants", source=right, count=count) if count else None) or []
-    wrong = await failing(changed, program) or await failing([nothing(program)] * bool(count), program)
+    wrong = await select_failing(changed, program) or await select_failing(
+        [empty_program(program)] * bool(count), program
+    )
     if right == program.reference:
         _mutants[key] = wrong
     return wrong
 
 
-async def failing(programs: list[str], program: CodingProblem) -> list[str]:
+async def select_failing(programs: list[str], program: CodingProblem) -> list[str]:
     """Return those of the programs that fail the problem's own tests."""
     verdicts = await asyncio.gather(*(judge(candidate, all_tests(program)) for candidate in programs))
     return [candidate for candidate, verdict in zip(programs, verdicts, strict=True) if not verdict.ok]
 
 
-def nothing(program: CodingProblem) -> str:
+def empty_program(program: CodingProblem) -> str:
     return f"def {program.entry}(*arguments, **keywords):\n    return None" if program.entry else "pass"

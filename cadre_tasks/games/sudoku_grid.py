@@ -83,7 +83,7 @@ class Board:
                         break
         return best, options
 
-    def holding(self, cell: int, bit: int) -> Board:
+    def with_digit(self, cell: int, bit: int) -> Board:
         """Return a copy with one more digit written."""
         copy = Board(self.shape.size)
         copy.cells, copy.used = self.cells[:], self.used[:]
@@ -135,10 +135,10 @@ def generate(size: int, clues: int, admits: Callable[..., bool], *seed: str | in
     while True:
         solution = next(Board(size).fills(generator))
         if admits(*solution):
-            return dig(solution, clues, generator)
+            return remove_clues(solution, clues, generator)
 
 
-def dig(solution: Rows, clues: int, generator: random.Random) -> Rows:
+def remove_clues(solution: Rows, clues: int, generator: random.Random) -> Rows:
     """Return the solution with clues removed, in random order, as long as it stays the only one; at least
     `clues` stay."""
     board = board_of(solution)
@@ -153,7 +153,7 @@ def dig(solution: Rows, clues: int, generator: random.Random) -> Rows:
         board.flip(cell, bit)
         alternatives = _bits(board.candidates(cell) & ~bit, None)
         # The puzzle stays unique if no other digit in this cell leads to a solution.
-        if any(next(board.holding(cell, alternative).fills(), None) for alternative in alternatives):
+        if any(next(board.with_digit(cell, alternative).fills(), None) for alternative in alternatives):
             board.flip(cell, bit)
         else:
             clues_left -= 1

@@ -115,15 +115,15 @@ def mutants(circuit: Circuit, seed: int) -> list[Circuit] | None:
     long_outputs = predicted(circuit, long_sequence)
     distinct: list[Circuit] = []
     for variant in circuit.others():
-        if told_apart(variant, input_sequences[1:], expected[1:]):
+        if outputs_differ(variant, input_sequences[1:], expected[1:]):
             distinct.append(variant)
         # A different circuit that the hidden sequences miss: a wrong design could be judged right.
-        elif told_apart(variant, [long_sequence], [long_outputs]):
+        elif outputs_differ(variant, [long_sequence], [long_outputs]):
             return None
     return distinct[:MUTANTS] if len(distinct) > 1 else None
 
 
-def told_apart(
+def outputs_differ(
     variant: Circuit, input_sequences: Sequence[Sequence[Inputs]], expected: Sequence[Sequence[tuple[int, ...]]]
 ) -> bool:
     """Return True if another circuit has other outputs in any of the sequences."""

@@ -205,7 +205,7 @@ def law_data(law: Law, seed: int) -> dict[str, Any]:
     }
 
 
-def judged_on(law: Law, truth: Any, seed: int) -> tuple[list[Inputs], list[tuple[int | None, ...]]]:
+def held_out_outcomes(law: Law, truth: Any, seed: int) -> tuple[list[Inputs], list[tuple[int | None, ...]]]:
     """Return the inputs that theories are judged on, and the law's outcome for each."""
     inputs = held_out(random_keys.generator("lab held out", seed), law)
     return inputs, [outcome(law, truth, it) for it in inputs]
@@ -214,13 +214,13 @@ def judged_on(law: Law, truth: Any, seed: int) -> tuple[list[Inputs], list[tuple
 def tells(law: Law, seed: int) -> bool:
     """Return True if the outcomes differ on the inputs that theories are judged on, so that a constant is no right
     theory."""
-    return len(set(judged_on(law, parse_theory(law.statement, law), seed)[1])) > 1
+    return len(set(held_out_outcomes(law, parse_theory(law.statement, law), seed)[1])) > 1
 
 
 def worth_of(law: Law, theory: Any, truth: Any, seed: int) -> float:
     """Return the value of a theory: 1 if all predictions are right, else half its gain over always predicting the
     commonest outcome."""
-    inputs, outcomes = judged_on(law, truth, seed)
+    inputs, outcomes = held_out_outcomes(law, truth, seed)
     right = sum(outcome(law, theory, it) == expected for it, expected in zip(inputs, outcomes, strict=True))
     # The accuracy without any theory; (right - naive) / (all - naive) is the part of the rest that the theory wins.
     naive = Counter(outcomes).most_common(1)[0][1]

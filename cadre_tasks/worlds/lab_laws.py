@@ -123,7 +123,7 @@ def _causal(draw: random.Random, variables: int, depth: int) -> Law:
 def parse_trial(text: str, law: Law) -> Inputs | None:
     """Return the inputs of an experiment: "x=3 y=5", or bare numbers in order; switches "A=1 C=0", or "none"; two
     substances by name, behind a last "Try:". None for anything else."""
-    setting = behind_try(text)
+    setting = trial_text(text)
     if law.kind == "chemistry":
         names = substances_in(text, law)
         return mixed(law, names[0], names[1]) if len(names) == 2 else None
@@ -137,14 +137,14 @@ def parse_trial(text: str, law: Law) -> Inputs | None:
     return values if set(values) == set(law.inputs) and max(values.values()) <= LARGEST else None
 
 
-def behind_try(text: str) -> str:
+def trial_text(text: str) -> str:
     """Return the text behind the last "Try:" of an answer."""
     return behind("try", text[-2000:])[:200]
 
 
 def substances_in(text: str, law: Law) -> list[str]:
     """Return the substances that an experiment names."""
-    return [word for word in re.findall(r"[a-z]+", behind_try(text).lower()) if word in law.substances]
+    return [word for word in re.findall(r"[a-z]+", trial_text(text).lower()) if word in law.substances]
 
 
 def mixed(law: Law, first: str, second: str) -> Inputs:

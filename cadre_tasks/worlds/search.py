@@ -138,11 +138,11 @@ class Search(Inquiry):
             return self.judged(role, text[-2000:])
         commands = COMMAND.findall(text[-2000:])
         self.taken += 1
-        response = self.commanded(*commands[-1]) if commands else "No command was read."
+        response = self.run_command(*commands[-1]) if commands else "No command was read."
         self.log = (*self.log, response)
         return Reward(parts={"command/formed": float(bool(commands))})
 
-    def commanded(self, name: str, argument: str) -> str:
+    def run_command(self, name: str, argument: str) -> str:
         """Execute a command of the searcher and return its result."""
         if name.lower() == "search":
             listed = found(self.task.data["seed"], self.task.data["people"], tokens(argument))

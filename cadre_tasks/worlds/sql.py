@@ -50,7 +50,7 @@ def databases(data: Any) -> list[Database]:
 
 def by_sqlite(query: str, sets: Sequence[Database]) -> list[Result]:
     """Return the results of one of our own queries by SQLite, which shares no code with DuckDB."""
-    return [given(in_sqlite(it), query) for it in sets]
+    return [run_query(in_sqlite(it), query) for it in sets]
 
 
 def in_sqlite(it: Database) -> sqlite3.Connection:
@@ -62,23 +62,23 @@ def in_sqlite(it: Database) -> sqlite3.Connection:
     return connection
 
 
-def given(connection: sqlite3.Connection, query: str) -> Result:
+def run_query(connection: sqlite3.Connection, query: str) -> Result:
     return Result(tuple(connection.execute(query).fetchall()))
 
 
-def telling(candidate: SqlQuestion, data: Any) -> bool:
+def distinguishes(candidate: SqlQuestion, data: Any) -> bool:
     """Return True if these rows distinguish the question from similar ones: on the hidden sets the reference gives
     rows, not the same on all, not the visible ones again, and no query with a single difference gives the same."""
     sets = databases(data)
     connections = list(map(in_sqlite, sets))
-    visible, *expected = (given(connection, candidate.sql()) for connection in connections)
+    visible, *expected = (run_query(connection, candidate.sql()) for connection in connections)
     if any(not it.rows or None in it.rows[0] for it in expected) or any(it == visible for it in expected):
         return False
     if all(database.same(it, expected[0]) for it in expected):
         return False
     likes = (*(similar.sql() for similar in candidate.others()), *swapped(candidate.sql()))
     pairs = list(zip(connections[1:], expected, strict=True))
-    return not any(all(database.same(given(connection, like), it) for connection, it in pairs) for like in likes)
+    return not any(all(database.same(run_query(connection, like), it) for connection, it in pairs) for like in likes)
 
 
 def generate(split: Split, index: int, dials: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def generate(split: Split, index: int, dials: dict[str, Any]) -> dict[str, Any]:
         data = {"tables": tables, "rows": dials["rows"], "dirty": dials["dirty"], **forms}
         # Three tries with other rows before another question is drawn.
         candidates = ({**data, "seed": generator.getrandbits(60)} for _ in range(3))
-        return next((rows for rows in candidates if telling(drawn_question, rows)), None)
+        return next((rows for rows in candidates if distinguishes(drawn_question, rows)), None)
 
     return drawn(split, draw, dials)
 
