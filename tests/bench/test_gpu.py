@@ -56,6 +56,7 @@ def test_engine_and_learner_run_in_every_form_and_agree_with_the_cpu(out: Path) 
     assert figures["gpu.largest.adapters"] == figures["gpu.largest.models"] > 0
 
 
+@pytest.mark.slow
 def test_steps_of_the_command_line_are_measured(out: Path) -> None:
     figures = run_tiny(out, "step", "tree")
     engine = "vllm" if gpu.has_vllm() else "torch"

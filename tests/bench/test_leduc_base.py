@@ -52,6 +52,7 @@ def test_divergence_of_a_model_that_knows_nothing() -> None:
     assert leduc_base.excess(model, [item]).item() == pytest.approx(2 * math.log(512) - entropy, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_it_learns_what_it_is_taught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leduc_base, "BATCH", 4)
     torch.manual_seed(0)

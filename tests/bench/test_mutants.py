@@ -58,6 +58,7 @@ def test_a_test_that_is_not_in_its_file_is_no_verdict(tmp_path: Path) -> None:
         judge(mutant, folder)
 
 
+@pytest.mark.slow
 def test_verdicts_are_kept_until_the_changed_file_or_its_tests_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

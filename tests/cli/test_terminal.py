@@ -27,6 +27,7 @@ def asked(words: str, folder: Path) -> list[str]:
     return told(folder, _CADRE_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=position).split()
 
 
+@pytest.mark.slow
 def test_bash_is_told_commands_options_recipes_and_runs(tmp_path: Path) -> None:
     (tmp_path / "runs" / "mine-001").mkdir(parents=True)
     (tmp_path / "runs" / "mine-001" / "config.yaml").touch()

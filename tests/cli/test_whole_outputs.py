@@ -15,6 +15,7 @@ import pytest
 from tests.cli.bad_calls import plain_recipe
 from tests.cli.calling import call
 from tests.helpers import forked
+from tests.helpers.slow import few_of
 
 PAIRS = "".join(json.dumps({"prompt": str(number), "chosen": "1", "rejected": "2"}) + "\n" for number in range(8))
 OUTPUTS = {
@@ -89,7 +90,7 @@ def test_on_a_full_disk_it_is_one_sentence_and_a_second_try_works(name: str, siz
     assert (here / "OUT").exists()
 
 
-@pytest.mark.parametrize("name", ["export", "fork", "view", "episodes", "warm-start"])
+@pytest.mark.parametrize("name", few_of(["export", "fork", "view", "episodes", "warm-start"], ["fork", "episodes"]))
 def test_killed_before_it_has_its_name_a_second_try_works(name: str, here: Path) -> None:
     code = (
         "import os, signal\nfrom cadre import files\nfrom cadre.cli import main\n"

@@ -75,6 +75,7 @@ def test_samples_of_a_step_by_hand() -> None:
     assert pairs.tokens == 2 * 40 * 256
 
 
+@pytest.mark.slow
 def test_adapters_of_one_base_share_it() -> None:
     lora = "{model: Qwen/Qwen3-8B, dtype: bfloat16, lora: {rank: 16}}"
     chosen = loaded("maths-qwen3-8b", f"team.policies.reasoner={lora}", f"team.policies.tool={lora}")

@@ -185,7 +185,7 @@ def test_too_few_descriptors_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         Server()
 
 
-@pytest.mark.parametrize("command", [["train", "plan-path"], ["list"]])
+@pytest.mark.parametrize("command", [pytest.param(["train", "plan-path"], marks=pytest.mark.slow), ["list"]])
 def test_a_process_of_few_descriptors(command: list[str], tmp_path: Path) -> None:
     limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32)); {forked.CADRE}"
     code, printed = forked.run(command, tmp_path, limited)

@@ -70,7 +70,7 @@ def killer_of_children(sandbox: Sandbox) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("programs", [20, pytest.param(80, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("programs", [8, pytest.param(80, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("grandchildren", [False, True], ids=["parents", "children"])
 def test_killed_again_and_again_no_program_is_judged_wrong(grandchildren: bool, programs: int) -> None:
     """One process is killed for every two programs that end, in the middle of two others."""
@@ -217,6 +217,7 @@ def test_it_is_an_exception_of_its_own_kind() -> None:
     assert SandboxUnavailable is not SandboxError
 
 
+@pytest.mark.slow
 def test_a_parent_that_is_stuck_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "GRACE_S", 0.2)
 

@@ -102,7 +102,7 @@ def test_layers_with_adapters_at_other_places_are_not_compiled(team):
     assert adapters.can_join([first, second])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(sequences(("p", "q"), longest=60), st.sampled_from([None, 1, 5, 40]), st.sampled_from([2, 8]))
 def test_block_masks_hold_every_pair(data, window, block):
     """By blocks of a few nodes: pairs in whole blocks all see each other, and no pair is outside of all blocks."""

@@ -152,7 +152,7 @@ def test_a_conversation_goes_on():
     env.close()
 
 
-@pytest.mark.parametrize("name", ["pair", "swarm"])
+@pytest.mark.parametrize("name", ["pair", pytest.param("swarm", marks=pytest.mark.slow)])
 def test_what_is_asked_at_once_is_seen_at_once(name):
     def answer(request, index):
         return "yes" if index else f"no {len(request.messages[-1].content)}"

@@ -190,6 +190,7 @@ def test_references_exploits_and_hostile_answers(share: float) -> None:
     check_hostile("lab", math.ceil(share * 200))
 
 
+@pytest.mark.slow
 def test_splits_and_contract() -> None:
     check_splits("lab", "equations")
     check_contract(["lab", "lab-solo"], ["Try: x=1 y=2", "Law: x + y", "1 2"], experiments=2)

@@ -217,6 +217,7 @@ def test_references_exploits_and_hostile_answers(share: float) -> None:
     check_hostile("sql", math.ceil(share * 40))
 
 
+@pytest.mark.slow
 def test_splits_and_contract() -> None:
     check_splits("sql", "tables reference")
     check_contract(["sql-solo"], ["SELECT 1"], turns=1, joins=0, grouping=0)
