@@ -227,6 +227,11 @@ class MicroBatchRunner:
             return self._adapters.joined(batch.tree.policies, next(self.model.parameters()).dtype)
         return self._adapters.rows(batch.tree.policies, batch.tree.readers)
 
+    def _without_adapters(self, batch: Batch) -> AbstractContextManager[None]:
+        """Run a batch on the base alone."""
+        is_compiled = batch.tree is not None and self._choose_precision(batch).form.compiled
+        return self._adapters.joined((), next(self.model.parameters()).dtype) if is_compiled else self._adapters.rows()
+
     def score(self, batch: Batch, entropy_tokens: int = 0) -> Scores:
         """Return the outputs of the model and the value heads for a batch."""
         precision = replace(self._choose_precision(batch), entropy_tokens=entropy_tokens)
@@ -257,7 +262,7 @@ class MicroBatchRunner:
         scorer = reference or self.scorer
 
         def run(batch: Batch) -> list[list[float]]:
-            with self.use_adapters(batch) if reference is None else self._adapters.rows():
+            with self.use_adapters(batch) if reference is None else self._without_adapters(batch):
                 logprobs: list[list[float]] = scorer(batch, self._choose_precision(batch)).logprobs.tolist()
             return logprobs
 

@@ -127,9 +127,17 @@ class Adapters:
         policy meet zeros times the adapter of another; that one's weights have to be finite.
         """
         policies = [policy for policy in dict.fromkeys(policy for policy, _ in segments) if policy in self.pairs]
-        if not policies:
+        for module in self._modules.values():
+            module.joined_adapter = ()  # none of these rows has an adapter
+        if policies:
+            self._join(policies, segments, dtype)
+        try:
             yield
-            return
+        finally:
+            for module in self._modules.values():
+                module.joined_adapter = None
+
+    def _join(self, policies: Sequence[str], segments: Segments, dtype: torch.dtype) -> None:
         any_pair = next(iter(self.pairs[policies[0]].values()))
         ranks = [self.configs[policy].rank for policy in policies]
         columns = dict(zip(policies, accumulate(ranks, initial=0), strict=False))
@@ -149,11 +157,6 @@ class Adapters:
                 downs.append(scales.new_zeros(rank, module.in_features) if pair is None else pair.down.to(dtype))
                 ups.append(scales.new_zeros(module.out_features, rank) if pair is None else pair.up.to(dtype))
             module.joined_adapter = torch.cat(downs), torch.cat(ups, dim=1), scales
-        try:
-            yield
-        finally:
-            for module in self._modules.values():
-                module.joined_adapter = None
 
     def can_join(self, layers: Sequence[nn.Module]) -> bool:
         """Return True if all layers have adapters at the same places, as layers that share one compiled form need."""
@@ -165,6 +168,8 @@ class Adapters:
         def add_adapters(module: Any, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
             inputs = arguments[0]
             if module.joined_adapter is not None:
+                if not module.joined_adapter:
+                    return output
                 down, up, scales = module.joined_adapter
                 hidden = nn.functional.linear(inputs.to(down.dtype), down) * scales
                 return output + nn.functional.linear(hidden, up).to(output.dtype)

@@ -87,6 +87,14 @@ def test_adapters_of_several_policies_in_compiled_layers(team, traced):
     assert one._runner._adapters.can_join(one.engine.loaded.model.base_model.layers)
     assert apart(caught(compile_layers(one), data), caught(other, data)) < 1e-5
 
+    # The reference is the base without them, by the same compiled layers.
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    mine, theirs = one.reference_logprobs(data), other.reference_logprobs(data)
+    assert max(abs(a - b) for pair in zip(mine, theirs, strict=True) for a, b in zip(*pair, strict=True)) < 1e-5
+    own = one.engine.work(one._runner.compute_logprobs, data)
+    assert max(abs(a - b) for pair in zip(mine, own, strict=True) for a, b in zip(*pair, strict=True)) > 1e-2
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= before + 4  # not one for each layer
+
 
 def test_layers_with_adapters_at_other_places_are_not_compiled(team):
     adapters = team({"p": 4}, "llama").engine.loaded.adapters
