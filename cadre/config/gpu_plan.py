@@ -180,7 +180,7 @@ def _cache_bytes(experiment: Experiment, names: Sequence[str], sizes: Sizes, wei
     from cadre.config.engines import sampling_memory_setting
     from cadre.engines.model_folder import context_length
     from cadre.engines.torch.estimate import load_configuration
-    from cadre.engines.vllm.engine import BLOCK_TOKENS, GPU_FRACTION
+    from cadre.engines.vllm.engine import GPU_FRACTION, full_cache_bytes
 
     if setting := sampling_memory_setting(
         experiment, [name for name in names if name in experiment.separately_sampled]
@@ -189,7 +189,7 @@ def _cache_bytes(experiment: Experiment, names: Sequence[str], sizes: Sizes, wei
     config, name = experiment.config.vllm, names[0]
     longest = context_length(load_configuration(experiment.models[name], experiment.policies[name])) or 1 << 20
     context = min(longest, config.context or longest)
-    cache = config.sequences * (-(-context // BLOCK_TOKENS) + 2) * BLOCK_TOKENS * sizes.sequence.slot
+    cache = full_cache_bytes(config.sequences, context, sizes.sequence.slot)
     left = int(GPU_FRACTION * total) - weights
     return cache if cache <= left else max(left, 0)
 

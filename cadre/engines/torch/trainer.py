@@ -6,7 +6,6 @@ Sequences whose advantages are all zero count in the loss's denominators but are
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 import tempfile
@@ -175,13 +174,17 @@ class UpdateMetrics:
         Only those of the first optimiser step count, as the sampler never had the weights of later ones.
         """
         if not self.norms:
-            self.logprob_diffs[role][0] += total
-            self.logprob_diffs[role][1] += tokens
+            total_before, tokens_before = self.logprob_diffs[role]
+            self.logprob_diffs[role] = [total_before + total, tokens_before + tokens]
 
     def add_values(self, loss: Tensor, count: int) -> None:
         """Add the loss of some values of one forward."""
         self.value_loss = self.value_loss + loss.detach().double()
         self.values += count
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the sums so far, which later additions do not change; `vars(metrics).update` goes back to them."""
+        return vars(self) | {"sums": self.sums.copy(), "logprob_diffs": self.logprob_diffs.copy()}
 
     def read(self) -> UpdateMetrics:
         """Return the same in Python's numbers, read from the GPU all at once."""
@@ -349,10 +352,7 @@ class Trainer:
         if sequences:
             reserved = sum(optimiser.missing_bytes() for optimiser in optimisers)
             self._runner.choose_tokens(sequences, reserved, self._entropy_tokens)
-        before = {name: copy.copy(of_policy) for name, of_policy in metrics.items()}
-        for of_policy in before.values():
-            of_policy.sums = of_policy.sums.copy()
-            of_policy.logprob_diffs = copy.deepcopy(of_policy.logprob_diffs)
+        before = {name: of_policy.snapshot() for name, of_policy in metrics.items()}
         try:
             return self._backward(sequences, denominators, metrics)
         except torch.OutOfMemoryError:
@@ -362,7 +362,7 @@ class Trainer:
         for name, optimiser in self._optimisers.items():
             optimiser.weights.clear()
             if name in metrics:
-                vars(metrics[name]).update(vars(before[name]))
+                vars(metrics[name]).update(before[name])
         torch.cuda.empty_cache()
         warnings.warn(
             "The GPU has too little memory for a micro-batch; it is run in parts of "

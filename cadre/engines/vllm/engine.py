@@ -172,11 +172,15 @@ def default_cache_bytes(source: str, policy: PolicyConfig, config: VllmConfig, c
     if not weights or getattr(model, "kv_lora_rank", None) is not None:
         return None
     token_bytes = SequenceMemory.from_config(model, DTYPES[policy.dtype]).slot // config.cards
-    # Two more blocks a sequence: one that is begun, and vLLM's own.
-    blocks = config.sequences * (-(-context // BLOCK_TOKENS) + 2)
-    cache_bytes = blocks * BLOCK_TOKENS * token_bytes
+    cache_bytes = full_cache_bytes(config.sequences, context, token_bytes)
     total = torch.cuda.get_device_properties(0).total_memory
     return cache_bytes if cache_bytes + weights // config.cards <= GPU_FRACTION * total else None
+
+
+def full_cache_bytes(sequences: int, context: int, token_bytes: int) -> int:
+    """Return the bytes of KV cache that sequences of `context` tokens take."""
+    # Two more blocks a sequence: one that is begun, and vLLM's own.
+    return sequences * (-(-context // BLOCK_TOKENS) + 2) * BLOCK_TOKENS * token_bytes
 
 
 def is_dense(source: str, policy: PolicyConfig) -> bool:
