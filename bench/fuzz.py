@@ -29,10 +29,10 @@ HELD_SECONDS = 0.1
 # Data that train and test share are left out, and sets that are small enough to be at hand stand for the larger ones.
 SETTINGS: dict[str, dict[str, Any]] = {
     "code": {"data": "mbpp"},
-    "code-alone": {"data": "mbpp"},
+    "code-single-agent": {"data": "mbpp"},
     **{
         name: {"leaks": "drop"}
-        for name in ("maths maths-solo maths-vote debate gather lead refine review tldr arxiv story").split()
+        for name in ("maths maths-single-agent maths-vote debate gather lead refine review tldr arxiv story").split()
     },
 }
 # Episodes side by side, so that programs in the sandbox wait for each other and not the loop for them.

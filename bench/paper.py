@@ -52,15 +52,15 @@ class Row:
 
 
 ROWS: dict[str, Row] = {
-    "single": Row("-solo", Run.before, trained=False),
+    "single": Row("-single-agent", Run.before, trained=False),
     "single-grpo": Row("-solo-grpo"),
-    "single-at-grpo": Row("-solo"),
+    "single-at-grpo": Row("-single-agent"),
     "team-prompted": Row("", Run.before, trained=False),
     "team-grpo": Row("-grpo-by-role"),
     "team-shared": Row(""),
     "team-per-role": Row("-roles"),
     "tool-alone": Row("-tool"),
-    "planner-alone": Row("-alone"),
+    "planner-alone": Row("-no-tool"),
     "alone-as-team": Row("-roles-of-alone", Run.before, trained=False),
     "swapped": Row("-roles", Run.swapped, trained=False),
 }
@@ -103,7 +103,7 @@ class Paper:
     def of_alone(self, game: str, seed: int) -> Run:
         """The two roles that were trained alone, put together. One step, since an evaluation comes with training."""
         tool = self.run(game, "-tool", seed).model("shared")
-        planner = self.run(game, "-alone", seed).model("shared")
+        planner = self.run(game, "-no-tool", seed).model("shared")
         policies = (f"team.policies.coder={tool}", f"team.policies.mover={planner}", "train.steps=1")
         return Run(self.runs / f"{game}-roles-of-alone-{seed}", f"{game}-roles", seed, policies, FIRST, TASKS)
 
@@ -175,7 +175,11 @@ def main_table(paper: Paper, games: Sequence[str]) -> None:
                 for name in rows if all(run.complete for run in found) else ():
                     paper.keep_row(name, game, found)
 
-    for endings in (("",), ("-roles", "-solo", "-grpo-by-role", "-tool", "-alone", "-solo-grpo"), ("-roles-of-alone",)):
+    for endings in (
+        ("",),
+        ("-roles", "-single-agent", "-grpo-by-role", "-tool", "-no-tool", "-solo-grpo"),
+        ("-roles-of-alone",),
+    ):
         found = [run for ending in endings for game in games for run in runs(ending, game)]
         paper.train(found, partial(keep, endings))
     paper.curves(games)

@@ -91,7 +91,7 @@ KNOWN: dict[str, Known] = {
             "magrpo": Row(),
             "ippo": IPPO,
             "judged": JUDGED,
-            "alone": Row(("algorithm={name: grpo, k: 8}",), env="tldr-alone"),
+            "alone": Row(("algorithm={name: grpo, k: 8}",), env="tldr-single-agent"),
             **PROMPTED,
         },
         "reward",
@@ -112,7 +112,7 @@ KNOWN: dict[str, Known] = {
         {
             "magrpo": Row(),
             "ippo": IPPO,
-            "alone": Row(("algorithm={name: grpo, k: 8}",), env="pairs-alone"),
+            "alone": Row(("algorithm={name: grpo, k: 8}",), env="pairs-single-agent"),
             **PROMPTED,
             "further": Row(("train.steps=200",), further=True),
         },
@@ -144,7 +144,7 @@ KNOWN: dict[str, Known] = {
         {
             "at_grpo": Row(),
             "grpo": Row(("algorithm={name: grpo, k: 4}",)),
-            "alone": Row(env="code-alone"),
+            "alone": Row(env="code-single-agent"),
         },
         "pass",
         512,
@@ -167,7 +167,7 @@ KNOWN: dict[str, Known] = {
         {
             "at_grpo": Row(),
             "grpo": Row(("algorithm={name: grpo, k: 4}",)),
-            "alone": Row(env="maths-solo", best=1.2),
+            "alone": Row(env="maths-single-agent", best=1.2),
             "refine": Row(("settings={train: gsm8k, test: gsm8k, rounds: 2}",), env="refine", best=1.5),
         },
         "accuracy",

@@ -26,7 +26,7 @@ SHARED: dict[str, Any] = {
 }
 SIDES: dict[str, tuple[str, dict[str, Any]]] = {
     "team": ("", {"name": "at_grpo", "k": 4}),
-    "alone": ("-alone", {"name": "grpo", "k": 8}),
+    "alone": ("-one-turn", {"name": "grpo", "k": 8}),
 }
 
 

@@ -57,7 +57,7 @@ def install(folder: Path, name: str = "their-tasks", more: str = "") -> None:
     (package / "recipes").mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").touch()
     (package / "coin.py").write_text(TASK)
-    (package / "recipes" / "coin.yaml").write_text("# A coin.\nbase: plan-path-alone\nenv: coin\n")
+    (package / "recipes" / "coin.yaml").write_text("# A coin.\nbase: plan-path-no-tool\nenv: coin\n")
     info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")

@@ -42,7 +42,7 @@ def _list_names() -> list[str]:
     example = example_recipe()
     composed = {
         "Real": f"TASK-MODEL or TASK-MODEL-LEVEL, such as {example}-qwen3-1.7b-L1 (cadre list it)",
-        "  tasks": f"{', '.join(real_tasks())}; forms such as {example}-solo too",
+        "  tasks": f"{', '.join(real_tasks())}; forms such as {example}-single-agent too",
         "  models": ", ".join(KNOWN_MODELS),
         "  levels": ", ".join(f"{level} {meaning}" for level, meaning in LEVELS.items()),
     }
@@ -64,7 +64,7 @@ def _list_names() -> list[str]:
 def _group_names(names: Mapping[str, str]) -> list[str]:
     """Return lines with names by the groups of their distributions; `names` is {name: distribution}.
 
-    The names of one task have a line: `plan-path  -alone` stands for plan-path and plan-path-alone. Names that their
+    The names of one task have a line: `plan-path  -tool` stands for plan-path and plan-path-tool. Names that their
     distribution puts into no group come last, under the distribution.
     """
     lines = []

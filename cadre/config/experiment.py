@@ -23,7 +23,7 @@ from cadre.config.paths import resolve_from_folder
 from cadre.config.recipes import read_recipe
 from cadre.engines.factory import SAMPLERS, SamplerKind
 from cadre.env import Env
-from cadre.envs.spec import EnvSpec
+from cadre.envs.spec import EnvSpec, update_env_name
 from cadre.errors import ConfigError, nearest
 from cadre.rollout.episodes import Failure
 from cadre.rollout.grow import Rollout
@@ -90,6 +90,8 @@ def parse(raw: Mapping[str, Any], env: type[Env] | None = None) -> Config:
     """
     try:
         located = resolve_from_folder(raw, Path.cwd())
+        if isinstance(name := located.get("env"), str):
+            located["env"] = update_env_name(name)
         return Config.model_validate(_fill_in_roles(apply_adapter_settings(located), env))
     except ValidationError as error:
         raise ConfigError(explain_error(error)) from None

@@ -3,7 +3,8 @@
 `plan-path-qwen3-1.7b-L1` is no file: it is `recipes/real/plan-path.yaml` (the task with the prompts and settings of its
 paper) with Qwen3-1.7B at level L1. Levels are those of AT-GRPO (arXiv 2510.11062): L0 one model for all roles, L1 one
 adapter per role on one frozen model, L2 one whole model per role, which is the default. A variant of the task goes in
-between: `plan-path-solo-qwen3-8b` is its environment `plan-path-solo`. A bundled file of the same name comes first.
+between: `plan-path-single-agent-qwen3-8b` is its environment `plan-path-single-agent`. A bundled file of the same name
+comes first.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from cadre.algorithms import ALGORITHMS
 from cadre.config.paths import relocate, resolve_from_file
-from cadre.envs.spec import EnvSpec
+from cadre.envs.spec import EnvSpec, read_renames
 from cadre.errors import ConfigError, nearest
 from cadre.plugins import environments, recipe_folders
 from cadre.settings.models import KNOWN_MODELS, KnownModel
@@ -110,10 +111,21 @@ def real_tasks() -> dict[str, Path]:
 
 def task_variants(task: str) -> dict[str, str]:
     """Return the environment of every variant of a task that a text model can play: `plan-path` and, among others,
-    `plan-path-solo`."""
+    `plan-path-single-agent`."""
     env = read_yaml(real_tasks()[task])["env"]
     names = (name for name in environments() if name == env or name.startswith(f"{env}-"))
     return {task + name.removeprefix(env): name for name in names if not name.endswith("-picture")}
+
+
+def _renamed_variants() -> dict[str, str]:
+    """Return the present variant of a task by its name in an earlier version."""
+    bases = {task: read_yaml(file)["env"] for task, file in real_tasks().items()}
+    return {
+        task + old.removeprefix(env): task + new.removeprefix(env)
+        for old, new in read_renames("environments").items()
+        for task, env in bases.items()
+        if old.startswith(f"{env}-")
+    }
 
 
 def example_recipe() -> str:
@@ -132,6 +144,9 @@ def compose_recipe(name: str) -> RealRecipe | None:
         return None
     variant = stem.removesuffix(f"-{model}")
     variants = {form: (task, env) for task in real_tasks() for form, env in task_variants(task).items()}
+    if variant not in variants and (present := _renamed_variants().get(variant)):
+        log.warning("recipe: %s is written %s from now on.", name, name.replace(variant, present, 1))
+        variant = present
     if variant not in variants:
         raise ConfigError(
             f"recipe: got {name!r}, and {variant!r} is no task to be played by {model}; expected one of "
@@ -142,8 +157,7 @@ def compose_recipe(name: str) -> RealRecipe | None:
 
 def renamed_recipes() -> dict[str, Raw]:
     """Return the recipes of earlier versions by name, each a `base` and what differs from it."""
-    files = (folder / "renamed.yml" for folder in recipe_folders())
-    return {name: raw for file in files if file.is_file() for name, raw in read_yaml(file).items()}
+    return read_renames("recipes")
 
 
 def task_groups() -> dict[str, dict[str, tuple[str, ...]]]:
@@ -178,8 +192,8 @@ def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
     renamed = renamed_recipes()
     if recipe in renamed:
         raw = renamed[recipe]
-        changes = " ".join(f"algorithm.{key}={value}" for key, value in raw["algorithm"].items())
-        log.warning("recipe: %s is written %s %s from now on.", recipe, raw["base"], changes)
+        changes = (f"algorithm.{key}={value}" for key, value in raw.get("algorithm", {}).items())
+        log.warning("recipe: %s is written %s from now on.", recipe, " ".join([raw["base"], *changes]))
         return merge_with_base(raw, Path(recipe), (*chain, recipe))
     if not is_folder and (real := compose_recipe(recipe)) is not None:
         return real.raw()

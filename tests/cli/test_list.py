@@ -18,7 +18,7 @@ def test_everything_bundled_is_in_a_group() -> None:
 
 
 def names_in(lines: list[str]) -> set[str]:
-    """The names that the lines stand for, `-alone` behind plan-path being plan-path-alone."""
+    """The names that the lines stand for, `-no-tool` behind plan-path being plan-path-no-tool."""
     names, task, groups = set(), "", {group for groups in task_groups().values() for group in groups}
     for word in re.split(r"\s+", " ".join(lines)):
         if word.startswith("-"):
@@ -44,7 +44,7 @@ def test_a_tasks_recipes_are_told_in_words() -> None:
     lines = call("list", "sokoban").out.splitlines()
     *names, real = [line for line in lines if not line.startswith(" ")]
     assert names == [name for name in recipes() if "sokoban" in name]
-    assert real == "sokoban-MODEL for sokoban, sokoban-alone, sokoban-solo, sokoban-tool"
+    assert real == "sokoban-MODEL for sokoban, sokoban-no-tool, sokoban-single-agent, sokoban-tool"
     assert "    Sokoban by a single planner without a tool, AT-GRPO: the baseline of one" in lines
     assert "debate has no recipe" in call("list", "debate").out
 

@@ -27,13 +27,13 @@ def test_sound_environments_pass(env: type[Env]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["plan-path", "plan-path-alone", "plan-path-tool", "plan-path-solo", "examples/taboo.py:Taboo"]
+    "name", ["plan-path", "plan-path-no-tool", "plan-path-tool", "plan-path-single-agent", "examples/taboo.py:Taboo"]
 )
 def test_what_is_bundled_passes(name: str) -> None:
     assert len(asyncio.run(check_env(EnvSpec(name, {}), episodes=3))) == 6
 
 
-@pytest.mark.parametrize("name", ["plan-path", "plan-path-tool", "plan-path-solo", "sudoku", "sokoban"])
+@pytest.mark.parametrize("name", ["plan-path", "plan-path-tool", "plan-path-single-agent", "sudoku", "sokoban"])
 def test_a_program_that_draws_numbers_passes(name: str) -> None:
     """Its forks and its replay draw what it drew: their rewards and what the next role sees are equal."""
     assert DRAWN_MOVES in ACTIONS

@@ -184,7 +184,7 @@ def test_one_agent_is_paid_what_a_turn_changed() -> None:
     assert env.success
 
 
-@pytest.mark.parametrize("name", ["code", "code-alone"])
+@pytest.mark.parametrize("name", ["code", "code-single-agent"])
 def test_the_contract(name: str) -> None:
     settings = {"train": "apps", "test": "code-contests", "turns": 2}
     assert len(check(name, [ADD, TESTS], episodes=1, **settings)) == 6

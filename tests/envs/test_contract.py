@@ -66,10 +66,10 @@ def test_the_contract_holds_under_random_actions(name: str, levels: str) -> None
     assert next(counter) * BATCH >= STRINGS
 
 
-WORLDS = ["sql-solo", "pddl-solo", "search-solo", "lab-solo"]
+WORLDS = ["sql-single-agent", "pddl-single-agent", "search-single-agent", "lab-single-agent"]
 
 
-@pytest.mark.parametrize("name", [*(name for name in GAMES if name.endswith(("-solo", "-tool"))), *WORLDS])
+@pytest.mark.parametrize("name", [*(name for name in GAMES if name.endswith(("-single-agent", "-tool"))), *WORLDS])
 def test_one_agent_is_told_of_no_team_mate(name: str, levels: str) -> None:
     game = EnvSpec(name, {"levels": levels} if name.startswith("boxoban") else {})
     env = game.make(game.tasks("train")[0])

@@ -154,6 +154,6 @@ def test_the_majority_by_hand() -> None:
     assert asyncio.run(math.majority([None, ""])) is None
 
 
-@pytest.mark.parametrize("name", ["maths", "maths-solo", "maths-vote"])
+@pytest.mark.parametrize("name", ["maths", "maths-single-agent", "maths-vote"])
 def test_the_contract(name: str) -> None:
     assert len(check(name, ["\\boxed{42}", PROGRAM], train="math-train", test="math500", turns=2)) == 6

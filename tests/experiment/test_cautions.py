@@ -22,7 +22,7 @@ COMPACT = {"prompts": "compact"}
     ("env", "settings", "model", "told"),
     [
         ("plan-path", COMPACT, "seed", ""),
-        ("sokoban-solo", COMPACT, "seed", ""),
+        ("sokoban-single-agent", COMPACT, "seed", ""),
         ("sudoku", COMPACT, "seed", ""),
         ("sudoku", {}, "seed", "sudoku without settings.prompts=compact"),
         ("plan-path", {"prompts": "full"}, "seed", "Set settings.prompts=compact"),

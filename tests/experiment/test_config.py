@@ -212,7 +212,7 @@ BAD = {
     "a critic's missing model": (["algorithm=ippo", "algorithm.critic.policy=./none"], ["./none", "config.json"]),
     "a team under rlhf": (["algorithm=rlhf"], ["single agent", "tool, planner"]),
     "a reward model that is nowhere": (
-        ["env=plan-path-alone", "team.roles={planner: shared}", "algorithm={name: rlhf, reward_model: ./none}"],
+        ["env=plan-path-no-tool", "team.roles={planner: shared}", "algorithm={name: rlhf, reward_model: ./none}"],
         ["algorithm.reward_model", "./none"],
     ),
     "privileged where nothing is": (
@@ -261,7 +261,11 @@ BAD = {
         ["algorithm.k", "with shape branch", "algorithm.siblings"],
     ),
     "a weight of a reward that is gone": (
-        ["env=plan-path-alone", "team.roles={planner: shared}", "algorithm={name: rlhf, alpha: 0.5, reward_model: x}"],
+        [
+            "env=plan-path-no-tool",
+            "team.roles={planner: shared}",
+            "algorithm={name: rlhf, alpha: 0.5, reward_model: x}",
+        ],
         ["algorithm.alpha", "0.5", "reward_model"],
     ),
     "an end by a reward that is not learned from": (

@@ -10,7 +10,9 @@ import pytest
 import cadre
 from cadre.config.experiment import load
 from cadre.config.recipes import read_recipe, recipes, renamed_recipes
+from cadre.envs.spec import env_class, read_renames
 from cadre.errors import ConfigError
+from cadre.plugins import environments
 
 OTHER = "team: {policies: {shared: seed}, roles: {planner: shared}}"
 
@@ -30,12 +32,12 @@ def test_a_recipe_says_what_differs_from_its_base(tmp_path: Path) -> None:
 def test_a_base_may_be_a_file_beside_and_have_one_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is meant from the folder of the one that names it, wherever the command is called."""
     (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes" / "first.yaml").write_text(f"base: plan-path-alone\n{OTHER}\ntrain: {{steps: 5}}\n")
+    (tmp_path / "recipes" / "first.yaml").write_text(f"base: plan-path-no-tool\n{OTHER}\ntrain: {{steps: 5}}\n")
     second = tmp_path / "recipes" / "second.yaml"
     second.write_text("base: first.yaml\ntrain: {tasks_per_step: 2}\n")
     monkeypatch.chdir(tmp_path)
     config = load("recipes/second.yaml")
-    assert (config.env, config.train.steps, config.train.tasks_per_step) == ("plan-path-alone", 5, 2)
+    assert (config.env, config.train.steps, config.train.tasks_per_step) == ("plan-path-no-tool", 5, 2)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,39 @@ def test_names_of_earlier_versions_are_understood(name: str, caplog: pytest.LogC
     assert name not in recipes()
     with caplog.at_level(logging.WARNING, logger="cadre"):
         config = load(name)
-    base = renamed_recipes()[name]["base"]
-    assert config.algorithm.name == renamed_recipes()[name]["algorithm"]["name"]
-    assert config.model_copy(update={"algorithm": load(base).algorithm}) == load(base)
-    assert f"recipe: {name} is written {base} algorithm.name={config.algorithm.name}" in caplog.text
+    renamed = renamed_recipes()[name]
+    base, algorithm = load(renamed["base"]), renamed.get("algorithm")
+    assert config.model_copy(update={"algorithm": base.algorithm}) == base
+    assert config.algorithm.name == (algorithm["name"] if algorithm else base.algorithm.name)
+    change = f" algorithm.name={config.algorithm.name}" if algorithm else ""
+    assert f"recipe: {name} is written {renamed['base']}{change}" in caplog.text
+
+
+@pytest.mark.parametrize("name", sorted(read_renames("environments")))
+def test_environments_of_earlier_versions_are_understood(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    present = read_renames("environments")[name]
+    assert name not in environments()
+    with caplog.at_level(logging.WARNING, logger="cadre"):
+        assert env_class(name) is env_class(present)
+    assert f"env: {name} is written {present} from now on." in caplog.text
+
+
+def test_a_configuration_has_the_present_name_of_its_environment() -> None:
+    """So that a run of an earlier version compares equal to one of now."""
+    assert load("plan-path-no-tool", ["env=plan-path-alone"]) == load("plan-path-no-tool")
+
+
+@pytest.mark.parametrize(
+    ("former", "present"),
+    [
+        ("plan-path-solo", "plan-path-single-agent"),
+        ("pairs-mbpp-alone", "pairs-mbpp-single-agent"),
+        ("sql-alone", "sql-one-turn"),
+    ],
+)
+def test_composed_names_of_earlier_versions_are_understood(
+    former: str, present: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="cadre"):
+        assert read_recipe(f"{former}-qwen3-8b-L1") == read_recipe(f"{present}-qwen3-8b-L1")
+    assert f"recipe: {former}-qwen3-8b-L1 is written {present}-qwen3-8b-L1 from now on." in caplog.text

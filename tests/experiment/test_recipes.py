@@ -125,10 +125,10 @@ def test_gigabytes_by_hand() -> None:
 
 
 def test_what_is_listed_reads_back_as_what_is_trained() -> None:
-    done = call("list", "plan-path-solo-qwen3-8b-L1")
+    done = call("list", "plan-path-single-agent-qwen3-8b-L1")
     assert done.code == 0
-    assert parse(yaml.safe_load(done.out)) == load("plan-path-solo-qwen3-8b-L1")
-    assert "env: plan-path-solo" in done.out
+    assert parse(yaml.safe_load(done.out)) == load("plan-path-single-agent-qwen3-8b-L1")
+    assert "env: plan-path-single-agent" in done.out
     assert done.out.count("\n") < 20
 
 
@@ -160,7 +160,7 @@ def test_every_form_is_an_environment() -> None:
     [
         ("plan-path-qwen3-9b", "plan-path-qwen3-8b"),
         ("plan-path-qwen3-8b-L3", r"plan-path-qwen3-8b-L\d"),
-        ("plan-path-solo-qwen3-1.6b-L1", "plan-path-solo-qwen3-1.7b-L1"),
+        ("plan-path-single-agent-qwen3-1.6b-L1", "plan-path-single-agent-qwen3-1.7b-L1"),
         ("plan-path-mappoo", "plan-path-mappo"),
     ],
 )

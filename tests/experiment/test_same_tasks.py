@@ -33,7 +33,7 @@ def maths(speaker: Path, train: str, test: str, **sections) -> Config:
     algorithm = {"name": "grpo", "k": 2}
     return parse(
         {
-            "env": "maths-solo",
+            "env": "maths-single-agent",
             "settings": settings,
             "team": team,
             "algorithm": algorithm,

@@ -16,7 +16,7 @@ from tests.fuzz.hostile_values import VALUES, broken, mutated, refused_well
 # A recipe a kind of team, of those that need no data.
 WHOLE = {
     name: read_recipe(name)
-    for name in ("plan-path", "plan-path-lora", "plan-path-mappo", "plan-path-roles", "sokoban-solo")
+    for name in ("plan-path", "plan-path-lora", "plan-path-mappo", "plan-path-roles", "sokoban-single-agent")
 }
 SECTIONS = (
     "algorithm credit evaluate episodes learner loss sampling sandbox settings team.policies.* train vllm".split()

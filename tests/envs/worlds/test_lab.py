@@ -193,4 +193,4 @@ def test_references_exploits_and_hostile_answers(share: float) -> None:
 @pytest.mark.slow
 def test_splits_and_contract() -> None:
     check_splits("lab", "equations")
-    check_contract(["lab", "lab-solo"], ["Try: x=1 y=2", "Law: x + y", "1 2"], experiments=2)
+    check_contract(["lab", "lab-single-agent"], ["Try: x=1 y=2", "Law: x + y", "1 2"], experiments=2)

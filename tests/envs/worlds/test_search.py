@@ -93,4 +93,4 @@ def test_references_exploits_and_hostile_answers(share: float) -> None:
 
 def test_splits_and_contract() -> None:
     check_splits("search", "question")
-    check_contract(["search-solo"], ["Search: river", "Open: 3", "Answer: ada kern [3]"], steps=2, people=6)
+    check_contract(["search-single-agent"], ["Search: river", "Open: 3", "Answer: ada kern [3]"], steps=2, people=6)

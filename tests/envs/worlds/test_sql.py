@@ -220,7 +220,7 @@ def test_references_exploits_and_hostile_answers(share: float) -> None:
 @pytest.mark.slow
 def test_splits_and_contract() -> None:
     check_splits("sql", "tables reference")
-    check_contract(["sql-solo"], ["SELECT 1"], turns=1, joins=0, grouping=0)
+    check_contract(["sql-single-agent"], ["SELECT 1"], turns=1, joins=0, grouping=0)
 
 
 def test_a_clear_error_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

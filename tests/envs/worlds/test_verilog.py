@@ -166,7 +166,7 @@ def test_references_exploits_and_hostile_answers(share: float) -> None:
 
 def test_splits_and_contract() -> None:
     check_splits("verilog", "circuit", 15)
-    check_contract(["verilog-solo"], [COUNTER, CHECK], turns=1, features=0)
+    check_contract(["verilog-single-agent"], [COUNTER, CHECK], turns=1, features=0)
 
 
 def test_a_clear_error_without_the_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
