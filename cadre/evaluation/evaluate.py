@@ -29,10 +29,10 @@ from cadre.types import Branch, Task, Tree
 class Report:
     """The result of playing each task once at temperature 0.
 
-    success            rate of tasks that were solved; `low` and `high` are its 95% Wilson interval failures
-    episodes that failed in the environment; each counts as a task that was not solved reward, decisions, tokens   means
-    per episode parts              by name, the mean over episodes of a reward part's mean over the steps that report
-    it: `mean_parts`
+    success            rate of tasks that were solved; `low` and `high` are its 95% Wilson interval
+    failures           episodes that failed in the environment; each counts as a task that was not solved
+    reward, decisions, tokens   means per episode
+    parts              by name, the mean over episodes of a reward part's mean over the steps that report it: `mean_parts`
     """
 
     tasks: int

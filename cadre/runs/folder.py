@@ -1,16 +1,21 @@
 """The run folder: everything that one training run leaves behind, and the only place that writes it.
 
-config.yaml         the whole configuration, defaults written out command.json        the recipe and overrides that the
-run was started with, the folder it was started in, and its own path environment.json    versions, machine, how programs
-are confined metrics.jsonl       one object per step evaluations.jsonl   one object per evaluation; evaluations-1.jsonl
-where the run was resumed with other held-out tasks failures.jsonl      the first failed episode of each reason and
-text, with its traceback trees.jsonl         the first trees of every step, whole, with trees.index.jsonl beside it
-(docs/trees.md) annotations/        annotations of their samples: credit, critic, tokens vocabulary.jsonl    how their
-tokens are spelt left_out.jsonl      what steps did not learn from or keep, with the reason resumed.jsonl       the step
-from which the run was resumed, each time that it was tensorboard/        the same metrics for TensorBoard, rewritten
-from the files above when a run is resumed; wandb/ where                     that tracks the run status.json         the
-current state of the run, see `cadre.runs.progress` checkpoints/        step-000030/: what `cadre.training.checkpoint`
-saves .lock               held by the one process that writes here
+config.yaml         the whole configuration, defaults written out
+command.json        the recipe and overrides that the run was started with, the folder it was started in, and its own path
+environment.json    versions, machine, how programs are confined
+metrics.jsonl       one object per step
+evaluations.jsonl   one object per evaluation; evaluations-1.jsonl where the run was resumed with other held-out tasks
+failures.jsonl      the first failed episode of each reason and text, with its traceback
+trees.jsonl         the first trees of every step, whole, with trees.index.jsonl beside it (docs/trees.md)
+annotations/        annotations of their samples: credit, critic, tokens
+vocabulary.jsonl    how their tokens are spelt
+left_out.jsonl      what steps did not learn from or keep, with the reason
+resumed.jsonl       the step from which the run was resumed, each time that it was
+tensorboard/        the same metrics for TensorBoard, rewritten from the files above when a run is resumed
+wandb/              of the tracker of that name, where it is on
+status.json         the current state of the run, see `cadre.runs.progress`
+checkpoints/        step-000030/: what `cadre.training.checkpoint` saves
+.lock               held by the one process that writes here
 
 A run may be moved: files that it was started from are found where they were, or where they were moved together with it.
 """
