@@ -1,4 +1,4 @@
-"""Commands that measure or serve a team: eval, audit, serve."""
+"""Commands that measure or serve a team: eval, compare, audit, serve."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,19 +21,25 @@ from cadre.cli.terminal import (
     Overrides,
     Target,
     Trust,
+    complete_run,
     console,
     print_lines,
     reject_beside,
     reject_ignored,
     require_new,
     stderr,
+    visible,
 )
 from cadre.config.resolve import find_target
+from cadre.errors import ConfigError
 from cadre.evaluation.evaluate import Repeats
 from cadre.files import publish_atomically, to_json
 from cadre.intervals import Interval
 from cadre.runs.progress import EvaluationProgress
 from cadre.training.checkpoint import CheckpointChoice
+
+if TYPE_CHECKING:
+    from cadre.evaluation.compare import Comparison
 
 # ---- cadre eval
 
@@ -158,6 +164,74 @@ def format_report(report: Mapping[str, Any]) -> list[str]:
 
 def _format_interval(low: float, high: float) -> str:
     return f"(95% interval {low:.1%} to {high:.1%})"
+
+
+# ---- cadre compare
+
+
+def compare(
+    context: typer.Context,
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="the folders of runs", autocompletion=complete_run)
+    ],
+    at: Annotated[str, typer.Option(help="the evaluation of each run: last, best, or a step")] = "last",
+    max_tokens: Annotated[
+        float | None, typer.Option(min=1, help="only evaluations after at most this many sampled tokens")
+    ] = None,
+    measure: Annotated[str, typer.Option(help="success or reward")] = "success",
+    unpaired: Annotated[bool, typer.Option("--unpaired", help="the methods played different tasks")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare runs on the held-out tasks of their training. Runs that differ in their seed alone are one method; every
+    other method is compared with that of the first run, paired over tasks and seeds."""
+    from cadre.evaluation.compare import MEASURES, compare_runs
+
+    if measure not in MEASURES:
+        raise ConfigError(f"--measure: got {measure}; expected {' or '.join(MEASURES)}. Name one of them.")
+    if at not in ("last", "best") and not (at.isascii() and at.isdigit()):
+        raise ConfigError(f"--at: got {at}; expected last, best, or the step of an evaluation, such as 30. Name one.")
+    comparison = compare_runs(folders, measure, at, max_tokens, unpaired)
+    if as_json:
+        sys.stdout.write(to_json(asdict(comparison)) + "\n")
+    else:
+        print_lines(map(visible, format_comparison(comparison)))
+
+
+def format_comparison(comparison: Comparison) -> list[str]:
+    """Return a comparison as a table of the methods, a line for each difference, and what the intervals hold."""
+    is_rate = comparison.measure == "success"
+
+    def format_value(interval: Interval | None, signed: bool = False) -> str:
+        if interval is None:
+            return "-"
+        percent, sign = "%" if is_rate else "", "+" if signed else ""
+        value, low, high = (f"{number * 100:{sign}.1f}" if is_rate else f"{number:{sign}.3f}" for number in interval)
+        return f"{value}{percent} [{low}, {high}]"
+
+    rows = [("method", "seeds", "before", comparison.measure, "gain", "sampled tokens")]
+    for method in comparison.methods:
+        tokens = f"{sum(method.tokens) / len(method.tokens):,.0f}"
+        values = (format_value(method.before), format_value(method.value), format_value(method.gain, signed=True))
+        rows.append((method.name, str(len(method.seeds)), *values, tokens))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+    for difference in comparison.differences:
+        pairs = [
+            name for name, paired in (("tasks", difference.paired_tasks), ("seeds", difference.paired_seeds)) if paired
+        ]
+        paired = f", paired over {' and '.join(pairs)}" if pairs else ", unpaired"
+        lines.append(f"{difference.second} - {difference.first}: {format_value(difference.value, signed=True)}{paired}")
+
+    notes = [f"{comparison.tasks:,} held-out tasks; 95% intervals by bootstrap over seeds and tasks."]
+    if not comparison.is_over_seeds:
+        notes.append(
+            "A method with one seed: its interval leaves out what another training would give. Train more seeds."
+        )
+    counts = [sum(method.tokens) / len(method.tokens) for method in comparison.methods]
+    if max(counts) > 1.1 * min(counts):
+        notes.append("The methods sampled different numbers of tokens: --max-tokens compares at equal ones.")
+    return lines + [line for note in notes for line in textwrap.wrap(note, WIDTH)]
 
 
 # ---- cadre audit

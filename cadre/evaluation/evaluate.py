@@ -6,8 +6,9 @@ pass@k and avg@k as benchmarks report them.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
@@ -16,6 +17,7 @@ from typing import Any
 from cadre import random_keys
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
+from cadre.files import to_json
 from cadre.intervals import Interval, rate_interval
 from cadre.rollout import grow, shapes, walk
 from cadre.rollout.episodes import grow_many, grow_sampled
@@ -23,6 +25,8 @@ from cadre.rollout.grow import Rollout
 from cadre.rollout.walk import TreePath
 from cadre.team import AnswerLister, Team
 from cadre.types import Branch, Task, Tree
+
+Outcome = tuple[float, float | None]  # success, and reward if the episode did not fail
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,9 @@ class Report:
     success            rate of tasks that were solved; `low` and `high` are its 95% Wilson interval
     failures           episodes that failed in the environment; each counts as a task that was not solved
     reward, decisions, tokens   means per episode
-    parts              by name, the mean over episodes of a reward part's mean over the steps that report it: `mean_parts`
+    parts              by name, the mean over episodes of a reward part's mean over the steps that report it
+    outcomes           by task, its success and reward; the reward is None if the episode failed
+    tasks_sha256       of the tasks' names and contents
     """
 
     tasks: int
@@ -44,6 +50,8 @@ class Report:
     decisions: float
     tokens: float
     parts: dict[str, float]
+    outcomes: dict[str, Outcome]
+    tasks_sha256: str
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -59,7 +67,7 @@ class SampledReport:
     max_tokens   the most tokens of one answer, by role
     average      avg@samples: the success rate of all episodes
     passing      pass@k by k: the probability that one of k episodes succeeds
-    reward, tokens, parts   as in `Report`
+    reward, tokens, parts, outcomes, tasks_sha256   as in `Report`; an outcome is the mean over a task's episodes
     """
 
     tasks: int
@@ -72,18 +80,20 @@ class SampledReport:
     reward: float
     tokens: float
     parts: dict[str, float]
+    outcomes: dict[str, Outcome]
+    tasks_sha256: str
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def summarize(trees: Sequence[Tree], tasks: int, failures: int) -> Report:
+def summarize(trees: Sequence[Tree], tasks: Sequence[Task], failures: int) -> Report:
     """Return the report of trees that hold one episode each."""
     paths = [next(walk.episodes(tree.root)) for tree in trees]
     wins = [float(path[-1][1].success) for path in paths]
-    success, low, high = rate_interval(wins + [0.0] * (tasks - len(wins)))
+    success, low, high = rate_interval(wins + [0.0] * (len(tasks) - len(wins)))
     return Report(
-        tasks=tasks,
+        tasks=len(tasks),
         failures=failures,
         success=success,
         low=low,
@@ -92,7 +102,35 @@ def summarize(trees: Sequence[Tree], tasks: int, failures: int) -> Report:
         decisions=fmean(len(path) for path in paths),
         tokens=fmean(sum(len(sample.token_ids) for sample in walk.samples(tree.root)) for tree in trees),
         parts=mean_parts([[branch for _, branch in path] for path in paths]),
+        outcomes=list_outcomes(tasks, trees, 1),
+        tasks_sha256=hash_tasks(tasks),
     )
+
+
+def list_outcomes(tasks: Sequence[Task], trees: Sequence[Tree], samples: int) -> dict[str, Outcome]:
+    """Return the success and reward of every task, means over its `samples` episodes, by the task's name.
+
+    A failed episode counts as one without success. It has no reward: the mean is over the others, None if all failed.
+    Tasks of one name are told apart by a number: `maze`, `maze#2`.
+    """
+    # Trees are in the order of their tasks, and a task whose episodes all failed has none.
+    outcomes: dict[str, Outcome] = {}
+    remaining, seen = deque(trees), Counter[str]()
+    for task in tasks:
+        seen[task.id] += 1
+        name = task.id if seen[task.id] == 1 else f"{task.id}#{seen[task.id]}"
+        paths = list(walk.episodes(remaining.popleft().root)) if remaining and remaining[0].task == task else []
+        wins = sum(path[-1][1].success for path in paths)
+        outcomes[name] = (wins / samples, mean_reward(paths) if paths else None)
+    return outcomes
+
+
+def hash_tasks(tasks: Sequence[Task]) -> str:
+    """Return the SHA-256 of the tasks' names and contents, in order."""
+    digest = hashlib.sha256()
+    for task in tasks:
+        digest.update(to_json([task.id, task.data], default=repr).encode())
+    return digest.hexdigest()
 
 
 def mean_reward(paths: Sequence[TreePath]) -> float:
@@ -152,7 +190,7 @@ async def evaluate(
     greedy = replace(rollout, team=rollout.team.greedy(), shape=shapes.independent(1), alpha=1.0)
     # The same key for every evaluation of a run, so that reports differ by the weights alone.
     trees, failures = await grow_many(tasks, greedy, random_keys.key(seed, "evaluate"), progress)
-    return summarize(trees, len(tasks), len(failures)), trees
+    return summarize(trees, tasks, len(failures)), trees
 
 
 def select_tasks(env_spec: EnvSpec, count: int | None, first: int = 0) -> Sequence[Task]:
@@ -221,6 +259,8 @@ async def evaluate_sampled(
         reward=mean_reward(paths),
         tokens=fmean(sum(len(sample.token_ids) for sample in walk.samples(tree.root)) for tree in trees) / samples,
         parts=mean_parts([[branch for _, branch in path] for path in paths]),
+        outcomes=list_outcomes(tasks, trees, samples),
+        tasks_sha256=hash_tasks(tasks),
     )
     return report, trees
 

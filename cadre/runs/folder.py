@@ -1,7 +1,7 @@
 """The run folder: everything that one training run leaves behind, and the only place that writes it.
 
 config.yaml         the whole configuration, defaults written out
-command.json        the recipe and overrides that the run was started with, the folder it was started in, and its own path
+command.json        the recipe and overrides that the run was started with, in which folder, and its own path
 environment.json    versions, machine, how programs are confined
 metrics.jsonl       one object per step
 evaluations.jsonl   one object per evaluation; evaluations-1.jsonl where the run was resumed with other held-out tasks

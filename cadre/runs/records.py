@@ -76,6 +76,8 @@ class EvaluationLine(OpenRecord):
     high: Number = 1.0
     tasks: Count = 0
     tokens: Number = 0.0
+    outcomes: dict[Text, tuple[Number, Finite | None]] = {}
+    tasks_sha256: Text = ""
 
 
 class StepLine(OpenRecord):

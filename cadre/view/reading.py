@@ -111,7 +111,9 @@ class RunReader:
         return {"offset": end, "generation": self.generation(), "steps": steps, "columns": columns}
 
     def evaluations(self) -> list[Json]:
-        return self._run.evaluations()
+        """Return the reports of the evaluations, without the outcomes by task, which the page does not show."""
+        reports = self._run.evaluations()
+        return [{name: value for name, value in report.items() if name != "outcomes"} for report in reports]
 
     def left_out(self, offset: int, max_bytes: int = REQUEST_BYTES) -> Json:
         """Return the failures that were left out, from byte `offset` of the file, and the next offset."""

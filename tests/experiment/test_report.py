@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from cadre.evaluation.evaluate import mean_parts, summarize
+from cadre.evaluation.evaluate import hash_tasks, mean_parts, mean_reward, summarize
+from cadre.rollout import walk
 from cadre.training import metrics
 from cadre.types import Branch, Node, Reward, Task, Tree
 from tests.advantages.trees import node
@@ -24,13 +25,13 @@ def draft_then_tests() -> Node:
 
 
 def test_a_draft_that_is_not_judged_says_nothing() -> None:
-    assert summarize([tree(draft_then_tests())], 1, 0).parts == {"tests": 0.5}
+    assert summarize([tree(draft_then_tests())], [Task("t", {})], 0).parts == {"tests": 0.5}
 
 
 def test_episodes_weigh_alike_however_long_they_are() -> None:
     short = node(0, {"coder": 1}, [branch({"tests": 1.0, "builds": 0.1})])
     long = node(0, {"coder": 1}, [branch({"tests": 0.0}, node(1, {"coder": 1}, [branch({"tests": 0.5})]))])
-    parts = summarize([tree(long), tree(short)], 2, 0).parts
+    parts = summarize([tree(long), tree(short)], [Task("t", {})] * 2, 0).parts
     assert parts == pytest.approx({"tests": (0.25 + 1.0) / 2, "builds": 0.05})
 
 
@@ -62,3 +63,15 @@ def test_the_metrics_of_a_step_count_siblings_that_were_left_behind() -> None:
 
 def test_no_parts_at_all() -> None:
     assert mean_parts([[branch({}), branch({})]]) == {}
+
+
+def test_outcomes_are_those_of_each_task_and_a_failed_one_has_no_reward() -> None:
+    """Two tasks of one name are told apart; the tree of the second task is missing, as its episode failed."""
+    tasks = [Task("t", {}), Task("failed", {}), Task("t", {})]
+    trees = [tree(draft_then_tests()), tree(draft_then_tests())]
+    report = summarize(trees, tasks, 1)
+    paths = [next(walk.episodes(each.root)) for each in trees]
+    solved, reward = float(paths[0][-1][1].success), mean_reward(paths[:1])
+    assert report.outcomes == {"t": (solved, reward), "failed": (0.0, None), "t#2": (solved, reward)}
+    assert hash_tasks(tasks) == report.tasks_sha256 != hash_tasks(tasks[:2])
+    assert hash_tasks([Task("t", {"grid": (1, 2)})]) == hash_tasks([Task("t", {"grid": [1, 2]})])
