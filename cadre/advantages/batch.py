@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
+from statistics import fmean, pvariance
 
 from cadre.advantages.critic import Critic, judge_samples
 from cadre.advantages.groups import AdvantageGroup, BaselineState, compare_samples, update_running_means
@@ -143,11 +143,14 @@ def is_useful(plan: Plan, team: Team) -> Callable[[Tree], bool]:
     The cost of the distance from the reference model is ignored: it saves no group that is dropped.
     """
 
+    # Which groups are the lowest is known once all trees are there.
+    selection = plan.selection.model_copy(update={"drop_fraction": None})
+
     def has_advantage(tree: Tree) -> bool:
         if plan.reward_model is not None:
             (tree,), _ = score_by_model([tree], team, plan.joint_reward)
         samples, _ = charge_costs(samples_of([tree]), replace(plan, kl=0.0), team)
-        selected = weight_by_role(select_samples(compare_samples(samples, plan.credit), plan.selection), plan.selection)
+        selected = weight_by_role(select_samples(compare_samples(samples, plan.credit), selection), selection)
         trained = (scored for scored in selected if team.trains(scored.sample.policy))
         return any(scored.advantages[0] * scored.weight != 0.0 for scored in trained)
 
@@ -232,7 +235,33 @@ def overlong_penalty(sample: Sample, limit: int, buffer: int) -> float:
 def select_samples(groups: Sequence[AdvantageGroup], config: CreditConfig) -> list[ScoredSample]:
     """Return the samples to learn from; advantages were computed from all samples."""
     selected = [group for group in groups if config.without_std == "keep" or group.has_variance]
+    if config.drop_fraction is not None:
+        selected = drop_lowest_groups(selected, config.drop_groups, config.drop_fraction)
     return [scored for group in selected for scored in group.samples if not is_cut_off(scored, config)]
+
+
+def drop_lowest_groups(groups: Sequence[AdvantageGroup], rule: str, fraction: float) -> list[AdvantageGroup]:
+    """Return the groups without the lowest `floor(n * fraction)` of each policy's n, in their order.
+
+    `lowest_mean` ranks groups by their mean return, `lowest_deviation` by the population variance over the squared
+    range, 0 without a range; of equal groups the first are left out. Public code of AT-GRPO filters so before an update
+    (`filter_method: mean`, `std`).
+    """
+
+    def rank(group: AdvantageGroup) -> float:
+        returns = [scored.return_after_costs for scored in group.samples]
+        if rule == "lowest_mean":
+            return fmean(returns)
+        return pvariance(returns) / (max(returns) - min(returns)) ** 2 if group.has_variance else 0.0
+
+    by_policy: dict[str, list[int]] = defaultdict(list)
+    for index, group in enumerate(groups):
+        by_policy[group.samples[0].sample.policy].append(index)
+    dropped: set[int] = set()
+    for indices in by_policy.values():
+        ranked = sorted(indices, key=lambda index: rank(groups[index]))
+        dropped.update(ranked[: int(len(ranked) * fraction)])
+    return [group for index, group in enumerate(groups) if index not in dropped]
 
 
 def is_cut_off(scored: ScoredSample, config: CreditConfig) -> bool:

@@ -369,6 +369,7 @@ def check_preference(experiment: Experiment) -> None:
         "algorithm.kl": (plan.kl, 0.0, ignored),
         "credit.overlong_buffer": (plan.selection.overlong_buffer, 0, ignored),
         "credit.without_std": (plan.selection.without_std, "keep", ignored),
+        "credit.drop_groups": (plan.selection.drop_groups, "none", ignored),
         "train.max_staleness": (experiment.train.max_staleness, 0, stale),
         "loss.ratio": (plan.loss.ratio, "none", stale),
         "loss.correction": (plan.loss.correction, "none", stale),
@@ -398,11 +399,14 @@ def check_stale_samples(experiment: Experiment) -> None:
     # The first optimizer step makes the samples of the others stale, which a ratio corrects for.
     for name in dict.fromkeys(experiment.trained_roles.values()):
         learner = experiment.learners[name]
-        if experiment.plan.loss.ratio == "none" and learner.epochs * learner.minibatches > 1:
+        several_steps = learner.epochs * learner.minibatches > 1 or learner.minibatch_size is not None
+        if experiment.plan.loss.ratio == "none" and several_steps:
+            size = learner.minibatch_size
+            parts = f"{learner.minibatches} minibatches" if size is None else f"minibatches of {size} sequences"
             raise ConfigError(
-                f"learner: got {learner.epochs} epochs of {learner.minibatches} minibatches for policy {name} under a "
-                "loss without a ratio, whose data would be stale after the first optimiser step; expected 1 of 1. "
-                "Lower them or set loss.ratio=token."
+                f"learner: got {learner.epochs} epochs of {parts} for policy {name} under a loss without a ratio, "
+                "whose data would be stale after the first optimiser step; expected one epoch of one minibatch. Remove "
+                "the settings or set loss.ratio=token."
             )
     # Asynchronous sampling makes all samples stale, which a ratio or a correction corrects for.
     loss, max_staleness = experiment.plan.loss, experiment.train.max_staleness
@@ -443,6 +447,11 @@ def check_role_weights(experiment: Experiment) -> None:
 def check_without_std(experiment: Experiment) -> None:
     """Groups without std are dropped only if they have no gradient."""
     config, credit = experiment.config, experiment.plan.credit
+    if experiment.plan.critic is not None and config.credit.drop_groups != "none":
+        raise ConfigError(
+            f"credit.drop_groups: got {config.credit.drop_groups} with {config.algorithm.name}, whose critic judges "
+            "each sample without a group; expected none. Remove it."
+        )
     if config.credit.without_std == "keep":
         return
     for baseline in (credit.baseline, *([credit.second.baseline] if credit.second else [])):

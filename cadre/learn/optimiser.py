@@ -28,15 +28,16 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 def learning_rate(config: LearnerConfig, update: int, total: int) -> float:
     """Return the learning rate of update number `update` (from 0) of `total`.
 
-    Linear warm-up reaches the peak at update `warmup_steps - 1`; cosine then falls so as to be 0 when all `total`
-    updates are done: `peak / 2 * (1 + cos(pi * progress))`.
+    Linear warm-up reaches the peak at update `warmup_steps - 1`; cosine then falls so as to be the fraction f of the
+    peak when all `total` updates are done: `peak * (f + (1 - f) / 2 * (1 + cos(pi * progress)))`.
     """
     if update < config.warmup_steps:
         return config.learning_rate * (update + 1) / config.warmup_steps
     if config.schedule == "constant":
         return config.learning_rate
     progress = (update - config.warmup_steps) / max(1, total - config.warmup_steps)
-    return config.learning_rate * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+    fallen = 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+    return config.learning_rate * (config.final_rate_fraction + (1.0 - config.final_rate_fraction) * fallen)
 
 
 class Counters(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -41,13 +42,21 @@ class LearnerConfig(Section):
     """The optimiser: AdamW on float32 masters."""
 
     learning_rate: float = Field(1e-6, gt=0.0, description="peak rate")
-    schedule: Literal["constant", "cosine"] = Field("constant", description="cosine falls to 0 at the last step")
+    schedule: Literal["constant", "cosine"] = Field(
+        "constant", description="cosine falls to final_rate_fraction of the peak at the last step"
+    )
+    final_rate_fraction: float = Field(
+        0.0, ge=0.0, lt=1.0, description="with cosine: the rate after the last step, as a fraction of the peak"
+    )
     warmup_steps: int = Field(0, ge=0, description="updates of linear warm-up")
     weight_decay: float = Field(0.0, ge=0.0, description="decoupled from the gradient, per step")
     betas: tuple[float, float] = Field((0.9, 0.999), description="decay of the first and the second moment")
     max_grad_norm: float = Field(1.0, gt=0.0, description="global norm that a policy's gradient is clipped to")
     epochs: Positive = Field(1, description="passes over a step's sequences")
     minibatches: Positive = Field(1, description="optimiser steps per pass, each on an equal part of the sequences")
+    minibatch_size: Positive | None = Field(
+        None, description="most sequences of an optimiser step, in place of minibatches: a pass has as many as it takes"
+    )
     tokens_per_microbatch: Positive | Literal["auto"] = Field(
         "auto", description="padded tokens in one forward; bounds memory; auto: 4,096 on a CPU, by free memory on a GPU"
     )
@@ -58,6 +67,30 @@ class LearnerConfig(Section):
         None, description="attention in a prefix tree by a compiled kernel; unset: on a GPU"
     )
     compile: bool | None = Field(None, description="run each layer of a prefix tree compiled; unset: on a GPU")
+
+    def steps_per_pass(self, sequences: int) -> int:
+        """Return the number of optimiser steps in one pass over so many sequences of a policy."""
+        return self.minibatches if self.minibatch_size is None else math.ceil(sequences / self.minibatch_size)
+
+    @model_validator(mode="after")
+    def _check_minibatches(self) -> LearnerConfig:
+        if self.minibatch_size is not None and self.minibatches > 1:
+            raise setting_error(
+                "minibatch_size",
+                f"got {self.minibatch_size} beside learner.minibatches={self.minibatches}, which says the number of "
+                "optimiser steps already; expected one of the two. Remove the other.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_final_rate(self) -> LearnerConfig:
+        if self.final_rate_fraction and self.schedule == "constant":
+            raise setting_error(
+                "final_rate_fraction",
+                f"got {self.final_rate_fraction} with learner.schedule=constant, which would ignore it; expected it "
+                "unset. Remove it, or set learner.schedule=cosine.",
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_betas(self) -> LearnerConfig:

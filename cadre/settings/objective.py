@@ -39,11 +39,33 @@ class CreditConfig(Section):
     without_std: Literal["keep", "drop"] = Field(
         "keep", description="samples of zero-variance groups: keep them in the loss's denominators, or drop them"
     )
+    drop_groups: Literal["none", "lowest_mean", "lowest_deviation"] = Field(
+        "none",
+        description="leave out a fraction of each policy's groups: those of the lowest mean return, or of the lowest "
+        "variance relative to their range",
+    )
+    drop_fraction: float | None = Field(None, gt=0.0, lt=1.0, description="with drop_groups: that fraction")
     tree_weight: TreeWeight | None = Field(
         None,
         description="unit of equal weight in an update: trees, decisions, samples or episodes; unset: the "
         "algorithm's own",
     )
+
+    @model_validator(mode="after")
+    def _check_drop_fraction(self) -> CreditConfig:
+        if self.drop_groups != "none" and self.drop_fraction is None:
+            raise setting_error(
+                "drop_fraction",
+                f"got none with credit.drop_groups={self.drop_groups}; expected the fraction of groups to leave out. "
+                "Set it, such as 0.5.",
+            )
+        if self.drop_groups == "none" and self.drop_fraction is not None:
+            raise setting_error(
+                "drop_fraction",
+                f"got {self.drop_fraction} without credit.drop_groups, which would ignore it; expected it unset. "
+                "Remove it, or set credit.drop_groups=lowest_mean.",
+            )
+        return self
 
     @model_validator(mode="after")
     def _require_buffer(self) -> CreditConfig:
@@ -151,6 +173,7 @@ def merge_loss(preset: LossConfig, changes: LossConfig) -> LossConfig:
 POLICY_ONLY = (
     "epochs",
     "minibatches",
+    "minibatch_size",
     "tokens_per_microbatch",
     "pack",
     "gradient_checkpointing",

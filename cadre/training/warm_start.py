@@ -132,7 +132,13 @@ def supervised_experiment(experiment: Experiment, settings: WarmStart) -> Experi
     """Return the experiment with the loss and the optimizer of a warm start: no critics, one optimizer step per
     update."""
     changes = LearnerConfig(
-        learning_rate=settings.learning_rate, schedule="constant", warmup_steps=0, epochs=1, minibatches=1
+        learning_rate=settings.learning_rate,
+        schedule="constant",
+        final_rate_fraction=0.0,
+        warmup_steps=0,
+        epochs=1,
+        minibatches=1,
+        minibatch_size=None,
     )
     names = set(experiment.config.team.policies)
     learners = {name: apply_changes(learner, changes) for name, learner in experiment.learners.items() if name in names}

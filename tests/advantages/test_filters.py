@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from cadre.advantages import batch
-from cadre.advantages.batch import make_sequences
+from cadre.advantages.batch import make_sequences, select_samples
 from cadre.advantages.groups import AdvantageGroup, compare_samples
 from cadre.advantages.returns import Credit, samples_of
 from cadre.learn.loss_functions import Denominators, sequence_sum
@@ -104,6 +104,27 @@ def test_zero_variance_groups_leave_the_denominators_when_they_are_dropped() -> 
         assert len(drawn) == count
         assert sequence_sum(1, Denominators.of(drawn)) == 1 / count
     assert sum(not group.has_variance for group in groups) / len(groups) == 0.5
+
+
+def test_groups_of_the_lowest_mean_or_deviation_are_left_out() -> None:
+    """Means 2, 1, 5 and 1.5; variances over squared ranges 1/4, 0, 1/4 and, of (0, 0, 0, 6), 6.75 / 36 = 0.1875."""
+    rewards = [(1.0, 3.0), (1.0, 1.0), (4.0, 6.0), (0.0, 0.0, 0.0, 6.0)]
+    trees = [Tree(Task(str(i), {}), graded("a", *pays)) for i, pays in enumerate(rewards)]
+    groups = assign(trees, GRADED)
+
+    def kept(rule: str, fraction: float) -> list[str]:
+        dropping = CreditConfig(drop_groups=rule, drop_fraction=fraction)
+        return list(dict.fromkeys(str(scored.tree_sample.tree) for scored in select_samples(groups, dropping)))
+
+    assert kept("lowest_mean", 0.5) == ["0", "2"]
+    assert kept("lowest_mean", 0.3) == ["0", "2", "3"]  # floor(4 * 0.3) is 1
+    assert kept("lowest_deviation", 0.5) == ["0", "2"]
+    assert kept("lowest_deviation", 0.75) == ["2"]  # of equals the first is left out
+    assert kept("lowest_mean", 0.2) == ["0", "1", "2", "3"]
+    with pytest.raises(ValueError, match="expected the fraction of groups"):
+        CreditConfig(drop_groups="lowest_mean")
+    with pytest.raises(ValueError, match=r"without credit\.drop_groups"):
+        CreditConfig(drop_fraction=0.5)
 
 
 def test_a_role_weighs_in_the_loss_what_it_is_given() -> None:

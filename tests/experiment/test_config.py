@@ -237,6 +237,19 @@ BAD = {
         ["credit.overlong_buffer=600"],
         ["credit.overlong_buffer", "at most 512"],
     ),
+    "lowest groups where there are none": (
+        ["algorithm=ma_dpo", "credit.drop_groups=lowest_mean", "credit.drop_fraction=0.5"],
+        ["credit.drop_groups", "expected none"],
+    ),
+    "lowest groups under a critic": (
+        ["algorithm=ippo", "credit.drop_groups=lowest_mean", "credit.drop_fraction=0.5"],
+        ["credit.drop_groups", "critic", "expected none"],
+    ),
+    "a fraction of nothing": (["credit.drop_fraction=0.5"], ["credit.drop_fraction", "credit.drop_groups"]),
+    "minibatches under a loss without a ratio": (
+        ["algorithm=magrpo", "learner.minibatch_size=16"],
+        ["minibatches of 16 sequences", "loss.ratio=token"],
+    ),
     "dropping what has a gradient": (
         ["algorithm=spiral", "credit.without_std=drop"],
         ["credit.without_std", "running", "leave_one_out"],

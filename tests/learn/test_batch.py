@@ -3,12 +3,13 @@
 import dataclasses
 import random
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cadre.learn.batching import collate, has_gradient, minibatches
-from cadre.settings import LossConfig
+from cadre.settings import LearnerConfig, LossConfig
 from cadre.types import Targets, TrainingSequence
 
 
@@ -50,6 +51,15 @@ def test_what_has_a_gradient():
     assert has_gradient(datum(2, 2, 0.0), LossConfig(kl=0.1))
     assert has_gradient(datum(2, 2, 0.0), LossConfig(entropy=0.1))
     assert has_gradient(dataclasses.replace(datum(2, 0, 0.0), targets=Targets("x", (1,), (0.5,), (0.0,))), plain)
+
+
+def test_minibatches_by_size_are_as_many_as_it_takes():
+    learner = LearnerConfig(minibatch_size=16)
+    assert [learner.steps_per_pass(count) for count in (1, 16, 17, 512)] == [1, 1, 2, 32]
+    parts = minibatches([datum(1, 1)] * 40, learner.steps_per_pass(40), random.Random(0))
+    assert sorted(map(len, parts)) == [13, 13, 14]  # of near equal size, none of more than 16
+    with pytest.raises(ValueError, match=r"beside learner\.minibatches=2"):
+        LearnerConfig(minibatch_size=16, minibatches=2)
 
 
 @given(st.integers(1, 30), st.integers(1, 8), st.integers())

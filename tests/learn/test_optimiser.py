@@ -16,6 +16,14 @@ def test_warmup_then_constant():
     assert [learning_rate(config, update, 10) for update in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
 
 
+def test_cosine_falls_to_a_floor():
+    config = LearnerConfig(learning_rate=2.0, schedule="cosine", final_rate_fraction=0.1)
+    # peak * (0.1 + 0.9 * (1 + cos(pi * progress)) / 2) at progress 0, 1/2, 1 and beyond.
+    assert [learning_rate(config, update, 4) for update in (0, 2, 4, 9)] == pytest.approx([2.0, 1.1, 0.2, 0.2])
+    with pytest.raises(ValueError, match="schedule=constant, which would ignore it"):
+        LearnerConfig(final_rate_fraction=0.1)
+
+
 def test_warmup_then_cosine():
     config = LearnerConfig(learning_rate=2.0, warmup_steps=2, schedule="cosine")
     # Progress 0, 1/4, 1/2, 3/4, 1 of the six updates: 1 + cos(progress * pi)

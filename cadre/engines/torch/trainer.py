@@ -339,7 +339,8 @@ class Trainer:
             random_keys.generator(self._seed, "minibatches", policy, optimiser.updates, epoch)
             for epoch in range(optimiser.config.epochs)
         )
-        return [part for order in orders for part in minibatches(sequences, optimiser.config.minibatches, order)]
+        count = optimiser.config.steps_per_pass(len(sequences))
+        return [part for order in orders for part in minibatches(sequences, count, order)]
 
     def _backward_in_memory(
         self,
