@@ -48,8 +48,8 @@ class RealRecipe:
 
     @cached_property
     def base(self) -> Raw:
-        """The task's own file, for the chosen variant."""
-        return {**read_yaml(real_tasks()[self.task]), "env": self.env}
+        """The sections of the task's own file, for the chosen variant."""
+        return {**_read_real_task(self.task), "env": self.env}
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -109,17 +109,22 @@ def real_tasks() -> dict[str, Path]:
     return {path.stem: path for folder in recipe_folders() for path in sorted((folder / "real").glob("*.yaml"))}
 
 
+def _read_real_task(task: str) -> Raw:
+    file = real_tasks()[task]
+    return merge_with_base(read_yaml(file), file)
+
+
 def task_variants(task: str) -> dict[str, str]:
     """Return the environment of every variant of a task that a text model can play: `plan-path` and, among others,
     `plan-path-single-agent`."""
-    env = read_yaml(real_tasks()[task])["env"]
+    env = _read_real_task(task)["env"]
     names = (name for name in environments() if name == env or name.startswith(f"{env}-"))
     return {task + name.removeprefix(env): name for name in names if not name.endswith("-picture")}
 
 
 def _renamed_variants() -> dict[str, str]:
     """Return the present variant of a task by its name in an earlier version."""
-    bases = {task: read_yaml(file)["env"] for task, file in real_tasks().items()}
+    bases = {task: _read_real_task(task)["env"] for task in real_tasks()}
     return {
         task + old.removeprefix(env): task + new.removeprefix(env)
         for old, new in read_renames("environments").items()
