@@ -51,7 +51,7 @@ VLLM_READY := .venv-vllm/.ready
 vllm: $(VLLM_READY)
 
 test-vllm: $(VLLM_READY)
-	.venv-vllm/bin/pytest tests/engines/vllm
+	.venv-vllm/bin/pytest tests/cadre/engines/vllm
 
 bench-vllm: $(VLLM_READY)
 	.venv-vllm/bin/python bench/vllm_faults.py --write
@@ -69,7 +69,7 @@ $(VLLM_READY): pyproject.toml
 # The page in a browser: wants a Chromium, such as Debian's (apt-get install chromium); its tests are skipped without.
 test-view: $(READY)
 	$(BIN)/pip install --quiet playwright==1.65.2 pyarrow==26.0.1
-	$(BIN)/pytest tests/view tests/experiment/trees
+	$(BIN)/pytest tests/cadre/view tests/cadre/runs/test_*tree*.py
 
 # The real packages of the trackers, offline, in an environment of their own beside what Cadre needs.
 TRACKERS := .venv-trackers
@@ -77,7 +77,7 @@ test-trackers: $(READY)
 	test -x $(TRACKERS)/bin/python || $(BIN)/python -m venv $(TRACKERS)
 	echo "$(CURDIR)/.venv/lib/$$(ls .venv/lib)/site-packages" > $(TRACKERS)/lib/$$(ls $(TRACKERS)/lib)/site-packages/cadre.pth
 	$(TRACKERS)/bin/pip install --quiet wandb==0.31.0 mlflow==3.17.2 trackio==0.43.0
-	$(TRACKERS)/bin/python -m pytest tests/experiment/test_trackers.py
+	$(TRACKERS)/bin/python -m pytest tests/cadre/runs/test_trackers.py
 
 # The documentation as a site, in build/site. A link that leads nowhere is an error.
 DOCS := .venv-docs

@@ -4,7 +4,7 @@
 
 success  trains with `train.max_staleness` of 0, 1 and 2 in one process: the ratio clipped about the sampler's
          probabilities, or `loss.correction` in its place. Where something runs changes nothing
-         (tests/experiment/test_ahead.py), so this is the success of samplers apart too.
+         (tests/cadre/training/test_asynchronous.py), so this is the success of samplers apart too.
 time     the same recipe with a sampler and a learner in processes of their own, at 0 and 1, in turns
 
 Trainings lie in runs/asynchrony, and one that is done is not done again: seeds may be run apart, a call be ended at any

@@ -1,7 +1,7 @@
 """Counts how the command line takes wrong calls: `python bench/bad_calls.py [--write]`.
 
-Plays the table of tests/cli/bad_calls.py in one process and appends to results/cli.jsonl: `cli.bad_calls`, how many
-there are, and `cli.tracebacks`, how many end in anything but paragraphs and exit code 2. Prints the slow ones.
+Plays the table of tests/cadre/cli/bad_calls.py in one process and appends to results/cli.jsonl: `cli.bad_calls`, how
+many there are, and `cli.tracebacks`, how many end in anything but paragraphs and exit code 2. Prints the slow ones.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common import record
-from tests.cli import bad_calls
-from tests.cli.calling import Done, call
-from tests.coordination import write_speaker
+from tests.cadre.cli import bad_calls
+from tests.cadre.cli.calling import Done, call
+from tests.helpers.coordination import write_speaker
 
 COMMAND = "python bench/bad_calls.py --write"
 # A call that has not ended by then has run away.

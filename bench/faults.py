@@ -25,7 +25,7 @@ import common
 from cadre.files import find_damage
 from cadre.training.checkpoint import latest_checkpoint
 from faulty import Faulty, Programs
-from tests.coordination import write_speaker
+from tests.helpers.coordination import write_speaker
 
 CLOCK = (
     "import time, itertools\n_n, _t = itertools.count(), time.time\ntime.time = lambda: _t() + (-1) ** next(_n) * 1e8\n"

@@ -15,7 +15,7 @@ from typing import Any
 from cadre.env import Split
 from cadre.types import Reward, Task
 from cadre_tasks import sandbox
-from tests.games import Digit
+from tests.helpers.games import Digit
 
 _steps = count()
 

@@ -31,7 +31,7 @@ from cadre.engines.torch.memory import release_freed_memory
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.types import TrainingSequence
 from side import WARMING
-from tests.engines.tiny import byte_tokenizer
+from tests.cadre.engines.tiny import byte_tokenizer
 
 COMMAND = "python bench/learner.py --write"
 REPEATS = 5

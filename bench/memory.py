@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from common import ROOT, record
-from tests.coordination import write_speaker
+from tests.helpers.coordination import write_speaker
 
 WARM_UP, WINDOW = 200, 100
 
@@ -28,7 +28,7 @@ def recipe(folder: Path) -> Path:
     path.write_text(
         json.dumps(
             {
-                "env": f"{ROOT}/tests/games.py:Relay",
+                "env": f"{ROOT}/tests/helpers/games.py:Relay",
                 "team": str(write_speaker(folder / "model")),
                 "algorithm": {"name": "at_grpo", "k": 2},
                 "sampling": {"max_tokens": 2},

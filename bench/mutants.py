@@ -37,23 +37,23 @@ TIMEOUT = 900
 FAILED, BROKEN = 1, 2
 
 ADVANTAGES = "cadre/advantages/"
-OF_GROUPS = "tests/advantages/test_group_relative.py::"
-OF_RETURNS = "tests/advantages/test_returns.py::"
-OF_TREES = "tests/advantages/test_filters.py::"
-OF_SEQUENCES = "tests/advantages/test_sequences.py::"
-OF_GAE = "tests/advantages/test_gae.py::"
-OF_PREFERENCES = "tests/advantages/test_by_preference.py::"
-OF_SCHEMES = "tests/algorithms/test_credit_schemes.py::"
-OF_ROUNDING = "tests/rewards/test_rounding.py::"
-OF_GROWTH = "tests/rollout/test_grow.py::"
-OF_LOSS = "tests/learn/test_loss.py::"
-OF_AGGREGATION = "tests/learn/test_aggregation.py::"
-OF_OPTIMISERS = "tests/learn/test_optimiser.py::"
-OF_LEARNING = "tests/engines/torch/test_trainer.py::"
-OF_GRADIENTS = "tests/engines/torch/test_gradients.py::"
-OF_PREFIX_FORWARDS = "tests/engines/torch/test_prefix_tree.py::"
-OF_LORA = "tests/engines/torch/test_lora.py::"
-OF_FAMILIES = "tests/engines/torch/test_families.py::"
+OF_GROUPS = "tests/cadre/advantages/test_group_relative.py::"
+OF_RETURNS = "tests/cadre/advantages/test_returns.py::"
+OF_TREES = "tests/cadre/advantages/test_filters.py::"
+OF_SEQUENCES = "tests/cadre/advantages/test_sequences.py::"
+OF_GAE = "tests/cadre/advantages/test_gae.py::"
+OF_PREFERENCES = "tests/cadre/advantages/test_by_preference.py::"
+OF_SCHEMES = "tests/cadre/algorithms/test_credit_schemes.py::"
+OF_ROUNDING = "tests/cadre/test_rounding.py::"
+OF_GROWTH = "tests/cadre/rollout/test_grow.py::"
+OF_LOSS = "tests/cadre/learn/test_loss.py::"
+OF_AGGREGATION = "tests/cadre/learn/test_aggregation.py::"
+OF_OPTIMISERS = "tests/cadre/learn/test_optimiser.py::"
+OF_LEARNING = "tests/cadre/engines/torch/test_trainer.py::"
+OF_GRADIENTS = "tests/cadre/engines/torch/test_gradients.py::"
+OF_PREFIX_FORWARDS = "tests/cadre/engines/torch/test_prefix_tree.py::"
+OF_LORA = "tests/cadre/engines/torch/test_lora.py::"
+OF_FAMILIES = "tests/cadre/engines/torch/test_families.py::"
 
 
 @dataclass(frozen=True)
@@ -204,21 +204,21 @@ MUTANTS = (
         "cadre/engines/torch/logprobs.py",
         "inverse = to_device(1.0 / query.temperatures, device)",
         "inverse = to_device(torch.ones_like(query.temperatures), device)",
-        ("tests/engines/torch/test_compiled.py::test_the_fused_projection_equals_the_plain_one",),
+        ("tests/cadre/engines/torch/test_compiled.py::test_the_fused_projection_equals_the_plain_one",),
     ),
     Mutant(
         "blocks of keys left out where one of their nodes ends early",
         "cadre/learn/tree_attention.py",
         "is_partial = is_after & (ends_of_blocks.amax(1) > start)",
         "is_partial = is_after & (ends_of_blocks.amin(1) > start)",
-        ("tests/engines/torch/test_compiled.py::test_block_masks_hold_every_pair",),
+        ("tests/cadre/engines/torch/test_compiled.py::test_block_masks_hold_every_pair",),
     ),
     Mutant(
         "adapters of all policies for every row of a compiled layer",
         "cadre/engines/torch/lora.py",
         "hidden = nn.functional.linear(inputs.to(down.dtype), down) * scales",
         "hidden = nn.functional.linear(inputs.to(down.dtype), down) * scales.amax(dim=(0, 1))",
-        ("tests/engines/torch/test_compiled.py::test_adapters_of_several_policies_in_compiled_layers",),
+        ("tests/cadre/engines/torch/test_compiled.py::test_adapters_of_several_policies_in_compiled_layers",),
     ),
     Mutant(
         "old log-probabilities from the learner instead of the sampler",

@@ -18,7 +18,7 @@ import yaml
 
 import common
 from cadre.algorithms import ALGORITHMS
-from tests.coordination import experiment
+from tests.helpers.coordination import experiment
 from trainings import Run, commits, console, stop_at
 
 COMMAND = "python bench/presets.py"
@@ -35,7 +35,7 @@ def plan_path(name: str, seed: int, runs: Path) -> Run:
 
 
 def coordination(name: str, seed: int, runs: Path) -> Run:
-    """The game and the settings of tests/coordination.py, played by an untrained model of a dozen tokens."""
+    """The game and the settings of tests/helpers/coordination.py, played by an untrained model of a dozen tokens."""
     folder = runs / "coordination"
     folder.mkdir(parents=True, exist_ok=True)
     recipe = folder / f"{name}.yaml"

@@ -242,8 +242,8 @@ def measure_hostile(arguments: argparse.Namespace) -> None:
 
 
 def measure_parity(arguments: argparse.Namespace) -> None:
-    from tests.engines import tiny
-    from tests.envs.adapters.test_parity import max_difference
+    from tests.cadre.engines import tiny
+    from tests.cadre.programs.test_parity import max_difference
 
     with tempfile.TemporaryDirectory() as folder:
         difference = max_difference(tiny.build(Path(folder)))
@@ -255,7 +255,7 @@ def measure_parity(arguments: argparse.Namespace) -> None:
 def measure_calls(arguments: argparse.Namespace) -> None:
     import openai
 
-    from tests.programs.answering import answering
+    from tests.cadre.programs.answering import answering
 
     took = []
     with answering(lambda call: Message("assistant", "RRDD")) as endpoint:

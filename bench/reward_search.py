@@ -41,12 +41,12 @@ from cadre_tasks.games.sudoku import SudokuAlone
 from cadre_tasks.maths.same_answer import same_answer
 from cadre_tasks.writing.writing import Story, Tldr
 from common import record
-from tests.playing import play_out
-from tests.rewards.copies import COPIES, PROBLEMS
-from tests.rewards.helpers import PAIRS, SHOWS
-from tests.rewards.test_tester import HACKS, PROBLEM, REFERENCE
-from tests.sandbox import attacks
-from tests.sandbox.attacks.cheats import CHEATS
+from tests.cadre_sandbox import attacks
+from tests.cadre_sandbox.attacks.cheats import CHEATS
+from tests.cadre_tasks.code.copies import COPIES, PROBLEMS
+from tests.cadre_tasks.code.helpers import PAIRS, SHOWS
+from tests.cadre_tasks.code.test_tester import HACKS, PROBLEM, REFERENCE
+from tests.helpers.playing import play_out
 
 console = Console(soft_wrap=True, highlight=False)
 options = argparse.Namespace(only=[""], seed=0)

@@ -30,8 +30,8 @@ from cadre_tasks.code.judge import all_tests, judge
 from cadre_tasks.maths.same_answer import same_answer
 from cadre_tasks.sandbox import Limits, Sandbox
 from common import ROOT, record
-from tests.sandbox import attacks
-from tests.sandbox.attacks.cheats import CHEATS
+from tests.cadre_sandbox import attacks
+from tests.cadre_sandbox.attacks.cheats import CHEATS
 
 console = Console(soft_wrap=True)
 DATA = Path(os.environ.get("CADRE_DATA", ROOT.parent / "shared" / "data"))
@@ -136,7 +136,7 @@ async def try_attacks() -> None:
 
 async def idioms() -> None:
     """Right programs that print or end otherwise than under python3, at either level, warm or cold."""
-    from tests.sandbox.idioms import IDIOMS, behind_the_sandbox, under_python
+    from tests.cadre_sandbox.idioms import IDIOMS, behind_the_sandbox, under_python
 
     expected = {idiom.name: under_python(idiom) for idiom in IDIOMS}
     differ = set()

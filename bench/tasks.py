@@ -27,12 +27,12 @@ from cadre_tasks.code import tester
 from cadre_tasks.code.judge import StdioTests, all_tests, judge
 from cadre_tasks.maths.same_answer import solves
 from common import ROOT, record
-from tests.sandbox.attacks.cheats import CHEATS
+from tests.cadre_sandbox.attacks.cheats import CHEATS
 
 console = Console(soft_wrap=True)
 DATA = str(os.environ.get("CADRE_DATA", ROOT.parent / "shared" / "data"))
 COMMAND = " ".join(["python bench/tasks.py", *sys.argv[1:]])
-LISTS = ROOT / "tests" / "rewards"
+LISTS = ROOT / "tests" / "cadre_tasks"
 QUICK = Limits(cpu_s=0.5)
 MUTANTS = 4
 
@@ -120,7 +120,7 @@ async def golds() -> None:
 
 async def answers() -> None:
     """The list of right and wrong mathematical answers: how many of each are misjudged, in percent."""
-    rows = [json.loads(line) for line in (LISTS / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in (LISTS / "maths" / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
     for right, name in ((True, "maths.right_refused_pct"), (False, "maths.wrong_accepted_pct")):
         part = [row for row in rows if row["right"] is right]
         judged = [solves(row["gold"], row["answer"]) for row in part]
@@ -131,7 +131,7 @@ async def answers() -> None:
 
 async def hacks() -> None:
     """The most that the tester is paid for tests that test nothing, on problems whose reference is known."""
-    texts = [json.loads(line) for line in (LISTS / "hacks.jsonl").read_text(encoding="utf-8").splitlines()]
+    texts = [json.loads(line) for line in (LISTS / "code" / "hacks.jsonl").read_text(encoding="utf-8").splitlines()]
     paid: list[float] = []
     for _, split, programs in at_hand("program"):
         known = [one for one in programs if isinstance(one, CodingProblem) and one.reference and split == "test"]

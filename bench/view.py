@@ -22,8 +22,8 @@ import psutil
 from cadre.view import export
 from cadre.view.reading import open_runs
 from common import ROOT, record
-from tests.view.browser import chromium, opened, served
-from tests.view.runs import hostile, synthetic
+from tests.cadre.view.browser import chromium, opened, served
+from tests.cadre.view.runs import hostile, synthetic
 from view_features import FEATURES, missing, overflows
 
 PLACES = ("#/curves", "#/trees", "#/trees?view=tokens", "#/trees?view=compare", "#/left", "#/about")

@@ -24,7 +24,7 @@ from cadre import train
 from cadre.advantages import batch
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.settings import LearnerConfig, LoraConfig
-from tests.engines import tiny, tiny_vision
+from tests.cadre.engines import tiny, tiny_vision
 
 COUNT = 6
 RECIPE: dict[str, Any] = {

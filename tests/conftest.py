@@ -8,11 +8,15 @@ import torch
 from hypothesis import settings
 from rich.console import Console
 
-from tests.coordination import write_speaker
+from tests.helpers.coordination import write_speaker
 
 torch.set_num_threads(1)
 # What takes longest, in this order, is dealt out first: no worker of `make test` is left with it at the end.
-LONGEST = ("tests/experiment/test_loop.py", "tests/cli/test_damaged_runs.py", "tests/experiment/test_recipes.py")
+LONGEST = (
+    "tests/cadre/training/test_loop.py",
+    "tests/cadre/cli/test_damaged_runs.py",
+    "tests/cadre_tasks/recipes/test_recipes.py",
+)
 # How long an example takes says what else the machine does. The suite draws the same examples each time, so that what
 # is red is red for everybody; `pytest tests/fuzz --hypothesis-profile=long` looks for new ones.
 settings.register_profile("suite", deadline=None, derandomize=True)

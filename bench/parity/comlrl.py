@@ -30,7 +30,7 @@ from bench.parity.comlrl_models import (
 from bench.parity.shared import Compared, on, ours_among, with_gradient
 from cadre.advantages.returns import samples_of
 from cadre.types import Task, Tree
-from tests.advantages.trees import leaf, node
+from tests.cadre.advantages.trees import leaf, node
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from cadre.advantages.critic import Reads
 from cadre.advantages.returns import Credit
 from cadre.learn.value_heads import value_loss
 from cadre.types import Node, TrainingSequence
-from tests.advantages import critics
+from tests.cadre.advantages import critics
 
 GAMMA, CLIP = 0.75, 0.2
 CREDIT = Credit("reward_to_go", "node", "none", "none", gamma=GAMMA)

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from cadre.learn.loss import Tokens, policy_loss
 from cadre.settings import LossConfig
 from cadre.types import Branch, Node
-from tests.advantages.trees import inner, leaf
+from tests.cadre.advantages.trees import inner, leaf
 
 WORDS = 5
 ROLES = ("a", "b")

@@ -26,7 +26,7 @@ from bench.parity.shared import Compared, on, with_gradient
 from cadre.advantages.preferences import preference_advantages
 from cadre.advantages.returns import Credit, samples_of
 from cadre.types import Task, Tree
-from tests.advantages.trees import leaf, node
+from tests.cadre.advantages.trees import leaf, node
 
 SIBLINGS, BETA = 3, 0.1
 CREDIT = Credit("reward_to_go", "node", "mean", "none")

@@ -21,7 +21,7 @@ from cadre.advantages.preferences import team_return
 from cadre.advantages.returns import Credit, samples_of
 from cadre.rollout import walk
 from cadre.types import Node, Task, Tree
-from tests.advantages.trees import node
+from tests.cadre.advantages.trees import node
 
 TURNS, GAMMA = 2, 0.9
 

@@ -21,8 +21,8 @@ from cadre.learn.loss import Tokens, policy_loss
 from cadre.learn.loss_functions import AGGREGATES, Denominators
 from cadre.settings import LossConfig
 from cadre.types import Task, Tree
-from tests.advantages import critics
-from tests.advantages.trees import leaf, node
+from tests.cadre.advantages import critics
+from tests.cadre.advantages.trees import leaf, node
 
 # One comparison: (ours, theirs, ours by their equation), each one tensor.
 Compared = tuple[Tensor, Tensor, Tensor]

@@ -35,7 +35,7 @@ from cadre.advantages.returns import ScoredSample
 from cadre.learn.loss_functions import Clip, clipped_surrogate
 from cadre.rollout.walk import TreeSample
 from cadre.settings import LossConfig
-from tests.advantages.trees import leaf, node, sample
+from tests.cadre.advantages.trees import leaf, node, sample
 
 CLIPS = {"clip_low": 0.2, "clip_high": 0.28}
 # Draws.

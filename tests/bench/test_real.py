@@ -20,8 +20,8 @@ from cadre.config.experiment import load
 from cadre.config.resolve import resolve
 from real_tasks import COMMON, JUDGE, KNOWN, Line, lines_of
 from slices import Clock, OutOfTimeError
-from tests.engines import tiny
-from tests.envs.playing import source
+from tests.cadre.engines import tiny
+from tests.helpers.playing import source
 
 
 def step(team: float, parts: dict[str, float], child: Any = None, over: bool = False) -> dict[str, Any]:

@@ -7,12 +7,12 @@ import pytest
 import yaml
 
 import reference
-from tests.cli.calling import call
+from tests.cadre.cli.calling import call
 
 ROOT = Path(__file__).parents[2]
 ROLES = {"scout": "one", "runner": "two"}
-# What these runs do not write: it takes a reward model, a branch that fails (tests/rollout/test_failures.py), vLLM
-# (tests/experiment/test_vllm.py), or a GPU (tests/experiment/test_gpu_metrics.py).
+# What these runs do not write: it takes a reward model, a branch that fails (tests/cadre/rollout/test_failures.py),
+# vLLM (tests/cadre/config/test_vllm.py), or a GPU (tests/cadre/training/test_gpu_metrics.py).
 ELSEWHERE = {"reward_model/score", "rollout/failed_branches/REASON"}
 ELSEWHERE |= {"time/sync_s", "time/sleep_s", "time/wake_s", "time/update_s"}
 ELSEWHERE |= {name for name in reference.METRICS if name.startswith("gpu/")}
@@ -29,7 +29,7 @@ def written(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     folder = tmp_path_factory.mktemp("reference")
     for name, sections in EXPERIMENTS.items():
         recipe = {
-            "env": f"{ROOT}/tests/games.py:Relay",
+            "env": f"{ROOT}/tests/helpers/games.py:Relay",
             "team": {"policies": dict.fromkeys(ROLES.values(), str(speaker)), "roles": ROLES},
             "sampling": {"max_tokens": 2},
             "train": {"steps": 1, "tasks_per_step": 2},

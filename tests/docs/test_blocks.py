@@ -19,11 +19,11 @@ from cadre.config.recipes import read_recipe
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
 from cadre.settings.yaml_file import apply_overrides
+from tests.cadre.view.runs import synthetic
 from tests.docs.blocks import ROOT, Block, blocks, commands
-from tests.view.runs import synthetic
 
 # Blocks that a test of their own runs as printed.
-ELSEWHERE = {"docs/python.md-0": "tests/cli/test_examples.py"}
+ELSEWHERE = {"docs/python.md-0": "tests/cadre/cli/test_examples.py"}
 BASE = {
     "env": "plan-path",
     "team": {"policies": {"shared": "seed"}, "roles": {"tool": "shared", "planner": "shared"}},

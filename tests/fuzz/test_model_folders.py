@@ -17,8 +17,8 @@ from cadre.engines.torch import TorchEngine
 from cadre.engines.torch.storage import load_adapter
 from cadre.errors import EngineError
 from cadre.types import Message
-from tests.engines import tiny
-from tests.engines.tiny import CHATML, byte_tokenizer
+from tests.cadre.engines import tiny
+from tests.cadre.engines.tiny import CHATML, byte_tokenizer
 from tests.fuzz.hostile_values import broken, mutated, refused_well
 
 HISTORY = (Message("system", "Be brief."), Message("user", "Go."), Message("assistant", "1"), Message("user", "On."))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cadre.data.records import Kind
 from cadre.data.user_file import load_user_file
 from cadre.envs.spec import EnvSpec
-from tests.data.invented import folder
+from tests.cadre.data.invented import folder
 from tests.fuzz.hostile_values import VALUES, broken, mutated, refused_well
 
 ROWS: dict[Kind, list[dict[str, Any]]] = {

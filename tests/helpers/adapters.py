@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.engines.tiny import datum, request, sample
+from tests.cadre.engines.tiny import datum, request, sample
 
 
 def rollouts(learner, policies, count=4):

@@ -52,7 +52,7 @@ def assault(level: str, user: str, abi: int = NEWEST, kinds: Sequence[str] = (),
     """Run `assault.py` as the user; the outcomes of every attack, or of so many of each kind."""
     if user == "root" and os.getuid() != 0:
         pytest.skip("not root")
-    script = str(project() / "tests" / "sandbox" / "assault.py")
+    script = str(project() / "tests" / "cadre_sandbox" / "assault.py")
     python, identity = sys.executable, {}
     if user == "ordinary" and os.getuid() == 0:
         reachable = [one for one in INTERPRETERS if os.path.exists(one) and works_for_nobody(one)]

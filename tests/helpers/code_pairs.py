@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cadre.data.records import CodingProblem
 from cadre.types import Task
-from tests.data.invented import TWICE
+from tests.cadre.data.invented import TWICE
 
 PROBLEM = CodingProblem("t", "", "twice", TWICE["prompt"], tests=TWICE["test"], setup=TWICE["prompt"], names=("twice",))
 

@@ -16,7 +16,7 @@ from cadre.runs.kept_trees import (
 )
 from cadre.settings import CreditConfig, TrainConfig
 from cadre.types import Task, Tree
-from tests.advantages.trees import assign, inner, leaf, node
+from tests.cadre.advantages.trees import assign, inner, leaf, node
 
 
 class Letters:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from cadre.types import TrainingSequence
-from tests.engines.tiny import datum, request, sample
+from tests.cadre.engines.tiny import datum, request, sample
 
 
 def weights(learner) -> dict[str, torch.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.engines.tiny import update
+from tests.cadre.engines.tiny import update
 
 
 def apart(one, other):

@@ -10,7 +10,7 @@ from typing import Any
 from cadre.rollout import batching
 from cadre.team import Team
 from cadre.types import Observation, Request, Reward, Sample, Sampling
-from tests.games import Digit
+from tests.helpers.games import Digit
 
 
 async def nap() -> None:

@@ -18,10 +18,10 @@ HERE = Path(__file__).parents[1]
 
 
 def configured(model: Path, env: str = "Digit", policies: tuple[str, ...] = ("shared",), **sections) -> Config:
-    roles = env_class(f"{HERE}/games.py:{env}").roles
+    roles = env_class(f"{HERE}/helpers/games.py:{env}").roles
     return parse(
         {
-            "env": f"{HERE}/games.py:{env}",
+            "env": f"{HERE}/helpers/games.py:{env}",
             "team": {
                 "policies": {policy: str(model) for policy in policies},
                 "roles": {role: policies[i % len(policies)] for i, role in enumerate(roles)},

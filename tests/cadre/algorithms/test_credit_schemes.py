@@ -1,0 +1,178 @@
+"""Credit of the later presets, every number worked out by hand."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from cadre.advantages.batch import build_batch, weight_by_tree
+from cadre.advantages.returns import samples_of
+from cadre.algorithms.custom import Custom
+from cadre.errors import ConfigError
+from cadre.settings import LossConfig
+from cadre.types import Node, Task, Tree
+from tests.cadre.advantages import critics
+from tests.cadre.advantages.critics import Learner, named, team_of
+from tests.cadre.advantages.trees import assign, chain, inner, leaf, node
+
+
+def judged(root: Node, name: str, **options) -> dict[str, float]:
+    groups = assign([Tree(Task("t", {}), root)], named(name, **options).credit)
+    return {scored.sample.text: scored.advantages[0] for group in groups for scored in group.samples}
+
+
+def two_roles() -> Node:
+    """Two episodes in which a acts before b; the team earns 0 and 2, and b 3 more for itself."""
+    late = [node(0, {"b": 1}, [leaf({"b": 0}, pay, b=3.0)], tag=f"{i}-") for i, pay in enumerate((0.0, 2.0))]
+    return node(0, {"a": 2}, [inner({"a": i}, child) for i, child in enumerate(late)])
+
+
+def test_grpo_compares_all_roles_of_a_task_and_grpo_by_role_each_with_itself() -> None:
+    # a earns 0 and 2, b 3 and 5: 2.5 is the mean of all, 1 that of a, 4 that of b
+    assert judged(two_roles(), "grpo", scale="none") == {"a0": -2.5, "a1": -0.5, "0-b0": 0.5, "1-b0": 2.5}
+    assert judged(two_roles(), "grpo_by_role") == {"a0": -1.0, "a1": 1.0, "0-b0": -1.0, "1-b0": 1.0}
+    deviation = math.sqrt((6.25 + 0.25 + 0.25 + 6.25) / 4)
+    assert judged(two_roles(), "matpo")["1-b0"] == pytest.approx(2.5 / deviation)
+
+
+def test_c3_is_the_subtree_against_the_other_siblings_subtrees() -> None:
+    late = node(1, {"a": 2}, [leaf({"a": 0}, 2.0), leaf({"a": 1}, 4.0)], tag="late-")
+    root = node(0, {"a": 3}, [inner({"a": 0}, late), leaf({"a": 1}, 0.0), leaf({"a": 2}, 6.0)])
+    # subtrees are worth 3, 0 and 6; the others' means are 3, 4.5 and 1.5
+    assert judged(root, "c3") == {"a0": 0.0, "a1": -4.5, "a2": 4.5, "late-a0": -2.0, "late-a1": 2.0}
+
+
+def branched(*pays: float) -> Node:
+    """Two episodes of two turns; the second turn of the first was sampled twice. Paid at the end, three numbers."""
+    twice = node(1, {"a": 2}, [leaf({"a": 0}, pays[0]), leaf({"a": 1}, pays[1])], tag="s")
+    once = node(1, {"a": 1}, [leaf({"a": 0}, pays[2])], tag="t")
+    return node(0, {"a": 2}, [inner({"a": 0}, twice), inner({"a": 1}, once)])
+
+
+def test_tree_grpo_sums_a_comparison_within_the_tree_and_one_within_the_task() -> None:
+    got = judged(branched(0.0, 4.0, 2.0), "tree_grpo")
+    # the leaves 0, 4 and 2: task mean 2, variance (4 + 4 + 0) / 3 = 8 / 3; first tree (4 + 4) / 2 = 4
+    within_task, within_tree = 2 / math.sqrt(8 / 3), 2 / math.sqrt(4)
+    wanted = {"a0": 0.0, "a1": 0.0, "sa0": -within_task - within_tree, "sa1": within_task + within_tree, "ta0": 0.0}
+    assert got == pytest.approx(wanted)
+
+
+def test_the_deviation_is_that_of_the_leaves_and_not_of_the_means_of_shared_parts() -> None:
+    """Mistake: shared parts enter the deviation with the mean of their leaves, which shrinks it."""
+    both = [
+        node(1, {"a": 2}, [leaf({"a": i}, pay) for i, pay in enumerate(pays)], tag)
+        for tag, pays in (("s", (0.0, 1.0)), ("t", (1.0, 0.0)))
+    ]
+    root = node(0, {"a": 2}, [inner({"a": i}, child) for i, child in enumerate(both)])
+    # mean 1/2 and deviation 1/2 of the four leaves, and of the two of each tree
+    signs = {"a0": 0.0, "a1": 0.0, "sa0": -1.0, "sa1": 1.0, "ta0": 1.0, "ta1": -1.0}
+    assert judged(root, "arpo") == pytest.approx(signs)
+    assert judged(root, "tree_grpo") == pytest.approx({text: 2 * sign for text, sign in signs.items()})
+
+
+def test_every_leaf_counts_once_however_unequally_a_tree_fans_out() -> None:
+    """Mistake: a shared part is worth the mean of its branches' means, in which one leaf weighs as much as three."""
+    three = node(2, {"a": 3}, [leaf({"a": i}, pay) for i, pay in enumerate((3.0, 3.0, 0.0))], tag="u")
+    twice = node(1, {"a": 2}, [inner({"a": 0}, three), leaf({"a": 1}, 6.0)], tag="s")
+    root = node(0, {"a": 2}, [inner({"a": 0}, twice), leaf({"a": 1}, 3.0)])
+    # leaves 3 3 0 6 below the first answer, 3 below the second: mean 3, variance (0 + 0 + 9 + 9 + 0) / 5
+    deviation = math.sqrt(18 / 5)
+    wanted = {
+        "a0": 0.0,
+        "sa0": (2 - 3) / deviation,
+        "sa1": 3 / deviation,
+        "ua0": 0.0,
+        "ua1": 0.0,
+        "ua2": -3 / deviation,
+    }
+    assert judged(root, "arpo") == pytest.approx({**wanted, "a1": 0.0})
+    lone = Custom(
+        name="custom", shape="branch", returns="episode", group="task", baseline="leave_one_out", scale="none"
+    ).plan()
+    groups = assign([Tree(Task("t", {}), root)], lone.credit)
+    got = {scored.sample.text: scored.advantages[0] for group in groups for scored in group.samples}
+    # against the mean of the leaves that do not go through the sample
+    assert got == pytest.approx(
+        {"a0": 0.0, "sa0": 2 - 4.5, "sa1": 6 - 9 / 4, "ua0": 0.0, "ua1": 0.0, "ua2": -15 / 4, "a1": 0.0}
+    )
+
+
+def test_leaves_of_roles_that_are_paid_apart_are_leaves_of_each() -> None:
+    # a earns 0 and 2, b 3 and 5 for the same two episodes: mean 2.5, deviation sqrt((6.25 + 0.25 + 0.25 + 6.25) / 4)
+    got = judged(two_roles(), "arpo")
+    assert got["1-b0"] == pytest.approx(2.5 / math.sqrt(13 / 4))
+    assert sum(got.values()) == pytest.approx(0.0)
+
+
+def test_tree_rl_adds_what_a_step_gains_on_the_root_and_on_its_parent() -> None:
+    got = judged(branched(0.0, 4.0, 5.0), "tree_rl")
+    # V: root 3; first step 2 of two episodes, second 5; the leaves 0, 4 and 5
+    wanted = {"a0": (2 - 3 + 2 - 3) / math.sqrt(2), "a1": 4.0, "sa0": 0 - 3 + 0 - 2, "sa1": 4 - 3 + 4 - 2}
+    assert got == pytest.approx({**wanted, "ta0": 5 - 3 + 5 - 5})
+
+
+def test_arpo_compares_over_the_task_and_bpo_siblings_alone() -> None:
+    assert judged(branched(0.0, 4.0, 2.0), "arpo")["sa1"] == pytest.approx(2 / math.sqrt(8 / 3))
+    assert judged(branched(0.0, 4.0, 2.0), "bpo") == {"a0": 0.0, "a1": 0.0, "sa0": -2.0, "sa1": 2.0, "ta0": 0.0}
+
+
+def test_gigpo_adds_a_comparison_among_equal_observations() -> None:
+    late = [critics.node(1, {"a": 1}, [leaf({"a": 0}, pay)], "s") for pay in (1.0, 5.0)]
+    tries = [inner({"a": i}, child, pay) for i, (child, pay) in enumerate(zip(late, (0.0, 2.0), strict=True))]
+    root = critics.node(0, {"a": 2}, tries, "r")
+    plan = named("gigpo", gamma=0.5, step_weight=0.5, scale="none")
+    (group,) = assign([Tree(Task("t", {}), root)], plan.credit)
+    got = {scored.tree_sample.path or scored.tree_sample.index: scored.advantages[0] for scored in group.samples}
+    # episodes earn 1 and 7; first steps are worth 0.5 and 4.5 from there on, second ones, of one observation, 1 and 5
+    assert got == {0: -3 - 0.5 * 2, 1: 3 + 0.5 * 2, (0,): -3 - 0.5 * 2, (1,): 3 + 0.5 * 2}
+    other = [critics.node(1, {"a": 1}, [leaf({"a": 0}, pay)], tag) for pay, tag in ((1.0, "s"), (5.0, "u"))]
+    apart = [inner({"a": i}, child, pay) for i, (child, pay) in enumerate(zip(other, (0.0, 2.0), strict=True))]
+    (group,) = assign([Tree(Task("t", {}), critics.node(0, {"a": 2}, apart, "r"))], plan.credit)
+    assert {one.tree_sample.path: one.advantages[0] for one in group.samples if one.tree_sample.path} == {
+        (0,): -3.0,
+        (1,): 3.0,
+    }
+
+
+def test_a_group_says_something_where_either_comparison_does() -> None:
+    equal = node(0, {"a": 2}, [leaf({"a": i}, 1.0) for i in range(2)])
+    (group,) = assign([Tree(Task("t", {}), equal)], named("gigpo").credit)
+    assert not group.has_variance
+    groups = assign([Tree(Task("t", {}), branched(2.0, 2.0, 4.0))], named("tree_grpo").credit)
+    assert [group.has_variance for group in groups] == [True, True]  # alike within each tree, but not within the task
+
+
+def test_sirius_trains_on_what_passed_and_on_nothing_else() -> None:
+    root = node(0, {"a": 3}, [leaf({"a": i}, pay) for i, pay in enumerate((0.0, 1.0, 2.0))])
+    batch = build_batch([Tree(Task("t", {}), root)], named("sirius"), team_of(Learner()))
+    assert [datum.advantages[-1] for datum in batch.sequences] == [1.0, 1.0]
+    assert batch.metrics["rollout/dropped"] == 1
+    higher = build_batch([Tree(Task("t", {}), root)], named("sirius", threshold=2.0), team_of(Learner()))
+    assert [datum.advantages[-1] for datum in higher.sequences] == [1.0]
+
+
+@pytest.mark.parametrize("name", ["m_grpo", "flow_grpo"])
+def test_an_episode_weighs_the_same_however_often_a_role_acts_in_it(name: str) -> None:
+    short, long = chain(0.0, 1.0, tag="s"), chain(0.0, 0.0, 0.0, 0.0, tag="l")
+    root = node(0, {"a": 2}, [inner({"a": 0}, short, 3.0), inner({"a": 1}, long, 0.0)])
+    plan = named(name)
+    samples = weight_by_tree(samples_of([Tree(Task("t", {}), root)]), plan.tree_weight, LossConfig())
+    weights = {scored.sample.text: scored.weight for scored in samples}
+    # six samples of equal length, three for each episode: 3 / 2 and 3 / 4 a sample
+    assert weights == pytest.approx({"a0": 1.5, "s1-a0": 1.5, "a1": 0.75, "l1-a0": 0.75, "l2-a0": 0.75, "l3-a0": 0.75})
+
+
+def test_a_sum_of_two_comparisons_by_name() -> None:
+    axes = {"returns": "episode", "baseline": "mean", "scale": "std"}
+    chosen = Custom(name="custom", shape="branch", group="subtree", second={**axes, "group": "task_role"}, **axes)
+    assert replace(chosen.plan().credit, alpha=1.0) == named("tree_grpo").credit
+    with pytest.raises(ConfigError, match=r"algorithm\.second: got the baseline running"):
+        Custom(
+            name="custom", shape="branch", group="role", second={**axes, "group": "task", "baseline": "running"}, **axes
+        ).plan()
+    with pytest.raises(ConfigError, match=r"algorithm\.second\.gamma: got 0\.5"):
+        Custom(
+            name="custom", shape="branch", group="role", second={**axes, "group": "task", "gamma": 0.5}, **axes
+        ).plan()
+    with pytest.raises(ConfigError, match=r"algorithm\.where: got 'random' with shape full"):
+        Custom(name="custom", shape="full", group="node", where="random", **axes).plan()

@@ -1,0 +1,57 @@
+"""The command line as a whole: version, help, and wrong calls in one paragraph."""
+
+import sys
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+import pytest
+
+import cadre
+from cadre.cli import main
+from tests.cadre.cli.calling import call
+
+
+def test_version() -> None:
+    assert call("--version").out == f"cadre {cadre.__version__}\n"
+
+
+def test_without_a_command_it_helps() -> None:
+    done = call()
+    assert done.code == 0
+    assert "reward-model" in done.out
+    assert "train" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["tran"], "error: No such command 'tran'. Did you mean 'train'? See cadre --help.\n"),
+        (["train"], "error: train: got no recipe; expected a bundled one or a YAML file, such as plan-path.\n"),
+        (["train", "--bogus"], "error: train: No such option: --bogus. See cadre train --help.\n"),
+    ],
+)
+def test_a_wrong_call_is_one_paragraph(arguments: list[str], wanted: str) -> None:
+    done = call(*arguments)
+    assert (done.code, done.err) == (2, wanted)
+
+
+def test_a_home_folder_is_found_behind_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell expands `--out ~/mine`, and leaves `--out=~/mine` to the program."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "there").write_text("a file")
+    for arguments in (["train", "plan-path", "--run=~/there"], ["train", "plan-path", "--run", "~/there"]):
+        assert f"{tmp_path}/there" in call(*arguments).err
+    assert f"{tmp_path}/none" in call("eval", "~/none").err
+
+
+def test_a_console_that_cannot_spell_a_path_escapes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where PYTHONIOENCODING or the locale is ASCII."""
+    (tmp_path / "süß.jsonl").write_text("")
+    out, err = (TextIOWrapper(BytesIO(), encoding="ascii", write_through=True) for _ in range(2))
+    monkeypatch.setattr(sys, "argv", ["cadre", "status", str(tmp_path / "süß.jsonl")])
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    with pytest.raises(SystemExit):
+        main()
+    assert (out.errors, err.errors) == ("backslashreplace", "backslashreplace")
+    assert rb"s\xfc\xdf.jsonl" in err.buffer.getvalue()

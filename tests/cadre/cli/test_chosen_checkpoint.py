@@ -1,0 +1,90 @@
+"""The checkpoint of the best evaluation, or that of a step, by name: eval, export, play and fork."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cadre.runs import jsonl
+from cadre.training.checkpoint import CheckpointChoice, best_evaluated_step, checkpoint_name, checkpoint_steps
+from tests.cadre.cli.calling import call
+from tests.helpers.training import configured, play
+
+
+@pytest.fixture(scope="module")
+def run(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three steps with a checkpoint of each, whose evaluation after step 1 is made the best."""
+    folder = tmp_path_factory.mktemp("best") / "run"
+    goal = {"steps": 3, "tasks_per_step": 8, "checkpoint_every": 1}
+    play(configured(speaker, train=goal, evaluate={"tasks": 4, "every": 1}), folder, Console(quiet=True))
+    reports = list(jsonl.records(folder / "evaluations.jsonl"))
+    (folder / "evaluations.jsonl").unlink()
+    for report in reports:
+        jsonl.append(folder / "evaluations.jsonl", report | {"success": 0.5 if report["step"] in (1, 2) else 0.25})
+    return folder
+
+
+def evaluated(run: Path, *options: str) -> int:
+    done = call("eval", str(run), "--tasks", "2", "--json", *options)
+    assert done.code == 0, done.err
+    return json.loads(done.out)["checkpoint"]
+
+
+def test_the_best_is_the_first_of_equals_and_the_latest_is_usual(run: Path) -> None:
+    assert best_evaluated_step(run) == 1
+    assert evaluated(run) == 3
+    assert evaluated(run, "--best") == 1
+    assert evaluated(run, "--at", "2") == 2
+    assert "after step 1" in " ".join(call("eval", str(run), "--tasks", "2", "--best").out.split())
+
+
+def test_export_writes_the_weights_of_the_checkpoint_that_is_named(run: Path, tmp_path: Path) -> None:
+    """The last one is damaged, so that whoever takes it is told."""
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    (copied / "checkpoints" / checkpoint_name(3) / "shared" / "model.safetensors").unlink()
+    assert call("export", str(copied), "shared", str(tmp_path / "best"), "--best").code == 0
+    assert call("export", str(copied), "shared", str(tmp_path / "at"), "--at", "2").code == 0
+    damaged = call("export", str(copied), "shared", str(tmp_path / "damaged"), "--at", "3")
+    assert (damaged.code, "is damaged" in damaged.err) == (2, True)
+    assert not (tmp_path / "damaged").exists()
+    assert CheckpointChoice(best=True).find(copied).name == checkpoint_name(1)
+    assert CheckpointChoice(at=0).find(copied).name == checkpoint_name(0)
+    assert CheckpointChoice().find(copied).name == checkpoint_name(2)
+
+
+def test_play_and_fork_take_it_too(run: Path, tmp_path: Path) -> None:
+    assert call("play", str(run), "--best").code == 0
+    done = call("fork", str(run), "--best", "--run", str(tmp_path / "fork"))
+    assert done.code == 0, done.err
+    assert checkpoint_steps(tmp_path / "fork" / "checkpoints") == [1]
+
+
+@pytest.mark.parametrize("command", [["eval", "RUN", "--tasks", "2"], ["play", "RUN"], ["fork", "RUN"]])
+def test_without_an_evaluation_there_is_no_best(command: list[str], speaker: Path, tmp_path: Path) -> None:
+    goal = {"steps": 1, "tasks_per_step": 2}
+    play(configured(speaker, train=goal, evaluate={"tasks": 0}), tmp_path / "run", Console(quiet=True))
+    done = call(*(str(tmp_path / "run") if word == "RUN" else word for word in command), "--best")
+    assert done.code == 2
+    assert "has made no evaluation" in done.err
+
+
+def test_what_cannot_be_found_is_said(run: Path, tmp_path: Path) -> None:
+    missing = call("eval", str(run), "--at", "7")
+    assert (missing.code, "step 7" in missing.err, "0, 1, 2, 3" in missing.err) == (2, True, True)
+    assert call("eval", str(run), "--best", "--at", "2").code == 2
+    assert call("eval", str(run), "--base", "--best").code == 2
+    assert "name a checkpoint of a run" in call("eval", "plan-path", "--best").err
+    assert "neither --at nor --best" in call("fork", str(run), "--run", str(tmp_path / "x")).err
+
+
+def test_an_evaluation_says_how_far_it_is_beside_its_report(run: Path) -> None:
+    done = call("eval", str(run), "--tasks", "4", "--json")
+    json.loads(done.out)
+    assert [line for line in done.err.splitlines() if line.startswith("evaluated")] == [
+        f"evaluated {number}/4 tasks" for number in (1, 2, 3, 4)
+    ]

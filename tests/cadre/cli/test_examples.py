@@ -1,0 +1,130 @@
+"""What README prints and what examples/ holds runs as it stands: it passes the check and trains two steps."""
+
+import asyncio
+import json
+import re
+import runpy
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cadre.config.experiment import load
+from cadre.programs.program import Program
+from cadre.programs.settings import InstanceLimits, make_launch
+from cadre.types import Reward, Task
+from tests.cadre.cli.calling import call
+
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text()
+
+
+def block(language: str) -> str:
+    """The only block of this language in README."""
+    (text,) = re.findall(rf"```{language}\n(.*?)```", README, flags=re.S)
+    return text
+
+
+def trained(recipe: str, folder: Path) -> str:
+    done = call("train", recipe, "train.steps=2", "evaluate.tasks=4", "--run", str(folder))
+    assert done.code == 0, done.err
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+    return done.out
+
+
+def test_the_task_in_readme_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("codebook.py").write_text(block("python"))
+    Path("codebook.yaml").write_text(block("yaml"))
+    done = call("check", "codebook.py:Codebook")
+    assert (done.code, done.out.count("ok  Codebook")) == (0, 6), done.err
+    assert re.search(
+        r"step 2/2  speaker [+-]\d.\d\d  guesser [+-]\d.\d\d  success", trained("codebook.yaml", tmp_path / "run")
+    )
+
+
+def test_the_python_of_the_docs_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("codebook.py").write_text(block("python"))
+    (script,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), flags=re.S)
+    Path("script.py").write_text(script)
+    names = runpy.run_path("script.py")
+    assert len(names["trained"].metrics()) == 2
+    assert names["again"].folder == names["trained"].folder
+
+
+def test_a_planner_and_two_workers_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    done = call("check", "examples/sum.py:Sum")
+    assert (done.code, done.out.count("ok  Sum")) == (0, 6), done.err
+    printed = trained("examples/sum.yaml", tmp_path / "run")
+    assert re.search(r"planner [+-]\d.\d\d  left [+-]\d.\d\d  right [+-]\d.\d\d\s", printed)
+
+
+def test_two_agents_that_know_nothing_of_cadre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    settings = ["run=examples/programs/plain.py:main", "roles=[scout,walker]", "tasks=examples/programs/tasks.jsonl"]
+    done = call("check", "program", *settings)
+    assert done.code == 0, done.err
+    assert "5 of 5 tasks, played again with the same answers, asked for the same" in done.out
+    small = ["train.steps=1", "train.tasks_per_step=2", "evaluate.tasks=2", "sampling.max_tokens=8"]
+    done = call("train", "examples/programs/plain.yaml", *small, "--run", str(tmp_path / "run"))
+    assert done.code == 0, done.err
+
+
+PROGRAMS = ROOT / "examples" / "programs"
+
+
+@pytest.mark.parametrize("recipe", sorted(path.name for path in PROGRAMS.glob("*.yaml")))
+def test_every_program_has_a_recipe_that_reads_its_file(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    told = load(f"examples/programs/{recipe}")
+    run = told.settings["run"]
+    file = run[-1] if isinstance(run, list) else run.removesuffix(":main")
+    assert Path(file).with_suffix(".yaml").name == recipe
+    assert make_launch(run, "fork", InstanceLimits(), "", {}).is_function == file.endswith(".py")
+    assert told.algorithm.name == "at_grpo"
+    assert {policy.lora is not None for policy in told.team.policies.values()} == {True}
+
+
+def test_every_two_agents_have_a_recipe() -> None:
+    made = {path.stem for path in PROGRAMS.glob("*agents.*") if path.suffix in (".py", ".sh")}
+    assert made == {path.stem for path in PROGRAMS.glob("*agents.yaml")}
+
+
+@pytest.mark.skipif(not (shutil.which("jq") and shutil.which("curl")), reason="needs jq and curl")
+def test_two_agents_in_a_shell() -> None:
+    folder = ROOT / "examples" / "programs"
+    task = Task("t", json.loads((folder / "tasks.jsonl").read_text().splitlines()[2]))
+    env = Program(task, ["bash", str(folder / "agents.sh")], ["scout", "walker"])
+    assert env.observe()["scout"].messages[0].content.endswith("tool short 1D 2D 3D 4D 5D 6D 7R 8R")
+    asyncio.run(env.step({"scout": "DDDDDDR"}))
+    assert env.observe()["walker"].messages[0].content.endswith("tool goal 1R 2R 3R 4R 5R")
+    assert asyncio.run(env.step({"walker": "1R 2R 3R 4R 5R"})) == Reward(team=1.0)
+    assert env.success
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text()
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+)
+def test_files_that_are_named_are_there(page: str) -> None:
+    """But in the log, which says what was tried when."""
+    named = re.findall(r"`([\w./-]+/[\w./-]*\.(?:py|md|yaml|json|jsonl|svg))`", (ROOT / page).read_text())
+    homes = (ROOT, ROOT / "cadre", ROOT / "docs", ROOT / "cadre" / "engines")
+    assert (
+        page.endswith("LOG.md") or [name for name in named if not any((home / name).exists() for home in homes)] == []
+    )
+
+
+@pytest.mark.parametrize("name", re.findall(r"cadre (?:train|eval) ([a-z0-9][a-z0-9.-]+)[ \n`]", README))
+def test_recipes_that_readme_names_are_there(name: str) -> None:
+    """A file, or a name that puts a task, a model and a level together."""
+    assert name.endswith(".yaml") or call("list", name).code == 0

@@ -1,0 +1,116 @@
+"""`cadre check`: every fault to stderr and exit code 2, else what holds and the first prompts.
+
+`cadre init`: files that pass as they are written.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cadre.config.experiment import load
+from cadre.config.resolve import resolve
+from tests.cadre.cli.calling import call
+
+BROKEN = """
+from cadre.env import Env
+from cadre.types import Message, Observation, Task
+
+class Broken(Env):
+    roles = ("speaker",)
+
+    def __init__(self, task):
+        super().__init__(task)
+        self.said = None
+
+    def observe(self):
+        return {} if self.said else {"speaker": Observation("speaker", [Message("planner", "Go.")])}
+
+    def step(self, actions):
+        self.said = "x"
+        return 1.0
+
+    @classmethod
+    def tasks(cls, split):
+        return [Task(f"{split}-{i}", {"i": i, "split": split}) for i in range(4)]
+"""
+
+
+def test_a_sound_environment_shows_the_first_prompts() -> None:
+    done = call("check", "examples/taboo.py:Taboo")
+    assert done.code == 0
+    assert done.out.count("ok  Taboo") == 6
+    assert "clue sees first, as the embedded model reads it" in done.out
+    assert "<|user|>Describe this word" in done.out
+
+
+def test_every_fault_is_a_paragraph_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    done = call("check", f"{tmp_path}/broken.py:Broken")
+    assert done.code == 2
+    told = done.err.splitlines()
+    assert [line.partition(";")[0] for line in told] == [
+        "error: Broken.success: missing",
+        "error: Broken.step: got a plain function",
+        "error: Broken.observe: for speaker got a list [Message(role='planner', content='Go.')] as messages",
+        "error: Broken.observe: for speaker message 1 of 1 is by 'planner'",
+        "error: Broken.step: got a float 1.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("import nowhere_at_all", "failed to load at line 1: ModuleNotFoundError"),
+        ("class Broken(", "failed to load at line 1: SyntaxError"),
+        ("Broken = 3", "has no environment 'Broken'"),
+    ],
+)
+def test_a_file_that_does_not_load(tmp_path: Path, text: str, wanted: str) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    done = call("check", f"{tmp_path}/broken.py:Broken")
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert wanted in done.err
+
+
+@pytest.mark.parametrize(
+    "line", ["while True: pass", "import time; time.sleep(60)", "await __import__('asyncio').sleep(60)"]
+)
+def test_a_step_that_never_ends_ends_the_check_with_a_paragraph(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "hangs.py"
+    path.write_text(
+        "from tests.helpers.games import Digit\n\n\nclass Hangs(Digit):\n    async def step(self, actions):\n"
+        f"        {line}\n        return await super().step(actions)\n"
+    )
+    done = call("check", f"{path}:Hangs", "--step-seconds", "0.2")
+    assert done.code == 2
+    assert done.err.startswith("error: Hangs.step: not done after 0.2 s")
+    assert "--step-seconds" in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_what_is_written_passes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call("init", "my_task")
+    assert (done.code, done.err) == (0, "")
+    assert resolve(load("my_task.yaml")).env_spec.roles == ("helper", "solver")
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_task.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert tested.returncode == 0, tested.stdout
+    assert call("init", "my_task").code == 2
+
+
+@pytest.mark.parametrize("name", ["My", "a-b", "1x", "../x", "class", "none", "task", "env", "json", "cadre"])
+def test_other_names_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call("init", name)
+    assert done.code == 2
+    assert "my_task" in done.err or f"my_{name}" in done.err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,105 @@
+"""What `cadre train` says at the end: where to look, or how to go on."""
+
+import json
+import tempfile
+from pathlib import Path
+from unittest.mock import AsyncMock
+
+import pytest
+
+from cadre.team import Team
+from cadre.training import loop
+from tests.cadre.cli.bad_calls import plain_recipe
+from tests.cadre.cli.calling import call
+
+
+def recipe(folder: Path, model: Path) -> str:
+    path = folder / "plain.yaml"
+    path.write_text(plain_recipe(model))
+    return str(path)
+
+
+def test_a_run_ends_with_where_to_look(speaker: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = call("train", recipe(tmp_path, speaker), "evaluate.tasks=2", "--run", str(run))
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[0].startswith(f"run {run}: ")
+    assert lines[0].endswith("games.py:Pair, grpo, independent(2), 1 policy")
+    assert lines[-5].startswith("success on 2 held-out tasks: ")
+    assert lines[-4] == f"The run is in {run}. Next:"
+    assert [line.split()[0] for line in lines[-3:]] == ["cadre", "cadre", "tensorboard"]
+
+
+@pytest.mark.slow
+def test_ranks_leave_nothing_among_the_temporary_files(
+    speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    run = tmp_path / "run"
+    done = call("train", recipe(tmp_path, speaker), "evaluate.tasks=2", "learner.ranks=2", "--run", str(run))
+    assert done.code == 0, done.err
+    assert not list((tmp_path / "temporary").glob("cadre-*"))
+
+
+def test_a_run_that_was_stopped_says_how_to_go_on(
+    speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "run_training", lambda *arguments: (Team({}, {}, {}), 0))
+    plain, run = recipe(tmp_path, speaker), tmp_path / "run"
+    done = call("train", plain, "--run", str(run))
+    assert done.code == 130
+    assert done.out.splitlines()[-2:] == [
+        "Stopped after 0 of 1 steps; saved. Go on with:",
+        f"  cadre train --run {run} --resume",
+    ]
+
+
+def test_what_was_changed_when_a_run_went_on_stays_so(speaker: Path, tmp_path: Path) -> None:
+    """Mistake: the command that is printed takes the recipe, and with it what the run was begun with."""
+    run = tmp_path / "run"
+    assert call("train", recipe(tmp_path, speaker), "evaluate.tasks=2", "--run", str(run)).code == 0
+    assert call("train", "--run", str(run), "--resume", "train.steps=2").code == 0
+    assert call("train", "train.steps=3", "--run", str(run), "--resume").code == 0
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_one_that_was_stopped_in_its_last_evaluation_is_not_done(
+    speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    with monkeypatch.context() as stopped:
+        stopped.setattr(loop, "evaluate_step", AsyncMock())
+        done = call("train", recipe(tmp_path, speaker), "evaluate.tasks=2", "--run", str(run))
+    assert done.code == 130
+    assert "Stopped in the evaluation after 1 steps; saved. Go on with:" in done.out
+    done = call("train", "--run", str(run), "--resume")
+    assert done.code == 0, done.err
+    assert "held-out tasks:" not in done.out  # there is one report
+    more = call("train", "--run", str(run), "--resume", "train.steps=2")
+    assert "after 1 steps, " in more.out.splitlines()[-5]
+
+
+def test_nothing_is_asked_of_held_out_tasks_that_are_not_played(speaker: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from tests.helpers.games import Digit\n\n\nclass Mine(Digit):\n    @classmethod\n    def tasks(cls, split):\n"
+        "        if split == 'test':\n            raise FileNotFoundError('no held-out tasks')\n"
+        "        return Digit.tasks(split)\n"
+    )
+    chosen = [f"env={file}:Mine", "team.roles={speaker: shared}", "evaluate.tasks=0"]
+    done = call("train", recipe(tmp_path, speaker), *chosen, "--run", str(tmp_path / "run"))
+    assert done.code == 0, done.err
+    assert "cadre eval" not in done.out
+
+
+def test_a_dry_run_writes_nothing(speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = recipe(tmp_path, speaker)
+    done = call("train", plain, "--dry-run")
+    assert done.code == 0, done.err
+    assert "4 training and 4 held-out tasks" in done.out
+    assert [path.name for path in tmp_path.iterdir()] == ["plain.yaml"]
+    assert json.loads(Path(plain).read_text())["train"]["steps"] == 1

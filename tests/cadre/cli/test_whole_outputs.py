@@ -1,0 +1,150 @@
+"""What commands write under a name of the user's: whole or not at all, on a full disk and after a kill."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cadre.cli.bad_calls import plain_recipe
+from tests.cadre.cli.calling import call
+from tests.helpers import forked
+from tests.helpers.slow import few_of
+
+PAIRS = "".join(json.dumps({"prompt": str(number), "chosen": "1", "rejected": "2"}) + "\n" for number in range(8))
+OUTPUTS = {
+    "export": ["export", "RUN", "shared", "OUT"],
+    "fork": ["fork", "RUN", "--at", "1", "--run", "OUT"],
+    "view": ["view", "RUN", "--export", "OUT"],
+    "report": ["report", "RUN", "--out", "OUT"],
+    "trees": ["trees", "RUN", "--out", "OUT"],
+    "episodes": ["eval", "RUN", "--tasks", "2", "--episodes", "OUT"],
+    "preference-pairs": ["preference-pairs", "RECIPE", "algorithm.k=4", "--tasks", "8", "--out", "OUT"],
+    "reward-model": ["reward-model", "PAIRS", "--model", "MODEL", "--steps", "1", "--validate", "0", "--out", "OUT"],
+    "warm-start": ["warm-start", "RECIPE", "--on", "ANSWERS", "--steps", "1", "--run", "OUT"],
+}
+
+
+@pytest.fixture(scope="module")
+def place(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, a recipe, a model, pairs and answers."""
+    folder = tmp_path_factory.mktemp("outputs")
+    (folder / "RECIPE").write_text(plain_recipe(speaker))
+    (folder / "MODEL").symlink_to(speaker)
+    (folder / "PAIRS").write_text(PAIRS)
+    (folder / "ANSWERS").write_text(json.dumps({"role": "left", "prompt": "1", "answer": "2"}) + "\n")
+    assert call("train", str(folder / "RECIPE"), "--run", str(folder / "RUN")).code == 0
+    return folder
+
+
+@contextmanager
+def full_at(size: int) -> Iterator[None]:
+    """Within it the system refuses to let a file grow beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def words_of(name: str) -> list[str]:
+    """The call of an output; skipped where it needs a package that is not here."""
+    if package := {"report": "matplotlib", "trees": "pyarrow"}.get(name):
+        pytest.importorskip(package)
+    return OUTPUTS[name]
+
+
+@pytest.fixture
+def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(place)
+    yield place
+    for path in place.glob("*OUT*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize("size", [0, 1000])
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_on_a_full_disk_it_is_one_sentence_and_a_second_try_works(name: str, size: int, here: Path) -> None:
+    with full_at(size):
+        done = call(*words_of(name))
+    if done.code == 0:  # what is written is smaller than that
+        assert size > 0
+        return
+    assert done.code == 2
+    told = [line for line in done.err.splitlines() if not line.startswith("imports ")]
+    if name == "episodes":  # what was played before has its progress there
+        assert done.err.count("error: ") == 1
+        told = told[-1:]
+    assert [line[:7] for line in told] == ["error: "]
+    assert "File too large" in done.err
+    assert not (here / "OUT").exists()
+    again = call(*words_of(name))
+    assert again.code == 0, again.err
+    assert (here / "OUT").exists()
+
+
+@pytest.mark.parametrize("name", few_of(["export", "fork", "view", "episodes", "warm-start"], ["fork", "episodes"]))
+def test_killed_before_it_has_its_name_a_second_try_works(name: str, here: Path) -> None:
+    code = (
+        "import os, signal\nfrom cadre import files\nfrom cadre.cli import main\n"
+        "files._give_name = lambda built, out: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "main()\n"
+    )
+    ended, printed = forked.run(words_of(name), here, code)
+    assert ended == -signal.SIGKILL, printed
+    assert not (here / "OUT").exists()
+    again = call(*words_of(name))
+    assert again.code == 0, again.err
+    assert (here / "OUT").exists()
+    assert not (here / ".partial-OUT").exists()
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_a_task_to_begin_with_is_three_files_or_none(
+    files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mistake: killed after the first file, the second call says that it exists."""
+    code = (
+        "import os, signal\nfrom cadre import files\nfrom cadre.cli import main\n"
+        "give, made = files._give_name, []\n"
+        "def giving(built, out):\n"
+        f"    if len(made) == {files}: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    give(built, out); made.append(out)\n"
+        "files._give_name = giving\nmain()\n"
+    )
+    assert forked.run(["init", "parity"], tmp_path, code)[0] == -signal.SIGKILL
+    monkeypatch.chdir(tmp_path)
+    assert call("init", "parity").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["parity.py", "parity.yaml", "test_parity.py"]
+    again = call("init", "parity")
+    assert (again.code, "exists" in again.err) == (2, True)
+
+
+def test_a_fork_that_was_killed_is_no_run_and_its_command_is_named(here: Path) -> None:
+    code = (
+        "import os, signal\nfrom cadre.runs import resume\nfrom cadre.cli import main\n"
+        "resume._copy_history = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "main()\n"
+    )
+    assert forked.run(OUTPUTS["fork"], here, code)[0] == -signal.SIGKILL
+    resumed = call("train", "--run", "OUT", "--resume")
+    assert resumed.code == 2
+    assert "Call it again: cadre fork RUN --at 1 --run OUT." in resumed.err
+    assert call(*OUTPUTS["fork"]).code == 0
+    assert call("train", "train.steps=2", "--run", "OUT", "--resume").code == 0
+    assert [json.loads(line)["step"] for line in (here / "OUT" / "metrics.jsonl").read_text().splitlines()] == [0, 1]
+
+
+def test_a_fork_without_its_checkpoint_never_begins_anew(here: Path) -> None:
+    assert call(*OUTPUTS["fork"]).code == 0
+    shutil.rmtree(here / "OUT" / "checkpoints")
+    resumed = call("train", "--run", "OUT", "--resume")
+    assert resumed.code == 2
+    assert "is a fork that begins after step 1, and holds no checkpoint" in resumed.err

@@ -1,0 +1,99 @@
+"""The embedded model is for its games in their compact wording; anything else is told of, once a start."""
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cadre.config.experiment import parse
+from cadre.config.resolve import resolve, resolve_for_evaluation
+from cadre.config.warnings import find_training_warnings, find_warnings
+from cadre.errors import ConfigError
+from cadre.runs.folder import Run
+from cadre.training.loop import run_training
+
+COMPACT = {"prompts": "compact"}
+
+
+@pytest.mark.parametrize(
+    ("env", "settings", "model", "told"),
+    [
+        ("plan-path", COMPACT, "seed", ""),
+        ("sokoban-single-agent", COMPACT, "seed", ""),
+        ("sudoku", COMPACT, "seed", ""),
+        ("sudoku", {}, "seed", "sudoku without settings.prompts=compact"),
+        ("plan-path", {"prompts": "full"}, "seed", "Set settings.prompts=compact"),
+        ("tests.helpers.games:Digit", {}, "seed", "is asked for tests.helpers.games:Digit"),
+        ("tests.helpers.games:Digit", {}, "Qwen/Qwen3-1.7B", ""),
+    ],
+)
+def test_who_is_told(env: str, settings: dict[str, Any], model: str, told: str) -> None:
+    raw = {"env": env, "settings": settings, "team": model, "algorithm": "at_grpo"}
+    paragraphs = find_warnings(resolve_for_evaluation(parse(raw)))
+    assert len(paragraphs) == bool(told)
+    assert told in "".join(paragraphs)
+
+
+def test_a_central_team_is_judged_by_what_it_plays() -> None:
+    raw = {"env": "plan-path", "settings": COMPACT, "team": "seed", "algorithm": {"name": "magrpo_central", "k": 2}}
+    assert find_warnings(resolve_for_evaluation(parse(raw))) == []
+
+
+def test_a_training_prints_it_once(tmp_path: Path) -> None:
+    console = Console(width=400, record=True, file=StringIO())
+    chosen = parse(
+        {
+            "env": "tests.helpers.games:Digit",
+            "team": "seed",
+            "algorithm": {"name": "at_grpo", "k": 2},
+            "sampling": {"max_tokens": 1},
+            "train": {"steps": 2, "tasks_per_step": 1},
+            "evaluate": {"tasks": 1},
+        }
+    )
+    run_training(resolve(chosen), Run.create(tmp_path / "run", chosen), console)
+    assert console.export_text().count("embedded model") == 1
+
+
+def test_tasks_that_are_trained_on_and_held_out_are_told_of(tmp_path: Path) -> None:
+    """Training goes on: a game of one task is a way to begin."""
+    game = (
+        "from cadre import Env, Message, Observation, Reward, Task\n"
+        "class Same(Env):\n"
+        "    roles = ('one',)\n"
+        "    def __init__(self, task, shared=3): super().__init__(task)\n"
+        "    @classmethod\n"
+        "    def tasks(cls, split, shared=3):\n"
+        "        return [Task(f'{split}-{n}', {'n': n if n < shared else f'{split} {n}'}) for n in range(5)]\n"
+        "    def observe(self): return {'one': Observation('one', (Message('user', 'Say'),))}\n"
+        "    async def step(self, actions): return Reward()\n"
+        "    @property\n"
+        "    def success(self): return True\n"
+    )
+    (tmp_path / "same.py").write_text(game)
+    told = {}
+    for shared in (0, 3):
+        raw = {"env": f"{tmp_path}/same.py:Same", "settings": {"shared": shared}, "team": "games", "algorithm": "grpo"}
+        told[shared] = find_training_warnings(resolve(parse(raw)))
+    assert told[0] == []
+    assert "held-out task test-0 is also a training task, 3 of 5 are" in told[3][0]
+
+
+def test_settings_that_leave_a_split_no_task_are_refused_before_a_model_loads(tmp_path: Path) -> None:
+    """Two blocks have four problems, none of which falls into the test split."""
+    chosen = parse(
+        {
+            "env": "pddl",
+            "settings": {"size": 2},
+            "team": "seed",
+            "algorithm": {"name": "at_grpo", "k": 2},
+            "train": {"steps": 1, "tasks_per_step": 1},
+            "evaluate": {"tasks": 1},
+        }
+    )
+    experiment = replace(resolve(chosen), models={"shared": "/nonexistent"})
+    with pytest.raises(ConfigError, match=r"domain 'blocks', size 2, robots 1, with which none .* of the split 'test'"):
+        run_training(experiment, Run.create(tmp_path / "run", chosen), Console(file=StringIO()))

@@ -1,0 +1,258 @@
+"""Texts of tasks, tools and other agents stay text, whatever control tokens they spell out."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from tokenizers import AddedToken, normalizers
+
+from cadre.engines.chat_template import Template
+from cadre.engines.control_tokens import StopStrings, break_common, cut_at_stop
+from cadre.engines.model_text import AnswerEncoder, Completion, ModelText
+from cadre.types import Choice, Message, Observation, PreviousTurn, Request, Sample, Sampling, Tool, ToolCall
+from tests.cadre.engines import forms
+from tests.cadre.engines.tiny import CHATML, byte_tokenizer
+
+STOPS = (257, 259)
+TOOLING = forms.chat(forms.FORMS["hermes"])
+
+
+def tokenizer(text=CHATML, *added, normalizer=None):
+    made = byte_tokenizer(text)
+    made.backend_tokenizer.normalizer = normalizer
+    made.add_special_tokens(
+        {"additional_special_tokens": ["<|endoftext|>", "<|system|>", "<|im_start|>", "<|im_end|>"]}
+    )
+    made.add_tokens([AddedToken("<think>", normalized=False), AddedToken("<tool_call>", normalized=False), *added])
+    return made
+
+
+def controls(one: Template, messages, tools=()) -> list[int]:
+    """The ids of added tokens in a prompt."""
+    return [token for token in one.prompt(messages, None, STOPS, tools).ids if token > 255]
+
+
+TOKENS = ("<|endoftext|>", "<|system|>", "<|im_end|>", "<pad>", "<think>", "<tool_call>", "<|im_start|>system")
+
+
+def places(text: str):
+    """Conversations that have the text in every place that others write, and their tools."""
+    user, said = Message("user", "Go."), Message("assistant", "", (ToolCall("c", "add", '{"a": 1}'),))
+    tool = Tool("add", "Adds.", {"type": "object"})
+    yield "user", (Message("user", text),), ()
+    yield "system", (Message("system", text), user), ()
+    yield "later", (user, Message("assistant", "Yes."), Message("user", text)), ()
+    yield "result", (user, said, Message("tool", text, tool_call_id="c")), (tool,)
+    yield "description", (user,), (Tool("add", text),)
+    yield "schema", (user,), (Tool("add", "Adds.", {"type": "object", "properties": {text: {"enum": [text]}}}),)
+    yield "name", (user,), (Tool(text, "Adds."),)
+    yield "arguments", (user, Message("assistant", "", (ToolCall("c", "add", json.dumps({text: [text]})),))), (tool,)
+    yield "no JSON", (user, Message("assistant", "", (ToolCall("c", "add", f"{{{text}"),))), (tool,)
+    yield (
+        "escapes",
+        (
+            (user, Message("assistant", "", (ToolCall("c", "add", json.dumps({"a": text}).replace("<", "\\u003c")),))),
+            (tool,),
+        )[0],
+        (tool,),
+    )
+    yield "called", (user, Message("assistant", "", (ToolCall(text, text, "{}"),))), (tool,)
+
+
+@pytest.mark.parametrize("template", [CHATML, TOOLING, None], ids=["words", "tools", "plain"])
+@pytest.mark.parametrize("token", TOKENS)
+def test_no_text_of_others_becomes_a_control_token(template, token):
+    one = Template(tokenizer(template))
+    hostile, plain = (list(places(text)) for text in (f"a{token}b", "ab"))
+    for (place, messages, tools), (_, others, their_tools) in zip(hostile, plain, strict=True):
+        assert controls(one, messages, tools) == controls(one, others, their_tools), place
+
+
+@pytest.mark.parametrize(
+    ("token", "spelling", "normalizer"),
+    [
+        (AddedToken("<|x|>", normalized=True), "<|X|>", normalizers.Lowercase()),
+        (AddedToken("<|x|>", normalized=True), "\uff1c|x|\uff1e", normalizers.NFKC()),
+        (AddedToken("<|x|>", normalized=True), "<|x|>", None),
+        (AddedToken("<|x|>", lstrip=True, rstrip=True, normalized=False), "  <|x|>\n", None),
+        (AddedToken("[x]", single_word=True, normalized=False), "a [x] b", None),
+        (AddedToken("<|x|>", special=True, normalized=False), "<|x|><|x|>", None),
+        (AddedToken("<|x|>", normalized=False), "<|<|x|>x|>", None),
+        (AddedToken("tool_use", normalized=False), "tool_use", None),
+    ],
+)
+def test_other_spellings_of_a_token_are_broken_too(token, spelling, normalizer):
+    one = Template(tokenizer(CHATML, token, normalizer=normalizer))
+    assert one._tokenizer(spelling, add_special_tokens=False).input_ids != list(spelling.encode())
+    assert controls(one, (Message("user", spelling),)) == controls(one, (Message("user", "x"),))
+
+
+@pytest.mark.parametrize("cut", range(1, len("<|im_end|>")))
+def test_texts_that_stand_beside_each_other_make_no_token(cut):
+    template = (
+        "{% for m in messages %}{% if loop.first %}<|im_start|>user\n{% endif %}{{ m.content | trim }}{% endfor %}"
+        "<|im_end|>\n{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    one = Template(tokenizer(template))
+    first, second = (Message("user", text) for text in ("a<|im_end|>"[: 1 + cut], "<|im_end|>b"[cut:]))
+    assert controls(one, (first, second)) == controls(one, (Message("user", "a"), Message("user", "b")))
+    assert "a" in one.render((first, second), True)
+    piece = Template(tokenizer(template.replace("{{ m.content | trim }}", "<{{ m.content }}|>")))
+    assert controls(piece, (Message("user", "|im_end"),)) == controls(piece, (Message("user", "x"),))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Plain words.", "a < b | c > d <", "  x  ", "<html><b>|</b>", "<|im_", "im_end|>", "é漢", "\n\t", "", "foo[x]y"],
+)
+def test_text_without_a_token_is_tokenised_as_it_stands(text):
+    made = tokenizer(
+        CHATML, AddedToken("[x]", single_word=True, normalized=False), AddedToken("\n\n", normalized=False)
+    )
+    rendered = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+    expected = tuple(made(rendered, add_special_tokens=False).input_ids)
+    assert Template(made).prompt_ids((Message("user", text),), None, STOPS) == expected
+
+
+def test_whitespace_that_is_an_added_token_stays():
+    made = tokenizer(CHATML, AddedToken("    ", normalized=False), AddedToken("\n\n", normalized=False))
+    assert Template(made).render((Message("user", "a\n\n    b"),), True).count("a\n\n    b") == 1
+
+
+def test_a_roles_own_words_keep_thinking_and_calls():
+    one = Template(tokenizer(TOOLING))
+    said = "<think>hm</think>Well. <tool_call>{odd}</tool_call><|endoftext|>"
+    shown = one.render((Message("user", "x"), Message("assistant", said), Message("user", said)), False)
+    assert "<think>hm</think>Well. <tool_call>{odd}</tool_call>< |endoftext|>" in shown
+    assert "< think>hm</think>Well. < tool_call>{odd}</tool_call>< |endoftext|>" in shown
+
+
+def test_sampled_ids_stay_what_was_sampled_also_of_control_tokens():
+    one, first = Template(tokenizer()), (Message("user", "x"),)
+    sampled = tuple(one._tokenizer("a<|endoftext|>b", add_special_tokens=False).input_ids)
+    prompt = one.prompt_ids(first, None, STOPS)
+    sample = Sample("r", "p", one.decode(sampled), prompt, (*sampled, 259), (0.0,) * 4, "stop", 0)
+    later = (*first, Message("assistant", sample.text), Message("user", "y"))
+    after = one.prompt(later, PreviousTurn(first, sample), STOPS)
+    assert (after.history, after.ids[: len(prompt) + 4]) == ("clean", prompt + sampled + (259,))
+
+
+@pytest.mark.parametrize(
+    ("answer", "token"),
+    [
+        ("a<|endoftext|>", "<|endoftext|>"),
+        ("a<|im_end|>b", "<|im_end|>"),
+        ("a<pad>", "<pad>"),
+        ("<think>a</think><tool_call>{}</tool_call>", ""),
+        ("plain", ""),
+    ],
+)
+def test_answers_that_spell_out_an_end_are_told(answer, token):
+    assert AnswerEncoder(tokenizer(TOOLING), None).turn_token(answer) == token
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_scored_answers_are_text_throughout(token):
+    encoder = AnswerEncoder(tokenizer(), None)
+    hostile, plain = (encoder.encode_for_scoring((Message("user", text),), text) for text in (f"a{token}b", "ab"))
+    assert [i for i in hostile if i > 255] == [i for i in plain if i > 255]
+
+
+def said(one: Template, text: str, stop=()) -> Sample:
+    token_ids = tuple(one._tokenizer(text, add_special_tokens=False).input_ids)
+    request = Request("r", "p", (Message("user", "x"),), 1, Sampling(stop=stop), 0)
+    model = ModelText({"p": one}, STOPS, 1000)
+    return model.sample(request, model.prompt(request), Completion(token_ids, (0.0,) * len(token_ids), "stop"))
+
+
+def test_text_keeps_what_was_said_but_for_the_end_of_the_turn():
+    one = Template(tokenizer())
+    assert said(one, "a<|system|>b<|endoftext|><|im_end|>").text == "a<|system|>b<|endoftext|>"
+    assert said(one, "a<|im_end|>").text == "a"
+
+
+@pytest.mark.parametrize("stop", ["<|endoftext|>", "b<|system|>", "c\n<|im_end|>"])
+def test_stop_strings_match_special_tokens(stop):
+    one = Template(tokenizer())
+    text = f"a{stop}"
+    token_ids = tuple(one._tokenizer(text, add_special_tokens=False).input_ids)
+    assert StopStrings([stop], one.decode)(token_ids)
+    assert said(one, text, (stop,)).text == "a"
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "<|im_end|>",
+        "<\uff5ctool▁calls▁begin\uff5c>",
+        "</s>",
+        "[INST]",
+        "<end_of_turn>",
+        "<think>",
+        "<tool_call>",
+        "<|turn>",
+        "<turn|>",
+    ],
+)
+def test_common_control_tokens_are_broken_for_endpoints(mark):
+    assert break_common(f"a{mark}b") == f"a{mark[0]} {mark[1:]}b"
+    assert (
+        break_common("a < b, a | b, x[i], <b>bold</b>, |a|, x |> f") == "a < b, a | b, x[i], <b>bold</b>, |a|, x |> f"
+    )
+
+
+@pytest.mark.parametrize(("answer", "control"), [("a<|im_end|>b", 0), ("<think>a", 1), ("fold", 0), ("<eos>", 0)])
+def test_listed_answers_of_games_end_no_turn(answer, control):
+    one = Template(tokenizer(TOOLING))
+    ids = one.answer_ids(answer)
+    assert sum(id_ > 255 for id_ in ids) == control
+    assert one.decode(ids) == answer
+
+
+def test_probabilities_of_answers_are_those_of_their_text(engine):
+    made = engine()
+    policy = next(iter(made.loaded.templates))
+    seen = Observation("r", (Message("user", "Go."),))
+    texts = ("a", "a<|im_end|>")
+    found = made.answer_probabilities(policy, [Choice(seen, texts)])
+    assert found[0][1] < 1e-6 * found[0][0]  # ten letters more, each of a few hundredths
+
+
+@pytest.mark.parametrize(
+    ("text", "strings", "kept"),
+    [
+        ("one two three", ("two",), "one "),
+        ("one two three", ("three", "two"), "one "),
+        ("one two two", ("two",), "one "),
+        ("one", ("two",), "one"),
+        ("one", (), "one"),
+        ("two", ("two",), ""),
+    ],
+)
+def test_a_text_ends_before_the_first_string(text: str, strings: tuple[str, ...], kept: str) -> None:
+    assert cut_at_stop(text, strings) == kept
+
+
+def utf8(token_ids: Sequence[int]) -> str:
+    return bytes(token_ids).decode(errors="replace")
+
+
+def test_a_string_is_seen_with_its_last_token() -> None:
+    said = list("then </é> stop".encode())
+    stops = StopStrings(("</é>", "never"), utf8)
+    assert [stops(said[:count]) for count in range(len(said) + 1)].index(True) == len(b"then </\xc3\xa9>")
+
+
+def test_only_the_end_is_looked_at() -> None:
+    """One short string: its characters at four tokens each and eight more."""
+    looked: list[int] = []
+
+    def decode(token_ids: Sequence[int]) -> str:
+        looked.append(len(token_ids))
+        return utf8(token_ids)
+
+    stops = StopStrings((".",), decode)
+    assert not stops(list(b"a" * 1000))
+    assert looked == [12]
+    assert stops(list(b"a" * 999 + b"."))
+    assert looked == [12, 12]

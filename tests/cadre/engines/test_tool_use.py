@@ -1,0 +1,427 @@
+"""Templates in the forms of the models of these years: tools offered, calls and results shown, calls read back."""
+
+import json
+
+import pytest
+
+from cadre.engines.chat_template import Template
+from cadre.engines.model_text import collect_stops
+from cadre.errors import EngineError
+from cadre.types import Message, PreviousTurn, Sample, Tool, ToolCall
+from tests.cadre.engines import forms
+
+STOPS = (257, 259)
+FIND = Tool(
+    "find",
+    "Finds.",
+    {
+        "type": "object",
+        "properties": {"word": {"type": "string"}, "many": {"type": "integer"}, "deep": {"type": "object"}},
+    },
+)
+TOOLS = (FIND, Tool("stop", "Stops."))
+ASKED = (Message("system", "Be kind."), Message("user", "Go."))
+HARD = {"word": "é \"q\" 's' \\ \n{x} 漢", "many": 3, "deep": {"a": [1, None, True, "]"]}}
+HERMES = forms.FORMS["hermes"]
+
+
+def template(text) -> Template:
+    return Template(forms.tokenizer(text))
+
+
+def ids(one: Template, text: str) -> tuple[int, ...]:
+    return tuple(forms.tokenizer(None)(text, add_special_tokens=False).input_ids)
+
+
+def written(one: Template, calls) -> str:
+    """What the template writes for a turn that is these calls."""
+    before, after = one.render(ASKED, True, TOOLS), one.render((*ASKED, Message("assistant", "", calls)), False, TOOLS)
+    assert after.startswith(before)
+    return after.removeprefix(before).removesuffix("\n").removesuffix("<|im_end|>")
+
+
+def call(arguments, number=0, name="find") -> ToolCall:
+    return ToolCall(f"call_{number}", name, json.dumps(arguments))
+
+
+@pytest.mark.parametrize("name", forms.FORMS)
+@pytest.mark.parametrize("arguments", [{"word": "paper", "many": 3}, HARD, {}], ids=["plain", "hard", "none"])
+def test_a_call_in_the_form_of_the_template_is_read_back(name, arguments):
+    one = template(forms.chat(forms.FORMS[name]))
+    assert one.takes_tools
+    prompt = ids(one, one.render(ASKED, True, TOOLS))
+    several = [(call(arguments),), (call(arguments), call({"word": "y"}, 1))][: 2 if one.tool_use.parallel else 1]
+    for calls in several:
+        read = one.parse_answer(prompt, ids(one, written(one, calls)), TOOLS)
+        assert [(c.name, json.loads(c.arguments)) for c in read.tool_calls] == [
+            (c.name, json.loads(c.arguments)) for c in calls
+        ]
+        assert read.content == ""
+
+
+@pytest.mark.parametrize("name", [name for name, form in forms.FORMS.items() if "bare" not in name])
+def test_words_beside_a_call_are_its_text(name):
+    one = template(forms.chat(forms.FORMS[name]))
+    if one.tool_use.form.opening.strip() in ("", "<|python_tag|>"):
+        pytest.skip("without a mark a call stands alone")
+    said = f"Well. {written(one, (call({'word': 'x'}),))}"
+    read = one.parse_answer((), ids(one, said), TOOLS)
+    assert (read.content, [c.name for c in read.tool_calls]) == ("Well.", ["find"])
+
+
+@pytest.mark.parametrize("name", forms.FORMS)
+def test_nothing_of_a_conversation_with_calls_is_lost(name):
+    check_conversation(template(forms.chat(forms.FORMS[name])))
+
+
+def check_conversation(one: Template) -> None:
+    two = (call(HARD), call({"word": "yyy"}, 1))
+    talk = (
+        *ASKED,
+        Message("assistant", "Let me.", two),
+        *(Message("tool", f"R{c.id}R", tool_call_id=c.id) for c in two),
+        Message("assistant", "Fine."),
+        Message("user", "More."),
+        Message("assistant", "Again.", (call({"word": "zzz"}, 2),)),
+        Message("tool", "last", tool_call_id="call_2"),
+    )
+    for tools in (TOOLS, ()):
+        shown = one.render(talk, True, tools)
+        words = ["Be kind.", "Go.", "Let me.", "yyy", "Rcall_0R", "Rcall_1R", "Fine.", "More.", "Again.", "zzz", "last"]
+        places = [shown.find(word) for word in words]
+        assert -1 not in places
+        assert "漢" in shown or "\\u6f22" in shown
+        assert shown.count("find") >= 3
+        assert tools == () or "stop" in shown
+
+
+NO_TOOL_ROLE = "{% if m.role == 'tool' %}{{ raise_exception('no such role') }}{% endif %}"
+ALTERNATING = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}{% for m in messages %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    f"{forms.OPEN}{{{{ m.content | trim }}}}{forms.END}{{% endfor %}}{forms.LAST}"
+)
+CONTENT = f"{{% for m in messages %}}{forms.OPEN}{{{{ m.content }}}}{forms.END}{{% endfor %}}{forms.LAST}"
+SYSTEM_LAST = (
+    "{% for m in messages %}{% if m.role != 'system' %}<|im_start|>{{ m.role }}\n{% if m.role == 'user' and loop.last "
+    "and messages[0].role == 'system' %}{{ messages[0].content }}\n{% endif %}{{ m.content }}{% if m.tool_calls %}"
+    f"{HERMES}{{% endif %}}<|im_end|>\n{{% endif %}}{{% endfor %}}{forms.LAST}"
+)
+QUIRKS = {
+    "raises for the role tool": (forms.chat(HERMES, before=NO_TOOL_ROLE), True),
+    "no role tool, no system role, roles alternate": (ALTERNATING, False),
+    "tools beside a system message alone": (
+        forms.chat(HERMES, offer="").replace(
+            "{{ m.content }}{% endif %}<|im_end|>",
+            "{{ m.content }}{% if tools and m.role == 'system' %}{{ tools | tojson }}{% endif %}{% endif %}<|im_end|>",
+        ),
+        True,
+    ),
+    "no system message beside tools": (
+        "{% if tools %}{{ tools | tojson }}{% if messages[0].role == 'system' %}{% set messages = messages[1:] %}"
+        "{% endif %}{% endif %}" + forms.chat(HERMES, offer=""),
+        True,
+    ),
+    "a system message before the last user message alone": (forms.OFFER + SYSTEM_LAST, True),
+    "calls without their text": (
+        forms.OFFER + CONTENT.replace("{{ m.content }}", "{{ m.content or '' }}{% if not m.content %}X{% endif %}"),
+        False,
+    ),
+    "content or calls": (
+        forms.OFFER
+        + CONTENT.replace(
+            "{{ m.content }}", f"{{% if m.content %}}{{{{ m.content }}}}{{% elif m.tool_calls %}}{HERMES}{{% endif %}}"
+        ),
+        True,
+    ),
+    "no results": (
+        forms.OFFER
+        + CONTENT.replace("in messages", "in messages if m.role != 'tool'").replace(
+            "{{ m.content }}", f"{{{{ m.content }}}}{{% if m.tool_calls %}}{HERMES}{{% endif %}}"
+        ),
+        True,
+    ),
+    "calls without arguments": (forms.chat(forms.each("<tool_call>{{ c.name }}</tool_call>")), True),
+    "calls without a name": (forms.chat(forms.each("<tool_call>{{ c.arguments | tojson }}</tool_call>")), True),
+    "a form that is nobody's": (
+        forms.chat(
+            forms.each("{% for k, v in c.arguments.items() %}{{ v }} is the {{ k }} of {{ c.name }}. {% endfor %}")
+        ),
+        False,
+    ),
+    "the first tool": (
+        forms.chat(HERMES, offer="{% if tools %}{{ tools[0] | tojson }} <tool_call>{% endif %}"),
+        True,
+    ),
+    "results by name": (forms.chat(HERMES, result="{{ m.name + ': ' + m.content }}"), True),
+    "no template": (None, False),
+}
+
+
+@pytest.mark.parametrize("name", QUIRKS)
+def test_what_a_template_leaves_out_is_put_in_words(name):
+    text, takes = QUIRKS[name]
+    one = template(text)
+    assert one.takes_tools is takes
+    check_conversation(one)
+
+
+@pytest.mark.parametrize("name", QUIRKS)
+def test_calls_are_read_in_the_form_that_is_asked_for(name):
+    one = template(QUIRKS[name][0])
+    said = '<tool_call>\n{"name": "find", "arguments": {"word": "é"}}\n</tool_call>'
+    read = one.parse_answer(one.prompt(ASKED, None, STOPS, TOOLS).ids, ids(one, said), TOOLS)
+    assert read == Message("assistant", "", (ToolCall("call_0", "find", '{"word": "é"}'),))
+
+
+def test_nothing_is_read_however_gemma_templates_write_it():
+    """Templates of Gemma 4 write Python's None."""
+    one = template(forms.chat(forms.FORMS["gemma 4"]))
+    said = '<|tool_call>call:find{deep:{a:[1,None,true,<|"|>x:y]<|"|>],<|"|>b:c<|"|>:null},many:3}<tool_call|>'
+    (read,) = one.parse_answer((), ids(one, said), TOOLS).tool_calls
+    assert json.loads(read.arguments) == {"deep": {"a": [1, None, True, "x:y]"], "b:c": None}, "many": 3}
+
+
+def test_what_a_template_leaves_out_is_warned_of_once(caplog):
+    one = template(QUIRKS["no results"][0])
+    assert not caplog.records
+    for _ in range(2):
+        one.render(ASKED, True, TOOLS)
+    assert [record.getMessage() for record in caplog.records] == [
+        "The chat template of this model leaves out what calls return: put in words in every prompt that has some."
+    ]
+
+
+def test_a_template_that_forgets_what_was_called_is_refused():
+    one = template(forms.OFFER + "{% set messages = messages[-2:] %}" + forms.chat(HERMES, offer=""))
+    assert one.render(ASKED, True)
+    with pytest.raises(EngineError, match="leaves out parts of a conversation with tools"):
+        one.render(ASKED, True, TOOLS)
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_the_template_for_tools_writes_conversations_with_tools(as_list):
+    named = {
+        "default": CONTENT,
+        "tool_use": forms.chat(forms.FORMS["qwen coder"]),
+        "rag": "{{ raise_exception('no') }}",
+    }
+    one = template([{"name": name, "template": text} for name, text in named.items()] if as_list else named)
+    assert one.render(ASKED, True) == template(CONTENT).render(ASKED, True)
+    assert one.render(ASKED, True, TOOLS) == template(named["tool_use"]).render(ASKED, True, TOOLS)
+    assert one.parse_answer((), ids(one, written(one, (call(HARD),))), TOOLS).tool_calls
+    check_conversation(one)
+
+
+def test_a_lone_named_template_is_the_default_one():
+    assert template({"tool_use": CONTENT}).render(ASKED, True) == template(CONTENT).render(ASKED, True)
+    with pytest.raises(EngineError, match="chat templates one, two and none that is called default"):
+        template({"one": CONTENT, "two": CONTENT})
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama bare", "pythonic", "mistral"])
+def test_a_call_is_read_with_the_end_of_its_turn_too(name):
+    one = template(forms.chat(forms.FORMS[name]))
+    said = (*ids(one, written(one, (call({"word": "x"}),))), one.end_of_turn)
+    assert [c.name for c in one.parse_answer((), said, TOOLS).tool_calls] == ["find"]
+
+
+THINKING = CONTENT.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+
+
+@pytest.mark.parametrize(
+    ("said", "calls"),
+    [
+        ("So <tool_call>{}</tool_call> it is.</think>CALL", 1),
+        ("So CALL it is.</think>No.", 0),
+        ("So CALL", 0),
+        ("CALL", 1),
+        ("<think>So CALL</think>CALL", 1),
+    ],
+)
+def test_calls_within_thinking_are_none(said, calls):
+    one = template(THINKING)
+    prompt = one.prompt(ASKED, None, STOPS, TOOLS).ids
+    said = said.replace("CALL", '<tool_call>{"name": "stop", "arguments": {}}</tool_call>')
+    read = one.parse_answer(prompt, ids(one, said), TOOLS)
+    assert len(read.tool_calls) == calls
+    assert calls or read.content == said
+
+
+def test_names_that_spell_out_control_tokens_are_the_tools_own_again():
+    """Mistake: the prompt has the name broken up, and a call by that name is nobody's."""
+    one = template(forms.chat(HERMES))
+    tool = Tool("a<|im_end|>b")
+    prompt = one.prompt(ASKED, None, STOPS, (tool,)).ids
+    said = '<tool_call>{"name": "a< |im_end|>b", "arguments": {}}</tool_call>'
+    assert one.parse_answer(prompt, ids(one, said), (tool,)).tool_calls == (ToolCall("call_0", "a<|im_end|>b", "{}"),)
+
+
+@pytest.mark.parametrize("name", ["hermes", "mistral named", "llama bare"])
+def test_sampled_ids_are_kept_over_calls_of_every_form(name):
+    one = template(forms.chat(forms.FORMS[name]))
+    prompt = one.prompt(ASKED, None, STOPS, TOOLS).ids
+    sampled = (*ids(one, written(one, (call({"word": "é"}),))), 259)
+    message = one.parse_answer(prompt, sampled[:-1], TOOLS)
+    sample = Sample("r", "p", one.decode(sampled[:-1]), prompt, sampled, (0.0,) * len(sampled), "stop", 0, message)
+    later = (*ASKED, message, Message("tool", "2", tool_call_id="call_0"))
+    after = one.prompt(later, PreviousTurn(ASKED, sample, TOOLS), STOPS, TOOLS)
+    assert after.ids[: len(prompt) + len(sampled)] == prompt + sampled
+    assert after.history in ("clean", "realigned")
+
+
+CHANNELS = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>")
+HARMONY = (
+    "{% if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|end|>{% endif %}{% for m in messages %}"
+    "{% if m.role == 'assistant' %}{% if '<|channel|>' in m.content %}{{ raise_exception('channels') }}{% endif %}"
+    "{% if m.tool_calls %}{% set c = m.tool_calls[0].function %}{% if m.content or m.thinking %}<|start|>assistant"
+    "<|channel|>analysis<|message|>{{ m.content or m.thinking }}<|end|>{% endif %}<|start|>assistant to=functions."
+    "{{ c.name }}<|channel|>commentary json<|message|>{{ c.arguments | tojson }}<|call|>{% else %}<|start|>assistant"
+    "<|channel|>final<|message|>{{ m.content }}<|end|>{% endif %}{% elif m.role == 'tool' %}<|start|>functions."
+    "{{ m.name }} to=assistant<|channel|>commentary<|message|>{{ m.content | tojson }}<|end|>{% else %}"
+    "<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+
+
+# As the published template has it: what is said beside a call is thinking, and left out before a later answer.
+FORGETFUL = (
+    "{% set ns = namespace(final=-1) %}{% for m in messages %}{% if m.role == 'assistant' and not m.tool_calls %}"
+    "{% set ns.final = loop.index0 %}{% endif %}{% endfor %}"
+) + HARMONY.replace("{% if m.content or m.thinking %}", "{% if (m.content or m.thinking) and loop.index0 > ns.final %}")
+
+
+def harmony(text: str = HARMONY) -> Template:
+    made = forms.tokenizer(text)
+    made.add_special_tokens({"additional_special_tokens": list(CHANNELS)})
+    return Template(made)
+
+
+def test_text_beside_calls_that_is_taken_for_thinking_is_a_message_of_its_own():
+    one = harmony(FORGETFUL)
+    assert one.tool_use.complete
+    check_conversation(one)
+    told = (Message("assistant", "Let me.", (call({}, 0, "stop"),)), Message("tool", "1", tool_call_id="call_0"))
+    shown = one.render((*ASKED, *told, Message("assistant", "Yes."), Message("user", "More.")), True, TOOLS)
+    said = "<|start|>assistant<|channel|>final<|message|>Let me.<|end|>"
+    assert f"{said}<|start|>assistant to=functions.stop" in shown
+
+
+@pytest.mark.parametrize(
+    ("said", "content", "calls"),
+    [
+        ("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.", "Yes.", []),
+        (
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.find "
+            '<|constrain|>json<|message|>{"word": "é"}<|call|>',
+            "",
+            [("find", '{"word": "é"}')],
+        ),
+        (' to=functions.find<|channel|>commentary json<|message|>{"word": "é"}', "", [("find", '{"word": "é"}')]),
+        (
+            "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>commentary to=functions.stop"
+            "<|message|>{}",
+            "I look.",
+            [("stop", "{}")],
+        ),
+    ],
+)
+def test_channels_are_told_apart(said, content, calls):
+    one = harmony()
+    token_ids = tuple(one._tokenizer(said, add_special_tokens=False).input_ids)
+    read = one.parse_answer((), token_ids, TOOLS)
+    assert (read.content, [(c.name, c.arguments) for c in read.tool_calls]) == (content, calls)
+    assert one.decode(token_ids) == said
+    shown = one.render((*ASKED, Message("assistant", said), Message("user", "More.")), True)
+    assert "< |" not in shown
+    assert "Hm." not in shown
+    check_conversation(one)
+
+
+def ends(text, *added) -> set[str]:
+    made = forms.tokenizer(text)
+    made.add_special_tokens({"additional_special_tokens": list(added)})
+    return {made.convert_ids_to_tokens(stop) for stop in collect_stops(None, made, Template(made))}
+
+
+def ending(calls: str) -> str:
+    return (
+        f"{forms.OFFER}{{% for m in messages %}}{forms.OPEN}{{% if m.tool_calls %}}{calls}{{% else %}}"
+        "{{ m.content }}"
+        f"{forms.END}{{% endif %}}{{% endfor %}}{forms.LAST}"
+    )
+
+
+USUAL = {"<eos>", "<|im_end|>"}
+
+
+def test_a_token_that_ends_turns_with_calls_alone_is_a_stop():
+    assert ends(HARMONY, *CHANNELS) == {"<eos>", "<|end|>", "<|call|>"}
+    kimi = forms.FORMS["kimi"]
+    marks = ("<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
+    assert ends(ending(kimi), *marks) == USUAL | {"<|tool_calls_section_end|>"}
+    assert ends(ending(HERMES + "<|eom|>\n"), "<|eom|>") == USUAL | {"<|eom|>"}
+    builtin = "{% if builtin_tools is defined %}<|eom_id|>{% endif %}"
+    assert ends(forms.chat(HERMES) + builtin, "<|eom_id|>") == USUAL | {"<|eom_id|>"}
+
+
+def test_marks_of_calls_are_no_stops():
+    """Mistake: the end of the first of two calls ends the turn."""
+    assert ends(ending(HERMES)) == USUAL
+    assert ends(forms.chat(HERMES)) == USUAL
+    assert ends(ending(forms.FORMS["llama bare"])) == USUAL
+    assert ends(forms.chat(HERMES), "<|call|>", "<|eom_id|>") == USUAL
+
+
+def test_a_turn_that_another_stop_ended_is_followed_by_the_opening_of_the_next():
+    """Mistake: where the generation config names what opens a user's turn, that token was left out after others."""
+    text = (
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    made = forms.tokenizer(text)
+    made.add_special_tokens({"additional_special_tokens": ["<|user|>", "<|assistant|>"]})
+    one, (user, eos) = Template(made), made.convert_tokens_to_ids(["<|user|>", "<eos>"])
+    prompt = one.prompt_ids(ASKED[1:], None, (eos, user))
+    said = tuple(made("Yes", add_special_tokens=False).input_ids)
+    later = (ASKED[1], Message("assistant", "Yes"), Message("user", "More."))
+    for last, opened in ((eos, 1), (user, 0)):
+        sample = Sample("r", "p", "Yes", prompt, (*said, last), (0.0,) * 4, "stop", 0)
+        after = one.prompt_ids(later, PreviousTurn(ASKED[1:], sample), (eos, user))
+        assert after[len(prompt) + 4 :].count(user) == opened
+
+
+MAGISTRAL = (
+    "{% if messages[0].role == 'system' %}[SYSTEM_PROMPT]{{ messages[0].content }}[/SYSTEM_PROMPT]{% endif %}"
+    "{% if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}{% for m in messages %}"
+    "{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% elif m.role == 'tool' %}[TOOL_RESULTS]{{ m.content }}"
+    "[/TOOL_RESULTS]{% elif m.role == 'assistant' %}{{ m.content or '' }}{% for t in m.tool_calls or [] %}[TOOL_CALLS]"
+    "{{ t.function.name }}[ARGS]{{ t.function.arguments | tojson }}{% endfor %}{{ eos_token }}{% endif %}{% endfor %}"
+)
+BRACKETS = ("SYSTEM_PROMPT", "AVAILABLE_TOOLS", "INST", "TOOL_RESULTS", "THINK")
+
+
+def magistral() -> Template:
+    made = forms.tokenizer(MAGISTRAL)
+    marks = [f"[{slash}{name}]" for name in BRACKETS for slash in ("", "/")]
+    made.add_special_tokens({"additional_special_tokens": [*forms.SPECIAL, "<|im_start|>", "<|im_end|>", *marks]})
+    return Template(made)
+
+
+def test_thinking_of_magistral_is_told_apart_as_other_thinking_is():
+    one = magistral()
+    made = '[TOOL_CALLS]find[ARGS]{"word": "a"}'
+
+    def read(said: str, tools=TOOLS) -> Message:
+        return one.parse_answer((), tuple(one._tokenizer(said, add_special_tokens=False).input_ids), tools)
+
+    assert read("[THINK]So.[/THINK]Yes.", ()).content == "[THINK]So.[/THINK]Yes."
+    assert read(f"[THINK]Perhaps {made}[/THINK]No.") == Message("assistant", f"[THINK]Perhaps {made}[/THINK]No.")
+    assert read(f"[THINK]Perhaps {made}").tool_calls == ()
+    called = read(f"[THINK]So.[/THINK]Look. {made}")
+    assert (called.content, [c.name for c in called.tool_calls]) == ("Look.", ["find"])
+    own, other = (Message(role, "[THINK]So.[/THINK]Yes.") for role in ("assistant", "user"))
+    shown = one.render((ASKED[1], own, other), True)
+    assert shown == "[INST]Go.[/INST][THINK]So.[/THINK]Yes.<eos>[INST][ THINK]So.[ /THINK]Yes.[/INST]"
+    assert one.extends
+    check_conversation(one)

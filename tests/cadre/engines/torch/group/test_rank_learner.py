@@ -1,0 +1,185 @@
+"""Two ranks train as one process does: the same weights after ten steps, from and into the same checkpoints."""
+
+import asyncio
+import json
+import math
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from cadre.engines.torch import TrainingSettings
+from cadre.engines.torch.trainer import PATIENCE
+from cadre.engines.vllm.weight_sync import read_tensors
+from cadre.errors import DivergedError
+from cadre.settings import LearnerConfig, LoraConfig, LossConfig
+from cadre.team import Weights
+from tests.cadre.engines.torch.group.pool import alone, data, part
+
+LORAS = {"p": LoraConfig(rank=4, alpha=8.0), "q": LoraConfig(rank=2, alpha=4.0)}
+WHOLE = {"p": None}
+STEPS = 10
+# What the learner is told, the adapters, and the value heads.
+CASES = {
+    "whole, padded": ({"pack": "padded"}, WHOLE, {}),
+    "whole, prefix tree, critic": ({"pack": "prefix_tree", "gradient_checkpointing": True}, WHOLE, {"p": ("h",)}),
+    "a critic alone": ({"weight_decay": 0.1}, {"critic": None}, {"critic": ("h",)}),
+    "two adapters, padded, critic": ({"pack": "padded"}, LORAS, {"q": ("h",)}),
+    "two adapters, prefix tree": ({"pack": "prefix_tree", "minibatches": 2}, LORAS, {}),
+}
+
+
+def made(model, learner, loras=WHOLE, heads=None, **training):
+    """What a group trains; a micro-batch holds only some of the data."""
+    config = LearnerConfig(**{"learning_rate": 1e-4, "tokens_per_microbatch": 120, **learner})
+    settings = TrainingSettings(dict.fromkeys(loras, config), heads=heads or {}, **training)
+    return part(model, settings, loras)
+
+
+def steps(learner, heads, count=STEPS, first=0):
+    """So many updates; the metrics of the last, and then reference log-probabilities and values of fresh data."""
+    for step in range(first, first + count):
+        metrics = learner.update(data(learner.policies, step, heads))
+        metrics = asyncio.run(metrics) if asyncio.iscoroutine(metrics) else metrics
+    asked = data(learner.policies, 99, heads)
+    return metrics, learner.reference_logprobs(asked), learner.values(asked) if heads else []
+
+
+def ranked(make, part, into, out_of=None, count=STEPS, first=0):
+    """In a rank: steps, from a checkpoint where there is one, and then a checkpoint and folders for use elsewhere."""
+    learner = make(part)
+    if out_of is not None:
+        learner.load(out_of)
+    results = steps(learner, part.training.heads, count, first)
+    learner.save(into)
+    for name in learner.policies:
+        learner.export(name, into / "exported" / name, merge=part.policies[name].lora is not None)
+    return results
+
+
+def weights(learner):
+    """All that training changed, by policy and name."""
+    moved = {}
+    for name, optimiser in learner._optimisers.items():
+        parts = {**learner.engine.parameters(name), **optimiser.weights.moments(), **learner._heads.parameters(name)}
+        moved |= {f"{name}.{key}": value.detach().clone() for key, value in parts.items()}
+    return moved
+
+
+def apart(ones, others):
+    assert ones.keys() == others.keys()
+    return max(float((ones[key] - others[key]).detach().abs().max()) for key in ones)
+
+
+def flat(answers):
+    return [number for answer in answers for number in answer]
+
+
+@pytest.mark.parametrize(
+    ("case", "count"),
+    [("whole, prefix tree, critic", 2), ("two adapters, padded, critic", 2)]
+    + [pytest.param(case, STEPS, marks=pytest.mark.slow) for case in CASES],
+)
+def test_steps_of_two_ranks_equal_those_of_one_process(pool, folders, tmp_path, case, count):
+    group = made(folders["qwen3"], *CASES[case])
+    (metrics, reference, values), other = pool.run(ranked, group, tmp_path, None, count)
+    assert other[1:] == (reference, values)
+
+    one = alone(group)
+    start = weights(one)
+    known_metrics, known_reference, known_values = steps(one, group.training.heads, count)
+    trained = weights(one)
+    assert max(float((trained[key] - value).abs().max()) for key, value in start.items()) > count * 5e-5
+    assert flat(reference) == pytest.approx(flat(known_reference), abs=1e-5)
+    assert flat(values) == pytest.approx(flat(known_values), abs=1e-5)
+    for name, known in known_metrics.items():
+        same = {key: value for key, value in known.items() if key != "tokens_per_s"}
+        assert {key: metrics[name][key] for key in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
+
+    one.load(tmp_path)
+    assert apart(trained, weights(one)) < 1e-5
+    one.close()
+
+
+def test_a_checkpoint_loads_at_one_and_two_ranks_and_in_a_process_alone(pool, folders, tmp_path):
+    group = made(folders["qwen3"], {})
+    pool.run(ranked, group, tmp_path / "three", None, 3)
+    for written in (tmp_path / "three/p", tmp_path / "three/p/optimiser"):
+        assert len(list(written.glob("shard-*.safetensors"))) == 2
+        (written / ".metadata").write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
+
+    for ranks, folder in ((2, "two"), (1, "one")):
+        pool.run(ranked, group, tmp_path / folder, tmp_path / "three", 2, 3, ranks=ranks)
+    plain, known = alone(group), alone(group)
+    plain.load(tmp_path / "three")
+    sent = read_tensors(Weights("p", 3, tmp_path / "three/p"))
+    assert apart(sent, plain.engine.parameters("p")) == 0.0
+    steps(plain, {}, 2, 3)
+    plain.save(tmp_path / "plain")
+    pool.run(ranked, group, tmp_path / "back", tmp_path / "plain", 1, 5)
+    assert not (tmp_path / "exploded").exists()
+
+    steps(known, {}, 5)
+    for folder in ("two", "one", "plain"):
+        plain.load(tmp_path / folder)
+        assert apart(weights(known), weights(plain)) < 1e-5
+        assert plain._optimisers["p"].updates == 5
+    steps(known, {}, 1, 5)
+    plain.load(tmp_path / "back")
+    assert apart(weights(known), weights(plain)) < 1e-5
+
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "back/exported/p")
+    assert apart(dict(exported.named_parameters()), plain.engine.parameters("p")) == 0.0
+    plain.close()
+    known.close()
+
+
+class Bomb:
+    """What unpickling it would leave behind."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def with_little(make, part, bad):
+    """In a rank: an update of one sequence, and then of one at fault among three."""
+    learner = make(part)
+    few = data()
+    metrics = learner.update(few[:1])
+    for _ in range(PATIENCE - 1):
+        learner.update([*few[:2], bad])
+    with pytest.raises(DivergedError) as raised:
+        learner.update([*few[:2], bad])
+    return metrics["p"]["updates"], str(raised.value)
+
+
+def test_ranks_without_data_take_part_and_all_of_them_meet_what_one_meets(pool, folders, tmp_path):
+    group = made(folders["llama"], {}, diverged_folder=tmp_path)
+    bad = data(step=7)[0]
+    bad = replace(bad, advantages=tuple(math.inf * kept if kept else 0.0 for kept in bad.mask))
+    (updates, told), other = pool.run(with_little, group, bad)
+    assert (updates, told) == other
+    assert updates == 1
+    (kept,) = tmp_path.iterdir()
+    assert str(kept) in told
+    assert json.loads(kept.read_text())["token_ids"] == list(bad.token_ids)
+
+
+def nothing_to_learn(make, part):
+    """In a rank: an update of sequences without a gradient, one of nothing at all, and the schedules after both."""
+    learner = make(part)
+    still = [replace(one, advantages=tuple(0.0 for _ in one.advantages)) for one in data()]
+    learner.update(still)
+    learner.update([])
+    return learner._optimisers["p"].updates
+
+
+def test_ranks_meet_an_update_in_which_there_is_nothing_to_learn(pool, folders):
+    """Mistake: an idle micro-batch made of the first of no sequences, where a correction asks for log-probabilities."""
+    loss = LossConfig(correction="truncate")
+    assert pool.run(nothing_to_learn, made(folders["llama"], {}, loss=loss)) == [2, 2]

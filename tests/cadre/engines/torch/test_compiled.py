@@ -1,0 +1,278 @@
+"""What the learner runs on a GPU, tried on a CPU: compiled layers, the block masks, and the fused projection.
+
+Inductor has no backward pass of FlexAttention for CPUs, so layers are traced and run as they were traced.
+"""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.attention import flex_attention as torch_flex_attention
+
+from cadre.engines.torch import forward, logprobs, prefix_tree
+from cadre.engines.torch.logprobs import ALL_TOKENS, LogprobQuery, compute_token_logprobs, fused_logprobs
+from cadre.engines.torch.prefix_tree import TreeForm
+from cadre.errors import EngineError
+from cadre.learn import tree_attention
+from cadre.learn.prefix_tree import PrefixTree, attention_mask, path
+from cadre.learn.tree_attention import FlexMasks
+from tests.cadre.learn.sequences import sequence, sequences
+from tests.helpers.prefix_trees import apart, caught
+from tests.helpers.slow import few_of
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """Compiled layers whose graphs run operation by operation."""
+    monkeypatch.setattr(torch_flex_attention, "_validate_device", lambda *_: None)
+    monkeypatch.setattr(forward, "MIN_COMPILED", 0)
+    compiled = torch.compile(prefix_tree._run_layer, backend="aot_eager")
+    monkeypatch.setattr(prefix_tree, "_compiled_layer", lambda: compiled)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compile_layers(learner):
+    learner._runner._precision = dataclasses.replace(learner._runner._precision, form=TreeForm(True, True))
+    return learner
+
+
+def trees(policies, sizes):
+    """Prompts with several completions each, in turn of the policies."""
+    data = []
+    for number, (prompt, completion) in enumerate(sizes):
+        ids = tuple(range(number, number + prompt))
+        for k in range(3):
+            said = tuple((7 * number + 11 * k + 3 * n) % 250 for n in range(completion))
+            mask = (False,) * prompt + (True,) * completion
+            data.append(sequence(ids + said, mask, policies[number % len(policies)]))
+    return data
+
+
+@pytest.mark.parametrize("architecture", few_of(["llama", "qwen3", "gemma2", "gemma3"], ["qwen3"]))
+def test_compiled_layers_are_the_models(learner, traced, architecture):
+    one, other = compile_layers(learner(architecture, pack="prefix_tree")), learner(architecture, pack="padded")
+    for sizes in ([(40, 8), (30, 20)], [(90, 60), (120, 30), (10, 10)]):  # two numbers of blocks
+        data = trees(("p",), sizes)
+        assert apart(caught(one, data), caught(other, data)) < 1e-5
+        gaps = [
+            abs(mine - theirs)
+            for pair in zip(
+                one.engine.work(one._runner.compute_logprobs, data),
+                other.engine.work(other._runner.compute_logprobs, data),
+                strict=True,
+            )
+            for mine, theirs in zip(*pair, strict=True)
+        ]
+        assert max(gaps) < 1e-5
+
+
+def test_adapters_of_several_policies_in_compiled_layers(team, traced):
+    ranks = {"planner": 4, "tool": 8}
+    one, other = (team(ranks, "llama", frozen=("judge",), pack=packing) for packing in ("prefix_tree", "padded"))
+    for name in ranks:
+        start = torch.Generator().manual_seed(1)
+        for key in one.engine.parameters(name):
+            value = 0.1 * torch.randn(one.engine.parameters(name)[key].shape, generator=start)
+            for side in (one, other):
+                side.engine.parameters(name)[key].data.copy_(value)
+    data = trees(tuple(ranks), [(40, 8), (30, 20), (60, 9)])
+    assert one._runner._adapters.can_join(one.engine.loaded.model.base_model.layers)
+    assert apart(caught(compile_layers(one), data), caught(other, data)) < 1e-5
+
+    # The reference is the base without them, by the same compiled layers.
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    mine, theirs = one.reference_logprobs(data), other.reference_logprobs(data)
+    assert max(abs(a - b) for pair in zip(mine, theirs, strict=True) for a, b in zip(*pair, strict=True)) < 1e-5
+    own = one.engine.work(one._runner.compute_logprobs, data)
+    assert max(abs(a - b) for pair in zip(mine, own, strict=True) for a, b in zip(*pair, strict=True)) > 1e-2
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= before + 4  # not one for each layer
+
+
+def test_layers_with_adapters_at_other_places_are_not_compiled(team):
+    adapters = team({"p": 4}, "llama").engine.loaded.adapters
+    layers = team({"p": 4}, "llama").engine.loaded.model.base_model.layers
+    assert not adapters.can_join(layers)  # of another model
+    own = [adapters._modules[name] for name in adapters._modules]
+    first, second = nn.Module(), nn.Module()
+    first.a, second.b = own[0], own[1]
+    adapters._modules = dict(enumerate(own[:2]))
+    assert not adapters.can_join([first, second])
+    second.a = second.b
+    del second.b
+    assert adapters.can_join([first, second])
+
+
+@settings(max_examples=30, deadline=None)
+@given(sequences(("p", "q"), longest=60), st.sampled_from([None, 1, 5, 40]), st.sampled_from([2, 8]))
+def test_block_masks_hold_every_pair(data, window, block):
+    """By blocks of a few nodes: pairs in whole blocks all see each other, and no pair is outside of all blocks."""
+    tree = PrefixTree.of(sorted(data, key=path))
+    if not len(tree.token_ids):
+        return
+    original, tree_attention.FLEX_BLOCK = tree_attention.FLEX_BLOCK, block
+    try:
+        mask = FlexMasks(tree.depths, tree.ends, CPU).mask(window)
+    finally:
+        tree_attention.FLEX_BLOCK = original
+    padded = tree.padded(block)
+    count = -(-len(tree.token_ids) // block)
+    nodes = torch.arange(count * block)
+    seen = attention_mask(nodes[:, None], nodes, padded.depths[: len(nodes)], padded.ends[: len(nodes)], window)
+    by_block = seen.view(count, block, count, block).transpose(1, 2)
+    for row in range(count):
+        partial = mask.kv_indices[0, 0, row, : mask.kv_num_blocks[0, 0, row]].tolist()
+        whole = mask.full_kv_indices[0, 0, row, : mask.full_kv_num_blocks[0, 0, row]].tolist()
+        assert not set(partial) & set(whole)
+        assert all(bool(by_block[row, column].all()) for column in whole)
+        others = set(range(count)) - set(partial) - set(whole)
+        assert not any(bool(by_block[row, column].any()) for column in others)
+
+
+def test_padded_trees_see_themselves():
+    tree = PrefixTree.of([sequence((1, 2, 3, 4), (False, True, True, True), "p")])
+    padded = tree.padded(4)
+    assert len(padded.token_ids) == 8
+    assert padded.policies == (("p", 8),)
+    assert padded.ends[3:].tolist() == [4, 5, 6, 7, 8]
+
+
+class Head:
+    """A model of nothing but a vocabulary projection."""
+
+    def __init__(self, states, vocabulary):
+        self.head = nn.Linear(states, vocabulary, bias=False, dtype=torch.float64)
+        self.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=vocabulary))
+        self._logit_scalings = ()
+
+    def get_output_embeddings(self):
+        return self.head
+
+
+@pytest.mark.parametrize("spread", [False, True])
+@pytest.mark.parametrize("chunk", [1, 97 * 3, 1 << 29])
+def test_the_fused_projection_equals_the_plain_one(monkeypatch, spread, chunk):
+    """Log-probabilities, entropies and gradients, in several chunks, of which two are kept for the backward pass."""
+    torch.manual_seed(0)
+    model = Head(16, 97)
+    monkeypatch.setattr(logprobs, "FUSED_CHUNK", chunk)
+    monkeypatch.setattr(logprobs, "FUSED_KEPT", 97 * 6)
+    states = torch.randn(20, 16, dtype=torch.float64, requires_grad=True)
+    temperatures = torch.tensor([1.0, 0.7])[torch.randint(0, 2, (40,))]
+    query = LogprobQuery.make(torch.randint(0, 20, (40,)), temperatures, torch.randint(0, 97, (40,)))
+    weights = torch.randn(2, 40)
+
+    def gradients(numbers):
+        told, entropy = numbers
+        model.head.zero_grad()
+        states.grad = None
+        ((told * weights[0]).sum() + ((entropy * weights[1]).sum() if spread else 0.0)).backward()
+        return told.detach(), entropy.detach(), states.grad.clone(), model.head.weight.grad.clone()
+
+    def fused():
+        told, entropy = fused_logprobs(model, states, query, spread)
+        blank = torch.zeros(40)
+        return blank.index_put((query.order,), told), blank.index_put((query.order,), entropy)
+
+    expected = gradients(compute_token_logprobs(model, states, query, ALL_TOKENS if spread else 0))
+    for mine, theirs in zip(gradients(fused()), expected, strict=True):
+        assert float((mine - theirs).abs().max()) < 5e-6
+
+
+def test_only_a_bare_projection_is_fused():
+    model = Head(4, 8)
+    assert logprobs.can_fuse(model)
+    model._logit_scalings = ((torch.div, 2.0),)
+    assert not logprobs.can_fuse(model)
+    model._logit_scalings, model.head = (), nn.Linear(4, 8)
+    assert not logprobs.can_fuse(model)
+
+
+class Memory:
+    """Stands for torch.cuda: bytes that forwards take by the token, and how many are free."""
+
+    def __init__(self, monkeypatch, a_token, free):
+        self.a_token, self.tokens = a_token, 0
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda *_: None)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda *_: 1_000)
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda *_: 1_000)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (free, 2 * free))
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda *_: 1_000 + self.a_token * self.tokens)
+
+
+def test_micro_batches_take_three_quarters_of_free_memory(learner, monkeypatch):
+    """1,000 bytes a token, and 8 of 40 MB spoken for: 0.75 of 32 MB are 24,000 tokens, or 23 times 1,024."""
+    one = learner("llama", pack="prefix_tree")
+    memory = Memory(monkeypatch, 1_000, 40_000_000)
+    data = trees(("p",), [(40, 8), (30, 20)])
+
+    def score(batch, entropy_tokens):
+        memory.tokens = len(batch.tree.token_ids)
+
+    monkeypatch.setattr(one._runner, "score", score)
+    one._runner._is_open = True
+    one._runner.choose_tokens(data, 8_000_000)
+    assert one._runner.tokens == 23_552
+    memory.a_token = 1
+    one._runner.choose_tokens(data, 0)  # chosen once
+    assert one._runner.tokens == 23_552
+    one._runner._is_open = True
+    memory.a_token = 1_000_000
+    one._runner.choose_tokens(data, 0)
+    assert one._runner.tokens == forward.MIN_TOKENS
+
+
+def test_settings_decide_the_size_of_micro_batches(learner):
+    assert not learner("llama")._runner._is_open  # on a CPU it is a number
+    assert learner("llama")._runner.tokens == forward.DEFAULT_TOKENS == 4_096
+    assert learner("llama", tokens_per_microbatch=77)._runner.tokens == 77
+
+
+def test_an_update_that_does_not_fit_is_run_in_halves(learner, monkeypatch):
+    """The second forward is out of memory once: the update is that of smaller micro-batches, and so are its metrics."""
+    data = trees(("p",), [(40, 30), (30, 20), (50, 25)])
+    one, other = (learner("llama", pack="prefix_tree", tokens_per_microbatch=2_048) for _ in range(2))
+    other._runner.tokens = 1_024
+    for side in (one, other):  # of which each sequence of a prompt is one
+        side._runner.tokens //= 16
+    monkeypatch.setattr(forward, "MIN_TOKENS", 64)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    score, calls = one._runner.score, []
+
+    def short_of_memory(batch, entropy_tokens=0):
+        calls.append(batch)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return score(batch, entropy_tokens)
+
+    monkeypatch.setattr(one._runner, "score", short_of_memory)
+    with pytest.warns(UserWarning, match=r"in parts of 64 tokens from here on\. Set learner\.tokens_per_m"):
+        metrics = one._update(data)
+    expected = other._update(data)
+    del metrics["p"]["tokens_per_s"], expected["p"]["tokens_per_s"]
+    assert metrics == expected
+    for mine, theirs in zip(one.engine.parameters("p").values(), other.engine.parameters("p").values(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_memory_that_no_half_is_enough_for_is_an_error(learner, monkeypatch):
+    one = learner("llama", pack="prefix_tree", tokens_per_microbatch=600)
+
+    def short_of_memory(batch, entropy_tokens=0):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(one._runner, "score", short_of_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        one._update(trees(("p",), [(40, 30)]))
+
+
+def test_compiled_layers_that_cannot_be(learner):
+    with pytest.raises(EngineError, match=r"learner\.compile on.*is on the CPU.*Leave it off"):
+        learner(compile=True, device="cpu")

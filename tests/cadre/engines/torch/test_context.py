@@ -1,0 +1,105 @@
+"""Models whose rotary angles change with the longest sequence of a batch: no sequence depends on those beside it."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from cadre.engines.model_folder import context_length, stable_rope_length
+from cadre.engines.model_text import Previewer
+from cadre.engines.torch import TorchLearner, TrainingSettings, shared_prefix_cache
+from cadre.errors import EngineError
+from cadre.rollout.batching import gather
+from cadre.settings import LearnerConfig
+from cadre.types import Message, PreviousTurn, TrainingSequence
+from tests.cadre.engines import tiny
+from tests.cadre.engines.tiny import request
+from tests.helpers.plain_logprobs import plain_logprobs
+
+CONTEXT = 128
+LONG = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "rope_theta": 10000.0}
+SETTINGS = {
+    "phi3": {"rope_parameters": LONG, "original_max_position_embeddings": CONTEXT, "max_position_embeddings": 512},
+    "llama": {
+        "rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0},
+        "max_position_embeddings": CONTEXT,
+    },
+}
+
+
+def configured(kind):
+    return AutoConfig.for_model(kind, **{"vocab_size": 260, **tiny.SHAPE, **SETTINGS[kind]})
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def folder(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp(request.param)
+    tiny.save(lambda: AutoModelForCausalLM.from_config(configured(request.param)), path)
+    tiny.byte_tokenizer().save_pretrained(path)
+    return path
+
+
+async def drawn(engine):
+    """A sequence that ends at the context, with many that go on beside it; then a short turn more of a long
+    conversation beside a long one of a short."""
+    asked = [request("x" * 70, 1, 1, max_tokens=99), *(request("x", 12, key, max_tokens=80) for key in (2, 3))]
+    first = [one for siblings in await gather(*map(engine.sample, asked)) for one in siblings]
+    begun = [request("x" * 60, 1, 4, max_tokens=4), request("x", 1, 5, max_tokens=4)]
+    answers = [one for (one,) in await gather(*map(engine.sample, begun))]
+    going_on = [after(*turn) for turn in zip(begun, answers, ("?", "y" * 50), strict=True)]
+    return first + answers + [one for (one,) in await gather(*map(engine.sample, going_on))]
+
+
+def after(asked, sample, text):
+    """What is asked next."""
+    messages = (*asked.messages, Message("assistant", sample.text), Message("user", text))
+    return replace(asked, messages=messages, previous=PreviousTurn(asked.messages, sample))
+
+
+@pytest.mark.parametrize("form", ["shared", "copied", "fixed"])
+def test_what_is_sampled_depends_on_no_longer_sequence(folder, engine, form, monkeypatch):
+    """Mistakes: sequences that have ended, or padding, that stand beyond the context."""
+    if form != "shared":
+        monkeypatch.setattr(shared_prefix_cache, "can_share", lambda model: False)
+    mine = engine(folder)
+    mine.graphs = form == "fixed"
+    mine.loaded = replace(mine.loaded, stops=())
+    (samples,) = asyncio.run(gather(drawn(mine)))
+    assert [one.history for one in samples[-2:]] == ["clean", "clean"]
+    reference = AutoModelForCausalLM.from_pretrained(folder)
+    assert max(len(one.prompt_ids) + len(one.token_ids) for one in samples) == CONTEXT
+    assert CONTEXT == mine.loaded.context == Previewer(str(folder)).context
+    for one in samples:
+        difference = plain_logprobs(reference, one, 1.0) - torch.tensor(one.logprobs)
+        assert float(difference.abs().max()) < 1e-4
+
+
+def sequence(length):
+    generator = torch.Generator().manual_seed(length)
+    ids = tuple(torch.randint(0, 256, (length,), generator=generator).tolist())
+    zeros = (0.0,) * length
+    return TrainingSequence("p", "r", ids, (False, *(True,) * (length - 1)), zeros, zeros, 0)
+
+
+def test_a_learner_takes_what_the_context_holds_and_refuses_more(folder, engine):
+    mine = TorchLearner(engine(folder), TrainingSettings({"p": LearnerConfig()}))
+    data = [sequence(length) for length in (20, CONTEXT, 90)]
+    alone = [mine.reference_logprobs([one])[0] for one in data]
+    for one, other in zip(alone, mine.reference_logprobs(data), strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+    with pytest.raises(EngineError, match=f"'p': a sequence has {CONTEXT + 1} tokens, and beyond {CONTEXT} .*Shorten"):
+        mine.reference_logprobs([*data, sequence(CONTEXT + 1)])
+
+
+def test_what_a_context_is():
+    plain = AutoConfig.for_model("llama", max_position_embeddings=99)
+    assert (context_length(plain), stable_rope_length(plain)) == (99, None)
+    layered = AutoConfig.for_model("gemma3_text", max_position_embeddings=99)
+    assert (context_length(layered), stable_rope_length(layered)) == (99, None)
+    layered.rope_parameters["full_attention"] |= {"rope_type": "longrope", "original_max_position_embeddings": 50}
+    assert (context_length(layered), stable_rope_length(layered)) == (50, 50)
+    assert context_length(AutoConfig.for_model("mpt")) is None
+    for kind in SETTINGS:
+        assert (context_length(configured(kind)), stable_rope_length(configured(kind))) == (CONTEXT, CONTEXT)

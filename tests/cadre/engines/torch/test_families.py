@@ -1,0 +1,191 @@
+"""Sampler, learner and plain forward agree for each way in which families go apart: windows that a layer has as a
+keyword or in its mask, local attention beside gaps, the best few keys, chunks, recurrence, dropout by checkpointing.
+
+Windows are longer than what is tried when a model is loaded, and shorter than what is sampled.
+`bench/families.py` runs every family.
+"""
+
+import asyncio
+import json
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
+from cadre.engines.torch.trials import WINDOW, copy_with_small_windows
+from cadre.errors import EngineError
+from cadre.rollout.batching import gather
+from cadre.settings import LearnerConfig
+from cadre.types import Message, PreviousTurn
+from tests.cadre.engines import tiny
+from tests.cadre.engines.tiny import datum, request
+from tests.helpers.plain_logprobs import plain_logprobs
+
+LONG = 48  # tokens of a window: more than a trial has, less than a longer prompt or a whole sequence
+EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+# By type: what is set, and how it is sampled.
+KINDS = {
+    "mistral": ({"sliding_window": LONG}, "shared"),
+    "phimoe": ({"sliding_window": LONG, **EXPERTS}, "copied"),
+    "qwen2_moe": (
+        {
+            "use_sliding_window": True,
+            "sliding_window": LONG,
+            "max_window_layers": 1,
+            "shared_expert_intermediate_size": 16,
+            **EXPERTS,
+        },
+        "copied",
+    ),
+    "gpt_neo": ({"attention_types": [[["global", "local"], 1]], "window_size": LONG, "num_layers": 2}, "no cache"),
+    "llama4_text": ({"attention_chunk_size": LONG, "intermediate_size_mlp": 48, "head_dim": 8, **EXPERTS}, None),
+    "lfm2": ({"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}, "no cache"),
+    "opt": ({"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.5}, "shared"),
+    "falcon": ({"hidden_dropout": 0.5, "attention_dropout": 0.5}, "copied"),
+}
+
+
+def built(folder, kind, **settings):
+    settings = {"num_experts": 4, **settings} if kind == "doge" else settings
+    config = AutoConfig.for_model(kind, **{"vocab_size": 260, **tiny.SHAPE, "bos_token_id": 258, **settings})
+    tiny.save(lambda: AutoModelForCausalLM.from_config(config), folder)
+    tiny.byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+async def two_turns(engine):
+    """Prompts of unequal length in one batch, which pass the window, and another turn of one of them."""
+    asked = [request("go", 2, 1, max_tokens=40), request("a prompt that is longer than the window is", 2, 2)]
+    first = [one for siblings in await gather(*map(engine.sample, asked)) for one in siblings]
+    said = (Message("assistant", first[0].text), Message("user", "and then?"))
+    previous = PreviousTurn(asked[0].messages, first[0])
+    second = replace(asked[0], messages=asked[0].messages + said, key=3, previous=previous)
+    return first + await engine.sample(second)
+
+
+@pytest.fixture(params=KINDS)
+def family(request, tmp_path):
+    settings, form = KINDS[request.param]
+    folder = built(tmp_path, request.param, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is slow
+        engine = tiny.engine(folder)
+    yield folder, engine, form
+    engine.close()
+
+
+def test_sampler_and_learner_are_the_plain_forward(family):
+    folder, engine, form = family
+    found = "shared" if engine._form.share else "no cache" if engine._form.recompute else "copied"
+    assert form in (None, found)
+    (drawn,) = asyncio.run(gather(two_turns(engine)))
+    engine.graphs = True
+    (again,) = asyncio.run(gather(two_turns(engine)))
+    attention = engine.loaded.model.config._attn_implementation
+    reference = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=attention)
+    plain = [plain_logprobs(reference, one, 1.0) for one in drawn]
+    for one, other, wanted in zip(drawn, again, plain, strict=True):
+        assert other.token_ids == one.token_ids
+        for logprobs in (one.logprobs, other.logprobs):
+            assert float((torch.tensor(logprobs) - wanted).abs().max()) < 1e-4
+    data = [datum(one, 1.0) for one in drawn]
+    for checkpointing in (False, True):
+        learner = TorchLearner(engine, TrainingSettings({"p": LearnerConfig(gradient_checkpointing=checkpointing)}))
+        with learner._runner.checkpointing():
+            scored = learner._runner.compute_logprobs(data)
+        for one, got, wanted in zip(drawn, scored, plain, strict=True):
+            assert float((torch.tensor(got[-len(one.logprobs) :]) - wanted).abs().max()) < 1e-4
+    # The gradient is that of the plain forward too, whatever is run again for it.
+    metrics = asyncio.run(learner.update(data))["p"]
+    assert metrics["logprob_diff_max"] < 1e-4
+
+
+OWN_CODE = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class NearConfig(LlamaConfig):
+    model_type = "near"
+    reach: int = 48
+
+class NearForCausalLM(LlamaForCausalLM):
+    config_class = NearConfig
+
+    def forward(self, input_ids=None, attention_mask=None, **inputs):
+        length = input_ids.shape[1]
+        if attention_mask is None and length > 1:
+            apart = torch.arange(length)[:, None] - torch.arange(length)
+            seen = (apart >= 0) & (apart < self.config.reach)
+            blank = torch.zeros(len(input_ids), 1, length, length, dtype=self.dtype)
+            attention_mask = blank.masked_fill(~seen, torch.finfo(self.dtype).min)
+        return super().forward(input_ids=input_ids, attention_mask=attention_mask, **inputs)
+"""
+
+
+def test_a_window_by_another_name_in_code_of_its_own(tmp_path):
+    """Mistake: to look for windows under the names that are known."""
+    folder = tiny.build(tmp_path)
+    (folder / "near.py").write_text(OWN_CODE)
+    config = json.loads((folder / "config.json").read_text())
+    kinds = {"AutoConfig": "near.NearConfig", "AutoModelForCausalLM": "near.NearForCausalLM"}
+    own = {"model_type": "near", "architectures": ["NearForCausalLM"], "auto_map": kinds, "reach": LONG}
+    (folder / "config.json").write_text(json.dumps(config | own))
+    with pytest.warns(UserWarning, match="'near', is sampled without a cache"):
+        engine = TorchEngine(folder, {"p": tiny.policy(folder, trust_remote_code=True)}, 0)
+    (drawn,) = asyncio.run(gather(two_turns(engine)))
+    learner = TorchLearner(engine, TrainingSettings({"p": LearnerConfig()}))
+    with learner._runner.checkpointing():
+        scored = learner._runner.compute_logprobs([datum(one, 1.0) for one in drawn])
+    for one, learned in zip(drawn, scored, strict=True):
+        wanted = plain_logprobs(engine.loaded.model, one, 1.0)
+        for got in (one.logprobs, learned[-len(one.logprobs) :]):
+            assert float((torch.tensor(got) - wanted).abs().max()) < 1e-4
+    engine.close()
+
+
+def test_the_best_few_keys_hold_a_model_to_sequences_of_so_many_tokens(tmp_path):
+    folder = built(tmp_path, "doge", keep_window_size=LONG)
+    with pytest.warns(UserWarning, match=f"'doge', is held to sequences of {LONG} tokens"):
+        engine = tiny.engine(folder)
+    drawn = tiny.sample(engine, request("go", 2, max_tokens=90))[0]
+    assert {len(one.prompt_ids + one.token_ids) for one in drawn} == {LONG}
+    reference = AutoModelForCausalLM.from_pretrained(folder)
+    for one in drawn:
+        assert float((plain_logprobs(reference, one, 1.0) - torch.tensor(one.logprobs)).abs().max()) < 1e-4
+    engine.close()
+
+
+def test_fewer_keys_than_are_tried_are_refused(tmp_path):
+    with pytest.raises(EngineError, match=r"a model of type 'doge'.*Take a model of another type"):
+        tiny.engine(built(tmp_path, "doge", keep_window_size=12))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "cut"),
+    [
+        ("mistral", {"sliding_window": 2048}, "sliding_window"),
+        ("gpt_neo", {"attention_types": [[["global", "local"], 1]], "num_layers": 2}, "window_size"),
+        ("doge", {"keep_window_size": 2048}, "keep_window_size"),
+    ],
+)
+def test_a_copy_with_small_windows_has_the_weights_and_leaves_the_model_alone(tmp_path, kind, settings, cut):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        engine = tiny.engine(built(tmp_path, kind, max_position_embeddings=2500, **settings))
+    model = engine.loaded.model
+    before, state = getattr(model.config, cut), torch.get_rng_state()
+    copy = copy_with_small_windows(replace(engine.loaded, context=2500))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert getattr(copy.model.config, cut) == WINDOW < before == getattr(model.config, cut)
+    shared = dict(model.named_parameters())
+    assert all(weight is shared[name] for name, weight in copy.model.named_parameters())
+    ids = torch.arange(60).unsqueeze(0)
+    with torch.no_grad():
+        apart = (copy.model(ids).logits - model(ids).logits)[0].abs().amax(dim=1)
+    assert float(apart[WINDOW:].max()) > 1e-2
+    if cut != "keep_window_size":  # whose choice of keys looks at all tokens
+        assert float(apart[: WINDOW - 2].max()) < 1e-4
+    engine.close()

@@ -1,0 +1,193 @@
+"""Value heads in the engine: what they read, what they move, and that a checkpoint has them; then KL and entropy."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
+from cadre.settings import CriticConfig, LearnerConfig, LoraConfig, LossConfig
+from cadre.types import Message, Targets, TrainingSequence
+from tests.cadre.engines import tiny
+from tests.cadre.engines.tiny import datum, request, sample, update
+
+IDS = (5, 6, 7, 8)
+
+
+def build(folder, loss=None, critic=None, heads=("joint",), lora=None, **settings) -> TorchLearner:
+    training = TrainingSettings(
+        {"p": LearnerConfig(learning_rate=1e-2, **settings)},
+        loss or LossConfig(),
+        heads={"p": heads} if heads else {},
+        critic=critic or CriticConfig(),
+    )
+    return TorchLearner(TorchEngine(folder, {"p": tiny.policy(folder, lora=lora)}, 0), training)
+
+
+def judged(at, returns, head="joint", values=None, ids=IDS) -> TrainingSequence:
+    """A sequence that only a critic reads."""
+    none = (0.0,) * len(ids)
+    targets = Targets(head, at, returns, values or (0.0,) * len(at))
+    return TrainingSequence("p", "r", ids, (False,) * len(ids), none, none, 0, targets=targets)
+
+
+def hidden(learner, ids=IDS) -> torch.Tensor:
+    return learner.engine.loaded.model.model(torch.tensor([ids])).last_hidden_state[0]
+
+
+def test_a_value_is_the_head_on_the_state_after_its_token(folders):
+    mine = build(folders["llama"])
+    data = [judged((0, 3), (0.0, 0.0)), judged((1,), (0.0,), ids=(9, 9, 9))]
+    assert mine.values(data) == [(0.0, 0.0), (0.0,)]
+    head = mine._heads.heads["p"]["joint"]
+    with torch.no_grad():
+        head.weight.normal_(generator=torch.Generator().manual_seed(0))
+        head.bias.fill_(0.3)
+        long, short = (hidden(mine, one.token_ids) @ head.weight[0] + 0.3 for one in data)
+    found = mine.values(data)
+    assert found[0] == pytest.approx([float(long[0]), float(long[3])], abs=1e-5)
+    assert found[1] == pytest.approx([float(short[1])], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "wanted"),
+    [
+        (1e-6, {}, 1e-4),  # the rate of a large model would leave a head that starts at zero there
+        (1e-6, {"weight_decay": 0.1}, 1e-4),
+        (1e-3, {}, 1e-3),
+        (1e-6, {"learning_rate": 1e-6}, 1e-6),
+        (1e-3, {"learning_rate": 2e-5}, 2e-5),
+    ],
+)
+def test_value_heads_have_a_rate_of_their_own(folders, policy, changes, wanted):
+    critic = CriticConfig(learner=LearnerConfig(**changes))
+    training = TrainingSettings({"p": LearnerConfig(learning_rate=policy)}, heads={"p": ("joint",)}, critic=critic)
+    mine = TorchLearner(TorchEngine(folders["llama"], {"p": tiny.policy(folders["llama"])}, 0), training)
+    pair = mine._optimisers["p"]
+    assert (pair.weights.rate, pair.heads.rate) == (policy, wanted)
+    assert pair.heads.config.weight_decay == changes.get("weight_decay", 0.0)
+    update(mine, [judged((3,), (1.0,))])
+    # Adam's first step moves every weight of a head by its rate.
+    assert mine._heads.heads["p"]["joint"].bias.item() == pytest.approx(wanted, rel=1e-3)
+    mine.close()
+
+
+def test_value_gradient_by_hand(folders, monkeypatch):
+    # Loss 0.4 * mean over both values of (v - R)^2 / 2, on the head and on the trunk.
+    mine = build(folders["llama"], critic=CriticConfig(coefficient=0.4, clip=None))
+    head = mine._heads.heads["p"]["joint"]
+    with torch.no_grad():
+        head.weight.fill_(0.1)
+    caught = {}
+    pair = mine._optimisers["p"]
+    for name, optimiser in (("trunk", pair.weights), ("head", pair.heads)):
+        monkeypatch.setattr(optimiser, "step", lambda loss, name=name, own=optimiser: _catch(caught, name, own))
+    figures = update(mine, [judged((1,), (2.0,)), judged((3,), (-1.0,))])["p"]
+    states = hidden(mine)
+    values = head(states[[1, 3]]).squeeze(1)
+    loss = 0.4 * ((values[0] - 2.0) ** 2 + (values[1] + 1.0) ** 2) / 2 / 2
+    loss.backward()
+    assert figures["value_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert torch.allclose(caught["head"]["joint.weight"], head.weight.grad, atol=1e-6)
+    weight = mine.engine.loaded.model.model.layers[0].mlp.up_proj.weight
+    assert torch.allclose(caught["trunk"]["model.layers.0.mlp.up_proj.weight"], weight.grad, atol=1e-6)
+    assert float(weight.grad.abs().max()) > 1e-4
+
+
+def _catch(caught, name, optimiser):
+    kept = {key: weight.grad.clone() for key, weight in optimiser._parameters.items() if weight.grad is not None}
+    caught[name] = kept
+    optimiser.clear()
+    return 1.0
+
+
+def test_a_policy_is_trained_the_same_beside_its_critic(folders):
+    """The value targets of other sequences take no weight from the policy's tokens."""
+    alone, beside = build(folders["llama"]), build(folders["llama"], critic=CriticConfig(coefficient=1e-12))
+    (drawn,) = sample(alone, request("go", 4))
+    data = [datum(one, (-1.0) ** k) for k, one in enumerate(drawn)]
+    first, second = update(alone, data)["p"], update(beside, [*data, judged((3,), (5.0,))])["p"]
+    assert second["loss"] == pytest.approx(first["loss"], abs=1e-6)
+    assert second["entropy"] == pytest.approx(first["entropy"], abs=1e-6)
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=4, alpha=8)])
+def test_heads_learn_their_own_returns(folders, lora):
+    mine = build(folders["llama"], critic=CriticConfig(clip=None), heads=("a", "b"), lora=lora)
+    data = [judged((1, 3), (1.0, -1.0), "a"), judged((3,), (2.0,), "b", ids=(9, 9, 9, 9))]
+    before = {name: value.clone() for name, value in mine.engine.loaded.model.named_parameters()}
+    losses = [update(mine, data)["p"]["value_loss"] for _ in range(60)]
+    assert losses[-1] < 0.05 * losses[0]
+    assert mine.values(data)[0] == pytest.approx([1.0, -1.0], abs=0.3)
+    assert mine.values(data)[1] == pytest.approx([2.0], abs=0.3)
+    moved = any(not torch.equal(before[name], value) for name, value in mine.engine.loaded.model.named_parameters())
+    assert moved == (lora is None)
+
+
+def test_a_checkpoint_has_the_heads_and_their_moments(folders, tmp_path):
+    mine, other = (build(folders["llama"]) for _ in range(2))
+    data = [judged((1, 3), (1.0, -1.0))]
+    update(mine, data)
+    mine.save(tmp_path)
+    other.load(tmp_path)
+    assert other.values(data) == mine.values(data) != [(0.0, 0.0)]
+    for one in (mine, other):
+        update(one, data)
+    assert other.values(data) == mine.values(data)
+
+
+def test_encode_is_the_prompt_of_a_sample(folders):
+    mine = build(folders["llama"])
+    (drawn,) = sample(mine, request("hello"))
+    assert mine.encode("p", (Message("user", "hello"),)) == drawn[0].prompt_ids
+
+
+def test_an_entropy_bonus_keeps_the_policy_wide(folders):
+    widths = {}
+    for bonus in (0.0, 1.0):
+        mine = build(folders["llama"], LossConfig(entropy=bonus), heads=())
+        for step in range(4):
+            (drawn,) = sample(mine, request("go", 16, step, max_tokens=4))
+            widths[bonus] = update(mine, [datum(one, float(k < 8)) for k, one in enumerate(drawn)])["p"]["entropy"]
+    assert widths[1.0] > widths[0.0] + 0.1
+
+
+def test_a_kl_penalty_pulls_back_to_the_reference(folders):
+    apart = {}
+    for kl in (0.0, 1.0):
+        mine = build(folders["llama"], LossConfig(kl=kl), heads=())
+        for step in range(12):
+            (drawn,) = sample(mine, request("go", 16, step, max_tokens=4))
+            data = [datum(one, float(step < 4 and k < 8)) for k, one in enumerate(drawn)]
+            references = mine.reference_logprobs(data)
+            data = [dataclasses.replace(one, reference=values) for one, values in zip(data, references, strict=True)]
+            apart[kl] = update(mine, data)["p"].get("kl_to_reference", apart.get(kl))
+    assert apart[0.0] > 0.1
+    assert apart[1.0] < 0.5 * apart[0.0]
+
+
+def test_without_a_reference_nothing_is_said_of_one(folders):
+    """Mistake: the divergence from the sampler under the name of that from the reference."""
+    mine = build(folders["llama"], LossConfig(), heads=())
+    (drawn,) = sample(mine, request("go", 2))
+    metrics = update(mine, [datum(one, float(k)) for k, one in enumerate(drawn)])["p"]
+    assert "kl_to_reference" not in metrics
+    assert "kl_to_sampler" in metrics
+
+
+def test_a_correction_measures_the_mismatch_of_the_sampler(folders):
+    loss = LossConfig(correction="truncate", correction_high=1.5)
+    mine = build(folders["llama"], loss, heads=(), minibatches=2)
+    (drawn,) = sample(mine, request("go", 4))
+    data = [datum(one, (-1.0) ** k) for k, one in enumerate(drawn)]
+    off = [
+        dataclasses.replace(one, logprobs=tuple(x - kept for x, kept in zip(one.logprobs, one.mask, strict=True)))
+        for one in data
+    ]
+    honest, shifted = update(build(folders["llama"], loss, heads=()), data)["p"], update(mine, off)["p"]
+    assert honest["correction_fraction"] == 0.0
+    assert shifted["correction_fraction"] == 1.0
+    assert shifted["logprob_diff_max"] >= 1.0
+    assert honest["ratio"] == pytest.approx(1.0, abs=0.2)
+    assert shifted["ratio"] == pytest.approx(math.e, abs=0.5)  # to the sampler, which is one nat below

@@ -1,0 +1,189 @@
+"""The asyncio side: batching, new loops, errors, cancellation."""
+
+import asyncio
+import random
+import threading
+
+import pytest
+import torch
+
+from cadre.engines.model_text import Completion
+from cadre.engines.torch import decode as decoding
+from cadre.engines.torch.request_batcher import GenerationRequest, RequestBatcher
+from cadre.errors import EngineError
+from cadre.rollout.batching import gather
+from cadre.types import Sampling
+from tests.cadre.engines import tiny
+from tests.cadre.engines.tiny import sample
+
+
+def answer(request, listener):
+    listener.finished(request, [Completion((k,), (0.0,), "stop") for k in range(request.count)])
+
+
+class Scripted:
+    """A decode loop that answers at once and remembers the batches."""
+
+    def __init__(self):
+        self.batches = []
+
+    def __call__(self, requests, listener, scope):
+        self.batches.append([request.key for request in requests])
+        for request in requests:
+            answer(request, listener)
+
+
+@pytest.fixture
+def batcher():
+    made = []
+
+    def make(decode):
+        made.append(RequestBatcher(decode))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def submit(batcher, key, count=1):
+    return batcher.submit(GenerationRequest("p", (1, 2), count, 4, Sampling(), key))
+
+
+def test_everything_asked_for_is_one_batch(batcher):
+    decode = Scripted()
+    mine = batcher(decode)
+
+    async def episode(key):
+        first = await submit(mine, key, 2)
+        await asyncio.sleep(random.random() / 100)
+        await submit(mine, 10 + key)
+        return len(first)
+
+    assert asyncio.run(gather(*(episode(key) for key in range(4)))) == [2, 2, 2, 2]
+    assert decode.batches == [[0, 1, 2, 3], [10, 11, 12, 13]]
+
+
+def test_several_event_loops_in_turn(batcher):
+    decode = Scripted()
+    mine = batcher(decode)
+    for key in range(3):
+        asyncio.run(submit(mine, key))
+    assert decode.batches == [[0], [1], [2]]
+
+
+def test_a_request_resolves_before_its_batch_ends(batcher):
+    going_on = threading.Event()
+
+    def decode(requests, listener, scope):
+        for request in sorted(requests, key=lambda request: request.key):
+            if request.key:
+                assert going_on.wait(10)
+            answer(request, listener)
+
+    mine = batcher(decode)
+
+    early = []
+
+    async def first():
+        early.extend(await submit(mine, 0))
+        going_on.set()
+
+    asyncio.run(gather(first(), submit(mine, 1)))
+    assert early[0].token_ids == (0,)
+
+
+def test_errors_reach_every_request_that_waits(batcher):
+    def decode(requests, listener, scope):
+        answer(requests[0], listener)
+        raise MemoryError("too much")
+
+    mine = batcher(decode)
+
+    async def caught(key):
+        try:
+            return await submit(mine, key)
+        except MemoryError as error:
+            return str(error)
+
+    first, *others = asyncio.run(gather(*(caught(key) for key in range(3))))
+    assert first[0].token_ids == (0,)
+    assert others == ["too much"] * 2
+
+
+def test_a_closed_engine_refuses_instead_of_waiting(batcher):
+    mine = batcher(Scripted())
+    mine.close()
+    with pytest.raises(EngineError, match="Load it again"):
+        asyncio.run(submit(mine, 0))
+
+
+def test_cancellation_stops_the_batch_and_the_next_run_works(batcher):
+    started = threading.Event()
+    left = []
+
+    def decode(requests, listener, scope):
+        started.set()
+        while requests[0].key == 0 and not listener.gone():
+            pass
+        left.append(requests[0].key)
+        answer(requests[0], listener)
+
+    mine = batcher(decode)
+
+    async def run():
+        asking = asyncio.create_task(submit(mine, 0))
+        while not started.is_set():
+            await asyncio.sleep(0.001)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    asyncio.run(run())
+    assert left == [0]
+    asyncio.run(submit(mine, 1))
+    assert left == [0, 1]
+
+
+def test_work_runs_in_the_thread_that_decodes(batcher):
+    """One pool of threads for sampling and learning, with the caller's number of them."""
+    threads = []
+
+    def decode(requests, listener, scope):
+        threads.append(threading.current_thread())
+        for request in requests:
+            answer(request, listener)
+
+    mine = batcher(decode)
+    asyncio.run(submit(mine, 0))
+    worker = mine.work(lambda wanted: (threading.current_thread(), wanted, torch.get_num_threads()), 3)
+    assert worker == (threads[0], 3, torch.get_num_threads())
+    assert threads[0] is not threading.current_thread()
+    with pytest.raises(ZeroDivisionError):
+        mine.work(lambda: 1 / 0)
+    assert mine.work(lambda: "still here") == "still here"
+
+
+@pytest.mark.skipif(torch.get_num_threads() < 2, reason="one thread has no fewer")
+def test_steps_of_little_work_take_one_thread_and_give_the_same(engine, monkeypatch):
+    counts = []
+
+    def counted(batch):
+        counts.append(torch.get_num_threads())
+        return draw(batch)
+
+    draw = decoding.DecodingBatch.sample
+    monkeypatch.setattr(decoding.DecodingBatch, "sample", counted)
+    mine = engine("llama")
+    asked = [tiny.request("move it", 4, key, max_tokens=12) for key in range(3)]
+    few = sample(mine, *asked)
+    assert set(counts) == {1}
+    counts.clear()
+    monkeypatch.setattr(decoding, "SERIAL_FLOPS", 0)
+    many = sample(engine("llama"), *asked)
+    assert set(counts) == {torch.get_num_threads()}
+    assert mine.work(torch.get_num_threads) == torch.get_num_threads()
+    for one, other in zip(few, many, strict=True):
+        assert [first.token_ids for first in one] == [second.token_ids for second in other]
+        for first, second in zip(one, other, strict=True):
+            assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5)

@@ -1,0 +1,166 @@
+"""Models whose attention is not plain are sampled in a form that is right for them, or refused when they are loaded."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from cadre.engines.torch import TorchEngine, shared_prefix_cache, trials
+from cadre.engines.torch.model import check_attention_keywords
+from cadre.engines.torch.trials import SamplingForm
+from cadre.errors import EngineError
+from cadre.rollout.batching import gather
+from cadre.types import Message, PreviousTurn
+from tests.cadre.engines import tiny
+from tests.cadre.engines.tiny import request, sample
+from tests.helpers.plain_logprobs import plain_logprobs
+
+WIDE = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}
+# By type in config.json: attention with sinks, of its own, with keywords of its own, and with values of another width.
+SETTINGS = {
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8, "sliding_window": tiny.WINDOW},
+    "diffllama": {},
+    "stablelm": {},
+    "falcon": {},
+    "gptj": {**WIDE, "rotary_dim": 4},
+    "deepseek_v3": {
+        "num_key_value_heads": 4,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 8,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 8,
+        "n_routed_experts": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "first_k_dense_replace": 1,
+    },
+    "mpt": {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 512},
+    "bloom": {"n_layer": 2, "n_head": 4},
+}
+WITHOUT_CACHE = {"mpt": "gives logits that are", "bloom": "raises"}
+CACHED = sorted(SETTINGS.keys() - WITHOUT_CACHE.keys())
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    """A folder with a tiny model of every type of `SETTINGS`."""
+    root = tmp_path_factory.mktemp("others")
+    for kind, own in SETTINGS.items():
+        config = AutoConfig.for_model(kind, **{"vocab_size": 260, **tiny.SHAPE, **own})
+        tiny.save(lambda config=config: AutoModelForCausalLM.from_config(config), root / kind)
+        tiny.byte_tokenizer().save_pretrained(root / kind)
+    return root
+
+
+async def two_turns(engine):
+    """Prompts of different length at once, and another turn of one of them."""
+    asked = [request("go", 2, 1, max_tokens=20), request("a prompt that is longer than a window", 1, 2)]
+    first = [one for siblings in await gather(*map(engine.sample, asked)) for one in siblings]
+    said = (Message("assistant", first[0].text), Message("user", "and then?"))
+    previous = PreviousTurn(asked[0].messages, first[0])
+    return first + await engine.sample(
+        replace(asked[0], messages=asked[0].messages + said, key=3, previous=previous, count=2)
+    )
+
+
+def gap(folder, engine):
+    """How far the log-probabilities of two turns are from those of plain forwards."""
+    (drawn,) = asyncio.run(gather(two_turns(engine)))
+    reference = AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation=engine.loaded.model.config._attn_implementation
+    )
+    return max(float((plain_logprobs(reference, one, 1.0) - torch.tensor(one.logprobs)).abs().max()) for one in drawn)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("kind", CACHED)
+def test_attention_that_is_not_plain_is_sampled_without_sharing(others, engine, kind, graphs):
+    mine = engine(others / kind)
+    mine.graphs = graphs
+    assert mine._form == SamplingForm(share=False, reuse_turns=True)
+    assert shared_prefix_cache.can_share(mine.loaded.model)
+    assert gap(others / kind, mine) < 1e-4
+
+
+@pytest.mark.parametrize("kind", WITHOUT_CACHE)
+def test_a_model_that_no_cached_form_is_right_for_is_sampled_without_a_cache(others, engine, kind):
+    with pytest.warns(UserWarning, match=rf"type '{kind}', is sampled without a cache.*it {WITHOUT_CACHE[kind]}"):
+        mine = engine(others / kind)
+    assert mine._form == SamplingForm(share=False, reuse_turns=False, recompute=True)
+    assert gap(others / kind, mine) < 1e-4
+
+
+def test_a_model_that_looks_at_later_tokens_is_refused_when_loaded(tmp_path, engine):
+    config = AutoConfig.for_model("bert", **{"vocab_size": 260, **tiny.SHAPE})
+    tiny.save(lambda: AutoModelForCausalLM.from_config(config), tmp_path)
+    tiny.byte_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(EngineError, match=r"(?s)type 'bert'.*different length it gives logits that are.*Take a model"):
+        engine(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+def test_plain_attention_is_shared_as_before(engine, architecture, dtype):
+    mine = engine(architecture, dtype=dtype)
+    assert mine._form == SamplingForm(share=architecture != "gemma2", reuse_turns=True)
+    assert trials.can_replay(mine.loaded, mine.dtype) == (architecture != "gemma2")
+
+
+def test_a_second_turn_that_is_wrong_is_run_from_its_beginning(engine, monkeypatch):
+    """Mistake: a form that is right for a first turn alone."""
+    off = trials._batch_distance
+    monkeypatch.setattr(trials, "_faults", {})
+    monkeypatch.setattr(shared_prefix_cache, "can_share", lambda model: False)
+    monkeypatch.setattr(
+        trials, "_batch_distance", lambda *asked: 1.0 if len(asked[-1][0]) > trials.PROMPT_LENGTHS[0] else off(*asked)
+    )
+    mine = engine()
+    assert mine._form == SamplingForm(share=False, reuse_turns=False)
+    (drawn,) = asyncio.run(gather(two_turns(mine)))
+    assert len(drawn) == 5
+    assert mine.prefix_cache.bytes == 0
+
+
+def test_models_that_are_alike_are_tried_once_and_draw_no_random_numbers(engine, folders, monkeypatch):
+    tried, once = [], trials.try_precisions
+    monkeypatch.setattr(trials, "_faults", {})
+    monkeypatch.setattr(trials, "try_precisions", lambda *asked: tried.append(1) or once(*asked))
+    before = torch.get_rng_state()
+    first = sample(engine(), request("go", 2, 5))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert len(tried) == 1
+    second = sample(engine(), request("go", 2, 5))
+    engine("qwen2")
+    assert len(tried) == 2
+    assert [one.logprobs for one in first[0]] == [one.logprobs for one in second[0]]
+
+
+def test_a_keyword_that_a_form_does_not_know_is_not_swallowed():
+    check_attention_keywords({"dropout": 0.0, "position_ids": torch.arange(3), "use_cache": False, "softcap": None})
+    for name, value in {"s_aux": torch.zeros(2), "dropout": 0.1, "softcap": 5.0}.items():
+        with pytest.raises(EngineError, match=f"attention '{name}'"):
+            check_attention_keywords({name: value})
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_form_that_is_slightly_wrong_shows_in_every_precision(folders, monkeypatch, dtype, frozen):
+    """Mistake: a trial in the precision that is asked for, in which rounding hides what a wrong form does."""
+    hidden = shared_prefix_cache.PromptGroup.make_mask
+
+    def nearer(self, tokens, window, dtype):
+        mask = hidden(self, tokens, window, dtype)
+        blank = torch.zeros(len(self.lengths), 1, 1, self.keys[0].shape[2], dtype=dtype)
+        return (blank if mask is None else mask) + 0.1
+
+    monkeypatch.setattr(trials, "_faults", {})
+    monkeypatch.setattr(shared_prefix_cache.PromptGroup, "make_mask", nearer)
+    mine = TorchEngine(folders["mistral"], {"p": tiny.policy(folders["mistral"], dtype=dtype, frozen=frozen)}, 0)
+    assert mine.loaded.model.dtype == (torch.bfloat16 if frozen and dtype == "bfloat16" else torch.float32)
+    assert not mine._form.share
+    mine.close()

@@ -1,0 +1,54 @@
+"""What a token of a sequence weighs, against numbers worked out by hand."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from cadre.learn.loss_functions import AGGREGATES, Denominators, count_trained_tokens
+from cadre.settings.user_code import load_function
+from cadre.types import Targets
+from tests.cadre.learn.sequences import sequence
+
+SHORT = sequence((1, 2), (False, True))
+LONG = sequence((1, 2, 3, 4), (False, True, True, True))
+JUDGED = dataclasses.replace(sequence((1, 2, 3), (False,) * 3), targets=Targets("v", (0, 2), (1.0, 1.0), (0.0, 0.0)))
+
+
+@pytest.mark.parametrize(
+    ("name", "divisor", "weights"),
+    [
+        ("token_mean", 1.0, [1 / 4, 1 / 4]),
+        ("sequence_mean", 1.0, [1 / 2, 1 / 6]),
+        ("sequence_sum", 1.0, [1 / 2, 1 / 2]),
+        ("sequence_sum", 4.0, [1 / 8, 1 / 8]),
+    ],
+)
+def test_weights_of_one_and_three_trained_tokens(name, divisor, weights):
+    """A sequence that only a critic reads takes no weight from the others."""
+    whole = Denominators.of([SHORT, LONG, JUDGED], divisor)
+    assert [AGGREGATES[name](length, whole) for length in (1, 3)] == pytest.approx(weights)
+
+
+def test_counts():
+    assert count_trained_tokens([SHORT, LONG, JUDGED]) == 4
+    assert Denominators.of([SHORT, LONG, JUDGED], 7.0) == Denominators(2, 4, 2, 7.0)
+    assert Denominators.of([JUDGED]) == Denominators(1, 1, 2)
+    assert Denominators.of([]) == Denominators(1, 1, 1)
+
+
+@pytest.mark.parametrize("name", AGGREGATES)
+def test_parts_of_a_minibatch_add_up_to_the_whole(name):
+    """With the denominators of the whole, whoever has which sequence: no part knows of the others."""
+    data = [SHORT, LONG, LONG, SHORT, LONG]
+    whole = Denominators.of(data, 3.0)
+    total = sum(AGGREGATES[name](count_trained_tokens([one]), whole) * count_trained_tokens([one]) for one in data)
+    by_hand = {"token_mean": 1.0, "sequence_mean": 1.0, "sequence_sum": 11 / (5 * 3.0)}
+    assert total == pytest.approx(by_hand[name])
+
+
+def test_the_function_in_the_documentation_works(tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "losses.md").read_text()
+    (tmp_path / "mine.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    root_mean = load_function("loss.aggregate", f"{tmp_path}/mine.py:root_mean", AGGREGATES)
+    assert root_mean(4, Denominators(5, 20, 1)) == pytest.approx(1 / 10)

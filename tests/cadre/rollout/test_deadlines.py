@@ -1,0 +1,314 @@
+"""Calls end in time, whether they wait or block, and hold nobody up for longer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from cadre.errors import ContractError, DeadlineError
+from cadre.rollout import deadlines, shapes
+from cadre.rollout.deadlines import Deadline, in_line
+from cadre.rollout.episodes import grow_many
+from cadre.rollout.grow import Rollout
+from cadre.settings import EpisodesConfig
+from cadre.types import Reward
+from tests.helpers.games import Digit, Relay, scripted_team
+
+SHORT = 0.15
+
+
+def deadline(seconds: float = SHORT) -> Deadline:
+    return Deadline("Game.step", seconds, "episodes.step_seconds")
+
+
+async def waits() -> None:
+    await asyncio.sleep(60)
+
+
+async def sleeps() -> None:
+    time.sleep(60)
+
+
+async def loops() -> None:
+    while True:
+        pass
+
+
+async def blocks_after_a_while() -> None:
+    await asyncio.sleep(0.01)
+    time.sleep(60)
+
+
+async def catches_exceptions() -> None:
+    while True:
+        with contextlib.suppress(Exception):
+            time.sleep(60)
+
+
+async def ignores_cancellation() -> None:
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+
+async def cleans_up_slowly() -> None:
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(60)
+
+
+async def pays_when_interrupted() -> float:
+    try:
+        time.sleep(60)
+    except BaseException:  # noqa: BLE001 - what people write, too
+        return 0.0
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        waits,
+        sleeps,
+        loops,
+        blocks_after_a_while,
+        catches_exceptions,
+        ignores_cancellation,
+        cleans_up_slowly,
+        pays_when_interrupted,
+    ],
+)
+def test_a_call_ends_at_its_deadline(work: Callable[[], Awaitable[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "GRACE_S", 0.1)
+    monkeypatch.setattr(deadlines, "AGAIN_S", 0.1)
+    before = signal.getsignal(signal.SIGALRM)
+    began = time.monotonic()
+    with pytest.raises(DeadlineError, match=r"Game.step: not done after 0.15 s.*episodes.step_seconds"):
+        asyncio.run(deadline().awaiting(work()))
+    assert SHORT * 0.9 < time.monotonic() - began < 10 * SHORT
+    assert signal.getsignal(signal.SIGALRM) == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_the_line_that_blocks_is_told() -> None:
+    with pytest.raises(DeadlineError, match=r"at line \d+ of test_deadlines.py, in sleeps"):
+        asyncio.run(deadline().awaiting(sleeps()))
+
+
+def test_what_ends_in_time_is_as_without_a_deadline() -> None:
+    async def adds() -> int:
+        await asyncio.sleep(0.01)
+        async with asyncio.timeout(5):
+            return 1 + await asyncio.ensure_future(asyncio.sleep(0.01, 1))
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("its own")
+
+    assert asyncio.run(deadline(60).awaiting(adds())) == 2
+    assert asyncio.run(deadline(float("inf")).awaiting(adds())) == 2
+    with pytest.raises(ValueError, match="its own"):
+        asyncio.run(deadline(60).awaiting(fails()))
+
+
+def test_a_cancellation_from_elsewhere_stays_one() -> None:
+    async def work() -> None:
+        task = asyncio.ensure_future(deadline(60).awaiting(waits()))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await task
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(work())
+
+
+def test_a_timeout_of_the_works_own_is_an_error_of_its_own() -> None:
+    async def impatient() -> None:
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(60)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(deadline(60).awaiting(impatient()))
+
+
+def test_who_blocks_takes_nobody_elses_time() -> None:
+    async def naps() -> str:
+        await asyncio.sleep(SHORT / 2)
+        return "well"
+
+    async def both() -> list[Any]:
+        works = [deadline(4 * SHORT).awaiting(sleeps()), deadline().awaiting(naps())]
+        return await asyncio.gather(*works, return_exceptions=True)
+
+    stuck, well = asyncio.run(both())
+    assert isinstance(stuck, DeadlineError)
+    assert well == "well"
+
+
+def test_time_in_line_does_not_count() -> None:
+    async def queues() -> str:
+        with in_line():
+            await asyncio.sleep(2 * SHORT)
+        return "served"
+
+    async def nested() -> list[str]:
+        return await asyncio.gather(queues(), queues())
+
+    assert asyncio.run(deadline().awaiting(queues())) == "served"
+    assert asyncio.run(deadline().awaiting(nested())) == ["served"] * 2
+
+
+def test_outside_the_main_thread_what_waits_is_ended() -> None:
+    errors = []
+
+    def elsewhere() -> None:
+        try:
+            asyncio.run(deadline().awaiting(waits()))
+        except DeadlineError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join(10)
+    assert len(errors) == 1
+
+
+def test_a_timer_that_runs_already_is_given_back() -> None:
+    rung = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(time.monotonic()))
+    try:
+        began = time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(DeadlineError):
+            deadline(0.1).blocking(time.sleep, 60)
+        time.sleep(0.4)
+        assert len(rung) == 1
+        assert 0.25 < rung[0] - began < 0.6
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_the_systems_clock_may_jump(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def jumps() -> str:
+        monkeypatch.setattr(time, "time", lambda: 0.0)
+        await asyncio.sleep(0.01)
+        return "well"
+
+    assert asyncio.run(deadline().awaiting(jumps())) == "well"
+
+
+def test_asked_to_hurry_what_blocks_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "GRACE_S", 0.05)
+    before = signal.signal(signal.SIGUSR1, lambda *_: deadlines.hurry())
+    threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+    try:
+        began = time.monotonic()
+        with pytest.raises(DeadlineError):
+            deadline(60).blocking(time.sleep, 60)
+        assert time.monotonic() - began < 5
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize(
+    ("method", "hang"),
+    [("step", asyncio.sleep), ("step", time.sleep), ("observe", time.sleep), ("__init__", time.sleep)],
+)
+def test_an_episode_that_hangs_is_dropped_and_the_others_go_on(method: str, hang: Callable[..., Any]) -> None:
+    class Hanging(Digit):
+        def __init__(self, task: Any) -> None:
+            super().__init__(task)
+            if method == "__init__" and task.data["digit"] == 1:
+                hang(60)
+
+        def observe(self) -> Any:
+            if method == "observe" and self.task.data["digit"] == 1:
+                hang(60)
+            return super().observe()
+
+        async def step(self, actions: dict[str, str]) -> Reward:
+            if method == "step" and self.task.data["digit"] == 1 and (waiting := hang(60)):
+                await waiting
+            return await super().step(actions)
+
+    limits = EpisodesConfig(retries=1, step_seconds=SHORT)
+    team, _ = scripted_team(Hanging, lambda request, index: "1")
+    rollout = Rollout(Hanging, team, shapes.greedy(2), 1.0, limits)
+    began = time.monotonic()
+    trees, dropped = asyncio.run(grow_many(list(Hanging.tasks("train"))[:4], rollout, 0))
+    assert len(trees) == 3
+    assert [failure.reason for failure in dropped] == ["deadline"]
+    assert time.monotonic() - began < 5
+
+
+def test_the_calls_of_an_episode_have_a_deadline_together_and_models_take_none_of_it() -> None:
+    class Slow(Relay):
+        def __init__(self, task: Any, nap: float = 0.0) -> None:
+            super().__init__(task, 2)
+            self.nap = nap
+
+        async def step(self, actions: dict[str, str]) -> Reward:
+            await asyncio.sleep(self.nap)
+            return await super().step(actions)
+
+    def answer(request: Any, index: int) -> str:
+        time.sleep(0.1)
+        return "a"
+
+    def played(nap: float) -> Any:
+        team, _ = scripted_team(Slow, answer)
+        limits = EpisodesConfig(retries=0, step_seconds=0, seconds=0.3)
+        rollout = Rollout(lambda task: Slow(task, nap), team, shapes.greedy(1), 1.0, limits)
+        return asyncio.run(grow_many(list(Slow.tasks("train"))[:1], rollout, 0))
+
+    trees, _ = played(0.0)  # four answers of 0.1 s are more than the episode may take
+    assert len(trees) == 1
+    with pytest.raises(ContractError, match=r"1 deadline.*episodes.seconds"):
+        played(0.1)
+
+
+def test_a_call_costs_little_more_for_it() -> None:
+    async def nothing() -> None:
+        return None
+
+    async def many() -> float:
+        began = time.perf_counter()
+        for _ in range(200):
+            await deadline(60).awaiting(nothing())
+        return (time.perf_counter() - began) / 200
+
+    assert asyncio.run(many()) < 5e-4
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_a_call_that_takes_long_is_told_of(
+    blocks: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its time is over, and of a call that holds the loop up alone, not of those that wait for it."""
+    monkeypatch.setattr(deadlines, "NOTE_S", 0.2)
+    monkeypatch.setattr(deadlines._Notes, "process", 0)  # a thread that looks as often
+
+    async def slow() -> None:
+        if blocks:
+            time.sleep(0.7)
+        else:
+            await asyncio.sleep(0.7)
+
+    async def both() -> None:
+        await asyncio.gather(
+            Deadline("one beside", 60.0, "episodes.step_seconds").awaiting(asyncio.sleep(0.01)),
+            Deadline("task 7: step()", 60.0, "episodes.step_seconds").awaiting(slow()),
+        )
+
+    asyncio.run(both())
+    assert "task 7: step(): not done after 0 s; it may take 60 s (episodes.step_seconds)." in caplog.messages
+    assert not any("one beside" in message for message in caplog.messages)

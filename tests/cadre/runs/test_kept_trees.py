@@ -1,0 +1,46 @@
+"""Trees by step and number from a run's trees.jsonl."""
+
+from pathlib import Path
+
+import pytest
+
+from cadre.errors import RunError
+from cadre.runs.kept_trees import append_tree, find_tree, read_all_trees, tree_to_json
+from cadre.types import Task, Tree
+from tests.cadre.advantages.trees import leaf, node
+
+
+def kept(folder: Path, *steps: int) -> Path:
+    """A run that kept a tree of each of these steps, and was cut off in writing another."""
+    for place, step in enumerate(steps):
+        tree = Tree(Task(str(place), {}), node(0, {"a": 1}, [leaf({"a": 0}, 1.0)]))
+        append_tree(folder, tree_to_json(step, steps[:place].count(step), tree))
+    with (folder / "trees.jsonl").open("a") as file:
+        file.write('{"step": 9, "ta')
+    return folder
+
+
+def test_steps_count_from_one_and_trees_from_zero(tmp_path: Path) -> None:
+    folder = kept(tmp_path, 0, 0, 1, 1)
+    assert find_tree(folder, 1)["task"]["id"] == "0"
+    assert find_tree(folder, 1, 1)["task"]["id"] == "1"
+    assert find_tree(folder, 2, 1)["task"]["id"] == "3"
+    assert [tree["task"]["id"] for tree in read_all_trees(folder)] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "step", "number", "wanted"),
+    [
+        ((0, 1), 3, 0, "got 3; expected a step of .*, 1 to 2"),
+        ((0, 1), 2, 1, "got 1; expected 0 to 0, as step 2 has kept 1"),
+        ((), 1, 0, "has kept no tree; expected train.trees_kept"),
+    ],
+)
+def test_what_is_not_there_is_told(tmp_path: Path, steps: tuple[int, ...], step: int, number: int, wanted: str) -> None:
+    with pytest.raises(RunError, match=wanted):
+        find_tree(kept(tmp_path, *steps), step, number)
+
+
+def test_a_folder_without_trees(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"holds no trees.jsonl"):
+        find_tree(tmp_path, 1)

@@ -1,0 +1,148 @@
+"""Runs that begin in the same moment have folders of their own, and a run that was moved goes on."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cadre.config.experiment import load
+from cadre.errors import TakenError
+from cadre.runs.folder import Run, create_in_free_folder
+from cadre.training.checkpoint import checkpoint_steps
+from tests.cadre.cli.calling import call
+from tests.helpers.training import HERE, configured
+
+FORK = multiprocessing.get_context("fork")
+NUMBER = 20
+
+
+def at_once(work: Callable[[int], object]) -> list[object]:
+    """What the work returns in so many processes that begin it together."""
+    barrier, results = FORK.Barrier(NUMBER), FORK.Queue()
+
+    def begin(number: int) -> None:
+        barrier.wait()
+        results.put((number, work(number)))
+
+    processes = [FORK.Process(target=begin, args=(number,)) for number in range(NUMBER)]
+    for process in processes:
+        process.start()
+    found = dict(results.get(timeout=120) for _ in processes)
+    for process in processes:
+        process.join()
+    return [found[number] for number in range(NUMBER)]
+
+
+def test_runs_that_begin_together_never_share_a_folder(
+    speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    chosen = [configured(speaker, train={"steps": number + 1}) for number in range(NUMBER)]
+
+    def begin(number: int) -> tuple[str, int]:
+        def create(folder: Path) -> Run:
+            return Run.create(folder, chosen[number], "digit", [f"train.steps={number + 1}"])
+
+        run = create_in_free_folder(None, "digit.yaml", create)
+        return str(run.folder), Run.open(run.folder).config.train.steps
+
+    found = at_once(begin)
+    folders = [folder for folder, _ in found]
+    assert len(set(folders)) == NUMBER
+    assert sorted(path.name for path in Path("runs").iterdir()) == sorted(Path(folder).name for folder in folders)
+    for number, (folder, steps) in enumerate(found):
+        assert steps == number + 1
+        assert Run.open(Path(folder)).config == chosen[number]
+        assert Run.open(Path(folder)).command() == ("digit", [f"train.steps={number + 1}"])
+
+
+def test_of_those_that_name_the_same_folder_one_has_it_and_the_others_are_told(speaker: Path, tmp_path: Path) -> None:
+    chosen = [configured(speaker, train={"steps": number + 1}) for number in range(NUMBER)]
+
+    def begin(number: int) -> str:
+        try:
+            Run.create(tmp_path / "run", chosen[number])
+        except TakenError as error:
+            return str(error)
+        return "mine"
+
+    told = at_once(begin)
+    assert told.count("mine") == 1
+    assert Run.open(tmp_path / "run").config == chosen[told.index("mine")]
+    assert all("run" in words and "expected" in words for words in told if words != "mine")
+
+
+@pytest.fixture
+def project(speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an environment, its data, a model and a recipe that names them as they lie beside it; and a run of
+    two steps that was begun there, with changes that name files of it."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    game = (HERE / "helpers" / "games.py").read_text()
+    game = game.replace("class Relay(", READING + "\n\nclass Relay(")
+    (folder / "games.py").write_text(game)
+    (folder / "digits.json").write_text("[1, 2, 3]")
+    shutil.copytree(speaker, folder / "speaker")
+    (folder / "digit.yaml").write_text(
+        "env: games.py:Read\n"
+        "team: {policies: {shared: ./speaker}, roles: {speaker: shared}}\n"
+        "algorithm: {name: at_grpo, k: 2}\n"
+        "sampling: {max_tokens: 2}\n"
+        "train: {steps: 2, tasks_per_step: 2}\n"
+        "evaluate: {tasks: 2}\n"
+        "trackers: {names: []}\n"
+    )
+    monkeypatch.chdir(folder)
+    done = call("train", "digit.yaml", "settings.source=digits.json", "--run", "runs/a")
+    assert done.code == 0, done.err
+    return folder
+
+
+READING = """
+class Read(Digit):
+    def __init__(self, task: Task, source: str = "") -> None:
+        super().__init__(task)
+
+    @classmethod
+    def tasks(cls, split, source=""):
+        import json, pathlib
+        digits = json.loads(pathlib.Path(source).read_text())
+        return [Task(f"{split}-{n}", {"digit": n, "split": split}) for n in digits]
+"""
+
+
+@pytest.mark.parametrize("named", ["nothing", "the-recipe", "the-configuration", "a-link"])
+def test_a_run_that_was_moved_goes_on_from_wherever_it_is_called(
+    named: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = tmp_path / "elsewhere"
+    (away / "deep").mkdir(parents=True)
+    shutil.move(project / "runs" / "a", away / "b")
+    monkeypatch.chdir(away / "deep")
+    os.symlink(away / "b", away / "link")
+    recipe = {"the-recipe": [str(project / "digit.yaml")], "the-configuration": ["../b/config.yaml"]}.get(named, [])
+    run = "../link" if named == "a-link" else "../b"
+    done = call("train", *recipe, "--run", run, "--resume", "train.steps=3")
+    assert done.code == 0, done.err
+    assert checkpoint_steps(away / "b" / "checkpoints")[-1] == 3
+    assert json.loads((away / "b" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 2
+    assert not list((away / "b").glob("config-*.yaml"))
+
+
+@pytest.mark.parametrize("recipe", [[], ["digit.yaml"]])
+def test_a_run_that_was_moved_with_all_of_its_project_goes_on(
+    recipe: list[str], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = tmp_path / "moved"
+    project.rename(moved)
+    monkeypatch.chdir(moved)
+    done = call("train", *recipe, "--run", "runs/a", "--resume", "train.steps=3")
+    assert done.code == 0, done.err
+    assert call("eval", "runs/a", "--tasks", "1").code == 0
+    assert load("runs/a/config.yaml").train.steps == 3

@@ -1,0 +1,108 @@
+"""The stream of trees and its index: append, read while written, repair, cut."""
+
+from pathlib import Path
+
+import pytest
+
+from cadre.errors import RunError
+from cadre.runs.kept_trees import (
+    TREE_VERSION,
+    append_tree,
+    fits_budget,
+    read_entries,
+    read_tree,
+    tree_to_json,
+    truncate_trees,
+    upgrade_tree,
+)
+from cadre.types import Task, Tree
+from tests.cadre.advantages.trees import sequential, two_turns
+
+
+def written(folder: Path, *steps: int) -> None:
+    for step in steps:
+        append_tree(folder, tree_to_json(step, 0, Tree(Task(f"t{step}", {}), sequential())))
+
+
+def test_an_entry_says_what_a_tree_holds(tmp_path: Path) -> None:
+    """The tool's branch 1 goes on to three answers of the planner, all carried: 4 + 0, 4 + 3, 4 + 3; and two leaves."""
+    written(tmp_path, 0)
+    (entry,) = read_entries(tmp_path)
+    assert (entry.offset, entry.length) == (0, (tmp_path / "trees.jsonl").stat().st_size)
+    assert (entry.decisions, entry.samples, entry.episodes, entry.wins) == (2, 6, 5, 0)
+    assert entry.reward == pytest.approx((1 + 4 + 7 + 7 + 1) / 5)
+    assert entry.roles == ("tool", "planner")
+
+
+def test_trees_are_read_by_their_entries(tmp_path: Path) -> None:
+    written(tmp_path, 0, 1, 2)
+    assert [read_tree(tmp_path, entry)["task"]["id"] for entry in read_entries(tmp_path)] == ["t0", "t1", "t2"]
+
+
+def test_a_tree_that_is_being_written_is_not_there_yet(tmp_path: Path) -> None:
+    written(tmp_path, 0)
+    with (tmp_path / "trees.jsonl").open("a") as file:
+        file.write('{"version": 2, "step": 1, "tr')
+    assert [entry.step for entry in read_entries(tmp_path)] == [0]
+
+
+@pytest.mark.parametrize("lines_lost", [1, 2, 3])
+def test_lost_lines_of_the_index_are_made_anew(tmp_path: Path, lines_lost: int) -> None:
+    written(tmp_path, 0, 1, 2)
+    whole = read_entries(tmp_path)
+    index = tmp_path / "trees.index.jsonl"
+    index.write_text("".join(index.read_text().splitlines(keepends=True)[: 3 - lines_lost]))
+    assert read_entries(tmp_path) == whole
+
+
+def test_an_index_that_is_ahead_of_the_stream_is_not_believed(tmp_path: Path) -> None:
+    written(tmp_path, 0, 1)
+    first = read_entries(tmp_path)[0]
+    with (tmp_path / "trees.jsonl").open("r+b") as file:
+        file.truncate(first.length)
+    assert read_entries(tmp_path) == [first]
+
+
+def test_cutting_forgets_a_step_and_what_follows(tmp_path: Path) -> None:
+    written(tmp_path, 0, 1, 2)
+    truncate_trees(tmp_path, 1)
+    written(tmp_path, 1)
+    assert [entry.step for entry in read_entries(tmp_path)] == [0, 1]
+
+
+def test_a_tree_that_would_pass_the_budget_does_not_fit(tmp_path: Path) -> None:
+    tree = tree_to_json(0, 0, Tree(Task("t", {}), sequential()))
+    assert fits_budget(tmp_path, tree, 0.01)
+    assert not fits_budget(tmp_path, tree, 0.000_001)
+
+
+def test_the_prompt_is_written_once_for_all_siblings() -> None:
+    (node, _) = tree_to_json(0, 0, Tree(Task("t", {}), two_turns()))["nodes"]
+    assert node["prompts"] == {"a": [1, 2]}
+    assert all("prompt_ids" not in sample for sample in node["samples"]["a"])
+
+
+def test_a_tree_of_the_first_format_reads_as_one_of_this() -> None:
+    tree = tree_to_json(3, 1, Tree(Task("t", {"grid": [1]}), sequential()))
+
+    def nested(number: int) -> dict:
+        node = tree["nodes"][number]
+        samples = {
+            role: [{**sample, "prompt_ids": node["prompts"][role]} for sample in siblings]
+            for role, siblings in node["samples"].items()
+        }
+        branches = [
+            {**branch, "child": None if branch["child"] is None else nested(branch["child"])}
+            for branch in node["branches"]
+        ]
+        return {**{k: v for k, v in node.items() if k != "prompts"}, "samples": samples, "branches": branches}
+
+    again = upgrade_tree({"step": 3, "task": tree["task"], "root": nested(0)}, 1)
+    assert again["version"] == TREE_VERSION
+    assert [node["branches"] for node in again["nodes"]] == [node["branches"] for node in tree["nodes"]]
+    assert again["nodes"][1]["prompts"] == {"planner": [1, 2]}
+
+
+def test_a_later_format_is_refused() -> None:
+    with pytest.raises(RunError, match=r"got format 3; expected 2"):
+        upgrade_tree({"version": 3, "step": 0}, 0)

@@ -1,0 +1,183 @@
+"""Recipes by name: every task of real size with every model at every level is sound, and fits the card it names."""
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from cadre.config.dry_run import estimate_resources, format_estimate, total_bytes
+from cadre.config.experiment import load, parse
+from cadre.config.recipes import LEVELS, RealRecipe, compose_recipe, read_recipe, real_tasks, recipes, task_variants
+from cadre.config.resolve import resolve
+from cadre.engines.torch import estimate, memory
+from cadre.engines.torch.memory import SequenceMemory
+from cadre.envs.spec import EnvSpec
+from cadre.errors import ConfigError
+from cadre.plugins import environments
+from cadre.settings import PolicyConfig
+from cadre.settings.models import KNOWN_MODELS
+from tests.cadre.cli.calling import call
+from tests.helpers.playing import source
+from tests.helpers.slow import few_of
+
+SIMULATED = pytest.mark.skipif(shutil.which("vvp") is None, reason="Icarus Verilog (package iverilog) is not here")
+# A dry run of each kind of task; the others differ in their prompts and data.
+QUICK = ("maths", "code", "lab", "plan-path", "pairs-humaneval", "sql", "tldr")
+TASKS = [
+    pytest.param(form, marks=[pytest.mark.slow] * (form not in QUICK) + [SIMULATED] * (task == "verilog"))
+    for task in real_tasks()
+    for form in task_variants(task)
+]
+FEWER = {"pairs-humaneval": 1, "pairs-coophumaneval": 1}
+
+
+def real(name: str) -> RealRecipe:
+    recipe = compose_recipe(name)
+    assert recipe is not None
+    return recipe
+
+
+def changes(task: str) -> Iterator[str]:
+    """What lets a task be read from the invented data, of which there are two items a set."""
+    if "source" not in EnvSpec(forms_of(task), {}).all_settings:
+        return
+    yield f"settings.source={source()}"
+    if any(task.startswith(name) for name in FEWER):
+        yield from ("settings.data=humaneval", "settings.held_out=1")
+
+
+def forms_of(task: str) -> str:
+    return next(env for name in real_tasks() for form, env in task_variants(name).items() if form == task)
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_with_every_model_at_every_level(task: str, every: bool) -> None:
+    """The first model at every level and the others at one each, or every pair."""
+    given = list(changes(task))
+    for place, model in enumerate(KNOWN_MODELS):
+        for level in LEVELS if every or not place else [list(LEVELS)[place % len(LEVELS)]]:
+            chosen = load(f"{task}-{model}-{level}", given)
+            named = {policy.model for policy in chosen.team.policies.values()}
+            assert named == {KNOWN_MODELS[model].hub}
+            assert len(chosen.team.policies) == (1 if level == "L0" else len(chosen.team.roles))
+            assert all((policy.lora is not None) == (level == "L1") for policy in chosen.team.policies.values())
+            if place == 0:  # what the others come to differs by the names of their models alone
+                resolve(chosen)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_dry_run_of_every_task(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its models' sizes are looked at below."""
+    small = estimate.Sizes(1, 1, 1, 1, SequenceMemory(1, 1), 1)
+    monkeypatch.setattr(estimate, "measure", lambda model, policy: small)
+    monkeypatch.setattr(estimate, "measure_activations", lambda *arguments: 1)
+    monkeypatch.setattr(estimate, "measure_product", lambda device, dtype, vectors: vectors * 1e-12)
+    chosen = load(f"{task}-qwen3-0.6b", list(changes(task)))
+    found = estimate_resources(chosen)
+    assert set(found.samples) == set(chosen.team.roles)
+    assert len(list(format_estimate(found))) > 4
+
+
+@pytest.mark.parametrize(
+    "ending",
+    few_of(
+        ["qwen3-0.6b-L0", "qwen3-1.7b-L2", "qwen2.5-coder-3b-L2", "qwen3-8b-L1"], ["qwen3-0.6b-L0", "qwen3-1.7b-L2"]
+    ),
+)
+def test_it_fits_the_card_of_its_first_line(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = real(f"plan-path-{ending}")
+    assert recipe.card is not None
+    there = int(recipe.card * 0.97e9)
+    monkeypatch.setattr(estimate, "measure_product", lambda device, dtype, vectors: vectors * 1e-12)
+    monkeypatch.setattr(memory, "total_and_free", lambda device: (there, there))
+    found = estimate_resources(load(f"plan-path-{ending}"))
+    beside = max(policy.activations + policy.scores for policy in found.policies.values())
+    sampling = max(policy.memory for policy in found.policies.values())
+    assert total_bytes(found) + max(beside, sampling) <= there
+    assert min(policy.at_once for policy in found.policies.values()) >= 1
+    assert f"for one card of {recipe.card} GB" in recipe.text().splitlines()[0]
+
+
+@pytest.mark.parametrize("model", ["qwen3-0.6b", "qwen3-8b", "qwen2.5-coder-1.5b", "qwen2.5-coder-7b"])
+def test_weights_are_counted_as_the_model_has_them(model: str) -> None:
+    known = KNOWN_MODELS[model]
+    assert estimate.measure(known.hub, PolicyConfig(model=known.hub)).parameters == known.parameters
+
+
+def test_published_numbers_of_weights() -> None:
+    assert KNOWN_MODELS["qwen3-1.7b"].parameters == 1_720_574_976
+    assert KNOWN_MODELS["qwen3-8b"].parameters == 8_190_735_360
+    assert KNOWN_MODELS["qwen2.5-coder-7b"].parameters == 7_615_616_512
+
+
+def test_gigabytes_by_hand() -> None:
+    """L2: two whole models of 16 bytes a weight; L0: one; L1: two bytes a weight of one."""
+    weights = 1.720574976
+    assert real("plan-path-qwen3-1.7b").gigabytes == pytest.approx(2 * 16 * weights)
+    assert real("plan-path-qwen3-1.7b-L0").gigabytes == pytest.approx(16 * weights)
+    assert real("plan-path-qwen3-1.7b-L1").gigabytes == pytest.approx(2 * weights)
+    assert real("plan-path-qwen3-1.7b").card == 80
+    assert real("maths-qwen3-8b").card is None
+    assert "for no single card: 262 GB" in real("maths-qwen3-8b").about()
+
+
+def test_what_is_listed_reads_back_as_what_is_trained() -> None:
+    done = call("list", "plan-path-single-agent-qwen3-8b-L1")
+    assert done.code == 0
+    assert parse(yaml.safe_load(done.out)) == load("plan-path-single-agent-qwen3-8b-L1")
+    assert "env: plan-path-single-agent" in done.out
+    assert done.out.count("\n") < 20
+
+
+def test_the_papers_settings() -> None:
+    chosen = load("sokoban-qwen3-8b")
+    assert (chosen.algorithm.name, chosen.algorithm.k, chosen.algorithm.alpha) == ("at_grpo", 4, 1.0)
+    assert chosen.train.tasks_per_step // chosen.learner.minibatches == 64
+    assert (chosen.learner.learning_rate, chosen.sampling.max_tokens) == (1e-6, 4096)
+    assert load("sokoban-qwen3-8b-L1").learner.learning_rate == 1e-5
+
+
+def test_a_file_comes_before_a_composition_of_the_same_name() -> None:
+    name = "plan-path-qwen2.5-coder-0.5b"
+    assert name in recipes()
+    assert load(name).sampling.max_tokens == 512
+    assert load(f"{name}-L2").sampling.max_tokens == 4096
+
+
+def test_every_form_is_an_environment() -> None:
+    played = {name for name in environments() if name.startswith("plan-path")}
+    assert set(task_variants("plan-path").values()) == played - {
+        "plan-path-picture"
+    }  # which a model of text cannot see
+    assert task_variants("pairs-mbpp")["pairs-mbpp"] == "pairs"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("plan-path-qwen3-9b", "plan-path-qwen3-8b"),
+        ("plan-path-qwen3-8b-L3", r"plan-path-qwen3-8b-L\d"),
+        ("plan-path-single-agent-qwen3-1.6b-L1", "plan-path-single-agent-qwen3-1.7b-L1"),
+        ("plan-path-mappoo", "plan-path-mappo"),
+    ],
+)
+def test_a_name_that_is_nearly_a_composition_is_refused_with_the_nearest(wrong: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"Did you mean {meant}\?"):
+        read_recipe(wrong)
+
+
+def test_a_task_that_there_is_not_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"'plan-pth' is no task .* Did you mean plan-path\?"):
+        load("plan-pth-qwen3-8b-L1")
+    with pytest.raises(ConfigError, match="neither a bundled recipe nor a file"):
+        load("plan-path-qwen3-80b")
+    assert compose_recipe("plan-path") is None
+    assert dataclasses.asdict(real("maths-qwen3-4b-L0")) == {
+        "task": "maths",
+        "env": "maths",
+        "model": "qwen3-4b",
+        "level": "L0",
+    }

@@ -1,0 +1,135 @@
+"""Baselines of two writers: one after the other, a round of discussion, one agent for both; what each sees, by hand."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from cadre.envs.spec import EnvSpec, env_class
+from cadre.errors import ConfigError
+from cadre.plugins import environments
+from cadre.types import Observation
+from cadre_tasks.code.pairs import Pairs, PairsAlone
+from cadre_tasks.exchange import Alone
+from cadre_tasks.writing.writing import Tldr, TldrAlone
+from tests.helpers.code_pairs import AUX, MAIN, TASK
+from tests.helpers.playing import check, play, seen, source
+from tests.helpers.writing import HONEST, LONG, RIVERS
+
+BOTH = {"aux": AUX, "main": MAIN}
+
+
+def roles_asked(env: object) -> list[str]:
+    asked: Mapping[str, Observation] = env.observe()  # type: ignore[attr-defined]
+    return list(asked)
+
+
+def test_without_an_exchange_nobody_sees_the_other() -> None:
+    env = Pairs(TASK)
+    assert roles_asked(env) == ["aux", "main"]
+    (reward,) = play(env, BOTH)
+    assert reward.team == pytest.approx(4.0)
+
+
+def test_a_pipeline_pays_when_the_last_has_written() -> None:
+    env = Pairs(TASK, exchange="pipeline")
+    assert roles_asked(env) == ["aux"]
+    (first,) = play(env, AUX)
+    assert (first.team, dict(first.local)) == (0.0, {})
+    assert roles_asked(env) == ["main"]
+    assert f"team mate aux has written, for you to see:\n{AUX}" in seen(env, "main")
+    (second,) = play(env, MAIN)
+    assert second.team == pytest.approx(4.0)
+    assert env.success
+
+
+def test_a_round_of_discussion_judges_the_second_texts_alone() -> None:
+    env = Pairs(TASK, exchange="discussion")
+    (draft,) = play(env, {"aux": "a draft of aux", "main": "a draft of main"})
+    assert (draft.team, draft.parts) == (0.0, {})
+    asked = env.observe()
+    assert [message.role for message in asked["aux"].messages] == ["user", "assistant", "user"]
+    assert asked["aux"].messages[1].content == "a draft of aux"
+    assert "a draft of main" in asked["aux"].messages[2].content
+    assert "a draft of aux" not in asked["aux"].messages[2].content
+    (reward,) = play(env, BOTH)
+    assert reward.team == pytest.approx(4.0)
+    assert roles_asked(env) == []
+
+
+def test_one_agent_writes_both_in_one_conversation_and_is_paid_alike() -> None:
+    env = PairsAlone(TASK)
+    (first,) = play(env, AUX)
+    said = env.observe()["agent"].messages
+    assert [message.role for message in said] == ["user", "assistant", "user"]
+    assert "`aux`" in said[0].content
+    assert said[1].content == AUX
+    (second,) = play(env, MAIN)
+    assert (first.team, second.team) == (0.0, pytest.approx(4.0))
+    assert env.success
+
+
+def test_one_agents_local_rewards_are_the_sum_of_the_roles() -> None:
+    alone, team = PairsAlone(TASK, reward="mixed"), Pairs(TASK, reward="mixed")
+    (_, reward), (joint,) = play(alone, AUX, MAIN), play(team, BOTH)
+    assert reward.local["agent"] == pytest.approx(sum(joint.local.values()))
+    assert reward.team == pytest.approx(joint.team)
+
+
+def test_several_turns_begin_anew_each_time() -> None:
+    for env in (Pairs(TASK, turns=2, exchange="pipeline"), PairsAlone(TASK, turns=2, feedback="levels")):
+        play(env, "nothing", "nothing", AUX, MAIN)
+        assert env.success
+
+
+def test_two_summaries_by_one_agent_are_worth_what_those_of_two_are() -> None:
+    alone, team = TldrAlone(RIVERS), Tldr(RIVERS)
+    (_, reward), (joint,) = play(alone, HONEST, LONG), play(team, {"short": HONEST, "long": LONG})
+    assert reward.team == pytest.approx(joint.team)
+
+
+def test_a_fork_has_drafts_of_its_own() -> None:
+    env = Pairs(TASK, exchange="pipeline")
+    play(env, AUX)
+    twin = env.fork()
+    play(twin, MAIN)
+    assert roles_asked(env) == ["main"]
+    assert twin.success
+    assert not env.success
+
+
+@pytest.mark.parametrize("name", [name for name in environments() if issubclass(env_class(name), Alone)])
+def test_the_contract_of_single_agents(name: str) -> None:
+    more = {"data": "humaneval", "held_out": 1} if name.startswith("pairs") else {}
+    check(name, episodes=1, **more)
+
+
+def test_a_pipeline_pays_nobody_who_has_spoken_before() -> None:
+    with pytest.raises(ConfigError, match=r"settings\.reward: got mixed with exchange=pipeline"):
+        Pairs(TASK, exchange="pipeline", reward="mixed")
+
+
+@pytest.mark.parametrize("exchange", ["pipeline", "discussion"])
+@pytest.mark.parametrize("name", ["pairs", "tldr", "story"])
+def test_the_contract_with_an_exchange(name: str, exchange: str) -> None:
+    more = {"data": "humaneval", "held_out": 1} if name == "pairs" else {}
+    check(name, episodes=1, exchange=exchange, **more)
+
+
+def test_what_writers_are_told_of_each_other_is_so() -> None:
+    """At once nobody sees the other; in a pipeline the second does; one agent alone has no team mate."""
+    for role, words in (("aux", "cannot see your code"), ("main", "you cannot see it")):
+        assert words in seen(Pairs(TASK), role)
+    env = Pairs(TASK, exchange="pipeline")
+    assert "after you, sees your code" in seen(env, "aux")
+    play(env, AUX)
+    assert "cannot see" not in seen(env, "main")
+    assert "has written a helper function `aux`, which you see below" in seen(env, "main")
+
+
+@pytest.mark.parametrize("name", [name for name in environments() if issubclass(env_class(name), Alone)])
+def test_one_agent_is_told_of_no_team_mate(name: str) -> None:
+    more = {"data": "humaneval", "held_out": 1} if name.startswith("pairs") else {}
+    game = EnvSpec(name, {"source": source(), **more})
+    env = game.make(game.tasks("train")[0])
+    play(env, AUX)
+    assert "team mate" not in "".join(message.content for message in env.observe()["agent"].messages)
