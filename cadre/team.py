@@ -124,6 +124,35 @@ class RewardModel(Protocol):
         ...
 
 
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A sampler that counts its tokens as they are drawn."""
+
+    sampled_tokens: int
+
+
+class SamplingActivity:
+    """Decisions and tokens sampled so far, for displays of long work. Read from any thread."""
+
+    def __init__(self, samplers: Iterable[Sampler] = ()) -> None:
+        self.decisions = 0
+        self._finished_tokens = 0
+        distinct = {id(sampler): sampler for sampler in samplers}.values()  # policies may share one
+        self._counting = [sampler for sampler in distinct if isinstance(sampler, CountsTokens)]
+        self._counted_before = sum(sampler.sampled_tokens for sampler in self._counting)
+
+    def count(self, samples: Sequence[Sample]) -> None:
+        """Count the completions of one decision."""
+        self.decisions += 1
+        self._finished_tokens += sum(len(sample.token_ids) for sample in samples)
+
+    @property
+    def tokens(self) -> int:
+        """The tokens drawn so far; those of unfinished completions are included if the samplers count them."""
+        drawn = sum(sampler.sampled_tokens for sampler in self._counting) - self._counted_before
+        return max(drawn, self._finished_tokens)
+
+
 @dataclass(frozen=True)
 class Team:
     """Policies for roles, and the engines that sample and train them.
@@ -134,6 +163,7 @@ class Team:
     learners      none for a team that is not trained
     reward_model  scores answers, if the algorithm has one
     apart         True if samplers have weights of their own, so that they may sample while the learners train
+    activity      counts the samples, if somebody watches
     """
 
     assignment: Mapping[str, str]
@@ -142,6 +172,7 @@ class Team:
     learners: Sequence[Learner] = field(default=())
     reward_model: RewardModel | None = None
     apart: bool = False
+    activity: SamplingActivity | None = None
 
     async def sample(
         self, observation: Observation, count: int, key: int, previous: PreviousTurn | None
@@ -154,7 +185,10 @@ class Team:
         policy, sampling = self.assignment[role], narrowed(self.sampling[role], observation)
         request = Request(role, policy, observation.messages, count, sampling, key, previous, observation.tools)
         try:
-            return await self.samplers[policy].sample(request)
+            samples = await self.samplers[policy].sample(request)
+            if self.activity is not None:
+                self.activity.count(samples)
+            return samples
         except CadreError:
             raise
         except Exception as error:
@@ -162,6 +196,10 @@ class Team:
                 f"Role {role!r}: policy {policy!r} could not be sampled: {type(error).__name__}: {error}. The samples "
                 "of this step are lost; train --resume goes on from the last checkpoint."
             ) from error
+
+    def watched(self, activity: SamplingActivity) -> Team:
+        """Return the same team, whose samples are counted in `activity`."""
+        return replace(self, activity=activity)
 
     def greedy(self) -> Team:
         """Return the same team at temperature 0, as evaluation plays it."""

@@ -178,6 +178,7 @@ def make_engine_spec(
         count_memory_sharers(experiment),
         turns_memory_setting(experiment, names),
         cuda_graphs_setting(experiment, names),
+        is_trained=training is not None,
     )
     # Weights of as many updates as sampling may be behind are kept, and two more: the present and the next ones.
     learner = None if training is None else LearnerSpec(engine, training, experiment.ranks(names), staleness + 2)

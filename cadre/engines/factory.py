@@ -55,7 +55,8 @@ class SeparateSamplerSpec(SamplerSpec, Protocol):
 @dataclass(frozen=True)
 class TorchSpec:
     """A torch engine: the arguments of `TorchEngine`, the bytes that the prefix cache across turns may take, and
-    whether decoding steps are replayed as CUDA graphs (None: if it is on a GPU)."""
+    whether decoding steps are replayed as CUDA graphs (None: if it is on a GPU). An engine that is not trained, as in
+    an evaluation, has the memory of gradients and moments for sampling."""
 
     model: str
     policies: Mapping[str, PolicyConfig]
@@ -64,6 +65,7 @@ class TorchSpec:
     sharing: int = 1
     turns: int | None = None
     graphs: bool | None = None
+    is_trained: bool = True
 
     def make(self) -> TorchEngine:
         """Build the engine in this process. Raises EngineError if the model or a setting cannot be used."""
@@ -71,7 +73,7 @@ class TorchSpec:
         from cadre.engines.torch.engine import graphs_for
 
         graphs = graphs_for(self.policies, self.graphs)
-        engine = TorchEngine(self.model, self.policies, self.seed, self.memory, self.sharing)
+        engine = TorchEngine(self.model, self.policies, self.seed, self.memory, self.sharing, self.is_trained)
         if self.turns is not None and engine.loaded.pictures is None:
             engine.prefix_cache.limit = self.turns
         engine.graphs = graphs

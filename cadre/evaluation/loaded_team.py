@@ -40,7 +40,7 @@ from cadre.runs.export import to_dataset
 from cadre.runs.folder import Run
 from cadre.runs.kept_trees import KeptTree, read_all_trees
 from cadre.settings.trust import only_reading, print_import_notice
-from cadre.team import Team, closed_on_failure
+from cadre.team import SamplingActivity, Team, closed_on_failure
 from cadre.training.checkpoint import LATEST, CheckpointChoice, load_weights, read_state
 from cadre.types import Task, Tree
 
@@ -197,12 +197,12 @@ def run_evaluation(
     target: Target,
     request: EvaluationRequest,
     repeats: Repeats,
-    begin: Callable[[int], Callable[[], None]] = lambda tasks: lambda: None,
+    begin: Callable[[int, SamplingActivity], Callable[[], None]] = lambda tasks, activity: lambda: None,
 ) -> tuple[dict[str, Any], list[Tree]]:
     """Return the report by name, and all trees: each task once at temperature 0, or as often as `repeats` says.
 
-    `begin` is called with the number of tasks, and returns a callback for each finished one. The traceback of the first
-    failure is written to stderr, as there is no run folder for it.
+    `begin` is called with the number of tasks and a count of what is sampled, and returns a callback for each finished
+    one. The traceback of the first failure is written to stderr, as there is no run folder for it.
     """
     loaded, tasks = open_evaluation(target, request)
     failures: list[Failure] = []
@@ -212,17 +212,18 @@ def run_evaluation(
             sys.stderr.write(f"The first episode that failed, task {failure.task.id}:\n{failure.traceback}\n")
         failures.append(failure)
 
-    rollout = loaded.experiment.evaluation(loaded.team, failed)
+    activity = SamplingActivity(loaded.team.samplers.values())
+    rollout = loaded.experiment.evaluation(loaded.team.watched(activity), failed)
     fields: dict[str, Any] = exact_field(loaded.team, loaded.experiment.held_out)
     if target.run is not None and not request.base:
         fields["checkpoint"] = loaded.step
     if not request.base:
         fields |= count_trained_on(target.run, loaded.experiment.held_out, tasks)
     if repeats.temperature == 0.0:
-        report, trees = run_coroutine(evaluate(rollout, tasks, repeats.seed, begin(len(tasks))))
+        report, trees = run_coroutine(evaluate(rollout, tasks, repeats.seed, begin(len(tasks), activity)))
         max_tokens = {role: sampling.max_tokens for role, sampling in loaded.team.sampling.items()}
         return {**report.as_dict(), "temperature": 0.0, "max_tokens": max_tokens, **fields}, trees
-    sampled, trees = run_coroutine(evaluate_sampled(rollout, tasks, repeats, begin(len(tasks))))
+    sampled, trees = run_coroutine(evaluate_sampled(rollout, tasks, repeats, begin(len(tasks), activity)))
     return {**sampled.as_dict(), **fields}, trees
 
 

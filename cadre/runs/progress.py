@@ -10,6 +10,7 @@ import asyncio
 import fcntl
 import os
 import textwrap
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -28,7 +29,7 @@ from cadre.evaluation.evaluate import Report
 from cadre.files import open_plain, parse_record, path_exists, read_text, to_json
 from cadre.runs import jsonl
 from cadre.runs.records import EvaluationLine, StatusRecord
-from cadre.team import Metrics, Team
+from cadre.team import Metrics, SamplingActivity, Team
 from cadre.training.asynchronous import StepQueue
 from cadre.training.checkpoint import Checkpointer
 
@@ -125,13 +126,30 @@ class Progress:
 
 
 class EvaluationProgress:
-    """The progress of `cadre eval`: a bar on a terminal, elsewhere a line every tenth of its tasks. Lives as long as
-    the evaluation."""
+    """The progress of `cadre eval`: tasks, decisions, tokens and their rate. Lives as long as the evaluation.
+
+    On a terminal it is a bar. Elsewhere it is a line every tenth of the tasks, and a line every `LINE_SECONDS` without
+    one: all tasks are played side by side, so that none may end for a long time.
+    """
+
+    LINE_SECONDS = 30.0
 
     def __init__(self, console: Console) -> None:
         self._console, self._done, self._total = console, 0, 0
-        columns = (TextColumn("evaluating"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bars = Bars(*columns, TimeRemainingColumn(), console=console, transient=True, disable=self._plain)
+        self._activity = SamplingActivity()
+        self._started = self._printed = 0.0
+        self._ended = threading.Event()
+        self._ticker = threading.Thread(target=self._tick, name="evaluation progress", daemon=True)
+        columns = (
+            TextColumn("evaluating"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._bars = Bars(*columns, console=console, transient=True, disable=self._plain)
+        self._bar = self._bars.add_task("tasks", total=None, note="")
 
     @property
     def _plain(self) -> bool:
@@ -141,22 +159,40 @@ class EvaluationProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
         self._bars.stop()
 
-    def begin(self, tasks: int) -> Callable[[], None]:
+    def begin(self, tasks: int, activity: SamplingActivity) -> Callable[[], None]:
         """Begin with so many tasks; return a callback for each finished one."""
-        self._total = tasks
+        self._total, self._activity = tasks, activity
+        self._started = self._printed = time.monotonic()
+        self._bars.update(self._bar, total=tasks)
         self._bars.start()
-        bar = self._bars.add_task("tasks", total=tasks)
+        self._ticker.start()
 
         def played() -> None:
             self._done += 1
-            self._bars.advance(bar)
+            self._bars.advance(self._bar)
             # Ten lines in all, whatever the number of tasks.
             if self._plain and self._done * 10 // self._total > (self._done - 1) * 10 // self._total:
-                self._console.print(f"evaluated {self._done}/{self._total} tasks", markup=False, highlight=False)
+                self._print(f"evaluated {self._done}/{self._total} tasks")
 
         return played
+
+    def _tick(self) -> None:
+        while not self._ended.wait(0.5):
+            if not self._plain:
+                self._bars.update(self._bar, note=self._describe_activity())
+            elif time.monotonic() - self._printed >= self.LINE_SECONDS:
+                self._print(f"evaluated {self._done}/{self._total} tasks, {self._describe_activity()}")
+
+    def _describe_activity(self) -> str:
+        tokens, seconds = self._activity.tokens, time.monotonic() - self._started
+        return f"{self._activity.decisions:,} decisions, {tokens:,} tokens, {tokens / max(seconds, 1e-9):,.0f} tok/s"
+
+    def _print(self, line: str) -> None:
+        self._printed = time.monotonic()
+        self._console.print(line, markup=False, highlight=False)
 
 
 def _has_no_update(metrics: Mapping[str, float]) -> bool:

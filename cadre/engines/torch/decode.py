@@ -59,15 +59,18 @@ def decode(
     listener: Listener,
     options: CacheOptions,
     versions: Mapping[str, int],
+    count_tokens: Callable[[int], None] = lambda tokens: None,
 ) -> None:
     """Complete every request and pass its completions to the listener. Ends early once the listener is gone.
 
-    `versions` are those of the policies' weights, by policy, which the completions carry.
+    `versions` are those of the policies' weights, by policy, which the completions carry. `count_tokens` receives the
+    number of tokens drawn in each step.
     """
     with autocast(loaded.model, dtype), transposed_matmul(loaded.model):
         batch = DecodingBatch(loaded, requests, dtype, options)
         while len(batch) and not listener.gone():
             with use_threads(1 if batch.is_small else torch.get_num_threads()):
+                count_tokens(len(batch))
                 for request, completions in batch.sample():
                     version = versions[request.policy]
                     listener.finished(request, [replace(completion, version=version) for completion in completions])

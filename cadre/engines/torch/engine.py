@@ -63,6 +63,7 @@ class TorchEngine:
         seed: int,
         memory: int | None = None,
         sharing: int = 1,
+        is_trained: bool = True,
     ) -> None:
         source = locate(model)
         _check_shared_base(policies)
@@ -82,14 +83,15 @@ class TorchEngine:
         rows = self.loaded.model.get_input_embeddings().weight.shape[0]
         self._text = ModelText(self.loaded.templates, self.loaded.stops, self.loaded.context, rows)
 
-        # Bytes of the weights, and of gradients and two moments (float32) should all policies that can be be trained.
+        # Bytes of the weights, and of gradients and two moments (float32) of all policies that can be trained.
         weights = sum(weight.numel() * weight.element_size() for weight in self.loaded.model.parameters())
-        trained = [self.parameters(name) for name, policy in self.policies.items() if not policy.frozen]
+        trained = [self.parameters(name) for name, policy in self.policies.items() if is_trained and not policy.frozen]
         reserved = weights + 12 * sum(weight.numel() for parameters in trained for weight in parameters.values())
         self.memory = memory or memory_limits.choose_sampling_memory(device, reserved, sharing)
         # Token ids alone do not distinguish images, so prompts with images are not cached.
         self.prefix_cache = PrefixCache(0 if self.loaded.pictures else self.memory // PREFIX_CACHE_FRACTION)
         self.graphs = False
+        self.sampled_tokens = 0  # drawn so far, those of completions that have not ended included
 
     async def sample(self, request: Request) -> list[Sample]:
         """Return `request.count` samples, drawn in one batch with the other requests of the round."""
@@ -230,7 +232,10 @@ class TorchEngine:
         sequence = SequenceMemory.from_config(self.loaded.model.config.get_text_config(), self.dtype)
         versions = dict(self.versions)
         for batch in memory_limits.split_batches(requests, sequence, self.memory):
-            decode(self.loaded, batch, self.dtype, listener, options, versions)
+            decode(self.loaded, batch, self.dtype, listener, options, versions, self._count_tokens)
+
+    def _count_tokens(self, tokens: int) -> None:
+        self.sampled_tokens += tokens
 
 
 def graphs_for(policies: Mapping[str, PolicyConfig], setting: bool | None) -> bool:

@@ -1,13 +1,17 @@
 """The time that is left, by hand, and lines that fit a terminal."""
 
 import io
+import re
+import time
 
 import pytest
 from rich.console import Console
 
 from cadre.config.dry_run import format_seconds
 from cadre.evaluation.evaluate import Report
-from cadre.runs.progress import Progress
+from cadre.runs.progress import EvaluationProgress, Progress
+from cadre.team import SamplingActivity
+from cadre.types import Sample
 
 
 def test_time_left_by_steps() -> None:
@@ -93,7 +97,7 @@ def test_programs_that_diverged_are_told_as_a_share() -> None:
 
 def test_an_evaluation_is_a_line_in_words() -> None:
     out = io.StringIO()
-    report = Report(200, 1, 0.0512345, 0.02, 0.1, 1.23456, 3.9, 12.0, {})
+    report = Report(200, 1, 0.0512345, 0.02, 0.1, 1.23456, 3.9, 12.0, {}, {}, "")
     Progress(Console(file=out, soft_wrap=True), steps=2).evaluated(30, report)
     assert (
         out.getvalue() == "after 30 steps: success 5.1% [2.0%, 10.0%] on 200 held-out tasks, 0.5% failed to\n    run\n"
@@ -103,3 +107,15 @@ def test_an_evaluation_is_a_line_in_words() -> None:
 @pytest.mark.parametrize(("seconds", "words"), [(0, "0 s"), (99, "99 s"), (720, "12 min"), (12_600, "3.5 h")])
 def test_durations(seconds: float, words: str) -> None:
     assert format_seconds(seconds) == words
+
+
+def test_an_evaluation_without_a_finished_task_prints_what_was_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EvaluationProgress, "LINE_SECONDS", 0.0)
+    printed, activity = io.StringIO(), SamplingActivity()
+    activity.count([Sample("a", "p", "text", (1,), (2, 3, 4), (0.0,) * 3, "stop", 0)] * 400)
+    with EvaluationProgress(Console(file=printed, width=100)) as progress:
+        progress.begin(8, activity)
+        ended = time.monotonic() + 30.0
+        while not printed.getvalue() and time.monotonic() < ended:
+            time.sleep(0.05)
+    assert re.match(r"evaluated 0/8 tasks, 1 decisions, 1,200 tokens, [\d,]+ tok/s\n", printed.getvalue())

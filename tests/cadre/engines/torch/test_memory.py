@@ -12,7 +12,7 @@ from transformers import LlamaConfig
 
 from cadre.engines import host
 from cadre.engines.host import NO_LIMIT
-from cadre.engines.torch import memory
+from cadre.engines.torch import TorchEngine, memory
 from cadre.engines.torch.memory import (
     GIB,
     MIN_SAMPLING,
@@ -22,7 +22,9 @@ from cadre.engines.torch.memory import (
     split_batches,
 )
 from cadre.engines.torch.request_batcher import GenerationRequest
+from cadre.team import SamplingActivity
 from cadre.types import Sampling
+from tests.engines import tiny
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -165,3 +167,27 @@ def test_freed_memory_is_used_again_and_can_be_given_back():
     again, freed = pages("keep")
     assert 3 * again < left
     assert freed > 0.9 * 16_000_000 / 4096
+
+
+def test_an_engine_that_is_not_trained_samples_in_the_memory_of_its_moments(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients and two moments are 12 bytes a weight, which an evaluation does not have."""
+    policies = {"p": tiny.policy(folders["llama"])}
+    reserved: list[int] = []
+    monkeypatch.setattr(memory, "choose_sampling_memory", lambda device, size, engines: reserved.append(size) or GIB)
+    for is_trained in (True, False):
+        engine = TorchEngine(folders["llama"], policies, 0, is_trained=is_trained)
+        weights = sum(weight.numel() for weight in engine.loaded.model.parameters())
+        engine.close()
+    assert reserved == [(4 + 12) * weights, 4 * weights]
+
+
+def test_tokens_are_counted_while_they_are_drawn(folders: dict[str, Path]) -> None:
+    engine = TorchEngine(folders["llama"], {"p": tiny.policy(folders["llama"])}, 0)
+    activity = SamplingActivity([engine, engine])
+    ((*samples,),) = tiny.sample(engine, tiny.request("count", count=3, max_tokens=6))
+    assert activity.tokens == engine.sampled_tokens >= sum(len(sample.token_ids) for sample in samples) > 0
+    activity.count(samples)
+    assert activity.decisions == 1
+    engine.close()
