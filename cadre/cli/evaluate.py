@@ -39,7 +39,7 @@ from cadre.runs.progress import EvaluationProgress
 from cadre.training.checkpoint import CheckpointChoice
 
 if TYPE_CHECKING:
-    from cadre.evaluation.compare import Comparison
+    from cadre.evaluation.compare import RunComparison
 
 # ---- cadre eval
 
@@ -197,7 +197,7 @@ def compare(
         print_lines(map(visible, format_comparison(comparison)))
 
 
-def format_comparison(comparison: Comparison) -> list[str]:
+def format_comparison(comparison: RunComparison) -> list[str]:
     """Return a comparison as a table of the methods, a line for each difference, and what the intervals hold."""
     is_rate = comparison.measure == "success"
 

@@ -128,7 +128,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """All methods, and each one's difference from the first."""
 
     measure: str
@@ -149,7 +149,7 @@ def compare_runs(
     max_tokens: float | None = None,
     unpaired: bool = False,
     seed: int = 0,
-) -> Comparison:
+) -> RunComparison:
     """Compare the runs in `folders`; those whose settings differ only in their seed are one method.
 
     at          which evaluation of each run: "last", "best" (which favours methods with many evaluations) or a step
@@ -175,7 +175,7 @@ def compare_runs(
         tables = (_table(selected[method.name]), _table(selected[first.name]))
         value = difference_interval(*tables, generator, paired_seeds=same_seeds, paired_tasks=not unpaired)
         differences.append(Difference(first.name, method.name, value, same_seeds, not unpaired))
-    return Comparison(measure, len(selected[first.name][0].values), methods=results, differences=tuple(differences))
+    return RunComparison(measure, len(selected[first.name][0].values), methods=results, differences=tuple(differences))
 
 
 # ---- Reading runs

@@ -145,7 +145,10 @@ class Optimiser:
     def save(self, folder: Path, counters: bool = True) -> None:
         """Write `optimiser.safetensors` (the moments, or a file a rank) and `optimiser.json` (the `counters`)."""
         folder.mkdir(parents=True, exist_ok=True)
-        tensor_files.write(self.moments(), folder, "optimiser")
+        moments = self.moments()
+        if self.config.saved_moments == "bfloat16":
+            moments = {name: moment.to(torch.bfloat16) for name, moment in moments.items()}
+        tensor_files.write(moments, folder, "optimiser")
         if counters:
             state = self._adam.state
             steps = {name: int(state[weight]["step"]) for name, weight in self._parameters.items() if weight in state}

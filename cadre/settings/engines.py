@@ -62,6 +62,11 @@ class LearnerConfig(Section):
     )
     pack: Packing = Field("auto", description="prefix_tree runs shared tokens once; auto where it is cheaper")
     gradient_checkpointing: bool = Field(False, description="recompute activations: less memory, more time")
+    saved_moments: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="the optimiser's moments in checkpoints; bfloat16 halves them, and a resumed run then differs a "
+        "little from one that was not interrupted",
+    )
     ranks: int = Field(1, ge=1, le=4_096, description="processes that train a model together, each with a part of it")
     flex_attention: bool | None = Field(
         None, description="attention in a prefix tree by a compiled kernel; unset: on a GPU"
@@ -79,6 +84,16 @@ class LearnerConfig(Section):
                 "minibatch_size",
                 f"got {self.minibatch_size} beside learner.minibatches={self.minibatches}, which says the number of "
                 "optimiser steps already; expected one of the two. Remove the other.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_saved_moments(self) -> LearnerConfig:
+        if self.saved_moments != "float32" and self.ranks > 1:
+            raise setting_error(
+                "saved_moments",
+                f"got {self.saved_moments} with learner.ranks={self.ranks}, which write their shards as they are; "
+                "expected float32. Remove it.",
             )
         return self
 

@@ -102,3 +102,25 @@ def test_state_of_other_weights_is_refused(tmp_path):
     other = Optimiser({"v": nn.Parameter(torch.zeros(2))}, LearnerConfig(), 10)
     with pytest.raises(EngineError, match="'w'"):
         other.load(tmp_path)
+
+
+def test_saved_moments_in_bfloat16_take_half_and_are_rounded(tmp_path):
+    sizes, loaded = [], {}
+    for dtype in ("float32", "bfloat16"):
+        config = LearnerConfig(saved_moments=dtype)
+        weight = nn.Parameter(torch.zeros(1000))
+        optimiser = Optimiser({"w": weight}, config, 10)
+        weight.grad = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 1e-3
+        optimiser.step(0.0)
+        optimiser.save(tmp_path / dtype)
+        sizes.append((tmp_path / dtype / "optimiser.safetensors").stat().st_size)
+        again = Optimiser({"w": nn.Parameter(torch.zeros(1000))}, config, 10)
+        again.load(tmp_path / dtype)
+        loaded[dtype] = again.moments()
+    assert sizes[1] == pytest.approx(sizes[0] / 2, rel=0.05)
+    for name, moment in loaded["float32"].items():
+        rounded = loaded["bfloat16"][name]
+        assert rounded.dtype == torch.float32
+        assert torch.equal(rounded, moment.to(torch.bfloat16).to(torch.float32))
+    with pytest.raises(ValueError, match=r"learner\.ranks=2"):
+        LearnerConfig(saved_moments="bfloat16", ranks=2)
