@@ -19,7 +19,12 @@ from common import ROOT, commit
 from trainings import CADRE
 
 STOPPED = 130
-OF_TRAINING = ("sampling.temperature=", "evaluate.tasks=", "train.seed=")  # what an evaluation has options for
+OF_TRAINING = (
+    "sampling.temperature=",
+    "evaluate.tasks=",
+    "evaluate=",
+    "train.seed=",
+)  # what an evaluation has options for
 LAST_WORDS_S = 60.0  # for a checkpoint after Ctrl-C
 
 
@@ -123,6 +128,23 @@ def _evaluated(arguments: Sequence[str]) -> dict[str, Any]:
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return report
+
+
+def evaluate_sampled(
+    target: str, changes: Sequence[str], note: Path, tasks: int, samples: int, seed: int, clock: Clock
+) -> dict[str, Any]:
+    """Return the report of held-out tasks that are played several times with the untrained team, at the temperature of
+    `changes`; played once, and kept in `note`."""
+    if not note.exists():
+        clock.left()
+        temperature = next(
+            one.partition("=")[2] for one in reversed(changes) if one.startswith("sampling.temperature=")
+        )
+        chosen = ["--tasks", str(tasks), "--samples", str(samples), "--temperature", temperature, "--seed", str(seed)]
+        report = _evaluated([target, *changes, *chosen])
+        note.write_text(json.dumps(report))
+    kept: dict[str, Any] = json.loads(note.read_text())
+    return kept
 
 
 def play_sampled(target: str, changes: Sequence[str], note: Path, temperature: float, clock: Clock) -> dict[str, Any]:
