@@ -200,7 +200,7 @@ def record_task(headline: Headline, task: str, methods: Sequence[str], seeds: Se
 
 
 def pack(runs: Path, file: Path) -> None:
-    """Write all runs as a tar in parts of 15 MB. Of each run the last checkpoint is packed, and no tensorboard files."""
+    """Write all runs as a tar in parts of 15 MB: of each the last checkpoint, and no tensorboard files."""
 
     def wanted(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
         parts = Path(info.name).parts
