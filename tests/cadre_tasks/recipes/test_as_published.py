@@ -1,0 +1,34 @@
+"""Recipes as published beside ours: the settings in which they differ, by the paper and its authors' code."""
+
+import pytest
+
+from cadre.config.experiment import flatten, load
+
+# In the paper or the code of AT-GRPO, and in our recipe.
+DIFFERENCES = {
+    "algorithm.lookahead": (0, 2),
+    "loss.dual_clip": (3.0, None),
+    "learner.minibatch_size": (64, None),
+    "learner.minibatches": (1, 2),
+    "learner.weight_decay": (0.01, 0.0),
+}
+SHARED = {
+    "algorithm.k": 4,
+    "algorithm.alpha": 1.0,
+    "learner.learning_rate": 1e-6,
+    "train.tasks_per_step": 128,
+    "loss.kl": 0.0,
+}
+
+
+@pytest.mark.parametrize("task", ["plan-path", "sokoban", "sudoku", "code", "maths"])
+def test_at_grpo_as_published_differs_from_ours_as_the_page_says(task: str) -> None:
+    published, ours = (
+        dict(flatten(load(f"{name}-qwen3-1.7b-L0").model_dump(mode="json"))) for name in (f"{task}-as-published", task)
+    )
+    rates = ("algorithm.", "loss.", "learner.", "train.", "credit.")
+    differing = {
+        name: (published[name], ours[name]) for name in ours if name.startswith(rates) and published[name] != ours[name]
+    }
+    assert differing == DIFFERENCES
+    assert {name: published[name] for name in SHARED} == SHARED
