@@ -10,10 +10,22 @@ are described in docs/sandbox.md. This package stands alone: it imports neither 
 from cadre_sandbox.errors import SandboxError, SandboxUnavailable
 from cadre_sandbox.levels import Row, table
 from cadre_sandbox.pool import Sandbox
-from cadre_sandbox.records import DEFAULT_LIMITS, GroupMode, LevelName, Limits, Mode, Result, Status
+from cadre_sandbox.records import (
+    DEFAULT_LIMITS,
+    Called,
+    FunctionProgram,
+    GroupMode,
+    LevelName,
+    Limits,
+    Mode,
+    Result,
+    Status,
+)
 
 __all__ = [
     "DEFAULT_LIMITS",
+    "Called",
+    "FunctionProgram",
     "GroupMode",
     "LevelName",
     "Limits",

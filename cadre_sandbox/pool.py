@@ -6,22 +6,26 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Self
 
 from cadre_sandbox import levels
 from cadre_sandbox.errors import SandboxError, SandboxUnavailable
-from cadre_sandbox.records import DEFAULT_LIMITS, GroupMode, LevelName, Limits, Mode, Result
-from cadre_sandbox.results import result_of
+from cadre_sandbox.records import DEFAULT_LIMITS, Called, FunctionProgram, GroupMode, LevelName, Limits, Mode, Result
+from cadre_sandbox.results import called_of, result_of
 from cadre_sandbox.slots import Slot, Slots
 from cadre_sandbox.worker import Ending, Setup, Worker, WorkerDied
 
 RUNS_PER_WORKER = 1000
 # Surrogates other than U+DC80 to U+DCFF, by which the error handler `surrogateescape` represents undecodable bytes.
 LONE_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+# A function that has used up this fraction of its CPU time is ended by its own process, which can say where it was.
+REPORT_FRACTION = 0.95
 # Seconds to wait before each new attempt at a run whose warm parent died.
 PAUSES_S = (0.0, 0.1, 0.5)
 
@@ -84,13 +88,25 @@ class Sandbox:
     ) -> None:
         self.close()
 
-    async def run(self, program: str, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> Result:
+    async def run(self, program: str, stdin: str = "", limits: Limits = DEFAULT_LIMITS, prelude: str = "") -> Result:
         """Run Python source text as a script and return how it ended.
 
+        `prelude` is trusted source text that runs before it in the same namespace; its lines do not count in errors.
         Never raises for what the program does. Raises SandboxUnavailable if it could not be run.
         """
-        ending = (await self.submit([{"kind": "program", "program": program}], stdin, limits))[0]
+        job = {"kind": "program", "program": program, **({"prelude": prelude} if prelude else {})}
+        ending = (await self.submit([job], stdin, limits))[0]
         return result_of(ending, limits)
+
+    async def call(self, function: FunctionProgram, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> Called:
+        """Load a program, call its function, and return how it ended and the value, which arrives as plain data.
+
+        The value is an answer like a printed one: the program may forge it, so judge it in this process.
+        """
+        nonce = secrets.token_hex(16)
+        job = {"kind": "function", "nonce": nonce, "report_s": REPORT_FRACTION * limits.cpu_s, **asdict(function)}
+        ending = (await self.submit([job], stdin, limits))[0]
+        return called_of(ending, nonce, limits)
 
     async def execute(
         self, command: list[str], stdin: str = "", beside: str = "", limits: Limits = DEFAULT_LIMITS

@@ -1,7 +1,7 @@
 """The public records of the sandbox: limits of a run, and its result."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Status = Literal["ok", "error", "timeout", "wall", "oom", "flood", "killed"]
 Level = Literal["process", "confined", "isolated"]
@@ -70,3 +70,38 @@ class Result:
     wall_s: float
     cpu_s: float
     layers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FunctionProgram:
+    """A program of which one function is called, for example `FunctionProgram(text, "add", "arguments = (3, 4)")`.
+
+    program     source text that a model wrote
+    name        of the function. A method of that name of a class `Solution` will do, and so will the only function
+                that the program defines.
+    arguments   trusted source text that defines the tuple `arguments`; it may read stdin. The program cannot see it.
+    prelude     trusted source text that runs in the program's namespace before it: imports
+    """
+
+    program: str
+    name: str
+    arguments: str
+    prelude: str = ""
+
+
+@dataclass(frozen=True)
+class Called:
+    """The end of a program whose function was called.
+
+    result     as of any program. Its stdout is what the program printed.
+    returned   True if the function returned a plain value: None, numbers, texts, and lists of these
+    value      that value; a tuple is a list here
+    type       name of the type of a value that is not plain, else empty
+    lists      the function's arguments after the call if they are plain lists, else None each: the call may change them
+    """
+
+    result: Result
+    returned: bool = False
+    value: Any = None
+    type: str = ""
+    lists: tuple[Any, ...] = ()

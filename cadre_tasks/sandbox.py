@@ -13,12 +13,23 @@ from typing import Any
 import cadre_sandbox
 from cadre.errors import SandboxError, SandboxUnavailable
 from cadre.rollout.deadlines import in_line
-from cadre_sandbox import DEFAULT_LIMITS, GroupMode, LevelName, Limits, Mode, Result, Row, Status
+from cadre_sandbox import (
+    DEFAULT_LIMITS,
+    Called,
+    FunctionProgram,
+    GroupMode,
+    LevelName,
+    Limits,
+    Mode,
+    Result,
+    Row,
+    Status,
+)
 from cadre_sandbox.worker import Ending
 
 __all__ = [
-    "GroupMode", "LevelName", "Limits", "Mode", "Result", "Row", "Sandbox", "Status", "configure", "default", "record",
-    "run", "table",
+    "Called", "FunctionProgram", "GroupMode", "LevelName", "Limits", "Mode", "Result", "Row", "Sandbox", "Status",
+    "call", "configure", "default", "record", "run", "table",
 ]  # fmt: skip
 
 _default: Sandbox | None = None
@@ -89,6 +100,11 @@ def table() -> list[Row]:
     return cadre_sandbox.table()
 
 
-async def run(program: str, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> Result:
+async def run(program: str, stdin: str = "", limits: Limits = DEFAULT_LIMITS, prelude: str = "") -> Result:
     """Run Python source text as a script in the sandbox of this process; see `Result`."""
-    return await default().run(program, stdin, limits)
+    return await default().run(program, stdin, limits, prelude)
+
+
+async def call(function: FunctionProgram, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> Called:
+    """Call a function of a program in the sandbox of this process; see `Called`."""
+    return await default().call(function, stdin, limits)

@@ -273,7 +273,7 @@ async def step_copies(
 
 def action_key(action: Mapping[str, Sample]) -> tuple[Any, ...]:
     """Return the part of a joint action that decides which state it leads to."""
-    return tuple((role, sample.text, sample.message, sample.failure) for role, sample in action.items())
+    return tuple((role, sample.text, sample.message, sample.failure, sample.finish) for role, sample in action.items())
 
 
 def draw_states(envs: Sequence[Env | None], enabled: bool) -> tuple[Drawing, ...]:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import addresses, closing, layers, program, repeatable, solution, tester, wire
+from . import addresses, closing, function, layers, program, repeatable, solution, tester, wire
 from .boundary import Raised, Returned, attempt
 
 EXIT_OK, EXIT_ERROR, EXIT_MEMORY, EXIT_NOT_ARMED = 0, 1, 77, 78
@@ -49,6 +49,7 @@ def tool(job: dict[str, Any], peer: socket.socket | None) -> NoReturn:
 
 JOBS: dict[str, Callable[[dict[str, Any], socket.socket | None], None]] = {
     "program": program.run,
+    "function": function.call,
     "solution": solution.serve,
     "tester": tester.test,
     "external": external,

@@ -20,8 +20,14 @@ MAX_ERROR_LINES = 60
 
 
 def run(job: dict[str, Any], peer: socket.socket | None) -> None:
-    """Run `job["program"]`. Raises whatever the program raises."""
-    execute(job["program"], FILE_NAME, new_main().__dict__)
+    """Run `job["program"]`, after the trusted `job["prelude"]` if there is one. Raises whatever the program raises.
+
+    The two are compiled apart, so that the program's lines count from 1.
+    """
+    names = new_main().__dict__
+    if prelude := job.get("prelude"):
+        execute(prelude, "<prelude>", names)
+    execute(job["program"], FILE_NAME, names)
 
 
 def prepare() -> None:

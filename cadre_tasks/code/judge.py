@@ -6,7 +6,7 @@ Nothing of a model is parsed or run in this process: a program is compiled, run 
 import ast
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,8 @@ from cadre_tasks.sandbox import Limits, default
 LIMITS = Limits(cpu_s=10.0, memory_mb=512)
 # A fence of CommonMark, at any depth, as in a list; a line with the sign again behind it is code within a line.
 FENCE = re.compile(r"^(?P<indent>[ \t]*+)(?P<sign>`{3,}+(?=[^`\n]*+$)|~{3,}+)(?P<info>.*)", re.MULTILINE)
+# What an unclosed block may end with instead of its closing fence.
+PART_OF_FENCE = re.compile(r"(?<=\n)[ \t]*(?:`{1,2}|~{1,2})\Z")
 FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*(?:\([^)]*\)|[^\n(]+)$", re.MULTILINE)
 PYTHON = re.compile(r"\{?\.?(python|py)[\d.]*(?![\w-])")
 WORD = re.compile(r"\{?\.?[A-Za-z][\w+#.-]*\}?")
@@ -60,16 +62,25 @@ Tests = StdioTests | CallTests | UnitTests
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a completion: its mark in lower case, its text, its first and its last line."""
+    """A fenced block of a completion: its mark in lower case, its text, its first and its last line.
+
+    Only the last block of a completion can be unclosed; it ends where the completion ends.
+    """
 
     mark: str
     text: str
     first: int
     last: int
+    closed: bool = True
 
 
 def fenced(completion: str) -> list[Block]:
     """Return the closed fenced blocks of a completion."""
+    return [block for block in all_fenced(completion) if block.closed]
+
+
+def all_fenced(completion: str) -> list[Block]:
+    """Return the fenced blocks of a completion, with one that is left open at its end."""
     blocks: list[Block] = []
     opened: re.Match[str] | None = None
     first = line = scanned = 0
@@ -80,16 +91,25 @@ def fenced(completion: str) -> list[Block]:
         if opened is None or (is_closing and WORD.fullmatch(fence["info"].strip())):
             opened, first = fence, line
         elif is_closing:
-            mark = next(iter(opened["info"].lower().split()), "")
-            # The + 1 skips the line break behind the opening fence.
-            text = completion[opened.end() + 1 : fence.start()]
-            # In a list the block is indented as a whole; its code is not.
-            depth = len(opened["indent"])
-            blocks.append(
-                Block(mark, re.sub(f"^[ \\t]{{1,{depth}}}", "", text, flags=re.M) if depth else text, first, line)
-            )
+            blocks.append(block_between(completion, opened, fence.start(), first, line))
             opened = None
+    if opened is not None:
+        # The end of the completion may be in the middle of the closing fence.
+        part = PART_OF_FENCE.search(completion, opened.end())
+        end = part.start() if part else len(completion)
+        last = completion.count("\n")
+        blocks.append(replace(block_between(completion, opened, end, first, last), closed=False))
     return blocks
+
+
+def block_between(completion: str, opened: re.Match[str], end: int, first: int, last: int) -> Block:
+    """Return the block from the opening fence to the position `end`."""
+    mark = next(iter(opened["info"].lower().split()), "")
+    # The + 1 skips the line break behind the opening fence.
+    text = completion[opened.end() + 1 : end]
+    # In a list the block is indented as a whole; its code is not.
+    depth = len(opened["indent"])
+    return Block(mark, re.sub(f"^[ \\t]{{1,{depth}}}", "", text, flags=re.M) if depth else text, first, last)
 
 
 def closes(fence: re.Match[str], opened: re.Match[str]) -> bool:
@@ -102,11 +122,17 @@ def closes(fence: re.Match[str], opened: re.Match[str]) -> bool:
 def extract_code(completion: str) -> str:
     """Return the last fenced block of a completion that is marked as Python; else the last unmarked one, since blocks
     with another mark often hold what the program prints; else the whole completion. Fences that stand within lines
-    count only if there are no marked blocks."""
-    blocks = fenced(completion)
+    count only if there are no marked blocks. A block that is left open, as in a completion that was cut off, counts as
+    far as it goes if no closed one of its kind is there."""
+    blocks = all_fenced(completion)
+
+    def texts(marked: bool, closed: bool) -> list[str]:
+        is_chosen = PYTHON.match if marked else lambda mark: not mark
+        return [block.text for block in blocks if is_chosen(block.mark) and block.closed == closed]
+
     # The last block counts: models revise their program below the first one.
-    chosen = [block.text for block in blocks if PYTHON.match(block.mark)] or WITHIN.findall(completion)
-    chosen = chosen or [block.text for block in blocks if not block.mark]
+    chosen = texts(True, True) or WITHIN.findall(completion) or texts(True, False)
+    chosen = chosen or texts(False, True) or texts(False, False)
     return chosen[-1] if chosen else completion
 
 

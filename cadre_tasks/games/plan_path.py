@@ -23,7 +23,9 @@ from cadre.envs.drawings import grid
 from cadre.envs.splits import SPLIT_SIZES, in_split
 from cadre.types import Drawing, Task
 from cadre_tasks.answers import MOVES, Cell, numbered, parse_moves
+from cadre_tasks.games.returned import read_path
 from cadre_tasks.games.tool_planner import (
+    FunctionRequest,
     Moves,
     Outcome,
     PlannerAlone,
@@ -46,6 +48,17 @@ goal = next(n for n in cells if cells[n] == "G")
 free = {n for n in cells if cells[n] != "#"}
 moves = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 """
+FUNCTION = FunctionRequest(
+    task="that finds a shortest path through a grid.",
+    signature="def shortest_path(grid, start, goal):",
+    comments=(
+        'grid is a list of strings; grid[r][c] is "#" where the cell is blocked, any other cell is free.',
+        "start and goal are (row, column) tuples. A step goes up, down, left or right to a free cell.",
+        "Return a shortest path as the list of its cells, from start to goal.",
+    ),
+    called="It will be called with this grid, with `start` the cell of S and `goal` the cell of G:",
+    arguments=f"{PRELUDE}arguments = (grid, start, goal)\n",
+)
 
 
 @dataclass(frozen=True)
@@ -200,6 +213,9 @@ class PlanPath(ToolPlanner):
     def parse(self, text: str) -> str | None:
         return parse_moves(text)
 
+    def read(self, value: Any, lists: tuple[Any, ...]) -> str:
+        return read_path(value, self.cell)
+
     def outcome(self, answer: str) -> Outcome:
         """Return the outcome of moves. The team: 0.1 a cell of Manhattan distance won (negative if lost). The author:
         -0.01 a move, -0.10 an invalid one, +0.5 if the whole episode took the fewest moves possible. The prize: +1 at
@@ -224,6 +240,10 @@ class PlanPath(ToolPlanner):
     def show(self, answer: str) -> str:
         return numbered(answer[: self.max_moves])
 
+    @property
+    def function(self) -> FunctionRequest:
+        return FUNCTION
+
     def rules(self) -> str:
         return (
             f"A {self.grid.size}x{self.grid.size} grid. S is where you are, G is the goal, # is blocked, . is free.\n"
@@ -247,7 +267,7 @@ class PlanPath(ToolPlanner):
         outcome = self.outcome(answer)
         row, column = outcome.state
         reached = "reach the goal" if outcome.solved else f"end at row {row}, column {column}"
-        return f"It printed {answer[: self.max_moves]}. These moves would {reached}."
+        return f"{self.words.gave} {answer[: self.max_moves]}. These moves would {reached}."
 
 
 class PlanPathAlone(PlannerAlone, PlanPath):

@@ -29,7 +29,9 @@ from cadre.errors import ConfigError
 from cadre.types import Drawing, Task
 from cadre_tasks.answers import MOVES, Cell, numbered, parse_moves
 from cadre_tasks.games.levels import generate, read_folder
+from cadre_tasks.games.returned import read_moves
 from cadre_tasks.games.tool_planner import (
+    FunctionRequest,
     Moves,
     Outcome,
     PlannerAlone,
@@ -53,8 +55,41 @@ box, goal = min(boxes), min(goals)
 free = {n for n in cells if cells[n] != "#"}
 moves = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 """
-
-
+# The rules of the game, as functions that the model's function is given. A state is (walker, boxes).
+RULES = (
+    PRELUDE
+    + """\
+def step(state, move):
+    if move not in moves:
+        raise ValueError(f"step(state, move): got the move {move!r}; expected one of 'U', 'D', 'L', 'R'")
+    walker, boxes = state
+    row, column = moves[move]
+    target = (walker[0] + row, walker[1] + column)
+    if target not in free:
+        return state
+    if target not in boxes:
+        return (target, boxes)
+    behind = (target[0] + row, target[1] + column)
+    if behind not in free or behind in boxes:
+        return state
+    return (target, boxes - {target} | {behind})
+def solved(state):
+    return state[1] <= goals
+arguments = ((start, boxes), step, solved)
+"""
+)
+FUNCTION = FunctionRequest(
+    task="that finds the fewest moves that solve a puzzle, by breadth-first search.",
+    signature="def find_moves(start, step, solved):",
+    comments=(
+        "start is the first state of the puzzle. States can be stored in a set.",
+        'step(state, move) returns the state after a move, which is "U", "D", "L" or "R".',
+        "solved(state) returns True if the state is solved.",
+        'Return the moves from start to a solved state as a string such as "RRD".',
+    ),
+    called="It will be called with this level of Sokoban, in which S is the player, B a box and G a goal:",
+    arguments=RULES,
+)
 LEGEND = {
     "#": "wall",
     ".": "free",
@@ -191,6 +226,9 @@ class SokobanGame(ToolPlanner):
     def parse(self, text: str) -> str | None:
         return parse_moves(text)
 
+    def read(self, value: Any, lists: tuple[Any, ...]) -> str:
+        return read_moves(value)
+
     def outcome(self, answer: str) -> Outcome:
         """Return the outcome of moves. The team: 0.1 a cell of distance to the nearest goal won (negative if lost), +1
         a box on a goal (-1 off it). The author: -0.01 a move. The prize: +10 when all are. Moves behind that, or beyond
@@ -213,6 +251,10 @@ class SokobanGame(ToolPlanner):
 
     def show(self, answer: str) -> str:
         return numbered(self.playable(answer))
+
+    @property
+    def function(self) -> FunctionRequest:
+        return FUNCTION
 
     def rules(self) -> str:
         return (
@@ -239,7 +281,7 @@ class SokobanGame(ToolPlanner):
     def describe(self, answer: str) -> str:
         outcome = self.outcome(answer)
         result = "solve the level." if outcome.solved else f"not solve it but lead to\n{self.level.draw(outcome.state)}"
-        return f"It printed {self.playable(answer)}. These moves would {result}"
+        return f"{self.words.gave} {self.playable(answer)}. These moves would {result}"
 
 
 class Sokoban(SokobanGame):

@@ -22,8 +22,10 @@ from cadre.envs.splits import SPLIT_SIZES, in_split
 from cadre.errors import ConfigError
 from cadre.types import Drawing, Task
 from cadre_tasks.answers import behind
+from cadre_tasks.games.returned import read_grid
 from cadre_tasks.games.sudoku_grid import Rows, generate, solutions, valid
 from cadre_tasks.games.tool_planner import (
+    FunctionRequest,
     Outcome,
     PlannerAlone,
     PlannerSolo,
@@ -137,6 +139,14 @@ class Sudoku(ToolPlanner):
         allowed = set(".123456789"[: size + 1])
         return " ".join(unnumbered) if all(len(row) == size and set(row) <= allowed for row in unnumbered) else None
 
+    def read(self, value: Any, lists: tuple[Any, ...]) -> str:
+        # Solvers that fill the grid in place return True or nothing. One that has filled nothing has no answer.
+        if (value is None or value is True) and lists:
+            rows = read_grid(lists[0], len(self.puzzle))
+            if rows != " ".join(self.puzzle):
+                return rows
+        return read_grid(value, len(self.puzzle))
+
     def outcome(self, answer: str) -> Outcome:
         """Return the outcome of a grid. The team: the potential won (negative if lost). The author: -0.01 a cell
         written. The prize: +1 for the solved grid. A grid that contradicts a clue or leaves one out costs its author
@@ -153,6 +163,21 @@ class Sudoku(ToolPlanner):
     def show(self, answer: str) -> str:
         """Return "1:3412 2:1234" and so on: the compact wording counts its rows."""
         return " ".join(f"{number}:{row}" for number, row in enumerate(answer.split(), 1))
+
+    @property
+    def function(self) -> FunctionRequest:
+        size, side = len(self.puzzle), round(len(self.puzzle) ** 0.5)
+        return FunctionRequest(
+            task=f"that solves a Sudoku of {size}x{size}.",
+            signature="def solve(grid):",
+            comments=(
+                f"grid is a list of {size} lists of {size} int, 0 for an empty cell.",
+                f"Every row, every column and every {side}x{side} box must hold each of the digits 1 to {size} once.",
+                "Return the solved grid, as a list of lists of int.",
+            ),
+            called="It will be called with this puzzle, in which a dot is an empty cell:",
+            arguments=f"{PRELUDE}arguments = (grid,)\n",
+        )
 
     def rules(self) -> str:
         size, side = len(self.puzzle), round(len(self.puzzle) ** 0.5)
@@ -180,7 +205,7 @@ class Sudoku(ToolPlanner):
 
     def describe(self, answer: str) -> str:
         outcome = self.outcome(answer)
-        printed = "It printed\n" + "\n".join(answer.split())
+        printed = f"{self.words.gave}\n" + "\n".join(answer.split())
         if outcome.local["clues"]:
             return f"{printed}\nThis grid contradicts a digit of the puzzle and would be refused."
         return f"{printed}\nThis grid {'is a solution' if outcome.solved else 'is no solution'}."

@@ -15,24 +15,35 @@ itself earns the team nothing.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from cadre.envs import drawings
-from cadre.types import Drawing, Message, Reward, Task
+from cadre.types import Drawing, Message, Reward, Sample, Task
 from cadre_tasks import sandbox
-from cadre_tasks.code.judge import extract_code
+from cadre_tasks.code.judge import IMPORTS, extract_code
+from cadre_tasks.games.returned import UnreadableError, show_value
 from cadre_tasks.turn_based import OneAgent, TurnBased
 
 LIMITS = sandbox.Limits(cpu_s=1.0)
 # The cost of an unreadable answer, and the reward of a program that prints a readable one.
 UNREADABLE, ANSWERED = -0.2, 0.1
+# The end of a request for a function. Without its last sentence an instructed model spends its tokens on words and
+# examples.
+ONLY = (
+    "`deque`, `heapq`, `itertools` and `math` are imported already. Reply with the complete function only, in one "
+    "```python block: no explanation, no example, no test."
+)
 
 Turns = Annotated[int, Field(ge=1, le=50)]
 Moves = Annotated[int, Field(ge=1, le=10_000)]
-Prompts = Literal["compact", "full"]
+# compact: for small models. full: in English; a program is a script with names defined before it. function: in English;
+# a program is a function with arguments, which the sandbox calls.
+Prompts = Literal["compact", "full", "function"]
 Rewards = Literal["shaped", "outcome"]
 
 
@@ -60,19 +71,49 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Run:
-    """The run of a program: the sandbox's status, its bounded output, and the answer that it printed, if any."""
+    """The run of a program: the sandbox's status, its bounded output, and the answer that it gave, if any.
+
+    returned   what came of the call of its function, in a sentence; empty for a script
+    """
 
     status: str
     stdout: str
     stderr: str
     answer: str | None
+    returned: str = ""
+
+
+@dataclass(frozen=True)
+class FunctionRequest:
+    """The function that `prompts: function` asks for.
+
+    task        what it does: "that finds ..."
+    signature   its `def` line
+    comments    lines that say what its arguments are and what it returns
+    called      sentence on the arguments of the call, before the drawing of the state
+    arguments   trusted source text that defines the tuple `arguments` from `stdin()`
+    """
+
+    task: str
+    signature: str
+    comments: tuple[str, ...]
+    called: str
+    arguments: str
+
+    @property
+    def name(self) -> str:
+        return self.signature.removeprefix("def ").partition("(")[0]
+
+    @property
+    def text(self) -> str:
+        return "\n".join((self.signature, *(f"    # {line}" for line in self.comments)))
 
 
 class ToolPlanner(TurnBased):
     """The team form of a game; `state` belongs to the game, and is replaced and never changed in place."""
 
     roles: ClassVar[tuple[str, ...]] = ("tool", "planner")
-    # What every program finds defined; it reads `stdin()`.
+    # What every script finds defined; it reads `stdin()`.
     prelude: ClassVar[str]
     # First lines of the compact prompts for a program and for an answer, and words for solved and not.
     titles: ClassVar[tuple[str, str]]
@@ -88,6 +129,8 @@ class ToolPlanner(TurnBased):
         # The value of the last program for its author, and for the team until the turn ends.
         self.rating, self.lent = 0.0, 0.0
         self.run: Run | None = None
+        # Tokens of each role's last completion that reached its token limit.
+        self.cut_off: dict[str, int] = {}
 
     def draw(self) -> str:
         """Return the state in the form of the prompts."""
@@ -101,12 +144,22 @@ class ToolPlanner(TurnBased):
         """Return the answer in a text, or None."""
         raise NotImplementedError
 
+    def read(self, value: Any, lists: tuple[Any, ...]) -> str:
+        """Return the answer in what a program's function returned; `lists` are its arguments after the call, as in
+        `cadre_sandbox.Called`. Raises UnreadableError."""
+        raise NotImplementedError
+
     def outcome(self, answer: str) -> Outcome:
         """Return the outcome of executing the answer now, without executing it."""
         raise NotImplementedError
 
     def show(self, answer: str) -> str:
         """Return the answer in the compact wording."""
+        raise NotImplementedError
+
+    @property
+    def function(self) -> FunctionRequest:
+        """The function that `prompts: function` asks for."""
         raise NotImplementedError
 
     def rules(self) -> str:
@@ -128,7 +181,7 @@ class ToolPlanner(TurnBased):
     def written(self) -> str:
         """Return the sentence of the full prompt for an answer on the author of the program, before the program's
         result."""
-        program = extract_code(self.wrote).strip()[:4000]
+        program = extract_program(self.wrote)[:4000]
         return f"A team mate wrote this program:\n```python\n{program}\n```\n"
 
     @property
@@ -157,9 +210,14 @@ class ToolPlanner(TurnBased):
         run = self.run
         if run is None:
             return self.picture()
-        result = {"name": run.status, "ok": run.answer is not None, "message": (run.stdout + run.stderr).strip()}
-        program = drawings.code(extract_code(self.wrote), [result])
+        message = "\n".join(filter(None, (run.returned, (run.stdout + run.stderr).strip())))
+        result = {"name": run.status, "ok": run.answer is not None, "message": message}
+        program = drawings.code(extract_program(self.wrote), [result])
         return drawings.several(("state", self.picture()), ("program", program))
+
+    async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
+        self.cut_off = {role: len(sample.token_ids) for role, sample in samples.items() if sample.finish == "length"}
+        return await self.step({role: sample.text for role, sample in samples.items()})
 
     async def step(self, actions: dict[str, str]) -> Reward:
         ((role, text),) = actions.items()
@@ -195,10 +253,31 @@ class ToolPlanner(TurnBased):
         return Reward(self.lent, {role: rating - last_rating}, parts)
 
     async def execute(self, text: str) -> Run:
-        """Run a program in the sandbox on the game's standard input."""
-        result = await sandbox.run(self.prelude + extract_code(text), self.stdin(), LIMITS)
+        """Run a program in the sandbox on the game's standard input: as a script, or by a call of its function."""
+        program = extract_program(text)
+        if self.words is Function:
+            request = self.function
+            job = sandbox.FunctionProgram(program, request.name, request.arguments, IMPORTS)
+            return self.read_call(await sandbox.call(job, self.stdin(), LIMITS))
+        result = await sandbox.run(program, self.stdin(), LIMITS, self.prelude)
         answer = self.parse(result.stdout) if result.status == "ok" else None
         return Run(result.status, result.stdout, result.stderr, answer)
+
+    def read_call(self, called: sandbox.Called) -> Run:
+        """Return the run of a program whose function was called."""
+        result, name = called.result, f"`{self.function.name}`"
+        answer, returned = None, ""
+        if called.returned:
+            returned = f"{name} returned {show_value(called.value)}"
+            try:
+                answer = self.read(called.value, called.lists)
+            except UnreadableError as error:
+                returned = f"{returned}: {error}"
+        elif called.type:
+            returned = f"{name} returned an object of type {called.type}; expected numbers and texts in lists."
+        elif result.status == "ok":
+            returned = f"The program ended before {name} returned."
+        return Run(result.status, result.stdout, result.stderr, answer, returned)
 
     def act(self, role: str, text: str) -> Reward:
         """Execute the answer and end the turn."""
@@ -259,6 +338,8 @@ class PlannerSolo(OneAgent, ToolPlanner):
 class Compact:
     """The wording for small models: the state, and one line on the tool's result. It leaves the program itself out."""
 
+    gave = "It printed"
+
     @staticmethod
     def ask_program(env: ToolPlanner) -> str:
         return f"{env.titles[0]}\n{env.draw()}"
@@ -277,6 +358,8 @@ class Compact:
 class Full:
     """The wording for models that read English."""
 
+    gave = "It printed"
+
     @staticmethod
     def ask_program(env: ToolPlanner) -> str:
         return f"{env.rules()}{env.ask_program()} {env.output.format(answers=env.answers)}"
@@ -290,10 +373,32 @@ class Full:
         run = env.run
         if run is None:
             return ""
+        tokens = max(env.cut_off.values(), default=0)
+        cut = f"It was cut off at {tokens:,} tokens. " if tokens else ""
         if run.answer is None:
-            failure = f"It did not give an answer (status {run.status}).\n{(run.stdout + run.stderr)[-500:]}"
-            return f"{env.written()}{failure}\n\n"
-        return f"{env.written()}{env.describe(run.answer)}\n\n"
+            reason = f"{run.returned}\n" if run.returned else ""
+            failure = f"It did not give an answer (status {run.status}).\n{reason}{(run.stdout + run.stderr)[-500:]}"
+            return f"{env.written()}{cut}{failure}\n\n"
+        return f"{env.written()}{cut}{env.describe(run.answer)}\n\n"
 
 
-WORDS: dict[Prompts, type[Compact] | type[Full]] = {"compact": Compact, "full": Full}
+class Function(Full):
+    """The wording for models that read English and write functions: what coding models have seen."""
+
+    gave = "It returned"
+
+    @staticmethod
+    def ask_program(env: ToolPlanner) -> str:
+        request = env.function
+        return (
+            f"Write a Python function {request.task}\n\n```python\n{request.text}\n```\n\n"
+            f"{request.called}\n\n{env.stdin()}\n\n{ONLY}"
+        )
+
+
+def extract_program(text: str) -> str:
+    """Return the program in a completion, without empty lines around it: its errors count lines from the first one."""
+    return re.sub(r"\A(?:[ \t]*\r?\n)+", "", extract_code(text)).rstrip()
+
+
+WORDS: dict[Prompts, type[Compact] | type[Full]] = {"compact": Compact, "full": Full, "function": Function}
