@@ -24,8 +24,9 @@ from cadre_sandbox.worker import Ending, Setup, Worker, WorkerDied
 RUNS_PER_WORKER = 1000
 # Surrogates other than U+DC80 to U+DCFF, by which the error handler `surrogateescape` represents undecodable bytes.
 LONE_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-# A function that has used up this fraction of its CPU time is ended by its own process, which can say where it was.
-REPORT_FRACTION = 0.95
+# So many CPU seconds before its limit a function is ended by its own process, which can report where it was; a tenth
+# of a second is more than the timers and the warm parent's checks are late.
+REPORT_AHEAD_S = 0.1
 # Seconds to wait before each new attempt at a run whose warm parent died.
 PAUSES_S = (0.0, 0.1, 0.5)
 
@@ -104,7 +105,8 @@ class Sandbox:
         The value is an answer like a printed one: the program may forge it, so judge it in this process.
         """
         nonce = secrets.token_hex(16)
-        job = {"kind": "function", "nonce": nonce, "report_s": REPORT_FRACTION * limits.cpu_s, **asdict(function)}
+        report_s = max(limits.cpu_s - REPORT_AHEAD_S, limits.cpu_s / 2)
+        job = {"kind": "function", "nonce": nonce, "report_s": report_s, **asdict(function)}
         ending = (await self.submit([job], stdin, limits))[0]
         return called_of(ending, nonce, limits)
 

@@ -105,4 +105,6 @@ def described(value: Any) -> str:
     """Return the type of a plain value in words."""
     if value is None:
         return "nothing"
-    return {bool: "a bool", int: "a number", float: "a number", str: "a text"}.get(type(value), "a list")
+    return {bool: "a bool", int: "a number", float: "a number", str: "a text", list: "a list"}.get(
+        type(value), "an object"
+    )
