@@ -63,9 +63,11 @@ class QuickSampler:
             noise = torch.rand(logits.shape, generator=generator).clamp_min_(1e-20)
             tokens = (logits / heat[numbers, None] - noise.log_().neg_().log_()).argmax(1)  # the Gumbel trick
             ended = torch.isin(tokens, self.ends)
-            for number, token, end in zip(numbers.tolist(), tokens.tolist(), ended.tolist(), strict=True):
-                said[number].append(token)
-                finish[number] = "stop" if end else "length"
+            going_on = (limits[numbers] > step).tolist()
+            for row, number in enumerate(numbers.tolist()):
+                if going_on[row]:
+                    said[number].append(int(tokens[row]))
+                    finish[number] = "stop" if ended[row] else "length"
             alive = ~ended & (limits[numbers] > step + 1)
             if not alive.any():
                 break
