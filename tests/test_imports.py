@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -28,10 +29,21 @@ WITHOUT_TORCH = {"envs", "integrations", "programs", "env", "types", "rollout", 
 MAKERS = "models"
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Return the imports and calls of a file, inside functions too."""
+    return [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.Call)
+    ]
+
+
+@cache
 def imports(path: Path) -> set[str]:
-    """The full names of what a file imports, inside functions too."""
+    """Return the full names of what a file imports, inside functions too."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -99,7 +111,7 @@ def test_no_pickle_and_no_code_execution() -> None:
             inside = package == "cadre_sandbox" and "inside" in path.parts
             # These run in the sandbox: their text is put into a program there.
             inside = inside or path.name in {"argument_recorder.py", "replaced_helper.py"}
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in nodes(path):
                 if isinstance(node, ast.Call):
                     name = ast.unparse(node.func)
                     forbidden = {"eval", "exec", "pickle.loads", "pickle.load", "torch.load", "torch.save"}

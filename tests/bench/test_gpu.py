@@ -182,11 +182,11 @@ def test_steps_leave_out_the_warm_up() -> None:
 
 def test_a_process_that_is_late_is_ended_with_its_children(tmp_path: Path) -> None:
     mark = tmp_path / "alive"
-    child = f"sleep 3; touch {mark}"
+    child = f"sleep 2; touch {mark}"
     with pytest.raises(RuntimeError, match="not done after 1 s"):
         gpu_runs.run_logged(["sh", "-c", f"({child}) & echo begun; sleep 60"], tmp_path / "log", 1.0)
     assert (tmp_path / "log").read_text() == "begun\n"
-    time.sleep(3.5)
+    time.sleep(1.5)
     assert not mark.exists()
 
 

@@ -33,8 +33,9 @@ def test_a_mutant_is_killed_by_a_test_that_fails_and_survives_otherwise(tmp_path
     before = (folder / "cadre/sums.py").read_text()
     noticed = Mutant("sum", "cadre/sums.py", "return a + b", "return a - b", ("test_sums.py::test_it",))
     unnoticed = Mutant("zero", "cadre/sums.py", "return 0", "return 1", ("test_sums.py::test_it",))
-    assert [judge(one, folder).killed for one in (noticed, unnoticed)] == [True, False]
-    assert judge(noticed, folder).by == "test_sums.py::test_it"
+    verdicts = [judge(one, folder) for one in (noticed, unnoticed)]
+    assert [verdict.killed for verdict in verdicts] == [True, False]
+    assert verdicts[0].by == "test_sums.py::test_it"
     assert (folder / "cadre/sums.py").read_text() == before
 
 

@@ -20,6 +20,7 @@ from cadre_tasks.code.judge import all_tests, judge
 from cadre_tasks.sandbox import Limits, default
 from tests.cadre_sandbox.attacks.cheats import CHEATS
 from tests.helpers.public_sets import rows
+from tests.helpers.slow import few_of
 
 QUICK = Limits(cpu_s=5.0, memory_mb=512)
 SQUARE = "def square(x):\n    return x * x"
@@ -47,11 +48,17 @@ class CountedRuns:
         return await default().run(program, stdin, limits)
 
 
+CASES = [("01234567", "012"), ("567", "01234567"), ("1356", "012345"), ("", "01234567"), ("07", "01234567")]
+WAITS = ["while True: pass", "import time; time.sleep(99)"]
+
+
 @pytest.mark.parametrize(
-    ("slow", "run"),
-    [("01234567", "012"), ("567", "01234567"), ("1356", "012345"), ("", "01234567"), ("07", "01234567")],
+    ("slow", "run", "wait"),
+    few_of(
+        [(*case, wait) for case in CASES for wait in WAITS],
+        [(*CASES[0], WAITS[0]), (*CASES[2], WAITS[1]), (*CASES[3], WAITS[0])],
+    ),
 )
-@pytest.mark.parametrize("wait", ["while True: pass", "import time; time.sleep(99)"])
 def test_a_script_that_takes_too_long_is_not_run_on_every_case(slow: str, run: str, wait: str) -> None:
     """After three cases that used up all its time the others count as failed, in whatever order runs end."""
     counted = CountedRuns()
@@ -107,9 +114,14 @@ def test_calls_with_expected_values() -> None:
     assert true.passed == 0
 
 
-@pytest.mark.parametrize("place", [0, 4, 9])
-@pytest.mark.parametrize("end", ["import os; os._exit(0)", "return 'x' * 10**8", "return f(x)", "while True: pass"])
-def test_a_case_at_which_a_program_ends_costs_the_others_nothing(place: int, end: str) -> None:
+ENDS = ["import os; os._exit(0)", "return 'x' * 10**8", "return f(x)", "while True: pass"]
+
+
+@pytest.mark.parametrize(
+    ("end", "place"),
+    few_of([(end, place) for end in ENDS for place in (0, 4, 9)], [(end, 4) for end in ENDS] + [(ENDS[0], 0)]),
+)
+def test_a_case_at_which_a_program_ends_costs_the_others_nothing(end: str, place: int) -> None:
     program = f"def f(x):\n    if x == {place}:\n        {end}\n    return x\n"
     limits = Limits(cpu_s=0.3) if end.startswith("while") else QUICK
     verdict = asyncio.run(check_calls(default(), program, "f", [([x], x) for x in range(10)], limits))

@@ -12,6 +12,7 @@ import pytest
 
 from cadre_sandbox import pool
 from cadre_tasks.sandbox import Limits, Result, Sandbox, run
+from tests.helpers.slow import few_of
 
 ROOT = Path(__file__).parents[2]
 SHORT = Limits(cpu_s=0.3)
@@ -209,16 +210,10 @@ def gone(pid: int) -> bool:
 
 @pytest.mark.parametrize(
     ("level", "end"),
-    [("confined", "exit"), ("confined", "SIGTERM"), ("isolated", "SIGINT"), ("isolated", "SIGKILL")]
-    + [
-        pytest.param(level, end, marks=pytest.mark.slow)
-        for level, end in (
-            ("confined", "SIGINT"),
-            ("confined", "SIGKILL"),
-            ("isolated", "exit"),
-            ("isolated", "SIGTERM"),
-        )
-    ],
+    few_of(
+        [(level, end) for level in ("confined", "isolated") for end in ("exit", "SIGINT", "SIGTERM", "SIGKILL")],
+        [("confined", "exit"), ("isolated", "SIGKILL")],
+    ),
 )
 def test_nothing_outlives_the_trainer(level: str, end: str) -> None:
     script = TRAINER.format(level=level, busy=end != "exit")

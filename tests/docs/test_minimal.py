@@ -50,7 +50,11 @@ def test_completions_without_an_advantage_are_left_out(minimal: dict[str, Any]) 
     assert advantages == pytest.approx([math.sqrt(1.5), -math.sqrt(1.5)])
 
 
-def test_two_steps_train(minimal: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_steps_train(
+    minimal: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a quarter of the example's tasks a step."""
+    monkeypatch.setitem(minimal["train"].__globals__, "TASKS", 4)
     before, after = asyncio.run(minimal["train"](steps=2, held_out=4))
     assert 0.0 <= before <= 1.0
     assert 0.0 <= after <= 1.0

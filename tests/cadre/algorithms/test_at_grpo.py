@@ -37,6 +37,7 @@ def whispered(speaker: Path, folder: Path, console: Console, lookahead: int) -> 
     return run
 
 
+@pytest.mark.slow  # that its decisions are told apart is seen below, by hand
 def test_a_role_that_is_paid_later_learns(speaker: Path, tmp_path: Path, quiet: Console) -> None:
     run = whispered(speaker, tmp_path / "run", quiet, lookahead=2)
     assert run.evaluations()[-1]["reward"] == 1.0

@@ -84,6 +84,7 @@ def test_every_kind_of_actor_may_die(
     team.close()
 
 
+@pytest.mark.slow  # starting Ray takes most of it; test_remote.py and test_ray_actors.py pretend the actors
 def test_a_run_goes_on_elsewhere(speaker: Path, tmp_path: Path, single: Run, quiet: Console) -> None:
     """A step in one process, the others in actors: where something runs is no setting that a run depends on. What
     an actor's own code raises is raised here as it was."""

@@ -17,6 +17,7 @@ from cadre.errors import ConfigError, EngineError
 from cadre.plugins import embedded_models
 from tests.cadre.cli.calling import call
 from tests.cadre.engines.tiny import request
+from tests.helpers.slow import few_of
 
 SEED = str(embedded_models()["seed"])
 RECIPE = """env: plan-path
@@ -49,12 +50,23 @@ def recipe(tmp_path: Path) -> str:
     return str(tmp_path / "toy.yaml")
 
 
+FORMS: list[dict] = [
+    {},
+    {"use_rslora": True},
+    {"target_modules": "all-linear"},
+    {"layers_to_transform": [1]},
+    {"lora_dropout": 0.1},
+]
+WAYS = ["lora.path", "lora.adapter", "model"]
+
+
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"use_rslora": True}, {"target_modules": "all-linear"}, {"layers_to_transform": [1]}, {"lora_dropout": 0.1}],
-    ids=str,
+    ("settings", "written"),
+    few_of(
+        [(form, way) for form in FORMS for way in WAYS],
+        [(form, "lora.path") for form in FORMS] + [({}, way) for way in WAYS[1:]],
+    ),
 )
-@pytest.mark.parametrize("written", ["lora.path", "lora.adapter", "model"])
 def test_what_is_said_is_as_likely_as_peft_says(settings: dict, written: str, tmp_path: Path, recipe: str) -> None:
     folder = adapter(tmp_path / "px", **settings)
     policy = resolve(load(recipe, [f"team.policies.x.{written}={folder}"])).policies["x"]

@@ -14,6 +14,7 @@ from cadre.engines.torch.memory import GIB, SequenceMemory
 from cadre.errors import DataError, EngineError
 from tests.cadre.engines import forms, tiny
 from tests.helpers.playing import source
+from tests.helpers.slow import few_of
 
 LARGE = [name for name in recipes() if "qwen" in name]
 
@@ -122,7 +123,9 @@ def test_a_sequence_that_is_longer_than_a_micro_batch_stands_alone() -> None:
     assert 0 < fits.activations < more.activations
 
 
-@pytest.mark.parametrize("change", ["loss.kl=0.01", "algorithm.kl=0.01", "algorithm=ma_dpo"])
+@pytest.mark.parametrize(
+    "change", few_of(["loss.kl=0.01", "algorithm.kl=0.01", "algorithm=ma_dpo"], ["algorithm=ma_dpo"])
+)
 def test_a_copy_from_before_training_is_counted_where_one_is_asked_for(change: str) -> None:
     """Of a model that is trained whole; the base of an adapter is there anyway."""
     plain, asked = (estimate_resources(load("plan-path", changes)) for changes in ([], [change]))

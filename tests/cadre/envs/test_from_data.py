@@ -11,6 +11,7 @@ from cadre.envs.spec import EnvSpec, env_class
 from cadre.errors import CadreError, ConfigError, DataError
 from cadre.plugins import environments
 from tests.helpers.playing import check, source
+from tests.helpers.slow import few_of
 
 OVER_DATA = [name for name in environments() if issubclass(env_class(name), FromData)]
 
@@ -28,7 +29,8 @@ def test_writers_have_a_set_of_their_own_by_default() -> None:
     assert sets == {"tldr": ("scitldr",) * 2, "arxiv": ("arxiv",) * 2, "story": ("stories",) * 2}
 
 
-@pytest.mark.parametrize("name", OVER_DATA)
+# A single agent and others of the family play the same items.
+@pytest.mark.parametrize("name", few_of(OVER_DATA, ["maths", "code", "pairs", "tldr", "debate"]))
 def test_without_data_a_dry_run_has_invented_items(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CADRE_DATA", raising=False)
     settings = with_example(env_class(name), {})
@@ -67,7 +69,7 @@ OWN: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", few_of(OWN, ["maths", "code"]))
 def test_a_file_of_your_own(name: str, tmp_path: Path) -> None:
     fields, rows = OWN[name]
     settings = {"data": own(tmp_path, *rows), "fields": fields, "held_out": 1}

@@ -10,6 +10,11 @@ import time
 import uuid
 
 
+def run(task, client):
+    """Run the function that the task names: programs of one fork server, as each server imports the client anew."""
+    return globals()[task["program"]](task, client)
+
+
 def ask(client, role, *messages, **more):
     said = [{"role": "user" if n % 2 == 0 else "assistant", "content": text} for n, text in enumerate(messages)]
     return client.chat.completions.create(model=role, messages=said, **more).choices[0].message.content

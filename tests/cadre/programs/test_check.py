@@ -9,8 +9,10 @@ from tests.helpers.programs import AGENTS, ROLES
 
 
 def report(tmp_path, name, **settings):
-    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps({"word": word}) + "\n" for word in ("fox", "owl")))
-    given = {"run": f"{AGENTS}:{name}", "roles": ROLES, "tasks": str(tmp_path / "tasks.jsonl"), "held_out": 0.0}
+    (tmp_path / "tasks.jsonl").write_text(
+        "".join(json.dumps({"word": word, "program": name}) + "\n" for word in ("fox", "owl"))
+    )
+    given = {"run": f"{AGENTS}:run", "roles": ROLES, "tasks": str(tmp_path / "tasks.jsonl"), "held_out": 0.0}
     return asyncio.run(examine(EnvSpec("program", {**given, **settings})))
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,16 @@ from tests.helpers.programs import AGENTS, ROLES
 TASK = Task("t", {"word": "fox"})
 
 
+# These are told by their signature: whether they take a client, and which.
+BY_SIGNATURE = ("swarm", "unaided")
+
+
 def program(name, task=TASK, isolation="fork", **settings):
-    return Program(task, f"{AGENTS}:{name}", ROLES, isolation=isolation, **settings)
+    """Make the environment of a function of agents.py."""
+    if name in BY_SIGNATURE:
+        return Program(task, f"{AGENTS}:{name}", ROLES, isolation=isolation, **settings)
+    named = replace(task, data={**task.data, "program": name})
+    return Program(named, f"{AGENTS}:run", ROLES, isolation=isolation, **settings)
 
 
 def play(env, *said):
@@ -287,7 +296,9 @@ def test_a_start_that_nobody_waits_for_costs_no_other():
 
     async def cancelled():
         env = program("relay")
-        start = StartOrder({"id": "t", "word": "fox"}, "http://127.0.0.1:9/v1", "k", Path(env.episode.memo))
+        start = StartOrder(
+            {"id": "t", "word": "fox", "program": "relay"}, "http://127.0.0.1:9/v1", "k", Path(env.episode.memo)
+        )
         begun = asyncio.ensure_future(fork_server.start(start))
         await asyncio.sleep(0)
         begun.cancel()

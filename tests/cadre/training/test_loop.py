@@ -27,8 +27,8 @@ THE_SAME_HERE = {"grpo_by_role", "matpo", "arpo", "tree_grpo", "bpo"}
 
 
 PRESETS = sorted(ALGORITHMS.keys() - THE_SAME_HERE - {"custom"})
-# What learns within seconds: siblings of a decision, whole episodes of two roles, of one role in two tokens.
-QUICK = {"at_grpo", "flow_grpo"}
+# What learns within seconds: completions of one decision.
+QUICK = {"at_grpo"}
 
 
 @pytest.mark.parametrize("preset", few_of(PRESETS, QUICK))

@@ -195,7 +195,13 @@ def test_halves_of_a_set_without_a_training_split() -> None:
     assert [task.data["id"] for task in basic.tasks("train")] == ["mbpp-601", "mbpp-602"]
 
 
-@pytest.mark.parametrize("settings", [{"data": "humaneval", "held_out": 1}, {"data": "mbpp", "feedback": "expert"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"data": "humaneval", "held_out": 1}, marks=pytest.mark.slow),
+        {"data": "mbpp", "feedback": "expert"},
+    ],
+)
 def test_the_contract(settings: dict[str, object]) -> None:
     assert len(check("pairs", [AUX, MAIN], episodes=1, turns=2, **settings)) == 6
 

@@ -17,14 +17,14 @@ def graded(problem: CodingProblem, aux: str, main: str) -> Graded:
     return asyncio.run(grade(problem, aux, main))
 
 
-@pytest.mark.parametrize("name", few_of(SHOWS, SHOWS[::4]))
+@pytest.mark.parametrize("name", few_of(SHOWS, SHOWS[::12]))
 def test_a_helper_that_is_called_for_show_is_as_one_that_is_not_called(name: str) -> None:
     found = graded(*PAIRS[name])
     assert found.verdict.ok, found.verdict
     assert found.value <= UNUSED + 1e-9, found.parts
 
 
-@pytest.mark.parametrize("name", few_of(HONEST, HONEST[1::4]))
+@pytest.mark.parametrize("name", few_of(HONEST, HONEST[1::8]))
 def test_an_honest_helper_is_paid_in_full(name: str) -> None:
     found = graded(*PAIRS[name])
     assert found.verdict.ok, found.verdict

@@ -16,7 +16,7 @@ from tests.helpers.playing import play
 from tests.helpers.slow import few_of
 
 # How many random strings each environment is played with; CADRE_CONTRACT_STRINGS=1000 takes minutes.
-STRINGS = int(os.environ.get("CADRE_CONTRACT_STRINGS", "25"))
+STRINGS = int(os.environ.get("CADRE_CONTRACT_STRINGS", "10"))
 BATCH = min(STRINGS, 50)
 
 words = st.sampled_from(

@@ -19,6 +19,7 @@ from tests.cadre_tasks.worlds.trying import (
     check_splits,
 )
 from tests.helpers.playing import play, seen, total
+from tests.helpers.slow import few_of
 
 LINE = Law("formula", ("x",), {"result": "2*x + 3"}, {})
 SWITCHES = Law("causal", ("A", "B", "C"), {"B": "not A", "C": "A and B"}, {})
@@ -121,7 +122,11 @@ def test_a_law_is_what_follows_the_sign_that_names_its_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "depth"), [("formula", 1), ("formula", 2), ("causal", 1), ("causal", 2), ("chemistry", 2)]
+    ("kind", "depth"),
+    few_of(
+        [("formula", 1), ("formula", 2), ("causal", 1), ("causal", 2), ("chemistry", 2)],
+        [("formula", 2), ("causal", 1), ("chemistry", 2)],
+    ),
 )
 def test_laws_that_do_the_same_are_in_one_split(kind: Kind, depth: int) -> None:
     settings: dict[str, Any] = {"variables": 3, "depth": depth} if kind != "chemistry" else {"depth": depth}

@@ -12,10 +12,11 @@ from cadre.errors import EngineError
 from tests.cadre.engines import tiny
 from tests.cadre.engines.tiny import request, sample, update
 from tests.helpers.learners import rollouts, weights
+from tests.helpers.slow import few_of
 from tests.helpers.templates import THINKING
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+@pytest.mark.parametrize("architecture", few_of(["llama", "gemma3"], ["gemma3"]))
 def test_saved_training_goes_on_to_the_bit(learner, tmp_path, architecture):
     settings = {"learning_rate": 1e-2, "minibatches": 2, "warmup_steps": 3, "schedule": "cosine"}
     straight = learner(architecture, **settings)

@@ -23,6 +23,7 @@ from cadre.types import Message, PreviousTurn
 from tests.cadre.engines import tiny
 from tests.cadre.engines.tiny import datum, request
 from tests.helpers.plain_logprobs import plain_logprobs
+from tests.helpers.slow import few_of
 
 LONG = 48  # tokens of a window: more than a trial has, less than a longer prompt or a whole sequence
 EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
@@ -66,7 +67,7 @@ async def two_turns(engine):
     return first + await engine.sample(second)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=few_of(KINDS, ["mistral", "gpt_neo", "llama4_text", "opt"]))
 def family(request, tmp_path):
     settings, form = KINDS[request.param]
     folder = built(tmp_path, request.param, **settings)

@@ -112,7 +112,7 @@ def test_a_policy_is_trained_the_same_beside_its_critic(folders):
     assert second["entropy"] == pytest.approx(first["entropy"], abs=1e-6)
 
 
-@pytest.mark.parametrize("lora", [None, LoraConfig(rank=4, alpha=8)])
+@pytest.mark.parametrize("lora", [None, pytest.param(LoraConfig(rank=4, alpha=8), marks=pytest.mark.slow)])
 def test_heads_learn_their_own_returns(folders, lora):
     mine = build(folders["llama"], critic=CriticConfig(clip=None), heads=("a", "b"), lora=lora)
     data = [judged((1, 3), (1.0, -1.0), "a"), judged((3,), (2.0,), "b", ids=(9, 9, 9, 9))]

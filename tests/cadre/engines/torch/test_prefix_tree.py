@@ -41,7 +41,7 @@ def check_equal(shared, padded, policies=("p",), examples=12, data=None):
     equal()
 
 
-@pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["llama", "gemma2", "gemma3"]))
+@pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["llama", "gemma3"]))
 def test_gradients_are_those_of_padding(learner, architecture):
     check_equal(*(learner(architecture, pack=packing) for packing in ("prefix_tree", "padded")))
 
@@ -217,7 +217,7 @@ def test_bfloat16_is_as_close_as_padding(learner, architecture, seed):
         assert 0.0 < mine < 2.0**0.5 * theirs
 
 
-@pytest.mark.parametrize("architecture", few_of(["llama", "qwen3", "gemma2", "gemma3"], ["llama", "gemma3"]))
+@pytest.mark.parametrize("architecture", few_of(["llama", "qwen3", "gemma2", "gemma3"], ["llama"]))
 def test_flex_attention(learner, architecture, monkeypatch):
     # Its plain form, whose backward pass PyTorch refuses on a processor although it is there.
     monkeypatch.setattr(torch_flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
