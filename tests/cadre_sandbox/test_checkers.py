@@ -351,7 +351,7 @@ def test_there_are_a_hundred_cheats_and_more() -> None:
     assert len(set(CHEATS.values())) == len(CHEATS) >= 100
 
 
-@pytest.mark.parametrize("name", CHEATS)
+@pytest.mark.parametrize("name", few_of(CHEATS, list(CHEATS)[::4]))
 def test_cheats_pass_nothing(name: str) -> None:
     """On a few problems of HumanEval that need different kinds of answers; the benchmark takes every set of code."""
     problems = rows("humaneval/HumanEval.jsonl")[5::40]

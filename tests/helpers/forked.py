@@ -26,8 +26,8 @@ import torch
 
 CADRE = "from cadre.cli import main; main()"
 
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(
     ["torch.utils.tensorboard", "transformers.models.llama.modeling_llama", "cadre.cli.app", "cadre.engines.torch"]
 )
 
@@ -55,7 +55,7 @@ class Forked:
                 self.stdout = os.fdopen(reader, encoding="utf-8", errors="replace")
             environment = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
             given = (code, self.args, str(cwd), environment, output, terminal is not None, f"{folder}/begun")
-            self._process = _SERVER.Process(target=_run, args=given)
+            self._process = SERVER.Process(target=_run, args=given)
             self._process.start()
             deadline = time.monotonic() + 180
             while not os.path.exists(f"{folder}/begun"):  # a pipe that nobody writes to yet is at its end

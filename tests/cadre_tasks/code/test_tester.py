@@ -12,6 +12,7 @@ from cadre_sandbox.checkers import Verdict
 from cadre_tasks.code import source, tester
 from cadre_tasks.code.judge import StdioTests, Tests, UnitTests, extract_code, fenced
 from cadre_tasks.code.tester import Worth
+from tests.helpers.slow import few_of
 
 HACKS = [json.loads(line) for line in Path(__file__).with_name("hacks.jsonl").read_text().splitlines()]
 # A comment and a blank line of the reference's own, which no mutant has.
@@ -33,7 +34,7 @@ def test_honest_tests_are_paid_in_full() -> None:
     assert sum(worth_of("assert add(2, 2) == 4\nassert add(1, 0) == 1").parts.values()) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("hack", HACKS, ids=lambda hack: hack["name"])
+@pytest.mark.parametrize("hack", few_of(HACKS, HACKS[::3]), ids=lambda hack: hack["name"])
 def test_what_tests_nothing_is_paid_for_being_a_test_at_most(hack: dict[str, str]) -> None:
     text = "```python\n" + hack["text"].replace("@ENTRY@", "add") + "\n```"
     assert sum(worth_of(text).parts.values()) <= 0.2 + 1e-9

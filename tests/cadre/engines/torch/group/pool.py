@@ -1,4 +1,4 @@
-"""Processes that live as long as the test session and run functions as ranks, as starting one takes seconds."""
+"""Processes that live as long as the test session and run functions as ranks."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import torch
-from torch import multiprocessing
 
 from cadre.engines.torch import TorchEngine, TorchLearner
 from cadre.engines.torch.group import LearnerPart, RankLearner
 from cadre.types import Targets
 from tests.cadre.engines import tiny
 from tests.cadre.learn.sequences import sequence
+from tests.helpers.forked import SERVER
 
 
 class Pool:
     """So many processes; `run` calls a function of a test's module in each of them at once."""
 
     def __init__(self, size: int) -> None:
-        spawning = multiprocessing.get_context("spawn")
-        pipes = [spawning.Pipe() for _ in range(size)]
+        pipes = [SERVER.Pipe() for _ in range(size)]
         self._pipes = [mine for mine, _ in pipes]
-        self._processes = [spawning.Process(target=_serve, args=(theirs,), daemon=True) for _, theirs in pipes]
+        self._processes = [SERVER.Process(target=_serve, args=(theirs,), daemon=True) for _, theirs in pipes]
         for process in self._processes:
             process.start()
         for _, theirs in pipes:
