@@ -11,10 +11,18 @@ from rich.console import Console
 from tests.helpers.coordination import write_speaker
 
 torch.set_num_threads(1)
+# What a test writes need not survive a power cut, and a run syncs some fifty files and folders.
+os.fsync = lambda descriptor: None
 # What takes longest, in this order, is dealt out first: no worker of `make test` is left with it at the end.
 LONGEST = (
-    "tests/cadre/training/test_loop.py",
+    "tests/cadre/programs/test_program.py",
     "tests/cadre/cli/test_damaged_runs.py",
+    "tests/cadre/engines/torch/test_decode.py",
+    "tests/cadre/training/test_loop.py",
+    "tests/cadre_sandbox/test_repeatable.py",
+    "tests/cadre/training/test_signals.py",
+    "tests/cadre_sandbox/test_checkers.py",
+    "tests/cadre/engines/torch/group/test_rank_learner.py",
     "tests/cadre_tasks/recipes/test_recipes.py",
 )
 # How long an example takes says what else the machine does. The suite draws the same examples each time, so that what
@@ -25,8 +33,8 @@ settings.load_profile("suite")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    places = {file: place for place, file in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+    rank = {file: number for number, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(rank)))
 
 
 @pytest.fixture(scope="session")

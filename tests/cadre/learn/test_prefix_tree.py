@@ -8,7 +8,7 @@ from cadre.learn.prefix_tree import PrefixTree
 from tests.cadre.learn.sequences import closing_at, sequences
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(sequences(("p", "q")), st.sampled_from([(1, 3), (2, 5), (3, 8), (6, 16)]))
 def test_every_ancestor_is_attended_to_once(data, lengths):
     with closing_at(*lengths):
@@ -24,7 +24,7 @@ def test_every_ancestor_is_attended_to_once(data, lengths):
     assert set(found) == wanted
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(sequences(("p", "q")))
 def test_a_node_is_a_policy_and_a_prefix(data):
     data = sorted(data, key=prefix_tree.path)
