@@ -24,7 +24,7 @@ from cadre.engines.torch.memory import (
 from cadre.engines.torch.request_batcher import GenerationRequest
 from cadre.team import SamplingActivity
 from cadre.types import Sampling
-from tests.engines import tiny
+from tests.cadre.engines import tiny
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
