@@ -25,9 +25,10 @@ from cadre.training import loop
 from cadre.training.loop import Training, sample_step
 from tests.cadre.engines import tiny
 from tests.cadre.engines.vllm.fake_backend import FakeVllmSpec
+from tests.helpers.extras import skip_without
 from tests.helpers.training import configured, lines, play, weights
 
-pytest.importorskip("ray")
+skip_without("ray")
 FILES = ("metrics.jsonl", "evaluations.jsonl")
 
 

@@ -13,8 +13,9 @@ from cadre.cluster import ray_actors
 from cadre.cluster.ray_actors import MAX_DEATHS_PER_CALL, SupervisedActor
 from cadre.cluster.remote import RemoteLearner, StoredWeights
 from cadre.errors import EngineError
+from tests.helpers.extras import skip_without
 
-pytest.importorskip("ray")
+skip_without("ray")
 # Bytes that Ray keeps in a store and does not hand over with the answer.
 LARGE = 2_000_000
 

@@ -22,8 +22,9 @@ from cadre.settings import LearnerConfig
 from cadre.team import Learner
 from tests.cadre.engines import tiny
 from tests.cadre.engines.torch.group.pool import data
+from tests.helpers.extras import skip_without
 
-pytest.importorskip("ray")
+skip_without("ray")
 
 
 @pytest.fixture(scope="module")

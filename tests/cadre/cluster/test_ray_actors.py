@@ -7,8 +7,9 @@ import pytest
 from cadre.cluster import ray_actors
 from cadre.cluster.ray_actors import MAX_DEATHS_PER_CALL, ActorDied, SupervisedActor, SupervisedRanks
 from cadre.errors import EngineError
+from tests.helpers.extras import skip_without
 
-pytest.importorskip("ray")
+skip_without("ray")
 
 
 class Scripted(SupervisedActor):
@@ -96,12 +97,11 @@ def test_whatever_ends_an_actor_is_a_death(monkeypatch: pytest.MonkeyPatch) -> N
             group._get([death])
 
 
-ray = pytest.importorskip("ray")
-
-
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The addresses that Ray is asked for."""
+    import ray
+
     asked: list[str] = []
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda address, **options: asked.append(address))

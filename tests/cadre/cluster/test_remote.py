@@ -6,15 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import pytest
-
 from cadre.cluster.processes import Outcome, SamplerProcess
 from cadre.cluster.remote import PoolSampler, WaitingRequest
 from cadre.errors import EngineError, PromptError
 from cadre.types import Request, Sample
 from tests.cadre.engines.tiny import request
+from tests.helpers.extras import skip_without
 
-pytest.importorskip("ray")
+skip_without("ray")
 
 
 class Sampler:

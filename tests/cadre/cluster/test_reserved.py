@@ -17,8 +17,9 @@ from cadre.engines.torch import TrainingSettings
 from cadre.errors import EngineError
 from cadre.settings import ClusterConfig, LearnerConfig
 from tests.cadre.engines import tiny
+from tests.helpers.extras import skip_without
 
-pytest.importorskip("ray")
+skip_without("ray")
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ from cadre.errors import ConfigError
 from cadre_tasks.maths.maths import Maths
 from cadre_tasks.maths.same_answer import LIMITS, MATH_VERIFY, same_answer, solves
 from cadre_tasks.patterns.debate import Debate
+from tests.helpers.extras import skip_without
 from tests.helpers.public_sets import rows
 
-pytest.importorskip("math_verify", reason="math-verify is not installed")
+skip_without("math_verify")
 
 HOSTILE = [
     "9^{9^{9^9}}",

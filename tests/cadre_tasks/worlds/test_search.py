@@ -14,9 +14,10 @@ from tests.cadre_tasks.worlds.trying import (
     check_references,
     check_splits,
 )
+from tests.helpers.extras import skip_without
 from tests.helpers.playing import play, seen, total
 
-pytest.importorskip("bm25s")
+skip_without("bm25s")
 
 
 def test_a_library_has_each_fact_in_one_passage() -> None:

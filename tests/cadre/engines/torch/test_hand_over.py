@@ -185,14 +185,14 @@ def test_a_frozen_policy_takes_no_weights(folders):
 
 
 @pytest.mark.parametrize(
-    ("sampler", "message"),
+    ("make", "message"),
     [
-        (ScriptedSampler(lambda request: []), "which a script plays"),
-        (OpenAISampler("m", "http://localhost:1/v1", "NO_KEY"), "endpoint http://localhost:1/v1 serves"),
+        (lambda: ScriptedSampler(lambda request: []), "which a script plays"),
+        (lambda: OpenAISampler("m", "http://localhost:1/v1", "NO_KEY"), "endpoint http://localhost:1/v1 serves"),
     ],
 )
-def test_samplers_without_weights_of_ours_say_so(sampler, message):
-    team_of_it = Team({}, {"p": sampler}, {})
+def test_samplers_without_weights_of_ours_say_so(make, message):
+    team_of_it = Team({}, {"p": make()}, {})
     with pytest.raises(EngineError, match=message):
         asyncio.run(team_of_it.load([Weights("p", 1)]))
     team_of_it.close()
