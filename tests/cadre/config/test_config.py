@@ -296,7 +296,10 @@ BAD = {
     "unknown environment": (["env=plan-pth"], ["plan-pth", "Did you mean plan-path?"]),
     "unknown setting": (["settings.turn=2"], ["settings.turn", "Did you mean turns?"]),
     "setting of a wrong type": (["settings.turns=many"], ["settings.turns", "'many'"]),
-    "setting outside its choices": (["settings.prompts=short"], ["settings.prompts", "'compact' or 'full'"]),
+    "setting outside its choices": (
+        ["settings.prompts=short"],
+        ["settings.prompts", "'compact', 'full' or 'function'"],
+    ),
     "override without a value": (["train.steps"], ["train.steps", "key=value"]),
     "override that is no YAML": (["train.steps=["], ["train.steps=[", "not valid YAML"]),
     "override that is nested too deeply": (["train.steps=" + "[" * 9000], ["nested too deeply"]),
