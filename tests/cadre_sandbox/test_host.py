@@ -42,7 +42,7 @@ def test_every_program_is_told_the_same_name(level: str, mode: str) -> None:
     ("level", "user"),
     [
         ("isolated", "root"),
-        ("confined", "ordinary"),
+        pytest.param("confined", "ordinary", marks=pytest.mark.slow),
         pytest.param("isolated", "ordinary", marks=pytest.mark.slow),
         pytest.param("confined", "root", marks=pytest.mark.slow),
     ],

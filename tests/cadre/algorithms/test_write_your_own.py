@@ -98,13 +98,13 @@ def test_it_trains(sections: dict, speaker: Path, tmp_path: Path, quiet: Console
         loss=sections["loss"],
         sampling={"max_tokens": 1},
         learner={"learning_rate": 1e-2},
-        train={"steps": 15, "tasks_per_step": 8},
+        train={"steps": 9, "tasks_per_step": 4},
     )
     _, run = play(chosen, tmp_path / "run", quiet)
     before, after = run.evaluations()
     assert after["reward"] >= before["reward"] + 0.5  # of at most 2
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
-    assert lines[0]["rollout/episodes"] == 8 * 4  # two branches a decision, over two turns
+    assert lines[0]["rollout/episodes"] == 4 * 4  # two branches a decision, over two turns
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from cadre_tasks.code.judge import all_tests, judge
 from tests.cadre_sandbox.attacks.cheats import CHEATS
 from tests.helpers.playing import check, play, seen, source, total
 from tests.helpers.public_sets import FOLDER, rows
+from tests.helpers.slow import few_of
 
 ADD = "a, b = map(int, input().split())\nprint(a + b)"
 TESTS = "```input\n4 4\n```\n```output\n8\n```\n```input\n1 0\n```\n```output\n1\n```"
@@ -184,7 +185,7 @@ def test_one_agent_is_paid_what_a_turn_changed() -> None:
     assert env.success
 
 
-@pytest.mark.parametrize("name", ["code", "code-single-agent"])
+@pytest.mark.parametrize("name", few_of(["code", "code-single-agent"], ["code"]))
 def test_the_contract(name: str) -> None:
     settings = {"train": "apps", "test": "code-contests", "turns": 2}
     assert len(check(name, [ADD, TESTS], episodes=1, **settings)) == 6

@@ -8,6 +8,7 @@ from cadre.types import Task
 from cadre_tasks.maths import same_answer as math
 from cadre_tasks.maths.maths import Maths, MathsSolo, MathsVote
 from tests.helpers.playing import check, play, seen, total
+from tests.helpers.slow import few_of
 
 TASK = Task("t", {"id": "t", "question": "What is 6 times 7?", "answer": "42", "tolerance": 0.0})
 RIGHT, WRONG = "6 times 7 is \\boxed{42}.", "It is \\boxed{41}."
@@ -154,6 +155,6 @@ def test_the_majority_by_hand() -> None:
     assert asyncio.run(math.majority([None, ""])) is None
 
 
-@pytest.mark.parametrize("name", ["maths", "maths-single-agent", "maths-vote"])
+@pytest.mark.parametrize("name", few_of(["maths", "maths-single-agent", "maths-vote"], ["maths"]))
 def test_the_contract(name: str) -> None:
     assert len(check(name, ["\\boxed{42}", PROGRAM], train="math-train", test="math500", turns=2)) == 6

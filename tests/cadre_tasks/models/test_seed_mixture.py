@@ -49,7 +49,7 @@ def test_the_right_program_solves_two_boxes_too() -> None:
     assert solved_by(Sokoban, sokoban.SEARCH, tasks) == 3
 
 
-@pytest.mark.parametrize("game", few_of(GAMES, ["sokoban", "sudoku"]))
+@pytest.mark.parametrize("game", few_of(GAMES, ["sudoku"]))
 def test_most_of_the_mixture_is_wrong(game: str) -> None:
     """The likeliest kind rarely solves a task, and three in four programs of the whole mixture fail.
 

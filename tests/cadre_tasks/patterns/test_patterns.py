@@ -10,6 +10,7 @@ from cadre.types import Reward, Task
 from cadre_tasks.patterns import Debate, Gather, Lead, Question, Refine, Review
 from cadre_tasks.patterns.question import verdict
 from tests.helpers.playing import check, play, seen, source, total
+from tests.helpers.slow import few_of
 
 TASK = Task("t", {"id": "t", "question": "What is 6 times 7?", "answer": "42", "tolerance": 0.0})
 RIGHT, WRONG, OTHER = "I get \\boxed{42}.", "I get \\boxed{41}.", "I get \\boxed{40}."
@@ -240,6 +241,6 @@ def test_what_is_no_work_earns_less_than_work(kind: type[Question], lazy: str) -
     assert all(total(rewards, role) <= (1.0 if role == "verifier" else 0.2) for role in roles)
 
 
-@pytest.mark.parametrize("name", ["debate", "gather", "lead", "refine", "review"])
+@pytest.mark.parametrize("name", few_of(["debate", "gather", "lead", "refine", "review"], ["debate", "review"]))
 def test_the_contract(name: str) -> None:
     assert len(check(name, [RIGHT, WRONG, YES, NO, "1. Add.\n2. Check."])) == 6

@@ -24,7 +24,7 @@ from tests.helpers.slow import few_of
 
 SIMULATED = pytest.mark.skipif(shutil.which("vvp") is None, reason="Icarus Verilog (package iverilog) is not here")
 # A dry run of each kind of task; the others differ in their prompts and data.
-QUICK = ("maths", "code", "lab", "plan-path", "pairs-humaneval", "sql", "tldr")
+QUICK = ("maths", "plan-path", "pairs-humaneval", "sql")
 TASKS = [
     pytest.param(form, marks=[pytest.mark.slow] * (form not in QUICK) + [SIMULATED] * (task == "verilog"))
     for task in real_tasks()

@@ -17,6 +17,7 @@ from cadre.types import Message, PreviousTurn, TrainingSequence
 from tests.cadre.engines import tiny
 from tests.cadre.engines.tiny import request
 from tests.helpers.plain_logprobs import plain_logprobs
+from tests.helpers.slow import few_of
 
 CONTEXT = 128
 LONG = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "rope_theta": 10000.0}
@@ -58,7 +59,7 @@ def after(asked, sample, text):
     return replace(asked, messages=messages, previous=PreviousTurn(asked.messages, sample))
 
 
-@pytest.mark.parametrize("form", ["shared", "copied", "fixed"])
+@pytest.mark.parametrize("form", few_of(["shared", "copied", "fixed"], ["shared", "fixed"]))
 def test_what_is_sampled_depends_on_no_longer_sequence(folder, engine, form, monkeypatch):
     """Mistakes: sequences that have ended, or padding, that stand beyond the context."""
     if form != "shared":

@@ -98,7 +98,7 @@ def test_another_picture_makes_other_log_probabilities(folder):
     side.close()
 
 
-@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2, alpha=4.0)])
+@pytest.mark.parametrize("lora", [None, pytest.param(LoraConfig(rank=2, alpha=4.0), marks=pytest.mark.slow)])
 def test_gradients_are_the_same_however_sequences_are_padded(folder, lora):
     together, alone = learner_of(folder, lora), learner_of(folder, lora, tokens_per_microbatch=1)
     if lora:
