@@ -42,8 +42,9 @@ def test_the_list_is_short_and_names_everything_once() -> None:
 
 def test_a_tasks_recipes_are_told_in_words() -> None:
     lines = call("list", "sokoban").out.splitlines()
-    *names, real = [line for line in lines if not line.startswith(" ")]
+    *names, published, real = [line for line in lines if not line.startswith(" ")]
     assert names == [name for name in recipes() if "sokoban" in name]
+    assert published.startswith("sokoban-as-published-MODEL for sokoban-as-published, ")
     assert real == "sokoban-MODEL for sokoban, sokoban-no-tool, sokoban-single-agent, sokoban-tool"
     assert "    Sokoban by a single planner without a tool, AT-GRPO: the baseline of one" in lines
     assert "debate has no recipe" in call("list", "debate").out
