@@ -21,7 +21,7 @@ from cadre import random_keys
 from cadre.engines.scripted import ScriptedSampler
 from cadre.programs.program import Program
 from cadre.rollout import shapes, walk
-from cadre.rollout.episodes import Failure, grow_any
+from cadre.rollout.episodes import Failure, grow_many
 from cadre.rollout.grow import Rollout
 from cadre.team import Team
 from cadre.types import Message, Request, Sample, Sampling, Task, Tool, ToolCall, Tree
@@ -108,7 +108,7 @@ def grown(name: str, venvs: Path) -> tuple[list[Tree], list[Failure]]:
     samplers, sampling = dict.fromkeys(program.roles, sampler), dict.fromkeys(program.roles, Sampling())
     team = Team({role: role for role in program.roles}, samplers, sampling)
     rollout = Rollout(lambda task: program.env(task, venvs), team, shapes.greedy(4), 1.0)
-    return asyncio.run(grow_any(tasks(name, TASKS), rollout, 1))
+    return asyncio.run(grow_many(tasks(name, TASKS), rollout, 1, stop_early=False))
 
 
 def measure(name: str, venvs: Path, write: bool) -> None:

@@ -31,7 +31,7 @@ from cadre.engines.scripted import ScriptedSampler
 from cadre.programs.instances import shared_host
 from cadre.programs.program import Program
 from cadre.rollout import shapes, walk
-from cadre.rollout.episodes import grow_any
+from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
 from cadre.team import Team
 from cadre.types import Message, Observation, Request, Sample, Sampling, Task, ToolCall
@@ -110,9 +110,9 @@ def grown(framework: Framework, count: int) -> dict[str, float]:
     sampler = Drawn()
     team = Team({role: role for role in ROLES}, dict.fromkeys(ROLES, sampler), dict.fromkeys(ROLES, Sampling()))
     rollout = Rollout(framework.env, team, shapes.greedy(4), 1.0)
-    asyncio.run(grow_any(tasks(1), rollout, 0))  # imports
+    asyncio.run(grow_many(tasks(1), rollout, 0, stop_early=False))  # imports
     before = used()
-    trees, failures = asyncio.run(grow_any(tasks(count), rollout, 1))
+    trees, failures = asyncio.run(grow_many(tasks(count), rollout, 1, stop_early=False))
     steps = sum(len(node.branches) for tree in trees for node in walk.nodes(tree.root))
     diverged = sum("asks for something else" in failure.error for failure in failures)
     for failure in failures:

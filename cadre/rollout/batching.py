@@ -12,7 +12,7 @@ Samplers that do not use `wait_for_batch`, such as remote ones, count as busy un
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
@@ -100,8 +100,8 @@ class Participant:
 _participant: ContextVar[Participant | None] = ContextVar("participant", default=None)
 
 
-async def gather(*works: Awaitable[T]) -> list[T]:
-    """Run several awaitables at once and return their results in order.
+async def gather(*works: Coroutine[Any, Any, T]) -> list[T]:
+    """Run several coroutines at once and return their results in order.
 
     Each counts as a task of its own, and the caller as none meanwhile. If one fails the others are cancelled, and its
     error is raised once they have ended.
@@ -123,14 +123,10 @@ async def gather(*works: Awaitable[T]) -> list[T]:
         else:
             handed_back = True
 
-    async def run(work: Awaitable[T]) -> T:
-        return await work
-
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(run(work), context=participant.child_context(index))
-                for index, work in enumerate(works)
+                group.create_task(work, context=participant.child_context(index)) for index, work in enumerate(works)
             ]
             for task in tasks:
                 task.add_done_callback(count_end)
@@ -156,7 +152,7 @@ class SharedBarrier:
     def __init__(self) -> None:
         self._participant = Participant(BatchBarrier(), ())
 
-    async def gather(self, *works: Awaitable[T]) -> list[T]:
+    async def gather(self, *works: Coroutine[Any, Any, T]) -> list[T]:
         """Like `gather`, with this barrier. Once one has failed or was cancelled the barrier is of no further use."""
         token = _participant.set(self._participant)
         try:

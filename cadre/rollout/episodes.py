@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TypeVar
 
 from cadre import random_keys
 from cadre.errors import ContractError, PromptError
@@ -29,7 +28,6 @@ from cadre.rollout.timed_env import TimedEnv
 from cadre.team import Sampler, Team, Weights
 from cadre.types import BranchFailure, Request, Sample, Task, Tree
 
-T = TypeVar("T")
 # Errors that a second try would meet again.
 PERMANENT = PromptError
 
@@ -81,40 +79,31 @@ def with_caches(team: Team) -> Team:
 
 
 async def grow_many(
-    tasks: Sequence[Task], rollout: Rollout, key: int, progress: Callable[[], None] = lambda: None
-) -> tuple[list[Tree], list[Failure]]:
-    """Return one tree a task, all grown at once, and the failures that dropped one.
-
-    Raises ContractError as soon as more than `rollout.limits.failed_fraction` of them have failed, or once all have.
-    """
-    lost: list[Failure] = []
-
-    def count(failure: Failure) -> None:
-        rollout.failed(failure)
-        if failure.lost:
-            lost.append(failure)
-            check_failures(lost, len(tasks), rollout.limits.failed_fraction)
-
-    return await grow_any(tasks, replace(rollout, failed=count), key, progress)
-
-
-async def grow_any(
     tasks: Sequence[Task],
     rollout: Rollout,
     key: int,
     progress: Callable[[], None] = lambda: None,
     first: int = 0,
+    stop_early: bool = True,
 ) -> tuple[list[Tree], list[Failure]]:
-    """Like `grow_many`, without the limit on failures.
+    """Return one tree a task, all grown at once, and the failures that dropped one.
 
     Noise is keyed by a task's position in the step, counted from `first`: a task that is drawn twice is played twice.
+    With `stop_early` raises ContractError as soon as more than `rollout.limits.failed_fraction` of the tasks have
+    failed, or once all have.
     """
+    lost: list[Failure] = []
+
+    def count(failure: Failure) -> None:
+        rollout.failed(failure)
+        if failure.lost and stop_early:
+            lost.append(failure)
+            check_failures(lost, len(tasks), rollout.limits.failed_fraction)
 
     async def play(position: int, task: Task) -> Tree | Failure:
         try:
-            return await grow_tree(
-                task, replace(rollout, drawn=rollout.drawn - position), random_keys.key(key, position)
-            )
+            counting = replace(rollout, failed=count, drawn=rollout.drawn - position)
+            return await grow_tree(task, counting, random_keys.key(key, position))
         finally:
             progress()
 
@@ -143,78 +132,91 @@ def check_failures(failures: Sequence[Failure], tasks: int, limit: float) -> Non
 # The tree of one task.
 
 
-async def grow_tree(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
-    """Return the tree of a task, or how the last try failed."""
-    # The cache lives as long as the retries: a retried episode gets the samples of the first try again.
-    caching = replace(rollout, team=with_caches(rollout.team))
-    outcome = await run_with_retries(task, rollout, lambda is_last: _try_tree(task, caching, key, is_last))
-    if isinstance(outcome, Failure):
-        return outcome
-    tree, failed_branches = outcome
-    for failure in failed_branches:
-        rollout.failed(failure)
-    return tree
+@dataclass
+class Attempt:
+    """One try at an episode: a context that turns an error of the episode into `failure`.
 
-
-async def run_with_retries(task: Task, rollout: Rollout, work: Callable[[bool], Awaitable[T]]) -> T | Failure:
-    """Return the result of the work, tried as often as `rollout` allows, or how the last try failed.
-
-    The work is called with True if the try is the last. Every failure is reported to `rollout.failed`.
+    `contained` are the errors that ended a branch and not the try, each with its failure. Errors that are not an
+    episode's pass through.
     """
-    retries = rollout.limits.retries
-    for retry in range(retries + 1):
-        is_last = retry == retries
-        try:
-            return await work(is_last)
-        except Exception as error:  # noqa: BLE001 - the one boundary that turns a failed episode into data
-            is_last |= isinstance(error, PERMANENT)
-            reason = branch_failures.failure_of(error)  # raises the error itself if it is not an episode's
-            trace = "".join(traceback.format_exception(error))
-            failure = Failure(task, reason.reason, reason.error, trace, is_last, lost=float(is_last))
-        rollout.failed(failure)
-        if is_last:
-            break
-    return failure
 
+    task: Task
+    is_last: bool
+    failure: Failure | None = None
+    contained: list[tuple[Exception, BranchFailure]] = field(default_factory=list)
 
-async def _try_tree(task: Task, rollout: Rollout, key: int, is_last: bool) -> tuple[Tree, list[Failure]]:
-    """Return the tree of a task and its failed branches.
-
-    Branches may fail in the last try, and where another one would meet the same error; otherwise the error is raised.
-    Raises what failed first if every branch fails.
-    """
-    errors: list[tuple[Exception, BranchFailure]] = []
-
-    def contain(error: Exception) -> BranchFailure:
+    def contain(self, error: Exception) -> BranchFailure:
+        """Return the failure of a branch, in the last try and where another one would meet the same error; otherwise
+        raise the error."""
         failure = branch_failures.failure_of(error)
-        if not (is_last or isinstance(error, PERMANENT)):
+        if not (self.is_last or isinstance(error, PERMANENT)):
             raise error
-        errors.append((error, failure))
+        self.contained.append((error, failure))
         return failure
 
-    if rollout.keeps_failures:
-        rollout = replace(rollout, contain=contain)
-    with closing(TimedEnv.made(rollout.make, task, tuple(rollout.team.assignment), rollout.limits)) as env:
-        root = await grow(env, rollout, key)
-    if root is None:
-        raise ContractError(f"{task.id}: over before anybody acted; tasks must start with someone to act.")
-    branches = list(final_branches(root))
-    failed = [branch.failure for branch in branches if branch.failure is not None]
-    if not failed:
-        return Tree(task, root), []
+    def __enter__(self) -> Attempt:
+        return self
 
-    # Some branches failed: leave out those that the machine is to blame for, and give the others their reward.
-    complete = without_unrewarded(root)
-    if len(failed) == len(branches) or complete is None:
-        raise errors[0][0] if errors else PromptError(failed[0].error)
-    reports = []
-    for failure in dict.fromkeys(failed):
-        error = next((error for error, reason in errors if reason == failure), None)
-        trace = failure.error if error is None else "".join(traceback.format_exception(error))
-        count = failed.count(failure)
-        lost = count / len(branches)
-        reports.append(Failure(task, failure.reason, failure.error, trace, dropped=False, branches=count, lost=lost))
-    return Tree(task, set_failure_rewards(complete, rollout.limits.failure_reward, rollout.alpha)), reports
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.is_last |= isinstance(error, PERMANENT)
+        reason = branch_failures.failure_of(error)  # raises the error itself if it is not an episode's
+        lines = "".join(traceback.format_exception(error))
+        self.failure = Failure(self.task, reason.reason, reason.error, lines, self.is_last, lost=float(self.is_last))
+        return True
+
+
+def attempts(task: Task, rollout: Rollout) -> Iterator[Attempt]:
+    """Yield as many tries as `rollout` allows, until one that has not failed, and report those that have."""
+    for retry in range(rollout.limits.retries + 1):
+        attempt = Attempt(task, is_last=retry == rollout.limits.retries)
+        yield attempt
+        if attempt.failure is None:
+            return
+        rollout.failed(attempt.failure)
+        if attempt.is_last:
+            return
+
+
+async def grow_tree(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
+    """Return the tree of a task, or how the last try failed.
+
+    A tree keeps branches that failed if `rollout` allows it and not all have.
+    """
+    # The cache lives as long as the retries: a retried episode gets the samples of the first try again.
+    caching = replace(rollout, team=with_caches(rollout.team))
+    tree, reports = None, []
+    for attempt in attempts(task, rollout):
+        with attempt:
+            growing = replace(caching, contain=attempt.contain) if rollout.keeps_failures else caching
+            with closing(TimedEnv.made(rollout.make, task, tuple(rollout.team.assignment), rollout.limits)) as env:
+                root = await grow(env, growing, key)
+            if root is None:
+                raise ContractError(f"{task.id}: over before anybody acted; tasks must start with someone to act.")
+            branches = list(final_branches(root))
+            failed = [branch.failure for branch in branches if branch.failure is not None]
+            if not failed:
+                return Tree(task, root)
+
+            # Some branches failed: leave out those that the machine is to blame for, and give the others their reward.
+            complete = without_unrewarded(root)
+            if len(failed) == len(branches) or complete is None:
+                raise attempt.contained[0][0] if attempt.contained else PromptError(failed[0].error)
+            tree = Tree(task, set_failure_rewards(complete, rollout.limits.failure_reward, rollout.alpha))
+            for failure in dict.fromkeys(failed):
+                error = next((error for error, reason in attempt.contained if reason == failure), None)
+                trace = failure.error if error is None else "".join(traceback.format_exception(error))
+                count = failed.count(failure)
+                lost = count / len(branches)
+                report = Failure(task, failure.reason, failure.error, trace, dropped=False, branches=count, lost=lost)
+                reports.append(report)
+    if tree is None:
+        assert attempt.failure is not None
+        return attempt.failure
+    for report in reports:
+        rollout.failed(report)  # raises if too many have failed
+    return tree
 
 
 # Evaluations: several episodes of a task, of which one that fails takes no other with it.
@@ -328,7 +330,8 @@ async def sample_step(
         more = list(islice(replacements.tasks, missing))
         if not more:
             break
-        new_trees, failed = await grow_any(more, reporting, key, progress(len(more)), first=len(tasks) + replaced)
+        position = len(tasks) + replaced
+        new_trees, failed = await grow_many(more, reporting, key, progress(len(more)), position, stop_early=False)
         trees, failures, replaced = trees + new_trees, failures + failed, replaced + len(more)
         lost = [failure for failure in reported if failure.lost]
         check_failures(lost, len(tasks) + replaced, rollout.limits.failed_fraction)

@@ -115,11 +115,11 @@ class StepQueue:
             previous = self._started[-1].task if self._started else None
             task = asyncio.create_task(self._sample_step(step, self._weights, previous))
             self._started.append(StartedStep(step, version, task))
-        # Learners that change the sampled weights in place must not run beside sampling.
-        if not self._team.apart:
-            await self._wait_until_sampled()
+        # Learners that change the sampled weights in place must not run beside sampling. Shielded: an interrupt that
+        # cancels the waiting does not cancel the sampling itself.
+        for started in self._started if not self._team.apart else ():
+            await asyncio.shield(started.task)
         if not self._sampled:
-            # Shielded: an interrupt that cancels the waiting does not cancel the sampling itself.
             self._sampled.append(await asyncio.shield(self._started[0].task))
             self._started.popleft()
         return self._sampled.popleft()
@@ -132,7 +132,8 @@ class StepQueue:
 
     async def drain(self) -> None:
         """Wait until no step is being sampled, and load the newest weights into the samplers."""
-        await self._wait_until_sampled()
+        for started in self._started:
+            await asyncio.shield(started.task)
         await self._load(self._weights)
 
     async def close(self, version: int) -> bool:
@@ -161,10 +162,6 @@ class StepQueue:
         if weights is not self._loaded:
             await self._team.load(weights)
             self._loaded = weights
-
-    async def _wait_until_sampled(self) -> None:
-        for started in self._started:
-            await asyncio.shield(started.task)
 
 
 # ---- Sampled steps in a checkpoint

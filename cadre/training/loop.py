@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -252,15 +252,15 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
     return checkpointer.state.step
 
 
-async def sample_step(training: Training, step: int) -> SampledTrees:
-    """Sample one tree per task of the step; with `train.replacements` also trees of other tasks in place of those that
-    have no gradient."""
+def sample_step(training: Training, step: int) -> Awaitable[SampledTrees]:
+    """Begin to sample one tree per task of the step, and return the awaitable of all of them; with
+    `train.replacements` also trees of other tasks in place of those that have no gradient."""
     experiment, goal = training.experiment, training.experiment.train
     team = team_of_step(training, step)
     training.failed.begin(step)
     tasks = pick_tasks(training.tasks, goal.tasks_per_step, step, goal.seed)
     fresh = replacement_tasks(training.tasks, tasks, step, goal.seed)
-    return await episodes.sample_step(
+    return episodes.sample_step(
         tasks,
         Replacements(fresh, goal.replacements, is_useful(experiment.plan, team)),
         replace(experiment.rollout(team, training.failed), drawn=goal.trees_kept),

@@ -6,7 +6,7 @@ asyncio. Letters: B sequences that hold cache slots, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,12 +19,12 @@ from cadre import random_keys
 from cadre.engines.model_text import Completion
 from cadre.engines.torch import kv_cache, shared_prefix_cache, vision
 from cadre.engines.torch.kv_cache import DecodingCache, KeyValueCache, PaddedCache, ReplayedStep, StaticCache
-from cadre.engines.torch.llama_step import LlamaStep, transposed_matmul
+from cadre.engines.torch.llama_step import LlamaStep
 from cadre.engines.torch.lora import segments
-from cadre.engines.torch.model import LoadedModel, autocast, project_only
+from cadre.engines.torch.model import LoadedModel, project_only
 from cadre.engines.torch.prefill import PolicyPrompt, Prefill, prefill
 from cadre.engines.torch.prefix_cache import BlockSlice, PrefixCache
-from cadre.engines.torch.request_batcher import GenerationRequest, Listener
+from cadre.engines.torch.request_batcher import GenerationRequest
 from cadre.engines.torch.shared_prefix_cache import PromptGroup, SharedPrefixCache
 from cadre.engines.torch.token_sampling import SamplingTensors, draw_uniform, sample_tokens
 
@@ -49,32 +49,6 @@ class CacheOptions:
     share: bool = True
     graphs: bool = False
     recompute: bool = False
-
-
-@torch.inference_mode()
-def decode(
-    loaded: LoadedModel,
-    requests: Sequence[GenerationRequest],
-    dtype: torch.dtype,
-    listener: Listener,
-    options: CacheOptions,
-    versions: Mapping[str, int],
-    count_tokens: Callable[[int], None] = lambda tokens: None,
-) -> None:
-    """Complete every request and pass its completions to the listener. Ends early once the listener is gone.
-
-    `versions` are those of the policies' weights, by policy, which the completions carry. `count_tokens` receives the
-    number of tokens drawn in each step.
-    """
-    with autocast(loaded.model, dtype), transposed_matmul(loaded.model):
-        batch = DecodingBatch(loaded, requests, dtype, options)
-        while len(batch) and not listener.gone():
-            with use_threads(1 if batch.is_small else torch.get_num_threads()):
-                count_tokens(len(batch))
-                for request, completions in batch.sample():
-                    version = versions[request.policy]
-                    listener.finished(request, [replace(completion, version=version) for completion in completions])
-                batch.forward()
 
 
 @contextmanager

@@ -14,11 +14,13 @@ from cadre.engines.control_tokens import StopStrings
 from cadre.engines.model_text import ModelText
 from cadre.engines.torch import memory as memory_limits
 from cadre.engines.torch import storage
-from cadre.engines.torch.decode import CacheOptions, decode
+from cadre.engines.torch.decode import CacheOptions, DecodingBatch, use_threads
 from cadre.engines.torch.forward import MicroBatchRunner
+from cadre.engines.torch.llama_step import transposed_matmul
 from cadre.engines.torch.memory import SequenceMemory
 from cadre.engines.torch.model import (
     DTYPES,
+    autocast,
     check_torch_defaults,
     is_fully_trained,
     load,
@@ -221,7 +223,10 @@ class TorchEngine:
             )
 
     def _decode(self, requests: Sequence[GenerationRequest], listener: Listener, scope: object) -> None:
-        """Decode the requests of a scope, in batches that fit into memory."""
+        """Complete the requests of a scope, in batches that fit into memory, and pass completions to the listener.
+
+        Ends early once the listener is gone.
+        """
         check_torch_defaults()
         self.prefix_cache.enter_scope(scope)
         prefix_cache = self.prefix_cache if self._form.reuse_turns else PrefixCache(0)
@@ -231,11 +236,18 @@ class TorchEngine:
             options = CacheOptions(prefix_cache, self._form.share, self.graphs and can_replay(self.loaded, self.dtype))
         sequence = SequenceMemory.from_config(self.loaded.model.config.get_text_config(), self.dtype)
         versions = dict(self.versions)
-        for batch in memory_limits.split_batches(requests, sequence, self.memory):
-            decode(self.loaded, batch, self.dtype, listener, options, versions, self._count_tokens)
-
-    def _count_tokens(self, tokens: int) -> None:
-        self.sampled_tokens += tokens
+        model = self.loaded.model
+        for fitting in memory_limits.split_batches(requests, sequence, self.memory):
+            with torch.inference_mode(), autocast(model, self.dtype), transposed_matmul(model):
+                batch = DecodingBatch(self.loaded, fitting, self.dtype, options)
+                while len(batch) and not listener.gone():
+                    with use_threads(1 if batch.is_small else torch.get_num_threads()):
+                        self.sampled_tokens += len(batch)
+                        for request, completions in batch.sample():
+                            version = versions[request.policy]
+                            listener.finished(request, [replace(done, version=version) for done in completions])
+                        batch.forward()
+            del batch  # free its keys and values before the next one has its own
 
 
 def graphs_for(policies: Mapping[str, PolicyConfig], setting: bool | None) -> bool:

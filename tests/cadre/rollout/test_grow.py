@@ -14,7 +14,7 @@ from cadre.env import Env
 from cadre.errors import ConfigError, ContractError
 from cadre.rollout import grow as growing
 from cadre.rollout import shapes, walk
-from cadre.rollout.episodes import grow_any, grow_many
+from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout, grow
 from cadre.types import Message, Node, Observation, Request, Reward, Task, Tree
 from tests.helpers.games import Digit, Pair, Relay, scripted_team
@@ -407,7 +407,7 @@ def test_a_task_that_is_drawn_twice_in_a_step_is_played_twice() -> None:
     asyncio.run(grow_many([task, task], Rollout(Digit, team, shapes.greedy(2), 1.0), 7))
     first, second = (request.key for request in sampler.asked)
     assert first != second
-    asyncio.run(grow_any([task], Rollout(Digit, team, shapes.greedy(2), 1.0), 7, first=1))
+    asyncio.run(grow_many([task], Rollout(Digit, team, shapes.greedy(2), 1.0), 7, first=1))
     assert sampler.asked[-1].key == second
 
 
