@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cadre.config.recipes import read_recipe
-from cadre.intervals import Interval
+from cadre.statistics import Interval
 from common import ROOT, commit, record
 from trainings import CADRE, Run, console
 from trainings import run as timed

@@ -24,12 +24,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast
 
 from cadre import random_keys
-from cadre.engines.gpu_peaks import PEAKS, find_peaks
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.learn.token_notes import TokenNotes
 from cadre.rollout.batching import gather
 from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
 from cadre.settings.models import KNOWN_MODELS
+from cadre.training.metrics import PEAKS, find_peaks
 from cadre.types import Message, Request, Sample, Sampling, TrainingSequence
 from gpu_words import FIRST_WORD, random_words
 
@@ -71,7 +71,7 @@ class Card:
             known = ", ".join(" ".join(words) for words, _ in PEAKS)
             raise SystemExit(
                 f"bench/gpu.py: the peaks of a {facts.name!r} are not known; expected one of {known}. Add it to "
-                "cadre/engines/gpu_peaks.py."
+                "cadre/training/metrics.py."
             )
         return Card(torch.device("cuda"), facts.name, facts.total_memory, peaks.bandwidth, peaks.flops)
 

@@ -320,7 +320,7 @@ MUTANTS = (
     ),
     Mutant(
         "value clip off",
-        "cadre/learn/value_heads.py",
+        "cadre/learn/loss.py",
         "if clip is not None:",
         "if False:",
         (OF_LOSS + "test_value_loss_by_hand",),
@@ -406,7 +406,7 @@ MUTANTS = (
     # Zero variance.
     Mutant(
         "zero variance absolute",
-        "cadre/rounding.py",
+        "cadre/statistics.py",
         "return abs(difference) <= resolution * size",
         "return abs(difference) <= 1e-9",
         (OF_ROUNDING + "test_the_question_itself",),

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from cadre.evaluation.evaluate import pass_at_k
-from cadre.intervals import with_floor
+from cadre.statistics import with_floor
 
 RESAMPLES = 10_000
 

@@ -102,11 +102,11 @@ METRICS = {
     "time/wake_s": "of them, seconds in which it takes the memory back",
     "time/update_s": "of `time/learn_s`, seconds of the update alone; this and what follows in runs on GPUs only",
     "gpu/learning_mfu": "arithmetic of training on the distinct tokens (6 operations a weight and token, 4 with "
-    "adapters) over what the GPUs can compute in `time/update_s`; missing for GPUs that are not in gpu_peaks.py",
+    "adapters) over what the GPUs can compute in `time/update_s`; missing for GPUs that are not in training/metrics.py",
     "gpu/learning_tokens_per_s": "distinct tokens that are trained on, a second",
     "gpu/learning_peak_gb": "most memory of this process's tensors while learning, GB",
     "gpu/sampling_bandwidth_fraction": "least time to read the weights, keys and values of decoding at the GPUs' "
-    "bandwidth, over `time/sample_s`; missing for GPUs that are not in gpu_peaks.py",
+    "bandwidth, over `time/sample_s`; missing for GPUs that are not in training/metrics.py",
     "gpu/sampling_tokens_per_s": "tokens sampled a second",
     "gpu/sampling_peak_gb": "most memory of this process's tensors while sampling, GB; vLLM's is not in it",
 }

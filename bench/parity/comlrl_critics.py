@@ -31,7 +31,7 @@ from bench.parity.comlrl_models import (
 from bench.parity.shared import Compared, on, ours_white
 from cadre.advantages.critic import Reads
 from cadre.advantages.returns import Credit
-from cadre.learn.value_heads import value_loss
+from cadre.learn.loss import value_loss
 from cadre.types import Node, TrainingSequence
 from tests.cadre.advantages import critics
 

@@ -31,9 +31,8 @@ from bench.parity.shared import (
     unwhitened_gae,
     weights_of,
 )
-from cadre.learn.loss import importance
+from cadre.learn.loss import importance, value_loss
 from cadre.learn.loss_functions import Clip, clipped_surrogate
-from cadre.learn.value_heads import value_loss
 from cadre.settings import LossConfig
 
 # It declares models by a TypedDict that pydantic refuses below Python 3.12.

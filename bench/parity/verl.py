@@ -22,7 +22,7 @@ from bench.parity.shared import (
     unwhitened_gae,
     weights_of,
 )
-from cadre.learn.value_heads import value_loss
+from cadre.learn.loss import value_loss
 from cadre.settings import LossConfig
 
 ACTOR = ActorConfig(

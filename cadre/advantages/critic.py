@@ -17,8 +17,8 @@ from typing import Literal
 from cadre.advantages.returns import Credit, ScoredSample, absolute_reward, reward_to_go, role_reward
 from cadre.errors import ConfigError
 from cadre.rollout.walk import TreeSample
-from cadre.rounding import is_constant, is_rounding
 from cadre.settings import CriticConfig
+from cadre.statistics import is_constant, is_rounding
 from cadre.team import Metrics, Team
 from cadre.types import (
     Image,

@@ -26,8 +26,8 @@ from cadre.advantages.returns import (
 )
 from cadre.errors import ConfigError
 from cadre.rollout.walk import TreeSample
-from cadre.rounding import EXACT, is_constant, is_rounding
 from cadre.settings.user_code import load_function
+from cadre.statistics import EXACT, is_constant, is_rounding
 from cadre.types import Message
 
 Key = tuple[str | int, ...]

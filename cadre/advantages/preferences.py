@@ -25,7 +25,7 @@ from cadre.data.preferences import PreferencePair
 from cadre.envs.wrappers import joint_prompt, joint_text
 from cadre.rollout import walk
 from cadre.rollout.grow import score
-from cadre.rounding import is_rounding
+from cadre.statistics import is_rounding
 from cadre.team import Metrics, RewardModel
 from cadre.types import Branch, Node, Reward, SamplePosition, Tree
 

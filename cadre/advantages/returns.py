@@ -15,7 +15,7 @@ from typing import Literal
 from cadre.rollout import walk
 from cadre.rollout.grow import action_key, is_rewarded
 from cadre.rollout.walk import TreeSample
-from cadre.rounding import EXACT, RESOLUTION, is_rounding
+from cadre.statistics import EXACT, RESOLUTION, is_rounding
 from cadre.types import Branch, Node, Sample, Targets, Tree
 
 Count = Literal["episodes", "decisions"]

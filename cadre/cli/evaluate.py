@@ -34,8 +34,8 @@ from cadre.config.resolve import find_target
 from cadre.errors import ConfigError
 from cadre.evaluation.evaluate import Repeats
 from cadre.files import publish_atomically, to_json
-from cadre.intervals import Interval
 from cadre.runs.progress import EvaluationProgress
+from cadre.statistics import Interval
 from cadre.training.checkpoint import CheckpointChoice
 
 if TYPE_CHECKING:

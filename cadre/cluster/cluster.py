@@ -7,11 +7,9 @@ import os
 from typing import Any
 
 from cadre.cluster import ray_actors
-from cadre.cluster.environments import EnvironmentPool, RemoteEnvSpec
 from cadre.cluster.processes import EnvironmentProcess, LearnerProcess, RankProcess, SamplerProcess
-from cadre.cluster.ray_actors import SupervisedActor, SupervisedRanks, reserve
-from cadre.cluster.remote import RemoteLearner, SamplerPool
-from cadre.cluster.specs import Placement, plan_placement
+from cadre.cluster.ray_actors import Placement, SupervisedActor, SupervisedRanks, plan_placement, reserve
+from cadre.cluster.remote import EnvironmentPool, RemoteEnvSpec, RemoteLearner, SamplerPool
 from cadre.engines.factory import LearnerSpec, SamplerSpec
 from cadre.envs.spec import EnvSpec, name_of
 from cadre.errors import EngineError

@@ -1,4 +1,7 @@
-"""The connection to Ray, made once for a process, and actors that are replaced when they die."""
+"""The connection to Ray, made once for a process, actors that are replaced when they die, and the resources of actors.
+
+Ray is imported once it is used.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,13 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from cadre.errors import CadreError, EngineError
+from cadre.errors import CadreError, ConfigError, EngineError
+from cadre.settings.engines import ClusterConfig, PlacementConfig
+from cadre.settings.section import apply_changes
 
 # Unless the user has set them. Actors do the run's own work, so they are no less urgent than the training process.
 SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
@@ -313,3 +319,51 @@ def free_reservation(options: Mapping[str, Any]) -> None:
     strategy = options.get("scheduling_strategy")
     if isinstance(strategy, PlacementGroupSchedulingStrategy):
         remove_placement_group(strategy.placement_group)
+
+
+# ---- Resources: how many actors there are of each kind, and their GPUs
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The resources of the actors of one base model.
+
+    samplers        how many there are
+    sampler_cards   GPUs of each; a fraction if they share the learner's
+    learner_cards   GPUs of the learner
+    together        whether all of them must be on one machine, on the same GPUs
+    """
+
+    samplers: int
+    sampler_cards: float
+    learner_cards: float
+    together: bool
+
+
+def plan_placement(config: ClusterConfig, policies: Sequence[str], trains: bool) -> Placement:
+    """Return the placement of the base model of these policies. Raises ConfigError if their settings differ."""
+    plain = PlacementConfig(**{name: getattr(config, name) for name in PlacementConfig.model_fields})
+    settings = {name: apply_changes(plain, config.policies.get(name, PlacementConfig())) for name in policies}
+    first = settings[policies[0]]
+    for name, setting in settings.items():
+        if setting != first:
+            raise ConfigError(
+                f"cluster.policies.{name}: got other numbers than for {policies[0]}, which is on the same base model "
+                "and sampled and trained with it; expected the same. Name them once, or for both alike."
+            )
+    learner = float(first.learner_cards) if trains else 0.0
+    if not first.colocated:
+        return Placement(first.samplers, float(first.sampler_cards), learner, False)
+    # The learner's GPUs in equal parts for all samplers and the learner.
+    fraction = first.learner_cards / (first.samplers + trains)
+    return Placement(first.samplers, fraction, fraction if trains else 0.0, True)
+
+
+def check_policies(config: ClusterConfig, policies: Mapping[str, object]) -> None:
+    """Raise ConfigError for the placement of an unknown policy."""
+    for name in config.policies:
+        if name not in policies:
+            raise ConfigError(
+                f"cluster.policies.{name}: there is no such policy; expected one of {', '.join(policies)}. Fix the "
+                "name."
+            )

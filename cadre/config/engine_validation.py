@@ -10,7 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from cadre.cluster.specs import check_policies, plan_placement
+from cadre.cluster.ray_actors import check_policies, plan_placement
 from cadre.config.experiment import Experiment
 from cadre.engines.factory import SAMPLERS
 from cadre.errors import ConfigError

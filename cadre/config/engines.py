@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from cadre.cluster.specs import plan_placement
+from cadre.cluster.ray_actors import plan_placement
 from cadre.config.engine_validation import check_vision_learner
 from cadre.config.experiment import Config, Experiment
 from cadre.engines.factory import LearnerSpec, SeparateSamplerSpec, SeparateSampling, TorchSpec

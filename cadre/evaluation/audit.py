@@ -30,16 +30,15 @@ from cadre.config.experiment import Experiment
 from cadre.env import Env
 from cadre.errors import ConfigError
 from cadre.evaluation.loaded_team import load_team
-from cadre.intervals import Interval, with_floor
 from cadre.rollout import walk
 from cadre.rollout.batching import gather
+from cadre.rollout.deadlines import TimedEnv
 from cadre.rollout.episodes import Failure, attempts, check_failures, grow_many
 from cadre.rollout.grow import Path as RolloutPath
 from cadre.rollout.grow import Rollout, grow
 from cadre.rollout.shapes import independent
-from cadre.rollout.timed_env import TimedEnv
 from cadre.rollout.walk import TreePath
-from cadre.rounding import EXACT, is_constant, is_rounding
+from cadre.statistics import EXACT, Interval, is_constant, is_rounding, with_floor
 from cadre.team import Team
 from cadre.types import Branch, Node, Task, Tree
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from cadre.config.experiment import flatten
 from cadre.errors import RunError
-from cadre.intervals import Interval, rate_interval, with_floor
 from cadre.runs.folder import Run
+from cadre.statistics import Interval, rate_interval, with_floor
 
 RESAMPLES = 10_000
 CHUNK = 1 << 22  # draws that are held in memory at once

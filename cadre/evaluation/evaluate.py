@@ -18,11 +18,11 @@ from cadre import random_keys
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.files import to_json
-from cadre.intervals import Interval, rate_interval
 from cadre.rollout import grow, shapes, walk
 from cadre.rollout.episodes import grow_many, grow_sampled
 from cadre.rollout.grow import Rollout
 from cadre.rollout.walk import TreePath
+from cadre.statistics import Interval, rate_interval
 from cadre.team import AnswerLister, Team
 from cadre.types import Branch, Task, Tree
 
@@ -171,7 +171,7 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 
 
 def interval_over_tasks(values: Sequence[float]) -> Interval:
-    """Return the mean over tasks of a rate with its 95% interval (`cadre.intervals.rate_interval`).
+    """Return the mean over tasks of a rate with its 95% interval (`cadre.statistics.rate_interval`).
 
     Several samples of one task give no information about others: its interval is 0 to 1.
     """

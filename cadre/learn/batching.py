@@ -21,8 +21,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from cadre.learn.device import to_device
 from cadre.learn.prefix_tree import PrefixTree, computed_length, cover, path, shared_length
+from cadre.learn.tensors import to_device
 from cadre.settings import LossConfig, Packing
 from cadre.types import TrainingSequence
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import pad
 
-from cadre.learn.device import to_device
 from cadre.learn.prefix_tree import Block, PrefixAttention, PrefixTree, attention_mask, cover
+from cadre.learn.tensors import to_device
 
 # Blocks are computed together while the shortest has at least this share of the longest's nodes; from this many nodes
 # on they are computed alone, where they lie, which costs less than copying them together.

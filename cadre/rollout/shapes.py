@@ -16,7 +16,7 @@ from cadre.rollout.grow import Joint as Joint
 from cadre.rollout.grow import Select as Select
 from cadre.rollout.grow import Shape as Shape
 from cadre.rollout.growers import Priority, branching_grower, entropy, grow_with_lookahead
-from cadre.rounding import is_constant, is_rounding
+from cadre.statistics import is_constant, is_rounding
 
 # Completions a decision: one number, one a turn (the last repeats), or either by role.
 PerTurn = int | tuple[int, ...]

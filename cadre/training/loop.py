@@ -44,8 +44,8 @@ from cadre.team import Metrics, Team, closed_on_failure
 from cadre.training import metrics
 from cadre.training.asynchronous import SampledStep, StalenessLimit, StepQueue
 from cadre.training.checkpoint import Checkpointer, TrainingState, checkpoint_steps, restore_latest
-from cadre.training.gpu_metrics import GpuMeter, make_gpu_meter
 from cadre.training.interrupt import Interrupt
+from cadre.training.metrics import GpuMeter, make_gpu_meter
 from cadre.types import Task
 
 PATIENCE = 5  # steps

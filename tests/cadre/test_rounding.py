@@ -16,8 +16,8 @@ from cadre.algorithms.custom import Custom
 from cadre.errors import ConfigError
 from cadre.evaluation.audit import DecisionEffects, agreement_report, is_significant
 from cadre.rollout.shapes import CARRIES, full
-from cadre.rounding import is_constant, is_rounding
 from cadre.settings import CreditConfig
+from cadre.statistics import is_constant, is_rounding
 from cadre.types import Node, Task, Tree
 from tests.cadre.advantages.critics import Learner, named, team_of
 from tests.cadre.advantages.trees import advantages, assign, inner, leaf, node

@@ -1,7 +1,7 @@
-"""The decode loop: requests in, their completions out, each as soon as all completions of its prompt have ended.
+"""A batch of requests that is decoded: their completions come out as soon as all completions of a prompt have ended.
 
-One prefill for each distinct prompt, then one token a step for every sequence that still runs. Nothing here uses
-asyncio. Letters: B sequences that hold cache slots, V vocabulary.
+`TorchEngine` loops over its steps: one prefill for each distinct prompt, then one token a step for every sequence that
+still runs. Nothing here uses asyncio. Letters: B sequences that hold cache slots, V vocabulary.
 """
 
 from __future__ import annotations

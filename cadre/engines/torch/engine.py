@@ -32,7 +32,7 @@ from cadre.engines.torch.prefix_cache import PrefixCache
 from cadre.engines.torch.request_batcher import GenerationRequest, Listener, RequestBatcher
 from cadre.engines.torch.trials import can_replay, choose_sampling_form
 from cadre.errors import EngineError
-from cadre.learn.value_heads import ValueHeads
+from cadre.learn.loss import ValueHeads
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.team import Weights
 from cadre.types import Choice, Message, Request, Sample, TrainingSequence, images_of

@@ -33,10 +33,9 @@ from cadre.engines.torch.ranks import Ranks
 from cadre.engines.torch.trials import choose_learning_form
 from cadre.errors import DivergedError, EngineError
 from cadre.learn.batching import Batch, MicroBatch, collate, idle_microbatch, make_microbatches, partition_by_cost
-from cadre.learn.device import to_device
-from cadre.learn.repeatable import take
+from cadre.learn.loss import ValueHeads
+from cadre.learn.tensors import take, to_device
 from cadre.learn.tree_attention import FLEX_BLOCK
-from cadre.learn.value_heads import ValueHeads
 from cadre.settings import LearnerConfig
 from cadre.types import TrainingSequence
 

@@ -39,7 +39,7 @@ from cadre.engines.torch.ranks import Ranks, gather_weights, shard
 from cadre.engines.torch.trainer import PolicyOptimiser, Trainer, TrainingSettings
 from cadre.errors import CadreError, EngineError
 from cadre.learn import tensor_files
-from cadre.learn.value_heads import ValueHeads
+from cadre.learn.loss import ValueHeads
 from cadre.settings import PolicyConfig
 from cadre.settings.user_imports import freeze_files
 from cadre.team import Metrics, Weights

@@ -15,7 +15,7 @@ from cadre.engines.torch.logprobs import check_projection
 from cadre.engines.torch.model import check_torch_defaults, is_fully_trained, load_weights
 from cadre.engines.torch.prefix_tree import check_flex_attention
 from cadre.engines.torch.trainer import PolicyOptimiser, Trainer, TrainingSettings
-from cadre.learn.value_heads import ValueHeads
+from cadre.learn.loss import ValueHeads
 from cadre.team import Metrics, Weights
 from cadre.types import Message, TrainingSequence
 

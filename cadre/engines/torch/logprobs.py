@@ -21,8 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from cadre.errors import EngineError
-from cadre.learn.device import to_device
-from cadre.learn.repeatable import add_at, sum_at, take
+from cadre.learn.tensors import add_at, sum_at, take, to_device
 
 # Scores that are computed at once; each pass over them holds two or three tensors of this size. Smaller ones would be
 # taken from the memory that is kept (see memory.py), where blocks as alike as these leave holes: gigabytes of them.

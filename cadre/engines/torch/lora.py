@@ -21,7 +21,7 @@ from cadre import random_keys
 from cadre.engines import host
 from cadre.errors import EngineError
 from cadre.file_limits import size_of
-from cadre.learn.device import to_device
+from cadre.learn.tensors import to_device
 from cadre.settings import LoraConfig
 
 Segments = Sequence[tuple[str, int]]  # a policy, and how many consecutive rows belong to it

@@ -26,8 +26,8 @@ from cadre.engines.torch.lora import Adapters
 from cadre.engines.torch.model import check_attention_keywords, use_attention
 from cadre.errors import EngineError
 from cadre.learn.batching import Batch
-from cadre.learn.device import to_device
 from cadre.learn.prefix_tree import PrefixTree
+from cadre.learn.tensors import to_device
 from cadre.learn.tree_attention import FlexMasks, Layout, Scoring, attention, capped
 from cadre.settings import LearnerConfig, Packing
 

@@ -35,10 +35,10 @@ from cadre.engines.torch.model import locate, pick_device
 from cadre.errors import ConfigError, DataError, DivergedError, EngineError, first_line
 from cadre.file_limits import LINE, read_json
 from cadre.files import publish_atomically, to_json
-from cadre.intervals import rate_interval
 from cadre.learn import tensor_files
 from cadre.learn.optimiser import Optimiser
 from cadre.settings import LearnerConfig
+from cadre.statistics import rate_interval
 from cadre.types import Message
 
 TOKENS = 4_096  # padded tokens of one forward

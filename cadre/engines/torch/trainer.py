@@ -31,12 +31,11 @@ from cadre.engines.torch.ranks import Ranks
 from cadre.errors import ContractError, DivergedError
 from cadre.files import to_json
 from cadre.learn.batching import Batch, has_gradient, minibatches
-from cadre.learn.device import to_device
-from cadre.learn.loss import Tokens, annealed, policy_loss
+from cadre.learn.loss import Tokens, ValueHeads, annealed, policy_loss, value_loss
 from cadre.learn.loss_functions import AGGREGATES, Aggregate, Denominators, count_trained_tokens
 from cadre.learn.optimiser import Optimiser
+from cadre.learn.tensors import to_device
 from cadre.learn.token_notes import TokenNotes
-from cadre.learn.value_heads import ValueHeads, value_loss
 from cadre.settings import CriticConfig, LearnerConfig, LossConfig
 from cadre.settings.objective import merge_heads_learner
 from cadre.settings.user_code import load_function

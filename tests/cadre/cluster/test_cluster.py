@@ -11,9 +11,8 @@ import pytest
 from rich.console import Console
 
 from cadre.cluster import ray_actors
-from cadre.cluster.environments import RemoteEnvSpec
 from cadre.cluster.ray_actors import SupervisedActor
-from cadre.cluster.remote import RemoteLearner, SamplerPool
+from cadre.cluster.remote import RemoteEnvSpec, RemoteLearner, SamplerPool
 from cadre.config import engine_validation
 from cadre.config.experiment import Config
 from cadre.config.resolve import resolve

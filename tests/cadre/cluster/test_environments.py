@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cadre.cluster import environments
-from cadre.cluster.environments import EnvironmentPool, RemoteEnv
+from cadre.cluster import remote
+from cadre.cluster.remote import EnvironmentPool, RemoteEnv
 from cadre.env import Env
 from cadre.types import Observation, Reward, Sample, Task
 
@@ -110,7 +110,7 @@ class Replaced:
 def test_a_process_that_a_step_has_blocked_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Meanwhile others are asked; one whose step was given up for another reason is kept."""
     pytest.importorskip("ray")
-    monkeypatch.setattr(environments, "ANSWER_S", 0.2)
+    monkeypatch.setattr(remote, "ANSWER_S", 0.2)
     first, second = members = [Replaced(), Replaced()]
     hosts, env = EnvironmentPool(members), Told(Task("t", {}))  # type: ignore[arg-type]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from cadre.cluster.ray_actors import Placement, plan_placement
 from cadre.cluster.remote import split_batch
-from cadre.cluster.specs import Placement, plan_placement
 from cadre.errors import ConfigError
 from cadre.settings import ClusterConfig
 

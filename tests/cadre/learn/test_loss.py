@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from cadre.learn.loss import Tokens, annealed, importance, policy_loss
-from cadre.learn.value_heads import ValueHeads, value_loss
+from cadre.learn.loss import Tokens, ValueHeads, annealed, importance, policy_loss, value_loss
 from cadre.settings import LossConfig
 
 CONFIG = LossConfig(clip_low=0.2, clip_high=0.3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cadre.learn.repeatable import add_at, sum_at, take
+from cadre.learn.tensors import add_at, sum_at, take
 
 
 @pytest.fixture

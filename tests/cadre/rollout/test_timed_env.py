@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from cadre.errors import ContractError
+from cadre.rollout.deadlines import TimedEnv
 from cadre.rollout.grow import NO_LIMITS
-from cadre.rollout.timed_env import TimedEnv
 from cadre.types import Message, Observation, Reward, Task
 from tests.helpers.games import Digit
 

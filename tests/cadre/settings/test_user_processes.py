@@ -9,7 +9,7 @@ import pytest
 from cadre.cli import app
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ContractError
-from cadre.rollout.timed_env import TimedEnv
+from cadre.rollout.deadlines import TimedEnv
 from cadre.settings.run import EpisodesConfig
 from cadre.settings.user_code import load_file
 from cadre.types import Task

@@ -11,13 +11,12 @@ from rich.console import Console
 
 from cadre.cli.runs import format_status
 from cadre.config.resolve import resolve
-from cadre.engines.gpu_peaks import GpuPeaks, find_peaks
 from cadre.engines.torch import model as torch_model
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.runs.progress import Progress, format_gpu, read_status
 from cadre.settings import LossConfig
 from cadre.training import loop
-from cadre.training.gpu_metrics import GpuMeter, PolicyCost, longest_chain, make_gpu_meter
+from cadre.training.metrics import GpuMeter, GpuPeaks, PolicyCost, find_peaks, longest_chain, make_gpu_meter
 from cadre.types import Branch, Node, Reward, Sample, Task, TrainingSequence, Tree
 from tests.helpers.training import configured, play
 

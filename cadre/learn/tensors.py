@@ -1,4 +1,4 @@
-"""Gather and add by index with sums that are equal to the last bit at every run.
+"""Operations on tensors: sums by index that are equal to the last bit at every run, and copies to a GPU.
 
 Where an index occurs more than once, its values are added up. For `tensor[index]` torch does that on a GPU in a fixed
 order and on a CPU in the order of its threads; for `index_add` it is the other way round.
@@ -28,3 +28,11 @@ def sum_at(index: Tensor, values: Tensor, size: int) -> Tensor:
     total = torch.zeros(size, dtype=values.dtype, device=values.device)
     add_at(total, index, values)
     return total
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a CPU tensor on `device`, without waiting for work that the device has still to do.
+
+    Only from pinned memory is a copy queued behind that work; any other one waits until the work is done.
+    """
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
