@@ -35,9 +35,9 @@ from cadre_tasks import sandbox
 from cadre_tasks.code import grade_pairs as pairs
 from cadre_tasks.code import tester
 from cadre_tasks.code.code import Code
-from cadre_tasks.games.plan_path import PlanPathAlone
-from cadre_tasks.games.sokoban import SokobanAlone
-from cadre_tasks.games.sudoku import SudokuAlone
+from cadre_tasks.games.plan_path import PlanPathNoTool
+from cadre_tasks.games.sokoban import SokobanNoTool
+from cadre_tasks.games.sudoku import SudokuNoTool
 from cadre_tasks.maths.same_answer import same_answer
 from cadre_tasks.writing.writing import Story, Tldr
 from common import record
@@ -255,9 +255,9 @@ def searches() -> list[Search]:
         Search("code, guesses and cheats", GRAMMARS["guesses"], program_earns, 0.0),
         Search("tldr faithful, the source's words", GRAMMARS["salad"], writing_earns, math.inf),
         Search("story, words", GRAMMARS["salad"], story_earns, 0.2),
-        Search("plan-path", GRAMMARS["moves"], of_game(PlanPathAlone), 0.1),
-        Search("sokoban", GRAMMARS["moves"], of_game(SokobanAlone), 0.1),
-        Search("sudoku", GRAMMARS["grids"], of_game(SudokuAlone), 0.1),
+        Search("plan-path", GRAMMARS["moves"], of_game(PlanPathNoTool), 0.1),
+        Search("sokoban", GRAMMARS["moves"], of_game(SokobanNoTool), 0.1),
+        Search("sudoku", GRAMMARS["grids"], of_game(SudokuNoTool), 0.1),
     ]
 
 

@@ -13,12 +13,12 @@ from functools import cache
 from typing import Any
 
 from cadre.env import Env
-from cadre_tasks.worlds.lab import Lab, LabSolo
-from cadre_tasks.worlds.plan import Grounded, Plan, PlanAlone, PlanSolo
-from cadre_tasks.worlds.search import Search, SearchSolo
-from cadre_tasks.worlds.sql import Sql, SqlAlone, SqlSolo, by_sqlite, databases
+from cadre_tasks.worlds.lab import Lab, LabSingleAgent
+from cadre_tasks.worlds.plan import Grounded, Plan, PlanOneTurn, PlanSingleAgent
+from cadre_tasks.worlds.search import Search, SearchSingleAgent
+from cadre_tasks.worlds.sql import Sql, SqlOneTurn, SqlSingleAgent, by_sqlite, databases
 from cadre_tasks.worlds.sql_questions import swapped
-from cadre_tasks.worlds.verilog import Verilog, VerilogAlone, VerilogSolo
+from cadre_tasks.worlds.verilog import Verilog, VerilogOneTurn, VerilogSingleAgent
 from hostile import texts
 from verilog_cases import VERILOG_EXPLOITS, VERILOG_HOSTILE, nearly_verilog, right_verilog
 
@@ -167,7 +167,7 @@ def sql_bomb(draw: random.Random) -> str:
 
 SQL = World(
     Sql,
-    (SqlAlone, SqlSolo),
+    (SqlOneTurn, SqlSingleAgent),
     (
         {"joins": 0, "grouping": 0},
         {},
@@ -220,7 +220,7 @@ def table_of_results(env: Lab) -> str:
 
 LAB = World(
     Lab,
-    (LabSolo,),
+    (LabSingleAgent,),
     (
         {"variables": 1},
         {"variables": 3, "depth": 2},
@@ -309,7 +309,7 @@ def any_action(env: Plan) -> str:
 
 PLAN = World(
     Plan,
-    (PlanAlone, PlanSolo),
+    (PlanOneTurn, PlanSingleAgent),
     (
         {"size": 3},
         {"size": 5},
@@ -387,7 +387,7 @@ def first_listed(env: Search) -> str:
 
 SEARCH = World(
     Search,
-    (SearchSolo,),
+    (SearchSingleAgent,),
     ({"hops": 1, "people": 8}, {}, {"hops": 3, "people": 40}),
     follow,
     other_answer,
@@ -414,7 +414,7 @@ SEARCH = World(
 
 VERILOG = World(
     Verilog,
-    (VerilogAlone, VerilogSolo),
+    (VerilogOneTurn, VerilogSingleAgent),
     (
         {"kind": "counter", "width": 4, "features": 0},
         {"kind": "detector", "width": 5, "features": 1},

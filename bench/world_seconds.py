@@ -14,17 +14,17 @@ from typing import Any
 from cadre_tasks.worlds.circuits import predicted
 from cadre_tasks.worlds.circuits_tasks import circuit_of, sequences
 from cadre_tasks.worlds.database import same
-from cadre_tasks.worlds.plan import PlanAlone, parse_plan
+from cadre_tasks.worlds.plan import PlanOneTurn, parse_plan
 from cadre_tasks.worlds.plan_domains import DOMAINS
-from cadre_tasks.worlds.sql import SqlAlone, by_sqlite, databases
+from cadre_tasks.worlds.sql import SqlOneTurn, by_sqlite, databases
 from cadre_tasks.worlds.sql_questions import swapped
-from cadre_tasks.worlds.verilog import VerilogAlone
+from cadre_tasks.worlds.verilog import VerilogOneTurn
 from world_cases import PLAN, other_plan
 
 Second = Callable[[Any, random.Random], Awaitable[tuple[object, object]]]
 
 
-async def sql(env: SqlAlone, draw: random.Random) -> tuple[object, object]:
+async def sql(env: SqlOneTurn, draw: random.Random) -> tuple[object, object]:
     """The share of hidden sets on which an answer is right, by SQLite."""
     query = env.task.data["reference"]
     for _ in range(draw.choice((0, 0, 1, 2))):
@@ -39,14 +39,14 @@ async def sql(env: SqlAlone, draw: random.Random) -> tuple[object, object]:
     return judged.worth, sum(map(same, given, wanted)) / len(hidden)
 
 
-async def plan(env: PlanAlone, draw: random.Random) -> tuple[object, object]:
+async def plan(env: PlanOneTurn, draw: random.Random) -> tuple[object, object]:
     """Whether a plan is valid, by the validator of unified-planning."""
     text = draw.choice((other_plan(env, draw), PLAN.honest(env))) or ""
     judged = await env.judge(text)
     return judged.solved, valid_by_unified_planning(env, parse_plan(text) or [])
 
 
-def valid_by_unified_planning(env: PlanAlone, plan: list[str]) -> bool:
+def valid_by_unified_planning(env: PlanOneTurn, plan: list[str]) -> bool:
     """Read the same PDDL and the plan with unified-planning, and ask its validator."""
     from unified_planning.engines import SequentialPlanValidator, ValidationResultStatus
     from unified_planning.exceptions import UPException
@@ -61,7 +61,7 @@ def valid_by_unified_planning(env: PlanAlone, plan: list[str]) -> bool:
     return result.status == ValidationResultStatus.VALID
 
 
-async def verilog(env: VerilogAlone, draw: random.Random) -> tuple[object, object]:
+async def verilog(env: VerilogOneTurn, draw: random.Random) -> tuple[object, object]:
     """The share of hidden sequences in which a design, right or wrong, is right: simulated, and by its own model."""
     circuit = circuit_of(draw.choice((env.task.data["circuit"], *env.task.data["wrong"])))
     judged = await env.judged(circuit.verilog())

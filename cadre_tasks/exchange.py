@@ -3,8 +3,8 @@
 The baselines of MAGRPO (arXiv 2508.04652, section 5) are settings of one environment, so that they share its tasks, its
 prompts and its reward. `exchange: none` is two answers without communication (put together as they are: naive
 concatenation), `pipeline` shows the second writer the first one's text, and `discussion` shows both the other's text
-and prompts them once more. Only the last texts are judged, together; drafts are not rewarded. `Alone` is a single agent
-that writes one part after the other in one conversation.
+and prompts them once more. Only the last texts are judged, together; drafts are not rewarded. `SingleAgent` writes one
+part after the other in one conversation.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Exchange(FromData):
         return await self.judge(actions)
 
 
-class Alone(Exchange):
+class SingleAgent(Exchange):
     """One agent that writes the parts one after the other, each with its earlier parts in the conversation. Name it
     before the game among the bases."""
 

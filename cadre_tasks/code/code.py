@@ -3,7 +3,7 @@
 Hidden tests decide, rewarded in halves (AT-GRPO, arXiv 2510.11062, equation 4): the share that passes earns .4 for the
 team and .4 for the coder, who also gets .1 for a program that builds and .1 for one that runs. Tests earn their author
 .2 for being valid, .2 for being right and .2 for the wrong programs that they detect (`cadre_tasks.code.tester`). The
-reward of a turn is the change of these values (`cadre_tasks.account`). `CodeAlone` is one agent that writes both.
+reward of a turn is the change of these values (`cadre_tasks.account`). `CodeSingleAgent` is one agent that writes both.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Code(FromData):
         return (await sandbox.run(program, cases[0][0] if cases else "", LIMITS)).status == "ok"
 
 
-class CodeAlone(Code):
+class CodeSingleAgent(Code):
     """One agent: first the program, then its tests, as two decisions of a turn, each rewarded as in the team."""
 
     roles: ClassVar[tuple[str, ...]] = ("agent",)

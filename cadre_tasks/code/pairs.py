@@ -19,7 +19,7 @@ from cadre_tasks.account import Account
 from cadre_tasks.code.grade_pairs import Graded, grade
 from cadre_tasks.code.inspect import likeness
 from cadre_tasks.code.judge import extract_code
-from cadre_tasks.exchange import Alone, Exchange
+from cadre_tasks.exchange import Exchange, SingleAgent
 
 Feedback = Literal["none", "passed", "levels", "failures", "expert"]
 EXPERT = "expert"
@@ -138,7 +138,7 @@ class Pairs(Exchange):
         return {role: sum(self.graded.parts.get(name, 0.0) for name in names) for role, names in LEVELS_OF.items()}
 
 
-class PairsAlone(Alone, Pairs):
+class PairsSingleAgent(SingleAgent, Pairs):
     """One agent that writes the helper first and then the function."""
 
     def wording(self) -> dict[str, str]:

@@ -13,13 +13,13 @@ from pydantic import Field
 from cadre.types import Message, Task
 from cadre_tasks.games import plan_path, sokoban
 from cadre_tasks.games.boards import board
-from cadre_tasks.games.tool_planner import WORDS, PlannerAlone
+from cadre_tasks.games.tool_planner import WORDS, PlannerNoTool
 
 Pixels = Annotated[int, Field(ge=4, le=64)]
 MOVES = "Moves: U (up), D (down), L (left), R (right)."
 
 
-class Pictured(PlannerAlone):
+class Pictured(PlannerNoTool):
     """A planner without the tool that sees the state as an image. Name it before the game among the bases. Settings,
     beside those of the game: `cell`, the width of a board cell in pixels."""
 

@@ -1,8 +1,8 @@
 """Plan-Path: find a way through a 10x10 grid in which each cell is blocked with probability 0.22.
 
 The role `tool` writes a program that prints moves, the role `planner` decides on them
-(`cadre_tasks.games.tool_planner`). An invalid move stays in place. The single-agent forms are `PlanPathAlone` and
-`PlanPathSolo`.
+(`cadre_tasks.games.tool_planner`). An invalid move stays in place. The single-agent forms are `PlanPathNoTool` and
+`PlanPathSingleAgent`.
 
 The shaping is a true potential difference (gamma 1) on Manhattan distance, so it telescopes: what moves earn along a
 cycle is their cost. The published sum with gamma 0.99 can be farmed by oscillating.
@@ -28,8 +28,8 @@ from cadre_tasks.games.tool_planner import (
     FunctionRequest,
     Moves,
     Outcome,
-    PlannerAlone,
-    PlannerSolo,
+    PlannerNoTool,
+    PlannerSingleAgent,
     Prompts,
     Rewards,
     Tool,
@@ -270,7 +270,7 @@ class PlanPath(ToolPlanner):
         return f"{self.words.gave} {answer[: self.max_moves]}. These moves would {reached}."
 
 
-class PlanPathAlone(PlannerAlone, PlanPath):
+class PlanPathNoTool(PlannerNoTool, PlanPath):
     """A single planner without the tool."""
 
 
@@ -278,5 +278,5 @@ class PlanPathTool(Tool, PlanPath):
     """A single tool whose programs' answers are executed."""
 
 
-class PlanPathSolo(PlannerSolo, PlanPath):
+class PlanPathSingleAgent(PlannerSingleAgent, PlanPath):
     """A single agent that has the tool."""

@@ -34,8 +34,8 @@ from cadre_tasks.games.tool_planner import (
     FunctionRequest,
     Moves,
     Outcome,
-    PlannerAlone,
-    PlannerSolo,
+    PlannerNoTool,
+    PlannerSingleAgent,
     Prompts,
     Rewards,
     Tool,
@@ -311,7 +311,7 @@ class Sokoban(SokobanGame):
         return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{size}-{boxes}")
 
 
-class SokobanAlone(PlannerAlone, Sokoban):
+class SokobanNoTool(PlannerNoTool, Sokoban):
     """A single planner without the tool."""
 
 
@@ -319,7 +319,7 @@ class SokobanTool(Tool, Sokoban):
     """A single tool whose programs' answers are executed."""
 
 
-class SokobanSolo(PlannerSolo, Sokoban):
+class SokobanSingleAgent(PlannerSingleAgent, Sokoban):
     """A single agent that has the tool."""
 
 
@@ -345,9 +345,9 @@ class Boxoban(SokobanGame):
         return tasks
 
 
-class BoxobanAlone(PlannerAlone, Boxoban):
+class BoxobanNoTool(PlannerNoTool, Boxoban):
     """A single planner without the tool."""
 
 
-class BoxobanSolo(PlannerSolo, Boxoban):
+class BoxobanSingleAgent(PlannerSingleAgent, Boxoban):
     """A single agent that has the tool."""

@@ -27,8 +27,8 @@ from cadre_tasks.games.sudoku_grid import Rows, generate, solutions, valid
 from cadre_tasks.games.tool_planner import (
     FunctionRequest,
     Outcome,
-    PlannerAlone,
-    PlannerSolo,
+    PlannerNoTool,
+    PlannerSingleAgent,
     Prompts,
     Rewards,
     Tool,
@@ -211,7 +211,7 @@ class Sudoku(ToolPlanner):
         return f"{printed}\nThis grid {'is a solution' if outcome.solved else 'is no solution'}."
 
 
-class SudokuAlone(PlannerAlone, Sudoku):
+class SudokuNoTool(PlannerNoTool, Sudoku):
     """A single planner without the tool."""
 
 
@@ -219,5 +219,5 @@ class SudokuTool(Tool, Sudoku):
     """A single tool whose programs' answers are executed."""
 
 
-class SudokuSolo(PlannerSolo, Sudoku):
+class SudokuSingleAgent(PlannerSingleAgent, Sudoku):
     """A single agent that has the tool."""

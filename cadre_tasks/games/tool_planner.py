@@ -2,9 +2,9 @@
 
 A turn has two steps. The role `tool` writes a Python program, which the sandbox runs and whose answer is tried on a
 copy of the state; the role `planner` sees the program, its output and the outcome that this answer would have, and its
-own answer is the one executed. `PlannerAlone` is a planner without the tool; `PlannerSolo` is one agent that first
-writes the program and then answers; `Tool` writes programs whose answers are executed as they are. A game is a subclass
-of `ToolPlanner` that defines its state, the form of an answer, and the reward of playing it.
+own answer is the one executed. `PlannerNoTool` is a planner without the tool; `PlannerSingleAgent` is one agent that
+first writes the program and then answers; `Tool` writes programs whose answers are executed as they are. A game is a
+subclass of `ToolPlanner` that defines its state, the form of an answer, and the reward of playing it.
 
 Every answer is rewarded twice (AT-GRPO, arXiv 2510.11062, equation 4): the team gets the gain of the state, the author
 gets the answer's own reward, and each gets half of the prize for solving. A program changes no state, so the gain that
@@ -299,7 +299,7 @@ class ToolPlanner(TurnBased):
         return reward
 
 
-class PlannerAlone(ToolPlanner):
+class PlannerNoTool(ToolPlanner):
     """A single planner without the tool: the same tasks, reward and turns. Name it before the game among the bases."""
 
     roles: ClassVar[tuple[str, ...]] = ("planner",)
@@ -319,7 +319,7 @@ class Tool(ToolPlanner):
         return self.play(role, (await self.execute(text)).answer)
 
 
-class PlannerSolo(OneAgent, ToolPlanner):
+class PlannerSingleAgent(OneAgent, ToolPlanner):
     """A single agent with the tool: it writes the program, sees its result, and then answers.
 
     Its two steps are one conversation; its program earns what the tool's does and its answer what the planner's does.

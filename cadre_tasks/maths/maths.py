@@ -3,7 +3,7 @@
 Right answers are rewarded in halves (AT-GRPO, arXiv 2510.11062, equation 4): the team's value is .4 while the
 reasoner's last answer, which is the team's, is right; a role's is .4 while its own is, plus .2 for a box (the reasoner)
 or .1 each for a program that builds and runs (the tool). The reward of a turn is the change of these values
-(`cadre_tasks.account`). `MathsSolo` is one agent with the tool, `MathsVote` a vote of n independent answers.
+(`cadre_tasks.account`). `MathsSingleAgent` is one agent with the tool, `MathsVote` a vote of n independent answers.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Maths(FromData):
         return await math.solves(self.task.data["answer"], answer, self.task.data["tolerance"])
 
 
-class MathsSolo(Maths):
+class MathsSingleAgent(Maths):
     """One agent with the tool: it writes a program, sees its output, and answers; again if the two differ.
 
     A program is rewarded for building and running. If its output is right, that counts for the team until the answer.

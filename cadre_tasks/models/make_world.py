@@ -25,8 +25,8 @@ from cadre.concurrency import run_coroutine
 from cadre.env import Env, Split
 from cadre_tasks.models.make_seed import VOCABULARY, Row, by_length, byte_level, encode, make_model, pretrain
 from cadre_tasks.models.transcripts import Transcript
-from cadre_tasks.worlds.plan import Plan, PlanAlone
-from cadre_tasks.worlds.sql import Sql, SqlAlone
+from cadre_tasks.worlds.plan import Plan, PlanOneTurn
+from cadre_tasks.worlds.sql import Sql, SqlOneTurn
 
 PIECES = r" ?\w+|\s|[^\w\s]+"
 TRAIN: Split = "train"
@@ -57,8 +57,8 @@ def _plan(env: Plan) -> str:
 
 
 WORLDS = {
-    "sql": World(Sql, SqlAlone, {"joins": 0}, _reference, r" (?=JOIN|WHERE|GROUP|HAVING)"),
-    "pddl": World(Plan, PlanAlone, {"size": 4}, _plan, r"\n"),
+    "sql": World(Sql, SqlOneTurn, {"joins": 0}, _reference, r" (?=JOIN|WHERE|GROUP|HAVING)"),
+    "pddl": World(Plan, PlanOneTurn, {"size": 4}, _plan, r"\n"),
 }
 
 

@@ -3,13 +3,8 @@
 The law is a formula, a set of switches that set each other, or the heat of two substances (`lab_laws`). The value of a
 theory comes from its predictions for inputs that were not tried, most of which cannot be tried: 1 if all are right,
 else half its gain over always predicting the commonest outcome. The team gets .5 of the value, the theorist .4 and .1
-for a law that can be read; an experiment decides nothing and is not rewarded. `LabSolo` is one agent that does both.
-
-The law is a formula, a set of switches that set each other, or what heat two substances give (`lab_laws`). A theory is
-worth what it predicts on inputs that nobody has tried and most of which nobody could: 1 where every prediction is
-right, else at most a half, by how much better it is than always saying what comes most often. The team is paid .5 of
-that, the theorist .4 and .1 for a law that can be read; an experiment decides nothing and pays nobody. `LabSolo` is one
-agent that does both.
+for a law that can be read; an experiment decides nothing and is not rewarded. `LabSingleAgent` is one agent that does
+both.
 """
 
 from __future__ import annotations
@@ -188,7 +183,7 @@ class Lab(Inquiry):
         return drawings.table(("tried", "result"), self.results) if self.results else drawings.text(self.rules())
 
 
-class LabSolo(Single, Lab):
+class LabSingleAgent(Single, Lab):
     """One agent that chooses the experiments and says the law, in one conversation."""
 
 

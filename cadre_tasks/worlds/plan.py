@@ -3,7 +3,7 @@
 The role `planner` writes a plan, which is tried; the role `critic` sees how far it goes and what stops it, and its own
 plan counts (`cadre_tasks.worlds.relay`). A plan that can be executed and ends in the goal solves the task; its value is
 .75 plus .25 times the optimum over its length. Any other has at most half the value: half the share of the open goals
-that hold when it stops. Single-agent forms are `PlanAlone` and `PlanSolo`.
+that hold when it stops. Single-agent forms are `PlanOneTurn` and `PlanSingleAgent`.
 
 In `PlanJoint` two robots of a domain each choose one action a round, at the same time, without seeing the other's. If
 the two actions disturb each other, because one takes away what the other needs or gives, neither happens.
@@ -187,13 +187,13 @@ class Plan(Relay):
         return f"optimum {self.task.data['optimum']}"
 
 
-class PlanAlone(relay.RelayAlone, Plan):
+class PlanOneTurn(relay.RelayOneTurn, Plan):
     """One agent that writes the plan at once."""
 
     roles: ClassVar[tuple[str, ...]] = ("agent",)
 
 
-class PlanSolo(relay.RelaySolo, Plan):
+class PlanSingleAgent(relay.RelaySingleAgent, Plan):
     """One agent that tries a plan, sees how far it goes, and decides."""
 
     decider_note: ClassVar[str] = "You see how far it can be executed, and decide then."

@@ -3,8 +3,8 @@
 An answer is rewarded in halves (AT-GRPO, arXiv 2510.11062, equation 4): the team's value is .5 times that of the
 answer, its author's .4 times that, and .1 for an answer that can be read. A draft decides nothing, so its value counts
 for the team only until the decision (potential-based shaping). The reward of a step is the change of these values
-(`cadre_tasks.account`), so that neither a repeated right draft nor a bad first turn pays. `RelayAlone` is the decider
-without a draft; `RelaySolo` is one agent that does both.
+(`cadre_tasks.account`), so that neither a repeated right draft nor a bad first turn pays. `RelayOneTurn` is the decider
+without a draft; `RelaySingleAgent` is one agent that does both.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Relay(TurnBased):
         return self.earned[index]
 
 
-class RelayAlone(Relay):
+class RelayOneTurn(Relay):
     """One role that decides without a draft. Name it before the world among the bases, and `roles` in the class."""
 
     @property
@@ -165,7 +165,7 @@ class RelayAlone(Relay):
         return self.roles[0]
 
 
-class RelaySolo(OneAgent, Relay):
+class RelaySingleAgent(OneAgent, Relay):
     """One agent that drafts, sees the feedback, and decides, in one conversation. Each step earns half."""
 
     @property

@@ -3,7 +3,7 @@
 The role `searcher` gives one command at a time: words to search for, or the number of a passage to open. The role
 `writer` sees the opened passages, and nothing else, and answers with the numbers of the passages that support the
 answer. A right answer has the value .5, plus .5 times the Jaccard index of its citations and the needed passages, where
-only opened ones count as right; a wrong one has the value 0. `SearchSolo` does both.
+only opened ones count as right; a wrong one has the value 0. `SearchSingleAgent` does both.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class Search(Inquiry):
         )
 
 
-class SearchSolo(Single, Search):
+class SearchSingleAgent(Single, Search):
     """One agent that searches and answers, in one conversation."""
 
     readers: ClassVar[str] = "to you, who will answer"

@@ -3,7 +3,7 @@
 The role `analyst` writes a query, which is run on the visible rows; the role `checker` sees the query and its result,
 and its own query counts (`cadre_tasks.worlds.relay`). It is judged on hidden rows of the same tables: its results are
 compared with those of the reference, and its value is the share of the sets of rows on which both are the same. The
-single-agent forms are `SqlAlone` and `SqlSolo`.
+single-agent forms are `SqlOneTurn` and `SqlSingleAgent`.
 """
 
 from __future__ import annotations
@@ -230,13 +230,13 @@ def brief(result: Result) -> str:
     return f"gave {len(result.rows)} x {len(result.rows[0]) if result.rows else 0}"
 
 
-class SqlAlone(relay.RelayAlone, Sql):
+class SqlOneTurn(relay.RelayOneTurn, Sql):
     """One agent that writes the query at once."""
 
     roles: ClassVar[tuple[str, ...]] = ("agent",)
 
 
-class SqlSolo(relay.RelaySolo, Sql):
+class SqlSingleAgent(relay.RelaySingleAgent, Sql):
     """One agent that tries a query, sees what it gives, and decides."""
 
     decider_note: ClassVar[str] = "You see what it gives on the rows at hand, and decide then."

@@ -3,8 +3,8 @@
 The specification is generated (`circuits`). A turn is a design and then a bench, which is run on it; both roles see its
 output, and the episode ends with PASS or with the last turn. The value of a design is the share of hidden sequences of
 inputs in which its outputs are right in every cycle, according to a model outside the simulation. A bench is judged on
-a right design and on wrong ones that differ from it in one thing. `VerilogAlone` writes the design alone, `VerilogSolo`
-is one agent that does both.
+a right design and on wrong ones that differ from it in one thing. `VerilogOneTurn` writes the design alone,
+`VerilogSingleAgent` is one agent that does both.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def words(circuit: Circuit, shown: Sequence[tuple[int, ...]]) -> list[str]:
     return [" ".join(f"{value:0{width}b}" for value, width in zip(row, widths, strict=True)) for row in shown]
 
 
-class VerilogAlone(Verilog):
+class VerilogOneTurn(Verilog):
     """One agent that writes the design, without a bench; it sees what the compiler says."""
 
     roles: ClassVar[tuple[str, ...]] = ("agent",)
@@ -254,7 +254,7 @@ class VerilogAlone(Verilog):
         return reward
 
 
-class VerilogSolo(OneAgent, Verilog):
+class VerilogSingleAgent(OneAgent, Verilog):
     """One agent that writes the design, then its bench, in one conversation. Each step pays half."""
 
     @property

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from cadre.data.records import Article, Kind
 from cadre.types import Message, Observation, Reward, Task
-from cadre_tasks.exchange import Alone, Exchange
+from cadre_tasks.exchange import Exchange, SingleAgent
 from cadre_tasks.writing.text import ARXIV, TLDR, Levels, faithful, graded, prose, rouge_l, uncopied
 
 LONGEST = 4000  # characters of a source that a writer sees
@@ -141,17 +141,17 @@ def by_one(ask: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-class TldrAlone(Alone, Tldr):
+class TldrSingleAgent(SingleAgent, Tldr):
     """One agent that writes the short summary and then the long one."""
 
 
-class ArxivAlone(Alone, Arxiv):
+class ArxivSingleAgent(SingleAgent, Arxiv):
     """One agent that writes the background and then the method."""
 
     ask: ClassVar[dict[str, str]] = by_one(Arxiv.ask)
 
 
-class StoryAlone(Alone, Story):
+class StorySingleAgent(SingleAgent, Story):
     """One agent that writes the continuation and then the end."""
 
     ask: ClassVar[dict[str, str]] = by_one(Story.ask)

@@ -8,9 +8,9 @@ from cadre.envs.spec import EnvSpec, env_class
 from cadre.errors import ConfigError
 from cadre.plugins import environments
 from cadre.types import Observation
-from cadre_tasks.code.pairs import Pairs, PairsAlone
-from cadre_tasks.exchange import Alone
-from cadre_tasks.writing.writing import Tldr, TldrAlone
+from cadre_tasks.code.pairs import Pairs, PairsSingleAgent
+from cadre_tasks.exchange import SingleAgent
+from cadre_tasks.writing.writing import Tldr, TldrSingleAgent
 from tests.helpers.code_pairs import AUX, MAIN, TASK
 from tests.helpers.playing import check, play, seen, source
 from tests.helpers.slow import few_of
@@ -58,7 +58,7 @@ def test_a_round_of_discussion_judges_the_second_texts_alone() -> None:
 
 
 def test_one_agent_writes_both_in_one_conversation_and_is_paid_alike() -> None:
-    env = PairsAlone(TASK)
+    env = PairsSingleAgent(TASK)
     (first,) = play(env, AUX)
     said = env.observe()["agent"].messages
     assert [message.role for message in said] == ["user", "assistant", "user"]
@@ -70,20 +70,20 @@ def test_one_agent_writes_both_in_one_conversation_and_is_paid_alike() -> None:
 
 
 def test_one_agents_local_rewards_are_the_sum_of_the_roles() -> None:
-    alone, team = PairsAlone(TASK, reward="mixed"), Pairs(TASK, reward="mixed")
+    alone, team = PairsSingleAgent(TASK, reward="mixed"), Pairs(TASK, reward="mixed")
     (_, reward), (joint,) = play(alone, AUX, MAIN), play(team, BOTH)
     assert reward.local["agent"] == pytest.approx(sum(joint.local.values()))
     assert reward.team == pytest.approx(joint.team)
 
 
 def test_several_turns_begin_anew_each_time() -> None:
-    for env in (Pairs(TASK, turns=2, exchange="pipeline"), PairsAlone(TASK, turns=2, feedback="levels")):
+    for env in (Pairs(TASK, turns=2, exchange="pipeline"), PairsSingleAgent(TASK, turns=2, feedback="levels")):
         play(env, "nothing", "nothing", AUX, MAIN)
         assert env.success
 
 
 def test_two_summaries_by_one_agent_are_worth_what_those_of_two_are() -> None:
-    alone, team = TldrAlone(RIVERS), Tldr(RIVERS)
+    alone, team = TldrSingleAgent(RIVERS), Tldr(RIVERS)
     (_, reward), (joint,) = play(alone, HONEST, LONG), play(team, {"short": HONEST, "long": LONG})
     assert reward.team == pytest.approx(joint.team)
 
@@ -98,7 +98,7 @@ def test_a_fork_has_drafts_of_its_own() -> None:
     assert not env.success
 
 
-@pytest.mark.parametrize("name", [name for name in environments() if issubclass(env_class(name), Alone)])
+@pytest.mark.parametrize("name", [name for name in environments() if issubclass(env_class(name), SingleAgent)])
 def test_the_contract_of_single_agents(name: str) -> None:
     more = {"data": "humaneval", "held_out": 1} if name.startswith("pairs") else {}
     check(name, episodes=1, **more)
@@ -132,7 +132,7 @@ def test_what_writers_are_told_of_each_other_is_so() -> None:
     assert "has written a helper function `aux`, which you see below" in seen(env, "main")
 
 
-@pytest.mark.parametrize("name", [name for name in environments() if issubclass(env_class(name), Alone)])
+@pytest.mark.parametrize("name", [name for name in environments() if issubclass(env_class(name), SingleAgent)])
 def test_one_agent_is_told_of_no_team_mate(name: str) -> None:
     more = {"data": "humaneval", "held_out": 1} if name.startswith("pairs") else {}
     game = EnvSpec(name, {"source": source(), **more})

@@ -16,12 +16,12 @@ from cadre.data.records import CodingProblem
 from cadre.env import Env
 from cadre.rollout.grow import score
 from cadre.types import Branch, Reward, Task
-from cadre_tasks.code.code import Code, CodeAlone
+from cadre_tasks.code.code import Code, CodeSingleAgent
 from cadre_tasks.code.pairs import Pairs
-from cadre_tasks.games.plan_path import PlanPath, PlanPathAlone
-from cadre_tasks.games.sokoban import Sokoban, SokobanAlone
-from cadre_tasks.games.sudoku import Sudoku, SudokuAlone
-from cadre_tasks.maths.maths import Maths, MathsSolo, MathsVote
+from cadre_tasks.games.plan_path import PlanPath, PlanPathNoTool
+from cadre_tasks.games.sokoban import Sokoban, SokobanNoTool
+from cadre_tasks.games.sudoku import Sudoku, SudokuNoTool
+from cadre_tasks.maths.maths import Maths, MathsSingleAgent, MathsVote
 from cadre_tasks.patterns import Debate, Gather, Lead, Refine, Review
 from tests.helpers.code_pairs import AUX, MAIN
 from tests.helpers.code_pairs import TASK as TWICE
@@ -60,7 +60,7 @@ def flips(env: Env, first: str | Mapping[str, str], second: str | Mapping[str, s
 
 
 def test_a_plan_that_comes_nearer_by_bumping_into_walls() -> None:
-    env = PlanPathAlone(GRID)
+    env = PlanPathNoTool(GRID)
     reward = tried(env, "LLRR")  # two invalid moves, then two cells won
     assert (reward.team, reward.local["planner"]) == pytest.approx((0.2, -0.04 - 0.2))
     assert [role_reward(branch(reward), "planner", alpha) for alpha in (0.25, 1, 4)] == pytest.approx(
@@ -79,7 +79,7 @@ def test_programs_that_print_such_plans() -> None:
 
 
 def test_a_push_by_a_detour() -> None:
-    env = SokobanAlone(LEVEL)
+    env = SokobanNoTool(LEVEL)
     reward = tried(env, "RLRLRLRLDR")
     assert (reward.team, reward.local["planner"]) == pytest.approx((0.1, -0.1))
     flips(env, "RLRLRLRLDR", "L", 0.25, 1.0)  # L costs 0.01: -0.075 against -0.01, 0 against -0.01
@@ -90,7 +90,7 @@ def test_a_push_by_a_detour() -> None:
 
 def test_a_grid_that_is_mostly_guessed() -> None:
     """Of the ten empty cells six are filled rightly and four wrongly, or one rightly and the others left."""
-    env = SudokuAlone(CLUES)
+    env = SudokuNoTool(CLUES)
     guessed, one = "1234 3412 2213 4111", "123. ..12 ...3 4..."
     reward = tried(env, guessed)
     assert (reward.team, reward.local["planner"]) == pytest.approx((0.2, -0.1))
@@ -115,7 +115,7 @@ def test_a_vote_that_overturns_a_right_majority() -> None:
 
 
 def test_a_program_before_the_answer() -> None:
-    right, wrong = (tried(MathsSolo(SUM), text) for text in ("print(42)", "print(41)"))
+    right, wrong = (tried(MathsSingleAgent(SUM), text) for text in ("print(42)", "print(41)"))
     for alpha in (0.25, 1.0, 4.0):
         assert role_reward(branch(right), "agent", alpha) == pytest.approx(0.2 + 0.4 * alpha)
         assert role_reward(branch(wrong), "agent", alpha) == pytest.approx(0.2)
@@ -134,7 +134,7 @@ def test_a_program_that_passes_some_tests_or_tests_that_are_tests() -> None:
 
 
 def test_a_draft_of_one_agent() -> None:
-    reward = tried(CodeAlone(contest()), "input(); print(4)")
+    reward = tried(CodeSingleAgent(contest()), "input(); print(4)")
     for alpha in (0.25, 1.0, 4.0):
         assert role_reward(branch(reward), "agent", alpha) == pytest.approx(0.2 + 0.4 / 3 * (1 + alpha))
 

@@ -60,7 +60,7 @@ SETTINGS = {
     "grpo": SCALED,
     "grpo_by_role": SCALED,
     "matpo": SCALED,
-    "flow_grpo": Setting(steps=30, max_tokens=2, game="HandshakeAlone", roles=("both",)),
+    "flow_grpo": Setting(steps=30, max_tokens=2, game="HandshakeSingleAgent", roles=("both",)),
     "m_grpo": Setting(steps=30, policies=("one", "two")),
     "gigpo": SCALED,
     "tree_grpo": SCALED,
@@ -79,7 +79,7 @@ SETTINGS = {
     "spiral": Setting(),
     "ippo": CRITIC,
     "mappo": CRITIC,
-    "rlhf": Setting(steps=100, max_tokens=2, game="HandshakeAlone", roles=("both",), entropy=0.2),
+    "rlhf": Setting(steps=100, max_tokens=2, game="HandshakeSingleAgent", roles=("both",), entropy=0.2),
 }
 
 

@@ -154,7 +154,7 @@ class Handshake(Env):
         return GeneratedTasks(8, lambda index: {"digit": index % 4, "split": split}, split)
 
 
-class HandshakeAlone(Handshake):
+class HandshakeSingleAgent(Handshake):
     """One agent says both digits, in one text."""
 
     roles: ClassVar[tuple[str, ...]] = ("both",)

@@ -7,7 +7,7 @@ import pytest
 from cadre.data import load
 from cadre.data.records import CodingProblem
 from cadre.types import Task
-from cadre_tasks.code.code import Code, CodeAlone
+from cadre_tasks.code.code import Code, CodeSingleAgent
 from cadre_tasks.code.judge import all_tests, judge
 from tests.cadre_sandbox.attacks.cheats import CHEATS
 from tests.helpers.playing import check, play, seen, source, total
@@ -161,7 +161,7 @@ def test_so_many_cases_decide() -> None:
 
 def test_one_agent_writes_both() -> None:
     program = problem("code-contests")
-    env = CodeAlone(Task(program.id, dict(vars(program))))
+    env = CodeSingleAgent(Task(program.id, dict(vars(program))))
     (draft,) = play(env, ADD)
     assert (draft.team, draft.local["agent"]) == pytest.approx((0.4, 0.6))
     assert ADD in seen(env, "agent")
@@ -173,7 +173,7 @@ def test_one_agent_writes_both() -> None:
 
 def test_one_agent_is_paid_what_a_turn_changed() -> None:
     program = problem("code-contests")
-    env = CodeAlone(Task(program.id, dict(vars(program))), turns=2)
+    env = CodeSingleAgent(Task(program.id, dict(vars(program))), turns=2)
     rewards = play(env, "print(0)", TESTS)
     assert "The last program was:\nprint(0)" in seen(env, "agent")
     rewards += play(env, ADD)

@@ -10,8 +10,8 @@ from cadre_tasks.answers import MOVES, parse_moves
 from cadre_tasks.games.plan_path import (
     Grid,
     PlanPath,
-    PlanPathAlone,
-    PlanPathSolo,
+    PlanPathNoTool,
+    PlanPathSingleAgent,
     PlanPathTool,
     parse_grid,
     reachable,
@@ -23,8 +23,8 @@ from tests.helpers.playing import play, seen, solved_by
 ROWS = ["S..", ".#.", "..G"]
 
 
-def alone(rows: list[str] = ROWS, **options) -> PlanPathAlone:
-    return PlanPathAlone(Task("t", {"grid": rows}), **options)
+def alone(rows: list[str] = ROWS, **options) -> PlanPathNoTool:
+    return PlanPathNoTool(Task("t", {"grid": rows}), **options)
 
 
 def test_the_reward_of_an_optimal_path_by_hand() -> None:
@@ -113,7 +113,7 @@ def test_what_a_program_s_answer_would_gain_is_lent_until_the_turn_ends() -> Non
 @given(st.lists(st.text("UDLR", min_size=0, max_size=6), min_size=8, max_size=8), st.integers(0, 50))
 def test_the_team_earns_what_was_executed_whatever_programs_promised(moves: list[str], index: int) -> None:
     task = PlanPath.tasks("test")[index]
-    team, alone, rewards, plain = PlanPath(task), PlanPathAlone(task), [], []
+    team, alone, rewards, plain = PlanPath(task), PlanPathNoTool(task), [], []
     for printed, moved in zip(moves[::2], moves[1::2], strict=True):
         if team.observe():
             rewards += play(team, f"print('{printed}')", moved)
@@ -150,7 +150,7 @@ def test_a_fence_that_is_never_closed_is_read_in_one_pass() -> None:
 
 
 def test_the_solo_agent_goes_on_in_one_conversation() -> None:
-    env = PlanPathSolo(Task("t", {"grid": ROWS}), prompts="compact")
+    env = PlanPathSingleAgent(Task("t", {"grid": ROWS}), prompts="compact")
     first = env.observe()["agent"].messages
     play(env, SEARCH)
     second = env.observe()["agent"].messages
@@ -170,7 +170,7 @@ def test_running_out_of_turns_is_a_failure() -> None:
 @given(st.text("UDLR", min_size=1, max_size=40), st.integers(0, 50))
 def test_no_cycle_pays(moves: str, index: int) -> None:
     """Coming back to where one was costs at least a hundredth a move: the potential telescopes."""
-    env = PlanPathAlone(PlanPathAlone.tasks("test")[index])
+    env = PlanPathNoTool(PlanPathNoTool.tasks("test")[index])
     cell = env.cell
     for move in moves:
         cell = env.grid.step(cell, move)
@@ -228,10 +228,10 @@ def test_what_each_form_is_told_becomes_of_its_program() -> None:
     for env, words in (
         (PlanPath(task), "block. A team mate reads its output and decides on the moves."),
         (PlanPathTool(task), "block. What it prints is your answer."),
-        (PlanPathSolo(task), "block. You see its output then, and decide on the moves."),
+        (PlanPathSingleAgent(task), "block. You see its output then, and decide on the moves."),
     ):
         assert seen(env, env.roles[0]).endswith(words)
-    team, solo = PlanPath(task), PlanPathSolo(task)
+    team, solo = PlanPath(task), PlanPathSingleAgent(task)
     play(team, "print('RR')")
     play(solo, "print('RR')")
     assert "A team mate wrote this program:\n```python\nprint('RR')\n```\nIt printed RR." in seen(team, "planner")

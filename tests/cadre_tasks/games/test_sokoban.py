@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cadre.envs.splits import in_split
 from cadre.errors import ConfigError
 from cadre.types import Task
-from cadre_tasks.games.sokoban import Sokoban, SokobanAlone, SokobanSolo, parse_level, solve
+from cadre_tasks.games.sokoban import Sokoban, SokobanNoTool, SokobanSingleAgent, parse_level, solve
 from tests.helpers.playing import play, prompt
 
 ROWS = ["######", "#S...#", "#.B.G#", "#....#", "#....#", "######"]
@@ -15,8 +15,8 @@ ROWS = ["######", "#S...#", "#.B.G#", "#....#", "#....#", "######"]
 ANSWER = "DRR"
 
 
-def alone(rows: list[str] = ROWS, **options) -> SokobanAlone:
-    return SokobanAlone(Task("t", {"grid": rows}), **options)
+def alone(rows: list[str] = ROWS, **options) -> SokobanNoTool:
+    return SokobanNoTool(Task("t", {"grid": rows}), **options)
 
 
 def test_the_reward_of_a_solution_by_hand() -> None:
@@ -112,7 +112,7 @@ def test_what_the_roles_see() -> None:
 
 
 def test_the_solo_agent_goes_on_in_one_conversation() -> None:
-    env = SokobanSolo(Task("t", {"grid": ROWS}), prompts="compact")
+    env = SokobanSingleAgent(Task("t", {"grid": ROWS}), prompts="compact")
     play(env, "print('DRR')")
     messages = env.observe()["agent"].messages
     assert [message.role for message in messages] == ["user", "assistant", "user"]
@@ -123,7 +123,7 @@ def test_the_solo_agent_goes_on_in_one_conversation() -> None:
 @given(st.text("UDLR", min_size=1, max_size=40), st.integers(0, 50))
 def test_no_cycle_pays(moves: str, index: int) -> None:
     """Coming back to a state, boxes and all, costs at least a hundredth a move: the potential telescopes."""
-    env = SokobanAlone(SokobanAlone.tasks("test")[index])
+    env = SokobanNoTool(SokobanNoTool.tasks("test")[index])
     states, state = [env.state], env.state
     for move in moves:
         state = env.level.step(state, move)

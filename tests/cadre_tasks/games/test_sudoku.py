@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cadre.envs.splits import in_split
 from cadre.errors import ConfigError
 from cadre.types import Task
-from cadre_tasks.games.sudoku import Sudoku, SudokuAlone, SudokuSolo
+from cadre_tasks.games.sudoku import Sudoku, SudokuNoTool, SudokuSingleAgent
 from cadre_tasks.games.sudoku_grid import solutions
 from tests.helpers.playing import play, prompt
 
@@ -16,8 +16,8 @@ CLUES = ["12..", "..12", "...3", "4..."]
 FULL = ["1234", "3412", "2143", "4321"]
 
 
-def alone(rows: list[str] = CLUES, **options) -> SudokuAlone:
-    return SudokuAlone(Task("t", {"grid": rows}), **options)
+def alone(rows: list[str] = CLUES, **options) -> SudokuNoTool:
+    return SudokuNoTool(Task("t", {"grid": rows}), **options)
 
 
 def test_the_reward_of_the_solution_by_hand() -> None:
@@ -92,7 +92,7 @@ def test_programs_find_the_names_of_the_prelude() -> None:
 
 
 def test_the_solo_agent_goes_on_in_one_conversation() -> None:
-    env = SudokuSolo(Task("t", {"grid": CLUES}), prompts="compact")
+    env = SudokuSingleAgent(Task("t", {"grid": CLUES}), prompts="compact")
     play(env, "print(1)")
     assert [message.role for message in env.observe()["agent"].messages] == ["user", "assistant", "user"]
 
@@ -130,7 +130,7 @@ def test_numbering_is_read_back(rows: list[str]) -> None:
 @given(st.lists(st.text("1234.", min_size=10, max_size=10), min_size=1, max_size=6), st.integers(0, 50))
 def test_no_cycle_pays(fills: list[str], index: int) -> None:
     """Writing anything and taking it back costs a hundredth a cell each way: the potential telescopes."""
-    env = SudokuAlone(SudokuAlone.tasks("test")[index], turns=20)
+    env = SudokuNoTool(SudokuNoTool.tasks("test")[index], turns=20)
     team = local = 0.0
     for marks in [*fills, "." * 10]:
         rest = iter(marks)
@@ -147,7 +147,7 @@ def test_nine_by_nine() -> None:
     for task in Sudoku.tasks("test", size=9)[:3]:
         rows = task.data["grid"]
         assert "".join(rows).count(".") == 81 - 36
-        env = SudokuAlone(task, size=9)
+        env = SudokuNoTool(task, size=9)
         (reward,) = play(env, "Grid:\n" + "\n".join(env.solution))
         assert env.success
         assert (reward.team, reward.local["planner"]) == pytest.approx((1.0 + 0.5, -0.45 + 0.5))

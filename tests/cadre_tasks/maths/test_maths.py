@@ -6,7 +6,7 @@ import pytest
 
 from cadre.types import Task
 from cadre_tasks.maths import same_answer as math
-from cadre_tasks.maths.maths import Maths, MathsSolo, MathsVote
+from cadre_tasks.maths.maths import Maths, MathsSingleAgent, MathsVote
 from tests.helpers.playing import check, play, seen, total
 from tests.helpers.slow import few_of
 
@@ -118,7 +118,7 @@ def test_a_tolerance() -> None:
 
 
 def test_one_agent_with_the_tool() -> None:
-    env = MathsSolo(TASK)
+    env = MathsSingleAgent(TASK)
     first = env.observe()["agent"].messages
     rewards = play(env, PROGRAM)
     second = env.observe()["agent"].messages

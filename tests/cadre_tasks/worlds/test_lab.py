@@ -9,7 +9,7 @@ from cadre.envs.splits import SPLIT_SIZES
 from cadre.errors import ConfigError
 from cadre.types import Task
 from cadre_tasks.worlds import formula
-from cadre_tasks.worlds.lab import Lab, LabSolo, law_data, tells, worth_of
+from cadre_tasks.worlds.lab import Lab, LabSingleAgent, law_data, tells, worth_of
 from cadre_tasks.worlds.lab_laws import Kind, Law, behaviour, outcome, parse_theory, parse_trial
 from tests.cadre_tasks.worlds.trying import (
     check_contract,
@@ -175,7 +175,7 @@ def test_an_episode_by_hand() -> None:
 
 
 def test_compact_prompts_and_one_agent() -> None:
-    env = LabSolo(Task("line", law_data(LINE, 3)), experiments=2, prompts="compact")
+    env = LabSingleAgent(Task("line", law_data(LINE, 3)), experiments=2, prompts="compact")
     rewards = play(env, "0", "1")
     assert seen(env, "agent") == "lab law\nx\n0 3\n1 5"
     assert len(env.observe()["agent"].messages) == 5

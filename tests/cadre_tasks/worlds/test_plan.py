@@ -4,7 +4,7 @@ import pytest
 
 from cadre.errors import ConfigError
 from cadre.types import Task
-from cadre_tasks.worlds.plan import Plan, PlanJoint, PlanSolo, disturb, parse_plan
+from cadre_tasks.worlds.plan import Plan, PlanJoint, PlanSingleAgent, disturb, parse_plan
 from cadre_tasks.worlds.plan_domains import pddl
 from tests.helpers.playing import play, seen, total
 
@@ -91,7 +91,7 @@ def test_success_needs_the_goal_and_not_the_optimum() -> None:
 
 
 def test_compact_prompts() -> None:
-    env = PlanSolo(TURN, prompts="compact")
+    env = PlanSingleAgent(TURN, prompts="compact")
     assert seen(env, "agent") == "plan draft\nclear b1; hand; on b1 b2; table b2\non b2 b1"
     play(env, "lift b1 b2; drop b1")
     assert seen(env, "agent").endswith("on b2 b1\nlift b1 b2; drop b1\nshort 2")

@@ -3,8 +3,8 @@
 import pytest
 
 from cadre.types import Task
-from cadre_tasks.worlds.relay import Judged, Relay, RelayAlone, RelaySolo, answer_in
-from cadre_tasks.worlds.verilog import Bench, Design, VerilogSolo, generate
+from cadre_tasks.worlds.relay import Judged, Relay, RelayOneTurn, RelaySingleAgent, answer_in
+from cadre_tasks.worlds.verilog import Bench, Design, VerilogSingleAgent, generate
 from tests.helpers.playing import play, seen, total
 
 
@@ -32,11 +32,11 @@ class Guess(Relay):
         return "Try.", "Decide."
 
 
-class GuessAlone(RelayAlone, Guess):
+class GuessOneTurn(RelayOneTurn, Guess):
     roles = ("agent",)
 
 
-class GuessSolo(RelaySolo, Guess):
+class GuessSingleAgent(RelaySingleAgent, Guess):
     pass
 
 
@@ -65,10 +65,10 @@ def test_what_is_right_pays_a_role_one_and_ends_the_episode() -> None:
 
 
 def test_an_agent_alone_and_one_that_does_both_earn_one_too() -> None:
-    alone, solo = GuessAlone(TASK), GuessSolo(TASK)
+    alone, solo = GuessOneTurn(TASK), GuessSingleAgent(TASK)
     assert total(play(alone, "4"), "agent") == pytest.approx(1.0)
     assert total(play(solo, "4", "4"), "agent") == pytest.approx(1.0)
-    farm = GuessSolo(TASK)
+    farm = GuessSingleAgent(TASK)
     assert total(play(farm, "4", "0", "4", "0"), "agent") == pytest.approx(0.5 * 0.5 + 0.5 * 0.1)
 
 
@@ -89,7 +89,7 @@ def test_the_second_role_sees_the_draft_and_what_came_of_it() -> None:
 
 
 def test_one_agent_has_both_steps_in_one_conversation() -> None:
-    env = GuessSolo(TASK)
+    env = GuessSingleAgent(TASK)
     for _ in range(2):
         asked = env.observe()["agent"].messages
         play(env, " So:\n```\n2\n```\n")
@@ -101,7 +101,7 @@ def test_one_agent_has_both_steps_in_one_conversation() -> None:
         play(env, "1")
 
 
-class Unsimulated(VerilogSolo):
+class Unsimulated(VerilogSingleAgent):
     """Designs and benches that nobody runs."""
 
     async def judged(self, text: str) -> Design:

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from cadre_tasks.worlds.library import library, question
-from cadre_tasks.worlds.search import Search, SearchSolo
+from cadre_tasks.worlds.search import Search, SearchSingleAgent
 from tests.cadre_tasks.worlds.trying import (
     check_contract,
     check_exploits,
@@ -83,7 +83,7 @@ def test_citations_count_only_where_the_passage_was_opened() -> None:
 
 
 def test_one_agent_and_compact_prompts() -> None:
-    env = SearchSolo(Search.tasks("test", hops=1)[0], steps=1, prompts="compact")
+    env = SearchSingleAgent(Search.tasks("test", hops=1)[0], steps=1, prompts="compact")
     (number,) = env.needed
     asked = seen(env, "agent")
     assert asked == f"search\n{env.task.data['question']}"

@@ -12,7 +12,7 @@ from cadre.errors import ConfigError
 from cadre.types import Task
 from cadre_tasks.worlds import sql
 from cadre_tasks.worlds.database import Database, Result, run, same
-from cadre_tasks.worlds.sql import Sql, SqlSolo, by_sqlite
+from cadre_tasks.worlds.sql import Sql, SqlSingleAgent, by_sqlite
 from cadre_tasks.worlds.sql_questions import Condition, SqlQuestion, Table, question, rows_of, swapped
 from tests.cadre_tasks.worlds.trying import (
     check_contract,
@@ -236,8 +236,8 @@ def test_a_clear_error_without_the_package(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_solo_agent_sees_what_its_query_gave() -> None:
-    task: Task = SqlSolo.tasks("test")[1]
-    env: Env = SqlSolo(task)
+    task: Task = SqlSingleAgent.tasks("test")[1]
+    env: Env = SqlSingleAgent(task)
     play(env, task.data["reference"])
     assert "rows on the rows at hand" in seen(env, "agent")
 

@@ -11,7 +11,7 @@ from cadre.errors import ConfigError
 from cadre.types import Reward, Task
 from cadre_tasks.worlds import verilog_judge as verilog
 from cadre_tasks.worlds.circuits_tasks import circuit_of
-from cadre_tasks.worlds.verilog import Verilog, VerilogAlone, VerilogSolo
+from cadre_tasks.worlds.verilog import Verilog, VerilogOneTurn, VerilogSingleAgent
 from cadre_tasks.worlds.verilog_judge import Simulated, benched, sampled
 from tests.cadre_tasks.worlds.trying import (
     check_contract,
@@ -140,7 +140,7 @@ def test_a_bench_that_passes_all_earns_its_form_alone() -> None:
 
 def test_the_other_forms() -> None:
     task = task_of(kind="detector")
-    alone, solo = VerilogAlone(task), VerilogSolo(task)
+    alone, solo = VerilogOneTurn(task), VerilogSingleAgent(task)
     play(alone, "module top(input clk, input rst, input x, output hit); endmodule")
     assert "What came of it:\nit does not compile" in seen(alone, "agent")
     assert paid(alone, alone.circuit.verilog()).team == 0.5
