@@ -88,7 +88,9 @@ class Progress:
         failed += [f"{branches:,.0f} branches failed"] if branches else []
         rate = metrics.get("rollout/divergence_rate")
         failed += [f"diverged {rate:.1%}"] if rate else []
-        failed += ["no update"] if _has_no_update(metrics) else []
+        updates = [value for name, value in metrics.items() if name.endswith("/updates")]
+        # No policy made an optimiser step, as when every group has zero variance.
+        failed += ["no update"] if updates and not any(updates) else []
         rewards = format_rewards(metrics)
         speed = [f"{tokens / seconds:,.0f} tok/s"] if len(rewards) <= MAX_ROLES_WITH_RATE else []
         rest = [success, *failed, *speed, f"{format_seconds(self.left(step + 1))} left"]
@@ -193,12 +195,6 @@ class EvaluationProgress:
     def _print(self, line: str) -> None:
         self._printed = time.monotonic()
         self._console.print(line, markup=False, highlight=False)
-
-
-def _has_no_update(metrics: Mapping[str, float]) -> bool:
-    """Return True if no policy made an optimizer step, as when every group has zero variance."""
-    updates = [value for name, value in metrics.items() if name.endswith("/updates")]
-    return bool(updates) and not any(updates)
 
 
 def format_rewards(metrics: Mapping[str, float]) -> list[str]:

@@ -77,16 +77,13 @@ def open_to_resume(
     recipe_before, overrides_before = run.command()
     roots = find_roots(folder)
     root = Path.cwd() if roots is None else roots[1]
-    applied = overrides_before if _is_same_recipe(recipe, recipe_before, root) else []
-    return check_resumable(run, _config_to_resume(run, recipe, (applied, overrides), root, trust), force)
-
-
-def _is_same_recipe(recipe: str, recipe_before: str, root: Path) -> bool:
-    """Return True if two names are of one recipe: the same name, or the same file as it was named in `root`."""
+    # One recipe has two names if both are the same file, the earlier one as it was named in `root`.
     file = Path(recipe).expanduser()
-    return recipe == recipe_before or (
+    is_same_recipe = recipe == recipe_before or (
         file.is_file() and file.resolve() == (root / Path(recipe_before).expanduser()).resolve()
     )
+    applied = overrides_before if is_same_recipe else []
+    return check_resumable(run, _config_to_resume(run, recipe, (applied, overrides), root, trust), force)
 
 
 def check_resumable(run: Run, config: Config, force: bool = False) -> Run:

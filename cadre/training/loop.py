@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from rich.console import Console
 
 from cadre import random_keys
-from cadre.advantages.batch import TrainingBatch, build_batch, is_useful
+from cadre.advantages.batch import build_batch, is_useful
 from cadre.concurrency import run_coroutine
 from cadre.config.engines import Diagnostics, build_team, host_environments, measured_sampling_memory
 from cadre.config.experiment import Experiment, load
@@ -293,22 +293,15 @@ async def learn_step(
     seconds |= metrics.add_metrics(synced, in_update, metrics.sync_seconds(samplers))
     if training.gpu is not None:
         update_seconds -= in_update.get("time/sleep_s", 0.0)
-        seconds |= gpu_step_metrics(training.gpu, sampled_step, batch, update_seconds)
+        seconds["time/update_s"] = update_seconds
+        seconds |= training.gpu.sampling_metrics(sampled.trees, sampled_step.seconds)
+        seconds |= training.gpu.learning_metrics(batch.sequences, update_seconds)
+        seconds["gpu/learning_peak_gb"] = training.gpu.peak_gb()
     trained_roles = training.experiment.trained_roles
     step_metrics = metrics.compute_step_metrics(sampled, batch, updates, plan.credit.alpha, trained_roles)
     step_metrics = step_metrics | staleness | seconds
     log_step(training, state.step, step_metrics, StepRecord(sampled, batch, training.notes.drain()))
     return step_metrics
-
-
-def gpu_step_metrics(gpu: GpuMeter, sampled: SampledStep, batch: TrainingBatch, update_seconds: float) -> Metrics:
-    """Return the metrics that a step on GPUs has beside the others."""
-    return {
-        "time/update_s": update_seconds,
-        **gpu.sampling_metrics(sampled.sampled.trees, sampled.seconds),
-        **gpu.learning_metrics(batch.sequences, update_seconds),
-        "gpu/learning_peak_gb": gpu.peak_gb(),
-    }
 
 
 def log_step(training: Training, step: int, step_metrics: Metrics, record: StepRecord) -> None:

@@ -294,12 +294,6 @@ def make_gpu_meter(experiment: Experiment) -> GpuMeter | None:
     return GpuMeter(policy_costs(experiment), experiment.plan.loss, find_peaks(name), sum(ranks.values()))
 
 
-def _decoded_at_once(experiment: Experiment, name: str) -> int | None:
-    """Return how many sequences a policy's sampler decodes at once; None if its batches say so."""
-    kind = experiment.separately_sampled.get(name)
-    return None if kind is None else experiment.sampler_settings(kind).sequences
-
-
 def policy_costs(experiment: Experiment) -> dict[str, PolicyCost]:
     """Return the costs of every policy with weights on this machine, by the configurations of their models."""
     from cadre.engines.torch.estimate import load_configuration, measure
@@ -313,14 +307,14 @@ def policy_costs(experiment: Experiment) -> dict[str, PolicyCost]:
             # The embeddings of the input are looked up; they are multiplied only where they are the head's, too.
             tied = getattr(text, "tie_word_embeddings", False)
             weights = sizes.parameters - (0 if tied else sizes.vocabulary * text.hidden_size)
-            learner = experiment.learners.get(name)
+            kind, learner = experiment.separately_sampled.get(name), experiment.learners.get(name)
             operations = 0 if learner is None else learner.epochs * (6 if policy.lora is None else 4)
             costs[name] = PolicyCost(
                 engine=engine,
                 learning_flops=operations * weights,
                 weight_bytes=weights * DTYPES[policy.dtype].itemsize,
                 slot_bytes=sizes.sequence.slot,
-                sequences=_decoded_at_once(experiment, name),
+                sequences=None if kind is None else experiment.sampler_settings(kind).sequences,
             )
     return costs
 
