@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from cadre.evaluation.compare import RunComparison, compare_runs, table_interval
-from cadre.intervals import Interval
+from cadre.statistics import Interval
 from common import RESULTS, ROOT, measurement
 from slices import Clock, OutOfTimeError, evaluate_sampled, train
 from trainings import console

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from cadre.envs.spec import EnvSpec
-from cadre.intervals import rate_interval
+from cadre.statistics import rate_interval
 from cadre.types import Sample
 from common import record
 from quick_sampler import Completion, QuickSampler

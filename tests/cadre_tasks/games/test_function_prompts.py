@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from cadre.types import Reward, Sample, Task
-from cadre_tasks.games.plan_path import PlanPath, PlanPathAlone, PlanPathSolo, PlanPathTool
-from cadre_tasks.games.sokoban import Sokoban, SokobanSolo, SokobanTool
-from cadre_tasks.games.sudoku import Sudoku, SudokuSolo, SudokuTool
+from cadre_tasks.games.plan_path import PlanPath, PlanPathNoTool, PlanPathSingleAgent, PlanPathTool
+from cadre_tasks.games.sokoban import Sokoban, SokobanSingleAgent, SokobanTool
+from cadre_tasks.games.sudoku import Sudoku, SudokuSingleAgent, SudokuTool
 from cadre_tasks.games.tool_planner import ToolPlanner, extract_program
 from tests.helpers.playing import play, prompt
 
@@ -91,7 +91,9 @@ def test_the_function_has_the_reward_of_a_script_with_the_same_answer(
     assert (reward.team, reward.local, reward.parts) == (printed.team, printed.local, printed.parts)
 
 
-@pytest.mark.parametrize("kind", [PlanPathTool, SokobanTool, SudokuTool, PlanPathSolo, SokobanSolo, SudokuSolo])
+@pytest.mark.parametrize(
+    "kind", [PlanPathTool, SokobanTool, SudokuTool, PlanPathSingleAgent, SokobanSingleAgent, SudokuSingleAgent]
+)
 def test_single_agents_get_the_same_prompt(kind: type[ToolPlanner]) -> None:
     rows = {"P": GRID, "S": LEVEL}[kind.__name__[0]] if "Sudoku" not in kind.__name__ else PUZZLE
     team = next(base for base in kind.__mro__ if base in (PlanPath, Sokoban, Sudoku))
@@ -114,7 +116,7 @@ def test_the_size_of_a_sudoku_is_in_its_prompt() -> None:
 
 
 def test_a_planner_alone_is_prompted_as_before() -> None:
-    alone, full = make(PlanPathAlone, GRID), PlanPathAlone(Task("t", {"grid": GRID}))
+    alone, full = make(PlanPathNoTool, GRID), PlanPathNoTool(Task("t", {"grid": GRID}))
     assert prompt(alone) == prompt(full)
 
 
