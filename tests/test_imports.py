@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("cadre", "cadre_tasks", "cadre_sandbox")
 # A package of `cadre` may import packages of a lower layer, and modules of its own.
 LAYERS = [
-    {"types", "errors", "random_keys", "file_limits", "statistics", "plugins", "files", "concurrency"},
+    {"types", "errors", "random_keys", "file_limits", "statistics", "plugins", "files", "concurrency", "declare"},
     {"env", "team"},
     {"settings", "envs", "data", "programs", "integrations", "rollout", "learn"},
     {"advantages"},

@@ -15,6 +15,7 @@ from cadre.advantages.critic import Critic, judge_samples
 from cadre.advantages.groups import AdvantageGroup, BaselineState, compare_samples, update_running_means
 from cadre.advantages.preferences import preference_advantages, score_answers, score_jointly
 from cadre.advantages.returns import Credit, ScoredSample, part_of_episodes, samples_of
+from cadre.declare import declared
 from cadre.errors import ConfigError
 from cadre.learn.loss_functions import AGGREGATES, Denominators
 from cadre.rollout import walk
@@ -318,9 +319,7 @@ def parts_of_loss(samples: Sequence[ScoredSample], loss: LossConfig) -> list[flo
     for policy, length in lengths:
         tokens[policy] += length
         sequences[policy] += length > 0
-    # A sum gives a token the same weight whether its sequence has one token or two.
-    of_one, of_two = (aggregate(length, Denominators(1, length, 1, loss.divisor)) for length in (1, 2))
-    adds_up = of_one == of_two
+    adds_up = declared(aggregate, "sums_tokens")
 
     def part(policy: str, length: int) -> float:
         token = aggregate(length, Denominators(sequences[policy], tokens[policy], 1, loss.divisor))

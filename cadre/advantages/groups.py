@@ -24,6 +24,7 @@ from cadre.advantages.returns import (
     part_of_episodes,
     size_of_returns,
 )
+from cadre.declare import declare, declared
 from cadre.errors import ConfigError
 from cadre.rollout.walk import TreeSample
 from cadre.settings.user_code import load_function
@@ -160,10 +161,12 @@ GROUPINGS: dict[str, Callable[[TreeSample], Key]] = {
 Baseline = Callable[[GroupReturns], Sequence[float]]
 
 
+@declare(needs_group=True)
 def _mean(group: GroupReturns) -> list[float]:
     return [group.mean] * len(group.values)
 
 
+@declare(needs_group=True)
 def _leave_one_out(group: GroupReturns) -> list[float]:
     """Return the mean of the other samples (RLOO, arXiv 2402.14740, eq. 7), or of the episodes without the sample.
 
@@ -192,6 +195,7 @@ def _leave_one_out(group: GroupReturns) -> list[float]:
     return means
 
 
+@declare(needs_group=True)
 def _best(group: GroupReturns) -> list[float]:
     return [max(group.values)] * len(group.values)
 
@@ -212,13 +216,6 @@ BASELINES: dict[str, Baseline] = {
     "none": _none,
     "running": _running,
 }
-
-
-def is_group_baseline(baseline: Baseline) -> bool:
-    """Return True if a baseline is made of the group alone, so that equal returns give no advantage."""
-    return all(
-        list(baseline(GroupReturns((value,) * 2, (1.0,) * 2, (0.0,) * 2))) == [value] * 2 for value in (1.0, 2.0)
-    )
 
 
 # The scales: what the difference is divided by.
@@ -317,7 +314,7 @@ def _compare_group(
     baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
     scale = _finite("algorithm.scale", credit.scale, load_function("algorithm.scale", credit.scale, SCALES)(returns))
     divisor = 1.0 if scale <= 0.0 or is_rounding(scale, returns.size, EXACT) else scale
-    if is_group_baseline(baseline):
+    if declared(baseline, "needs_group"):
         gains = _subtract_baseline(returns, baseline, divisor)
         charges = _penalty_advantages(members, baseline, credit)
         advantages = [gain + charge for gain, charge in zip(gains, charges, strict=True)]

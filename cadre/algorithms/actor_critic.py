@@ -11,7 +11,6 @@ from cadre.advantages.batch import Plan
 from cadre.advantages.critic import Critic, Reads
 from cadre.advantages.returns import Credit
 from cadre.algorithms.common import Algorithm
-from cadre.errors import ConfigError
 from cadre.rollout import shapes
 from cadre.settings import CriticConfig, Positive
 
@@ -34,7 +33,6 @@ class ActorCritic(Algorithm):
 
     def plan(self) -> Plan:
         """Return k whole episodes, advantages from value heads (arXiv 1506.02438, eq. 16), PPO's clipped ratio."""
-        self.check_estimate()
         critic = Critic(
             self.reads,
             self.critic,
@@ -45,20 +43,6 @@ class ActorCritic(Algorithm):
         credit = Credit("reward_to_go", "node", "none", "none", self.alpha, self.gamma)
         shape = shapes.independent(self.k)
         return Plan(shape, credit, critic=critic, reward_model=self.reward_model, joint_reward=True)
-
-    def check_estimate(self) -> None:
-        """Raise ConfigError for a setting that the chosen estimate or level would ignore."""
-        defaults = type(self).model_fields
-        if self.estimate == "reward_to_go" and self.gae_lambda != defaults["gae_lambda"].default:
-            raise ConfigError(
-                f"algorithm.gae_lambda: got {self.gae_lambda} with estimate reward_to_go, which ignores it; expected "
-                "it unset. Remove it or set algorithm.estimate=gae."
-            )
-        if self.critic.level == "decision" and self.token_gamma != defaults["token_gamma"].default:
-            raise ConfigError(
-                f"algorithm.token_gamma: got {self.token_gamma} with a critic of level decision, which ignores it; "
-                "expected it unset. Remove it or set algorithm.critic.level=token."
-            )
 
 
 class Ippo(ActorCritic):
@@ -91,9 +75,4 @@ class Rlhf(ActorCritic):
 
     def plan(self) -> Plan:
         """Return the plan: the score on the last token, a KL penalty on every token (arXiv 2203.02155, equation 2)."""
-        if self.reward_model is not None and self.alpha != 1.0:
-            raise ConfigError(
-                f"algorithm.alpha: got {self.alpha} beside a reward_model, which pays each answer and no team; "
-                "expected it unset. Remove it."
-            )
         return replace(super().plan(), joint_reward=False)

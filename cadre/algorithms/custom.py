@@ -63,13 +63,8 @@ class Custom(Algorithm):
     second: Comparison | None = Field(None, description="another comparison, whose advantage is added")
 
     def plan(self) -> Plan:
-        """Return the plan of the named functions. Raises ConfigError for what the shape or a return would ignore."""
+        """Return the plan of the named functions. Raises ConfigError for functions that cannot work together."""
         shape = self.chosen_shape()
-        if self.lookahead and not self.uses_lookahead:
-            raise ConfigError(
-                f"algorithm.lookahead: got {self.lookahead} with returns {self.returns}, which ignores it; expected it "
-                "unset. Remove it or set algorithm.returns=first_paid."
-            )
         check_comparison("algorithm", self, shape)
         credit = credit_of(self, self.alpha)
         if self.second is not None:
@@ -88,20 +83,14 @@ class Custom(Algorithm):
         return "first_paid" in (self.returns, self.second.returns if self.second else "")
 
     def chosen_shape(self) -> Shape:
-        """Return the shape with the options that are set. Raises ConfigError for an option that it would ignore."""
-        make = load_function("algorithm.shape", self.shape, SHAPES)
-        options: dict[str, Any] = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
-        parameters = inspect.signature(make).parameters
-        for name, value in options.items():
-            if name not in parameters:
-                owners = [shape for shape, function in SHAPES.items() if name in inspect.signature(function).parameters]
-                raise ConfigError(
-                    f"algorithm.{name}: got {value!r} with shape {self.shape}, which ignores it; only "
-                    f"{' and '.join(owners)} takes it. Remove the option or set algorithm.shape={owners[0]}."
-                )
-        if self.where is not None:
+        """Return the shape with those of its options that are set."""
+        make, parameters = load_function("algorithm.shape", self.shape, SHAPES), shape_options(self.shape)
+        options: dict[str, Any] = {
+            name: value for name in OPTIONS if name in parameters and (value := getattr(self, name)) is not None
+        }
+        if self.where is not None and "where" in options:
             options["where"] = load_function("algorithm.where", self.where, WHERE)
-        if self.carry is not None:
+        if self.carry is not None and "carry" in options:
             options["carry"] = load_function("algorithm.carry", self.carry, CARRIES)
         if self.uses_lookahead and "lookahead" in parameters:
             options = {"lookahead": 2, **options}
@@ -114,6 +103,11 @@ class Custom(Algorithm):
         return shape
 
 
+def shape_options(shape: str) -> tuple[str, ...]:
+    """Return the keyword options that a shape's function takes, by the names of settings."""
+    return tuple(inspect.signature(load_function("algorithm.shape", shape, SHAPES)).parameters)
+
+
 def credit_of(axes: Custom | Comparison, alpha: float) -> Credit:
     """Return the credit of the named functions."""
     count: Count = "episodes" if axes.returns == "episode" else "decisions"
@@ -123,18 +117,13 @@ def credit_of(axes: Custom | Comparison, alpha: float) -> Credit:
 def check_comparison(key: str, axes: Custom | Comparison, shape: Shape) -> None:
     """Raise ConfigError for a comparison that cannot work with the shape. `key` is the section of the settings.
 
-    That is a return of a future that was not played, a setting that the return would ignore, an unknown name, and a
-    function that returns something else than numbers.
+    That is a return of a future that was not played, an unknown name, and a function that returns something else than
+    numbers.
     """
     if not shape.selects_all and axes.returns in FUTURE_RETURNS:
         raise ConfigError(
             f"{key}.returns: got {axes.returns} with shape {shape.name}, where siblings left behind have no future to "
             "sum; expected step or first_paid. Set one of them, or a shape that plays every branch out."
-        )
-    if axes.gamma != 1.0 and axes.returns not in DISCOUNTED_RETURNS:
-        raise ConfigError(
-            f"{key}.gamma: got {axes.gamma} with returns {axes.returns}, which ignores it; expected 1. Remove it or "
-            f"set {key}.returns=reward_to_go."
         )
     load_function(f"{key}.returns", axes.returns, RETURNS)
     load_function(f"{key}.group", axes.group, GROUPINGS)

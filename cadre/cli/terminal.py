@@ -13,10 +13,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cadre.config.experiment import Config
+from cadre.config.unused import overridden_settings
 from cadre.errors import ConfigError, RunError
 from cadre.files import remove_unfinished
-from cadre.settings.yaml_file import parse_overrides
 
 # ---- Output
 
@@ -143,48 +142,9 @@ def _given_parameters(context: typer.Context, parameters: Sequence[str]) -> Iter
 
 def reject_ignored(overrides: Sequence[str], command: str, replacements: Mapping[str, str]) -> None:
     """Raise ConfigError for `key=value` pairs that `command` would ignore; `replacements` has what to set instead."""
-    for key, setting in _overridden_settings(overrides):
+    for key, setting in overridden_settings(overrides):
         if setting in replacements:
             raise ConfigError(
                 f"{key}: got it for {command}, which would ignore it; expected {replacements[setting]}. Set that, or "
                 "remove it."
             )
-
-
-def reject_unused(overrides: Sequence[str], config: Config) -> None:
-    """Raise ConfigError for `key=value` pairs that another setting of the training turns off.
-
-    Settings of the recipe or the run may be turned off: they count again once the other one changes.
-    """
-    trackers = config.trackers
-    # setting: (its value, whether it is off, the setting that turns it off)
-    dependent = {
-        "evaluate.every": (config.evaluate.every, not config.evaluate.tasks, "evaluate.tasks=0"),
-        "train.trees_megabytes": (config.train.trees_megabytes, not config.train.trees_kept, "train.trees_kept=0"),
-        "trackers.project": (
-            trackers.project,
-            not set(trackers.names) - {"tensorboard"},
-            f"trackers.names=[{', '.join(trackers.names)}]",
-        ),
-    }
-    for key, setting in _overridden_settings(overrides):
-        value, is_off, cause = dependent.get(setting, (None, False, ""))
-        if value and is_off:
-            raise ConfigError(
-                f"{key}: got {value} with {cause}, under which it has no effect; expected one of the two. Remove it, "
-                f"or change {cause.partition('=')[0]}."
-            )
-
-
-def _overridden_settings(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield (key as it is written, setting) of every pair.
-
-    A policy's own change counts as the experiment's setting; a section that is set whole counts by its keys too.
-    """
-    for pair in overrides:
-        key = pair.partition("=")[0]
-        section = parse_overrides([pair])[key] if key in ("evaluate", "train", "trackers") else None
-        for name in section if isinstance(section, dict) else ():
-            yield f"{key}.{name}", f"{key}.{name}"
-        parts = key.split(".")
-        yield key, ".".join(parts[3:] if parts[:2] == ["team", "policies"] else parts)

@@ -18,7 +18,6 @@ from cadre.cli.terminal import (
     console,
     print_lines,
     reject_beside,
-    reject_unused,
     reject_without,
     require_new,
 )
@@ -26,6 +25,7 @@ from cadre.config.engines import check_hub_models
 from cadre.config.experiment import Experiment, load
 from cadre.config.recipes import example_recipe
 from cadre.config.resolve import resolve, resolve_for_trees
+from cadre.config.unused import check_overrides_read
 from cadre.errors import ConfigError
 from cadre.runs.folder import Run, check_folder_free, create_in_free_folder, resume_command
 from cadre.runs.resume import fork_run, open_to_resume
@@ -87,29 +87,29 @@ def train(
         from cadre.config.dry_run import estimate_resources, format_estimate
 
         config = load(recipe, changes)
-        reject_unused(changes, config)
+        check_overrides_read(changes, config)
         print_lines(format_estimate(estimate_resources(config)))
         return
     if resume:
         run = open_to_resume(_require_folder(folder), recipe, changes, force, trust)
-        reject_unused(changes, run.config)
+        check_overrides_read(changes, run.config)
         experiment = resolve(run.config)
     else:
         config = load(recipe, changes)
-        reject_unused(changes, config)
+        check_overrides_read(changes, config)
         experiment = resolve(config)
         check_hub_models(experiment)
         run = create_in_free_folder(folder, recipe, lambda new: Run.create(new, experiment.config, recipe, changes))
 
     from cadre.training.loop import run_training
 
-    policies = len(run.config.team.policies)
+    policies = len(run.policies)
     team = f"{policies} policies" if policies > 1 else "1 policy"
-    algorithm = f"{experiment.config.algorithm.name}, {experiment.plan.shape.name}"
-    print_lines([f"run {run.folder}: {experiment.config.env}, {algorithm}, {team}"])
+    algorithm = f"{experiment.algorithm.name}, {experiment.plan.shape.name}"
+    print_lines([f"run {run.folder}: {experiment.env}, {algorithm}, {team}"])
     trained, steps_done = run_training(experiment, run, console, resume, force)
     trained.close()
-    held_out = len(experiment.held_out.tasks("test")) if run.config.evaluate.tasks else 0
+    held_out = len(experiment.held_out_tasks) if experiment.evaluate.tasks else 0
     _print_result(run, steps_done, held_out)
 
 
@@ -118,11 +118,11 @@ def _print_result(run: Run, steps_done: int, held_out: int) -> None:
 
     Raises typer.Exit with code STOPPED if the run or its last evaluation was stopped.
     """
-    settings, reports = run.config.train, run.evaluations()
+    settings, reports = run.train, run.evaluations()
     stopped = ""
     if steps_done < settings.steps and not 0 < settings.max_tokens <= run.total("rollout/tokens"):
         stopped = f"after {steps_done} of {settings.steps} steps"
-    elif run.config.evaluate.tasks and (not reports or reports[-1]["step"] < steps_done):
+    elif held_out and (not reports or reports[-1]["step"] < steps_done):
         stopped = f"in the evaluation after {steps_done} steps"
     if stopped:
         print_lines([f"Stopped {stopped}; saved. Go on with:\n  {resume_command(run.folder)}"])

@@ -12,12 +12,9 @@ from pathlib import Path
 
 from cadre.cluster.ray_actors import check_policies, plan_placement
 from cadre.config.experiment import Experiment
-from cadre.engines.factory import SAMPLERS
 from cadre.errors import ConfigError
 from cadre.programs.program import Program
 from cadre.settings.models import VISION_MODELS, read_model_type
-
-ENGINE_SETTINGS = ("engine", "memory", "turns_memory", "graphs")  # settings of sampling that need a local engine
 
 
 def check_samplers(experiment: Experiment) -> None:
@@ -32,15 +29,6 @@ def check_samplers(experiment: Experiment) -> None:
                 f"sampling.engine: got {engine} for policy {name}, whose model of type {model_type} reads pictures, "
                 f"which {kind.title} is not handed here; expected torch. Set it for that policy."
             )
-        # Settings of sampling that it has no use for.
-        for setting, reason in kind.unused.items():
-            value = getattr(experiment.samplers[name], setting)
-            if value not in (None, False):
-                got = str(value).lower() if isinstance(value, bool) else f"{value:g}"
-                raise ConfigError(
-                    f"sampling.{setting}: got {got} for {name}, and {kind.title} draws for it, {reason}; expected "
-                    "sampling.engine=torch beside it. Remove it."
-                )
         # The device and the adapter.
         policy = experiment.policies[name]
         if policy.device.startswith("cuda:") and policy.device != "cuda:0":
@@ -73,26 +61,15 @@ def check_samplers(experiment: Experiment) -> None:
                 "model; expected one of them beside torch. Set the same for all of them."
             )
 
-    # Settings of a sampler need a policy that it samples, unless the recipe says auto: it suits several machines then.
-    written = (experiment.config.sampling, *(policy.sampling for policy in experiment.policies.values()))
-    is_open = any("engine" in sampling.model_fields_set and sampling.engine == "auto" for sampling in written)
-    if experiment.train.deterministic is not None and not kinds and not is_open:
-        titles = " and ".join(kind.title for kind in SAMPLERS.values())
-        raise ConfigError(
-            f"train.deterministic: got {str(experiment.train.deterministic).lower()}, and {titles} draws for nobody; "
-            "expected nothing, as batches of the torch engine follow from the work always. Remove it, or set "
-            f"sampling.engine={next(iter(SAMPLERS))}."
-        )
-    for other, kind in SAMPLERS.items():
-        settings = getattr(experiment.config, kind.section)
-        defaults = type(settings)()
-        changed = [name for name in type(settings).model_fields if getattr(settings, name) != getattr(defaults, name)]
-        if changed and kind not in kinds.values() and not is_open:
-            raise ConfigError(
-                f"{kind.section}.{changed[0]}: set, and {kind.title} draws for nobody; expected sampling.engine="
-                f"{other} beside it. Set that, or remove the section."
-            )
-    _check_sleep(experiment)
+    # A frozen base has no weights that a sync could send again.
+    for name, kind in kinds.items():
+        for setting, value in kind.dropping.items():
+            forgets = getattr(experiment.sampler_settings(kind), setting) == value
+            if forgets and (name not in experiment.learners or experiment.policies[name].lora is not None):
+                raise ConfigError(
+                    f"{kind.section}.{setting}: got {value}, and {name} keeps the weights of its base model, which no "
+                    f"sync sends again; expected another value. Remove it."
+                )
     # The packages are installed.
     for name, kind in kinds.items():
         if find_spec(kind.package) is None:
@@ -101,34 +78,6 @@ def check_samplers(experiment: Experiment) -> None:
                 f"sampling.engine: got {experiment.samplers[name].engine} for {together}, and {kind.title} is not "
                 f"installed; {kind.install}, or set sampling.engine=torch."
             )
-
-
-def _check_sleep(experiment: Experiment) -> None:
-    """Only a colocated sampler sleeps, and only weights that are sent again may be dropped."""
-    for name, kind in experiment.separately_sampled.items():
-        sleep = getattr(experiment.sampler_settings(kind), "sleep", "auto")
-        if sleep != "auto" and not experiment.colocated:
-            raise ConfigError(
-                f"{kind.section}.sleep: got {sleep} without {kind.section}.colocated, where the sampler never sleeps; "
-                f"expected auto. Remove it, or set {kind.section}.colocated=true."
-            )
-        if sleep == "discard" and (name not in experiment.learners or experiment.policies[name].lora is not None):
-            raise ConfigError(
-                f"{kind.section}.sleep: got discard, and {name} keeps the weights of its base model, which no sync "
-                "sends again; expected auto, none, cache or offload. Set one of them."
-            )
-
-
-def check_remote_samplers(experiment: Experiment) -> None:
-    """A policy behind a url has no settings of a local engine."""
-    for name, policy in experiment.policies.items():
-        for setting in ENGINE_SETTINGS if policy.url is not None else ():
-            if setting in policy.sampling.model_fields_set:
-                got = getattr(policy.sampling, setting)
-                raise ConfigError(
-                    f"team.policies.{name}.sampling.{setting}: got {got}, and {policy.url} draws for this policy; "
-                    f"expected no {setting} beside a url. Remove it."
-                )
 
 
 def check_cluster(experiment: Experiment) -> None:
@@ -152,10 +101,10 @@ def check_cluster(experiment: Experiment) -> None:
                 f"{names[0]}, each rank of which takes a card; expected {ranks}, or 0 to learn on CPUs. Set both alike."
             )
     if experiment.colocated:
-        section = next(kind.section for kind in SAMPLERS.values() if getattr(experiment.config, kind.section).colocated)
         raise ConfigError(
-            f"{section}.colocated: got true with a cluster, whose samplers are in other processes than learners and "
-            "cannot take turns with them; expected false. Remove it, or the section cluster."
+            f"{experiment.colocating_section}.colocated: got true with a cluster, whose samplers are in other "
+            "processes than learners and cannot take turns with them; expected false. Remove it, or the section "
+            "cluster."
         )
 
 

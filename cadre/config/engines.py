@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cadre.cluster.ray_actors import plan_placement
 from cadre.config.engine_validation import check_vision_learner
-from cadre.config.experiment import Config, Experiment
+from cadre.config.experiment import Experiment
 from cadre.engines.factory import LearnerSpec, SeparateSamplerSpec, SeparateSampling, TorchSpec
 from cadre.errors import ConfigError, nearest
 from cadre.learn.token_notes import TokenNotes
@@ -303,16 +303,17 @@ def host_environments(experiment: Experiment) -> Experiment:
 # ---- Other policies for roles: `cadre eval --assign` and `--untrained`
 
 
-def parse_assignment(config: Config, text: str) -> dict[str, str]:
+def parse_assignment(experiment: Experiment, text: str) -> dict[str, str]:
     """Parse `tool=planner,planner=tool`: the policy to play each role, by name or by the role that it trained in."""
-    names = {**config.team.policies, **config.team.roles}
+    policies, roles = set(experiment.roles.values()), experiment.roles
+    names = dict.fromkeys([*experiment.policies, *roles])
     assignment: dict[str, str] = {}
     for pair in filter(None, text.split(",")):
         role, _, name = pair.partition("=")
-        policy = config.team.roles.get(name, name)
-        if role not in config.team.roles or policy not in config.team.policies:
+        policy = roles.get(name, name)
+        if role not in roles or policy not in policies:
             raise ConfigError(
-                f"--assign: got {pair!r}; expected ROLE=POLICY with a role of {', '.join(config.team.roles)} and a "
+                f"--assign: got {pair!r}; expected ROLE=POLICY with a role of {', '.join(roles)} and a "
                 f"policy of {', '.join(names)}.{nearest(name, names)}"
             )
         if role in assignment:
@@ -321,9 +322,9 @@ def parse_assignment(config: Config, text: str) -> dict[str, str]:
     return assignment
 
 
-def parse_untrained_roles(config: Config, text: str) -> list[str]:
+def parse_untrained_roles(roles: Mapping[str, str], text: str) -> list[str]:
     """Return the roles in `left,right`. Raises ConfigError for one that does not exist."""
-    names, roles = text.split(",") if text else [], config.team.roles
+    names = text.split(",") if text else []
     for role in names:
         if role not in roles:
             raise ConfigError(f"--untrained: got {role!r}; expected roles of {', '.join(roles)}.{nearest(role, roles)}")
@@ -332,7 +333,7 @@ def parse_untrained_roles(config: Config, text: str) -> list[str]:
 
 def add_untrained(experiment: Experiment, team: Team, roles: str) -> Team:
     """Return the team with the named roles played by their models as they were before training."""
-    names = parse_untrained_roles(experiment.config, roles)
+    names = parse_untrained_roles(experiment.roles, roles)
     # A second team, since a sampler holds one set of weights per policy.
     fresh = build_team(experiment)
     renamed = {

@@ -21,6 +21,7 @@ from cadre.algorithms import ALGORITHMS, Algorithm
 from cadre.config.adapters import apply_adapter_settings
 from cadre.config.paths import resolve_from_folder
 from cadre.config.recipes import read_recipe
+from cadre.config.unused import RECIPE_CONDITIONS, check_all_read
 from cadre.engines.factory import SAMPLERS, SamplerKind
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec, update_env_name
@@ -92,9 +93,11 @@ def parse(raw: Mapping[str, Any], env: type[Env] | None = None) -> Config:
         located = resolve_from_folder(raw, Path.cwd())
         if isinstance(name := located.get("env"), str):
             located["env"] = update_env_name(name)
-        return Config.model_validate(_fill_in_roles(apply_adapter_settings(located), env))
+        config = Config.model_validate(_fill_in_roles(apply_adapter_settings(located), env))
     except ValidationError as error:
         raise ConfigError(explain_error(error)) from None
+    check_all_read(config, config, RECIPE_CONDITIONS)
+    return config
 
 
 def _fill_in_roles(raw: Mapping[str, Any], env: type[Env] | None) -> Mapping[str, Any]:
@@ -131,7 +134,7 @@ def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 class Experiment:
     """A valid configuration, resolved once: all that later stages take. Made by `cadre.config.resolve`.
 
-    config      what the user wrote
+    config      the recipe as the user wrote it, for run folders to record; nothing else reads it
     env_spec    makes episodes to learn from and has the training split
     held_out    makes episodes of held-out tasks and has the test split; differs by `evaluate.settings` alone
     plan        how trees grow, how samples get advantages, and how these become a gradient
@@ -142,6 +145,7 @@ class Experiment:
     samplers    by policy: the experiment's sampling settings, merged with the policy's
     sampling    by role: the part of these that says what is drawn
     colocated   a sampler with weights of its own and the learner take turns in the memory of one GPU
+    suits_any_engine  the recipe leaves the engine of some policy open (`engine: auto`), to suit several machines
     """
 
     config: Config
@@ -155,6 +159,17 @@ class Experiment:
     samplers: Mapping[str, SamplingConfig]
     sampling: Mapping[str, Sampling]
     colocated: bool
+    suits_any_engine: bool
+
+    @property
+    def env(self) -> str:
+        """The environment's name, as the user wrote it."""
+        return self.config.env
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The settings of the algorithm, of which `plan` was made."""
+        return self.config.algorithm
 
     @property
     def roles(self) -> Mapping[str, str]:
@@ -162,14 +177,29 @@ class Experiment:
         return self.config.team.roles
 
     @property
+    def exchange_every(self) -> int:
+        """The updates after which each role moves to the next policy; 0: never."""
+        return self.config.team.exchange_every
+
+    @property
     def train(self) -> TrainConfig:
         """The settings of the loop."""
         return self.config.train
 
     @property
+    def episodes(self) -> EpisodesConfig:
+        """The limits of episodes."""
+        return self.config.episodes
+
+    @property
     def evaluate(self) -> EvaluateConfig:
         """The settings of evaluations in training."""
         return self.config.evaluate
+
+    @property
+    def trackers(self) -> TrackersConfig:
+        """The trackers that draw metrics."""
+        return self.config.trackers
 
     @property
     def cluster(self) -> ClusterConfig | None:
@@ -198,6 +228,12 @@ class Experiment:
         settings = getattr(self.config, kind.section)
         return settings.model_copy(update={"colocated": self.colocated})
 
+    @property
+    def colocating_section(self) -> str:
+        """The section of a sampler that says that it takes turns with the learner, "" if none does."""
+        sections = (kind.section for kind in SAMPLERS.values())
+        return next((section for section in sections if getattr(self.config, section).colocated), "")
+
     @cached_property
     def training_tasks(self) -> Sequence[Task]:
         """The training split, read once."""
@@ -225,7 +261,7 @@ class Experiment:
 
     def rollout(self, team: Team, failed: Callable[[Failure], None] = lambda failure: None) -> Rollout:
         """Return how the team grows the trees of a training; `failed` is called with every episode that fails."""
-        return Rollout(self.env_spec.make, team, self.plan.shape, self.plan.credit.alpha, self.config.episodes, failed)
+        return Rollout(self.env_spec.make, team, self.plan.shape, self.plan.credit.alpha, self.episodes, failed)
 
     def evaluation(self, team: Team, failed: Callable[[Failure], None] = lambda failure: None) -> Rollout:
         """Return the same for held-out tasks."""

@@ -6,23 +6,23 @@ Each function checks one setting and raises ConfigError. What a section can chec
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 
-from cadre.advantages.groups import BASELINES, GroupReturns, is_group_baseline
+from cadre.advantages.groups import BASELINES
 from cadre.advantages.returns import Credit
 from cadre.concurrency import run_coroutine
 from cadre.config.engine_validation import (
     check_cluster,
     check_learner_ranks,
-    check_remote_samplers,
     check_samplers,
     check_vision_learners,
 )
 from cadre.config.experiment import Experiment
+from cadre.config.unused import CONDITIONS, TRAINING_CONDITIONS, check_all_read
+from cadre.declare import declared
 from cadre.env import Env
 from cadre.envs import validation as env_validation
 from cadre.errors import ConfigError, ContractError, nearest
@@ -36,26 +36,26 @@ from cadre.settings.user_code import load_function
 
 def check_environment(experiment: Experiment) -> None:
     """The environment has its settings, its class is complete, and every role has a policy."""
-    config = experiment.config
+    env, algorithm, policies = experiment.env, experiment.algorithm.name, experiment.policies
 
     # Every setting without a default is given.
     if unset := experiment.env_spec.missing:
         raise ConfigError(
-            f"settings.{unset[0]}: missing, and {config.env} has no default for it; expected a value. "
+            f"settings.{unset[0]}: missing, and {env} has no default for it; expected a value. "
             "Add it under settings, or give it a default in the environment's __init__."
         )
 
     # The class declares what an episode needs. This raises ContractError, unlike all others.
     faults = env_validation.declaration_faults(experiment.env_spec)
     if faults:
-        more = f" ({len(faults) - 1} more: cadre check {config.env})" if len(faults) > 1 else ""
+        more = f" ({len(faults) - 1} more: cadre check {env})" if len(faults) > 1 else ""
         raise ContractError(faults[0].paragraph + more)
 
     # Every role of the environment has a policy, and there are no other roles.
     roles = experiment.env_spec.roles
-    played = f"{config.env} under {config.algorithm.name}"
-    missing = [role for role in roles if role not in config.team.roles]
-    for role in config.team.roles:
+    played = f"{env} under {algorithm}"
+    missing = [role for role in roles if role not in experiment.roles]
+    for role in experiment.roles:
         if role not in roles:
             remedy = f"Rename it to {missing[0]}" if len(missing) == 1 else "Rename it" if missing else "Remove it"
             raise ConfigError(
@@ -65,7 +65,7 @@ def check_environment(experiment: Experiment) -> None:
     for role in missing:
         raise ConfigError(
             f"team.roles: role {role!r} of {played} has no policy; expected a policy for each of "
-            f"{', '.join(roles)}. Add `{role}: {next(iter(config.team.policies))}`."
+            f"{', '.join(roles)}. Add `{role}: {next(iter(policies))}`."
         )
 
     # Changes on held-out tasks leave the roles and the training data as they are.
@@ -78,7 +78,7 @@ def check_environment(experiment: Experiment) -> None:
             )
     if held_out_roles != roles:
         raise ConfigError(
-            f"evaluate.settings: got {changes}, with which {config.env} has the roles "
+            f"evaluate.settings: got {changes}, with which {env} has the roles "
             f"{', '.join(held_out_roles)}; expected those that are trained, {', '.join(roles)}. Remove what "
             "changes them."
         )
@@ -86,7 +86,7 @@ def check_environment(experiment: Experiment) -> None:
 
 def check_tasks(experiment: Experiment) -> None:
     """There are tasks to train on, and held-out tasks if some are to be played."""
-    env, settings = experiment.config.env, experiment.evaluate
+    env, settings = experiment.env, experiment.evaluate
     # A missing folder, or settings that exclude each other, raise when the split is read.
     if not len(experiment.training_tasks):
         raise ConfigError(
@@ -106,7 +106,7 @@ def check_tasks(experiment: Experiment) -> None:
 
 def check_algorithm_policies(experiment: Experiment) -> None:
     """Some algorithms need one model for all roles, a model per role, or one trained role beside frozen ones."""
-    name, kind = experiment.config.algorithm.name, experiment.config.algorithm.policies
+    name, kind = experiment.algorithm.name, experiment.algorithm.policies
     trained = experiment.trained_roles
     policies = set(trained.values())
     is_wrong = {
@@ -134,26 +134,27 @@ POLICY_ADVICE = {
 
 def check_exchange_every(experiment: Experiment) -> None:
     """Only several policies that are trained alike can exchange their roles."""
-    team = experiment.config.team
-    if not team.exchange_every:
+    played = set(experiment.roles.values())
+    if not experiment.exchange_every:
         return
     wrong = {
-        "one policy, which plays all roles": len(set(team.roles.values())) < 2,
-        "a policy that is not trained": set(team.roles.values()) != set(experiment.learners),
+        "one policy, which plays all roles": len(played) < 2,
+        "a policy that is not trained": played != set(experiment.learners),
         "a critic, whose heads belong to roles": experiment.plan.critic is not None,
         "policies that are sampled differently": len(set(experiment.sampling.values())) > 1,
     }
     for problem, is_wrong in wrong.items():
         if is_wrong:
             raise ConfigError(
-                f"team.exchange_every: got {team.exchange_every} with {problem}; expected several policies, all of "
-                "them trained and sampled alike, under an algorithm without a critic. Set it to 0, or change the team."
+                f"team.exchange_every: got {experiment.exchange_every} with {problem}; expected several policies, all "
+                "of them trained and sampled alike, under an algorithm without a critic. Set it to 0, or change the "
+                "team."
             )
 
 
 def check_some_policy_trained(experiment: Experiment) -> None:
     """A training changes some weights."""
-    trained, weights = experiment.trained_roles, experiment.config.credit.role_weights
+    trained, weights = experiment.trained_roles, experiment.plan.selection.role_weights
     if not trained:
         raise ConfigError(
             f"team.policies: got {', '.join(experiment.policies)} frozen, so that nobody is trained; expected one "
@@ -178,7 +179,7 @@ MAX_DECISIONS = 100
 
 def check_k(experiment: Experiment) -> None:
     """If k is given by role, every role of the environment and no other has a number."""
-    k, roles = experiment.config.algorithm.k, experiment.env_spec.roles
+    k, roles = experiment.algorithm.k, experiment.env_spec.roles
     if not isinstance(k, Mapping):
         return
     for role in k:
@@ -197,7 +198,7 @@ def check_k(experiment: Experiment) -> None:
 
 def check_k_size(experiment: Experiment) -> None:
     """No decision has more siblings than a tree may have leaves. Checked before anything is built for each of them."""
-    k = experiment.config.algorithm.k
+    k = experiment.algorithm.k
     numbers = k.values() if isinstance(k, Mapping) else [k]
     maximum = max(max(number) if isinstance(number, tuple) else number for number in numbers)
     if maximum > MAX_LEAVES:
@@ -208,10 +209,10 @@ def check_k_size(experiment: Experiment) -> None:
 
 def check_leaves(experiment: Experiment) -> None:
     """A tree is not too large to sample."""
-    config, shape, first = experiment.config, experiment.plan.shape, experiment.env_spec.roles[0]
+    shape, first = experiment.plan.shape, experiment.env_spec.roles[0]
     longest_episode = [[first]] * MAX_DECISIONS
     if (
-        isinstance(config.algorithm.k, int)
+        isinstance(experiment.algorithm.k, int)
         and shapes.count_leaves(shape, longest_episode, range(MAX_DECISIONS)) <= MAX_LEAVES
     ):
         return
@@ -220,11 +221,13 @@ def check_leaves(experiment: Experiment) -> None:
     check_joint_actions(experiment, acting)
     leaves = shapes.count_leaves(shape, acting, unpaid)
     if leaves > MAX_LEAVES:
+        unknown = shape.selects is None and ":" in getattr(experiment.algorithm, "shape", "")
+        remedy = "declare in the Shape how many branches continue (selects=1, say)" if unknown else "use greedy"
         ahead = f", {len(unpaid)} of which pay nobody," if shape.lookahead and unpaid else ""
         raise ConfigError(
-            f"algorithm: {shape.name} over {len(acting)} decisions{ahead} of {config.env} needs {leaves:,} leaves "
+            f"algorithm: {shape.name} over {len(acting)} decisions{ahead} of {experiment.env} needs {leaves:,} leaves "
             f"a task; expected at most {MAX_LEAVES:,}. Lower algorithm.k{', algorithm.lookahead' if ahead else ''} or "
-            "the environment's turns, or use greedy."
+            f"the environment's turns, or {remedy}."
         )
 
 
@@ -265,11 +268,10 @@ def check_replayable(experiment: Experiment) -> None:
     settings, shape = experiment.env_spec.all_settings, experiment.plan.shape
     if settings.get("replayable", True) or not shape.has_later_branches(experiment.env_spec.roles, PROGRAM_DEPTHS):
         return
-    selected = len(shape.select([0.0, 0.0], random.Random(0)))
-    if settings.get("turn_reward") and selected == 1 and not shape.revisits_decisions:
+    if settings.get("turn_reward") and shape.selects == 1 and not shape.revisits_decisions:
         return
     raise ConfigError(
-        f"settings.replayable: got false under {experiment.config.algorithm.name}, whose trees ({shape.name}) branch "
+        f"settings.replayable: got false under {experiment.algorithm.name}, whose trees ({shape.name}) branch "
         "behind the first decision, which means to start the program again with the answers that it had; expected "
         "whole episodes side by side. Use algorithm=grpo, or take what changes from run to run out of the prompts "
         "(cadre check shows it) and remove the setting."
@@ -281,10 +283,10 @@ def check_replayable(experiment: Experiment) -> None:
 
 def check_single_agent(experiment: Experiment) -> None:
     """Some algorithms train one agent only."""
-    config, roles = experiment.config, experiment.env_spec.roles
-    if config.algorithm.single_agent and len(roles) > 1:
+    roles = experiment.env_spec.roles
+    if experiment.algorithm.single_agent and len(roles) > 1:
         raise ConfigError(
-            f"algorithm: {config.algorithm.name} trains a single agent, and {config.env} has the roles "
+            f"algorithm: {experiment.algorithm.name} trains a single agent, and {experiment.env} has the roles "
             f"{', '.join(roles)}; expected one. Use ippo with critic.level=token, or an environment with one role."
         )
 
@@ -304,7 +306,7 @@ def check_critic_privileged(experiment: Experiment) -> None:
     critic, env = experiment.plan.critic, experiment.env_spec.env_class
     if critic and critic.config.privileged and env.privileged is Env.privileged:
         raise ConfigError(
-            f"algorithm.critic.privileged: {experiment.config.env} shows nothing to critics only; expected an "
+            f"algorithm.critic.privileged: {experiment.env} shows nothing to critics only; expected an "
             "environment with a privileged() of its own. Remove the option, or write the method."
         )
 
@@ -323,7 +325,7 @@ def check_critic_policy(experiment: Experiment) -> None:
             )
         return
     for name in experiment.heads:
-        if name in experiment.config.team.policies:
+        if name in experiment.roles.values():
             raise ConfigError(
                 f"team.policies.{name}: the critic's own policy has that name; expected another. Rename the policy."
             )
@@ -359,37 +361,34 @@ def check_sampling(experiment: Experiment) -> None:
 
 
 def check_preference(experiment: Experiment) -> None:
-    """Preference pairs have a KL term of their own, and use neither lengths nor groups."""
+    """The margins of preference pairs are those of the policies that sampled, and the gradient that of their loss at
+    these alone."""
     plan = experiment.plan
     if plan.preference is None:
         return
-    ignored = "which learns from pairs and would ignore it"
-    stale = "whose margins are of the policies that sampled, and whose gradient is that of its loss at these alone"
-    options: dict[str, tuple[object, object, str]] = {
-        "algorithm.kl": (plan.kl, 0.0, ignored),
-        "credit.overlong_buffer": (plan.selection.overlong_buffer, 0, ignored),
-        "credit.without_std": (plan.selection.without_std, "keep", ignored),
-        "credit.drop_groups": (plan.selection.drop_groups, "none", ignored),
-        "train.max_staleness": (experiment.train.max_staleness, 0, stale),
-        "loss.ratio": (plan.loss.ratio, "none", stale),
-        "loss.correction": (plan.loss.correction, "none", stale),
+    options: dict[str, tuple[object, object]] = {
+        "train.max_staleness": (experiment.train.max_staleness, 0),
+        "loss.ratio": (plan.loss.ratio, "none"),
+        "loss.correction": (plan.loss.correction, "none"),
     }
-    for option, (got, expected, why) in options.items():
+    for option, (got, expected) in options.items():
         if got != expected:
-            name = experiment.config.algorithm.name
-            raise ConfigError(f"{option}: got {got} with {name}, {why}; expected {expected}. Remove it.")
+            raise ConfigError(
+                f"{option}: got {got} with {experiment.algorithm.name}, whose margins are of the policies that "
+                f"sampled, and whose gradient is that of its loss at these alone; expected {expected}. Remove it."
+            )
 
 
 def check_only_positive(experiment: Experiment) -> None:
     """With `only_positive`, failures are left out by their reward, which a penalty would change."""
     if experiment.plan.only_positive and experiment.plan.kl:
         raise ConfigError(
-            f"algorithm.kl: got {experiment.plan.kl:g} with {experiment.config.algorithm.name}, which learns from what "
+            f"algorithm.kl: got {experiment.plan.kl:g} with {experiment.algorithm.name}, which learns from what "
             "passed alone, and a penalty would change what that is; expected 0. Set loss.kl in its place."
         )
     if experiment.plan.only_positive and (buffer := experiment.plan.selection.overlong_buffer):
         raise ConfigError(
-            f"credit.overlong_buffer: got {buffer} with {experiment.config.algorithm.name}, which learns from what "
+            f"credit.overlong_buffer: got {buffer} with {experiment.algorithm.name}, which learns from what "
             "passed alone, and a penalty would change what that is; expected 0. Remove it."
         )
 
@@ -419,7 +418,7 @@ def check_stale_samples(experiment: Experiment) -> None:
 
 def check_overlong_buffer(experiment: Experiment) -> None:
     """The length penalty does not begin before the first token."""
-    buffer = experiment.config.credit.overlong_buffer
+    buffer = experiment.plan.selection.overlong_buffer
     for role in experiment.trained_roles:
         if buffer > (max_tokens := experiment.sampling[role].max_tokens):
             raise ConfigError(
@@ -429,59 +428,40 @@ def check_overlong_buffer(experiment: Experiment) -> None:
 
 
 def check_role_weights(experiment: Experiment) -> None:
-    """Roles that have a weight exist, and are trained."""
+    """Roles that have a weight exist."""
     roles = experiment.roles
-    for role, weight in experiment.config.credit.role_weights.items():
+    for role in experiment.plan.selection.role_weights:
         if role not in roles:
             raise ConfigError(
                 f"credit.role_weights.{role}: there is no such role; expected one of {', '.join(roles)}. "
                 f"Remove it.{nearest(role, roles)}"
             )
-        if role not in experiment.trained_roles:
-            raise ConfigError(
-                f"credit.role_weights.{role}: got {weight}, and the policy that plays {role} is frozen; expected a "
-                "role that is trained. Remove it."
-            )
 
 
 def check_without_std(experiment: Experiment) -> None:
     """Groups without std are dropped only if they have no gradient."""
-    config, credit = experiment.config, experiment.plan.credit
-    if experiment.plan.critic is not None and config.credit.drop_groups != "none":
-        raise ConfigError(
-            f"credit.drop_groups: got {config.credit.drop_groups} with {config.algorithm.name}, whose critic judges "
-            "each sample without a group; expected none. Remove it."
-        )
-    if config.credit.without_std == "keep":
+    credit = experiment.plan.credit
+    if experiment.plan.selection.without_std == "keep":
         return
     for baseline in (credit.baseline, *([credit.second.baseline] if credit.second else [])):
-        if not is_group_baseline(load_function("algorithm.baseline", baseline, BASELINES)):
-            names = ", ".join(name for name, function in BASELINES.items() if is_group_baseline(function))
+        if not declared(load_function("algorithm.baseline", baseline, BASELINES), "needs_group"):
+            names = ", ".join(name for name, function in BASELINES.items() if declared(function, "needs_group"))
+            own = " or declare(needs_group=True) of your own" if ":" in baseline else ""
             raise ConfigError(
-                f"credit.without_std: got drop with the baseline {baseline} of {config.algorithm.name}, under which a "
-                f"group without std has a gradient; expected keep. Remove it, or take a baseline made of the group: "
-                f"{names}."
+                f"credit.without_std: got drop with the baseline {baseline} of {experiment.algorithm.name}, under "
+                "which a group without std has a gradient; expected keep. Remove it, or take a baseline made of the "
+                f"group: {names}{own}."
             )
 
 
 def check_tree_weight(experiment: Experiment) -> None:
     """Weights by episode need a shape that rolls every branch out: other samples belong to no whole episode."""
     shape = experiment.plan.shape
-    if experiment.config.credit.tree_weight == "by_episode" and not shape.selects_all:
+    if experiment.plan.selection.tree_weight == "by_episode" and not shape.selects_all:
         raise ConfigError(
             f"credit.tree_weight: got by_episode with shape {shape.name}, where siblings that were left behind are of "
             "no whole episode, and would weigh more than the one that went on; expected by_decision. Set that, or a "
             "shape that plays every branch out."
-        )
-
-
-def check_replacements(experiment: Experiment) -> None:
-    """Tasks are replaced only if their groups are dropped."""
-    rounds = experiment.train.replacements
-    if rounds and experiment.config.credit.without_std == "keep":
-        raise ConfigError(
-            f"train.replacements: got {rounds} with credit.without_std=keep, which leaves nothing to replace; "
-            "expected 0. Set credit.without_std=drop, or remove train.replacements."
         )
 
 
@@ -493,17 +473,16 @@ DEPTHS = 50
 
 def check_group_size(experiment: Experiment) -> None:
     """A sample that is compared with itself alone has no advantage: a baseline of the group needs two."""
-    plan, config = experiment.plan, experiment.config
+    plan, name = experiment.plan, experiment.algorithm.name
     if plan.critic is not None or not _is_single_sample(plan.shape, list(experiment.trained_roles)):
         return
-    name = config.algorithm.name
     if plan.preference is not None:
         raise ConfigError(
             f"algorithm.k: got 1 with {name}, which prefers one of the samples of a decision to another; expected 2 or "
             "more. Raise it."
         )
     credits = [plan.credit, *([plan.credit.second] if plan.credit.second else [])]
-    if all(_has_zero_advantages(credit, config.train.tasks_per_step) for credit in credits):
+    if all(_has_zero_advantages(credit, experiment.train.tasks_per_step) for credit in credits):
         single_task = " and train.tasks_per_step=1" if plan.credit.group == "role" else ""
         raise ConfigError(
             f"algorithm.k: got 1{single_task} with {name}, whose baseline ({plan.credit.baseline}) is made of the "
@@ -536,10 +515,8 @@ def _has_zero_advantages(credit: Credit, tasks: int) -> bool:
     }
     if not compares_one.get(credit.group, False):
         return False
-    baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
     # A baseline of the group is the sample's own return if it is alone.
-    is_own_baseline = [list(baseline(GroupReturns((value,), (1.0,), (0.0,)))) == [value] for value in (1.0, 2.0)]
-    return is_group_baseline(baseline) and all(is_own_baseline)
+    return bool(declared(load_function("algorithm.baseline", credit.baseline, BASELINES), "needs_group"))
 
 
 # ---- Trackers
@@ -547,7 +524,7 @@ def _has_zero_advantages(credit: Credit, tasks: int) -> bool:
 
 def check_trackers(experiment: Experiment) -> None:
     """The trackers that are named are installed."""
-    names = dict.fromkeys(experiment.config.trackers.names)
+    names = dict.fromkeys(experiment.trackers.names)
     specs = {name: find_spec(name) for name in names}
     # A folder of the package's name, as W&B leaves where it ran, has a spec without an origin.
     absent = [name for name, spec in specs.items() if spec is None or spec.origin is None]
@@ -555,17 +532,31 @@ def check_trackers(experiment: Experiment) -> None:
         raise ConfigError(missing_trackers(absent))
 
 
+# ---- Settings without effect, see `cadre.config.unused`
+
+
+def check_settings_read(experiment: Experiment) -> None:
+    """Every setting that the user gave is read, in play and in training."""
+    check_all_read(experiment.config, experiment, CONDITIONS)
+
+
+def check_training_settings_read(experiment: Experiment) -> None:
+    """Every setting that the user gave is read in training."""
+    check_all_read(experiment.config, experiment, TRAINING_CONDITIONS)
+
+
 # ---- All checks, in their order; those that play an episode come last
 
 EVALUATION_CHECKS = (
     check_environment,
-    check_remote_samplers,
+    check_settings_read,
     check_samplers,
 )
 TRAINING_CHECKS = (
     check_environment,
+    check_settings_read,
+    check_training_settings_read,
     check_trackers,
-    check_remote_samplers,
     check_samplers,
     check_cluster,
     check_tasks,
@@ -589,7 +580,6 @@ TRAINING_CHECKS = (
     check_role_weights,
     check_without_std,
     check_tree_weight,
-    check_replacements,
     check_leaves,
 )
 

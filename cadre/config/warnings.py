@@ -39,7 +39,7 @@ def find_training_warnings(experiment: Experiment) -> list[str]:
 
 def _warn_single_sample_roles(experiment: Experiment) -> list[str]:
     """Warn of a role with one sample per decision, which is compared with no other if decisions alone are compared."""
-    plan, k = experiment.plan, experiment.config.algorithm.k
+    plan, k = experiment.plan, experiment.algorithm.k
     if plan.critic is not None or plan.credit.group != "node" or plan.credit.baseline in ("none", "running"):
         return []
     single = [role for role in experiment.trained_roles if isinstance(k, Mapping) and k.get(role) == 1]
@@ -78,7 +78,7 @@ def _warn_embedded_model(experiment: Experiment) -> list[str]:
         if is_known and not changed:
             continue
         settings = ", ".join(f"settings.{key}={value}" for key, value in declared.settings.items())
-        wording = f"{experiment.config.env} without {settings}" if is_known else experiment.config.env
+        wording = f"{experiment.env} without {settings}" if is_known else experiment.env
         return [
             f"warning: {name} is the embedded model ({policy.model}), which has read nothing but "
             f"{', '.join(declared.environments)}{f' with {settings}' if settings else ''}, and is asked for {wording}; "
@@ -98,7 +98,7 @@ def _warn_shared_tasks(experiment: Experiment) -> list[str]:
     held_out = _first_tasks(experiment.held_out, "test", settings.first, min(settings.tasks, COMPARED_TASKS))
     shared = shared_tasks(_first_tasks(spec, "train", 0, COMPARED_TASKS), held_out)
     return shared and [
-        f"warning: {experiment.config.env}: held-out task {shared[0]} is also a training task, {len(shared)} of "
+        f"warning: {experiment.env}: held-out task {shared[0]} is also a training task, {len(shared)} of "
         f"{len(held_out)} are; expected disjoint splits. What is measured is not held out: divide the problems by the "
         "split in tasks."
     ]

@@ -105,7 +105,7 @@ class LoadedTeam:
 
     def assigned(self, text: str) -> LoadedTeam:
         """Return the same policies in other roles: `tool=planner,planner=tool` swaps two."""
-        return replace(self, team=self.team.assigned(parse_assignment(self.experiment.config, text)))
+        return replace(self, team=self.team.assigned(parse_assignment(self.experiment, text)))
 
     def beside_untrained(self, roles: str) -> LoadedTeam:
         """Return the team with the named roles, by comma, played by their models as they were before training."""
@@ -186,8 +186,8 @@ def open_evaluation(target: Target, request: EvaluationRequest) -> tuple[LoadedT
             "run, or leave them out."
         )
     # Parsed here for their errors only: the models are not loaded yet.
-    parse_assignment(target.config, request.assign)
-    parse_untrained_roles(target.config, request.untrained)
+    parse_assignment(experiment, request.assign)
+    parse_untrained_roles(experiment.roles, request.untrained)
     tasks = select_tasks(experiment.held_out, request.count, request.first)
     loaded = load_team(experiment, target.run, request.base, request.checkpoint).assigned(request.assign)
     return loaded.beside_untrained(request.untrained) if request.untrained else loaded, tasks

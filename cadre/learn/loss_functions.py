@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from cadre.declare import declare
 from cadre.types import TrainingSequence
 
 if TYPE_CHECKING:
@@ -189,6 +190,7 @@ def sequence_mean(length: int, totals: Denominators) -> float:
     return 1.0 / (totals.sequences * max(1, length))
 
 
+@declare(sums_tokens=True)
 def sequence_sum(length: int, totals: Denominators) -> float:
     """Return one over the sequences and a divisor.
 

@@ -39,6 +39,7 @@ class Shape:
     select     (scores, random): indices of the branches to continue, given one score a branch
     joint      "aligned" tries the g-th completions of all roles together, "cross" all combinations
     lookahead  how many decisions in a row that reward nobody fan out, to select by what follows them
+    selects    how many branches `select` continues at most, or "all"; None if that is unknown
     grower     samples the whole tree in place of `grow`, given the environment, the rollout and the tree's key
     """
 
@@ -48,11 +49,12 @@ class Shape:
     joint: Joint = "aligned"
     lookahead: int = 0
     grower: Callable[..., Awaitable[Node | None]] | None = None
+    selects: int | Literal["all"] | None = None
 
     @property
     def selects_all(self) -> bool:
         """Return True if every branch continues, so that what follows it is known."""
-        return len(self.select(range(64), random.Random(0))) == 64
+        return self.selects == "all"
 
     @property
     def revisits_decisions(self) -> bool:

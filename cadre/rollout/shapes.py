@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 
+from cadre.declare import declared
 from cadre.errors import ConfigError
 from cadre.rollout.grow import Joint as Joint
 from cadre.rollout.grow import Select as Select
@@ -40,17 +41,24 @@ def independent(k: Siblings) -> Shape:
             f"algorithm.k: got {k} with shape independent, where whole episodes are played side by side; expected one "
             "number. Set it, or a shape that samples siblings at every decision."
         )
-    return Shape(f"independent({k})", lambda role, turn, depth: k if depth == 0 else 1, _all)
+    return Shape(f"independent({k})", lambda role, turn, depth: k if depth == 0 else 1, _all, selects="all")
 
 
 def greedy(k: Siblings, carry: Select | None = None, lookahead: int = 0) -> Shape:
     """Return the shape that tries `k` completions at every decision and continues one (AT-GRPO, arXiv 2510.11062).
 
-    `carry` selects it, by default the best. With `lookahead` what follows is tried too where a decision itself rewards
-    nobody (`growers.grow_with_lookahead`).
+    `carry` selects it, by default the best; one that continues several declares so (`cadre.declare`). With `lookahead`
+    what follows is tried too where a decision itself rewards nobody (`growers.grow_with_lookahead`).
     """
-    grower = grow_with_lookahead if lookahead else None
-    return Shape(f"greedy({k})", every_decision(k), carry or _argmax, lookahead=lookahead, grower=grower)
+    grower, select = grow_with_lookahead if lookahead else None, carry or _argmax
+    return Shape(
+        f"greedy({k})",
+        every_decision(k),
+        select,
+        lookahead=lookahead,
+        grower=grower,
+        selects=declared(select, "selects"),
+    )
 
 
 def full(k: Siblings, joint: Joint = "aligned", stop_at: float | None = None) -> Shape:
@@ -67,7 +75,7 @@ def full(k: Siblings, joint: Joint = "aligned", stop_at: float | None = None) ->
         passes = mean > stop_at and not is_rounding(mean - stop_at, max(abs(mean), abs(stop_at)))
         return () if passes else range(len(scores))
 
-    return Shape(f"full({k}, {joint})", every_decision(k), select, joint)
+    return Shape(f"full({k}, {joint})", every_decision(k), select, joint, selects="all" if stop_at is None else None)
 
 
 def branch(
@@ -89,7 +97,7 @@ def branch(
             "number. Set it, and algorithm.siblings for how many more a chosen decision gets."
         )
     grower = branching_grower(where or entropy, decisions, siblings, rounds, budget)
-    return Shape(f"branch({k})", lambda role, turn, depth: k if depth == 0 else 1, _all, grower=grower)
+    return Shape(f"branch({k})", lambda role, turn, depth: k if depth == 0 else 1, _all, grower=grower, selects="all")
 
 
 SHAPES: dict[str, Callable[..., Shape]] = {
@@ -129,14 +137,15 @@ CARRIES: dict[str, Select] = {"argmax": _argmax, "sample": _sample, "random": _r
 def count_leaves(shape: Shape, acting: Sequence[Sequence[str]], unrewarded: Collection[int] = ()) -> int:
     """Return the widest that a tree can grow, given the roles that act at each decision of an episode.
 
-    `unrewarded` are the numbers of the decisions that reward nobody, so that the shape looks ahead.
+    A shape that does not declare how many branches it continues counts as one that continues all. `unrewarded` are the
+    numbers of the decisions that reward nobody, so that the shape looks ahead.
     """
     widest, selected, width, fans = 1, 1, 1, 0
     turns: Counter[str] = Counter()
     for depth, roles in enumerate(acting):
         branches = len(shape.joint_actions({role: shape.count(role, turns[role], depth) for role in roles}))
         widest = max(widest, width * branches)
-        selected *= len(shape.select([0.0] * branches, random.Random(0)))
+        selected *= min(shape.selects, branches) if isinstance(shape.selects, int) else branches
         if not shape.lookahead or depth not in unrewarded:
             width, fans = selected, 0
         elif fans < shape.lookahead:

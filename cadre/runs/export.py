@@ -40,18 +40,18 @@ def export_policy(
     Nothing else of the run is read. Raises ConfigError if the run has not trained the policy, or if its model needs
     code of its own that the user does not `trust`.
     """
-    trained = [name for name, settings in run.config.team.policies.items() if not settings.frozen]
+    trained = [name for name, settings in run.policies.items() if not settings.frozen]
     if policy not in trained:
         raise ConfigError(
             f"export: got policy {policy!r}; expected one that {run.folder} trained: {', '.join(trained)}. "
             f"Name one of them.{nearest(policy, trained)}"
         )
     saved = choice.find(run.folder)
-    settings = run.config.team.policies[policy]
+    settings = run.policies[policy]
     if settings.trust_remote_code and not trust:
         code = f"the code that ships with {settings.model!r} (team.policies.{policy}.trust_remote_code)"
         raise ConfigError(untrusted_code_message([code], run.folder))
-    engine = TorchSpec(find_model(policy, settings), {policy: settings}, run.config.train.seed).make()
+    engine = TorchSpec(find_model(policy, settings), {policy: settings}, run.train.seed).make()
     with closing(engine):
         engine.work(engine.restore, policy, saved / policy)
         with publish_atomically(out) as (partial,):

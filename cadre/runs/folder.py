@@ -61,7 +61,7 @@ from cadre.runs import jsonl
 from cadre.runs.kept_trees import ImageStore, StepRecord, StepRecorder, Vocabulary, forget_steps
 from cadre.runs.records import CommandRecord, EnvironmentRecord, EvaluationLine, StepMetrics
 from cadre.runs.trackers import TrackedRun, Trackers
-from cadre.settings import CreditConfig
+from cadre.settings import CreditConfig, PolicyConfig, TrainConfig
 from cadre.settings.trust import only_reading, record_begun_run
 
 # Files of a run that was stopped before its first line.
@@ -81,6 +81,16 @@ class Run:
         self.folder, self.config = folder, config
         self.vocabulary, self._images = Vocabulary({}), ImageStore(folder)
         self._trackers: Trackers | None = None
+
+    @property
+    def train(self) -> TrainConfig:
+        """The settings of the training loop that the run records."""
+        return self.config.train
+
+    @property
+    def policies(self) -> Mapping[str, PolicyConfig]:
+        """The policies of the team that the run records."""
+        return self.config.team.policies
 
     @classmethod
     def create(
@@ -200,7 +210,7 @@ class Run:
 
     def keep(self, step: int, record: StepRecord, credit: CreditConfig) -> None:
         """Write the kept trees of a step, as the settings say."""
-        StepRecorder(self.folder, self.config.train, credit, self.vocabulary, self._images).keep(step, record)
+        StepRecorder(self.folder, self.train, credit, self.vocabulary, self._images).keep(step, record)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one step's metrics, after all else of it: a step that has metrics is logged completely."""

@@ -359,9 +359,9 @@ def describe_missing_logs(run: Run, state: TrainingState) -> Iterator[str]:
     past = range(state.step)
     logged = set(run.steps_logged())
     if lost := [step for step in past if step not in logged]:
-        budget = " What they took of train.max_tokens is not counted." if run.config.train.max_tokens else ""
+        budget = " What they took of train.max_tokens is not counted." if run.train.max_tokens else ""
         yield describe(run.folder / METRICS, "the lines", lost) + budget
-    if run.config.train.trees_kept:
+    if run.train.trees_kept:
         # Some lines of what was left out explain why a step has no tree.
         explained = {
             line["step"]

@@ -88,26 +88,6 @@ class LearnerConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _check_saved_moments(self) -> LearnerConfig:
-        if self.saved_moments != "float32" and self.ranks > 1:
-            raise setting_error(
-                "saved_moments",
-                f"got {self.saved_moments} with learner.ranks={self.ranks}, which write their shards as they are; "
-                "expected float32. Remove it.",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_final_rate(self) -> LearnerConfig:
-        if self.final_rate_fraction and self.schedule == "constant":
-            raise setting_error(
-                "final_rate_fraction",
-                f"got {self.final_rate_fraction} with learner.schedule=constant, which would ignore it; expected it "
-                "unset. Remove it, or set learner.schedule=cosine.",
-            )
-        return self
-
-    @model_validator(mode="after")
     def _check_betas(self) -> LearnerConfig:
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise setting_error(
@@ -151,16 +131,6 @@ class PlacementConfig(Section):
                 "colocated",
                 f"got colocated with {self.learner_cards} cards of the learner; expected 1, as Ray divides single "
                 "cards only. Give samplers their own with sampler_cards, or lower learner_cards.",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _reject_sampler_cards(self) -> PlacementConfig:
-        if self.colocated and self.sampler_cards:
-            raise setting_error(
-                "sampler_cards",
-                f"got {self.sampler_cards} with colocated, under which samplers have no cards of their own; expected "
-                "0. Remove it, or colocated.",
             )
         return self
 

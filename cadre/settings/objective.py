@@ -7,10 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from cadre.errors import ConfigError
 from cadre.learn.loss_functions import AGGREGATES, CORRECTIONS, LEVELS, OBJECTIVES
 from cadre.settings.engines import LearnerConfig
-from cadre.settings.section import Section, SetKeysOnly, apply_changes, dump_set_keys, setting_error
+from cadre.settings.section import Section, SetKeysOnly, apply_changes, setting_error
 from cadre.settings.team import Policy, PolicyConfig
 from cadre.settings.user_code import load_function, one_of
 
@@ -52,28 +51,12 @@ class CreditConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _check_drop_fraction(self) -> CreditConfig:
+    def _require_drop_fraction(self) -> CreditConfig:
         if self.drop_groups != "none" and self.drop_fraction is None:
             raise setting_error(
                 "drop_fraction",
                 f"got none with credit.drop_groups={self.drop_groups}; expected the fraction of groups to leave out. "
                 "Set it, such as 0.5.",
-            )
-        if self.drop_groups == "none" and self.drop_fraction is not None:
-            raise setting_error(
-                "drop_fraction",
-                f"got {self.drop_fraction} without credit.drop_groups, which would ignore it; expected it unset. "
-                "Remove it, or set credit.drop_groups=lowest_mean.",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _require_buffer(self) -> CreditConfig:
-        if self.overlong_factor is not None and not self.overlong_buffer:
-            raise setting_error(
-                "overlong_factor",
-                f"got {self.overlong_factor} without credit.overlong_buffer, which would ignore it; expected it unset. "
-                "Remove it, or set the buffer to the tokens in which the penalty should grow.",
             )
         return self
 
@@ -133,80 +116,30 @@ class LossConfig(Section):
         2.0, gt=0.0, description="weights above it are cut to it, or count as 0 with correction mask"
     )
 
-    def ignores(self) -> set[str]:
-        """Return the options that have no effect under the others."""
-        unused = {
-            "clip_low": self.ratio == "none",
-            "clip_high": self.ratio == "none",
-            "dual_clip": self.ratio in ("none", "cispo"),
-            "divisor": self.aggregate in ("token_mean", "sequence_mean"),
-            "entropy_tokens": self.entropy == 0.0,
-            "schedule": self.entropy == self.kl == 0.0,
-            "correction_level": self.correction == "none",
-            "correction_low": self.correction in ("none", "truncate"),
-            "correction_high": self.correction == "none",
-        }
-        return {option for option, is_unused in unused.items() if is_unused}
-
 
 def merge_loss(preset: LossConfig, changes: LossConfig) -> LossConfig:
     """Return an algorithm's loss with the user's changes.
 
-    Raises ConfigError if the result has no use for a change, or names a function that the user's file does not have.
+    Raises ConfigError if it names a function that the user's file does not have.
     """
     loss = apply_changes(preset, changes)
     for option, table in FUNCTIONS.items():
         load_function(f"loss.{option}", getattr(loss, option), table)
-    for option in sorted(loss.ignores() & changes.model_fields_set):
-        if (value := getattr(changes, option)) is not None:
-            raise ConfigError(
-                f"loss.{option}: got {value}, which a loss with ratio {loss.ratio}, aggregate {loss.aggregate}, "
-                f"correction {loss.correction}, entropy {loss.entropy:g} and kl {loss.kl:g} ignores; expected it "
-                "unset. Remove it or change what ignores it."
-            )
     return loss
 
 
 # ---- Critic
 
-# Settings of a learner that value heads ignore: they train in the passes of the policy that they sit on.
-POLICY_ONLY = (
-    "epochs",
-    "minibatches",
-    "minibatch_size",
-    "tokens_per_microbatch",
-    "pack",
-    "gradient_checkpointing",
-    "ranks",
-    "flex_attention",
-    "compile",
-)
 # The least learning rate of value heads. They start at zero, and the rate of a large model's weights, such as 1e-6,
 # would leave their values near zero for the whole run.
 HEADS_RATE = 1e-4
 
 
 def _check_critic_policy(policy: PolicyConfig) -> PolicyConfig:
-    settings = {"frozen": policy.frozen, "url": policy.url, "sampling": dump_set_keys(policy.sampling)}
-    for option, value in settings.items():
+    for option, value in (("frozen", policy.frozen), ("url", policy.url)):
         if value:
-            raise setting_error(
-                option,
-                f"got {value!r}; a critic is trained here and samples nothing, so expected it unset. Remove it.",
-            )
+            raise setting_error(option, f"got {value!r}; a critic is trained here, so expected it unset. Remove it.")
     return policy
-
-
-def _check_heads_learner(learner: LearnerConfig) -> LearnerConfig:
-    for option in POLICY_ONLY:
-        if option in learner.model_fields_set:
-            raise setting_error(
-                option,
-                f"got {getattr(learner, option)!r} for value heads, which would ignore it: they are trained in the "
-                "passes of the policy that they sit on; expected it unset. Set it for that policy, which may be the "
-                "critic's own (critic.policy.learner).",
-            )
-    return learner
 
 
 class CriticConfig(Section):
@@ -223,7 +156,7 @@ class CriticConfig(Section):
     clip: float | None = Field(
         0.2, gt=0.0, description="values are clipped to this distance from their former value, as in PPO"
     )
-    learner: Annotated[LearnerConfig, SetKeysOnly, AfterValidator(_check_heads_learner)] = Field(
+    learner: Annotated[LearnerConfig, SetKeysOnly] = Field(
         LearnerConfig(),
         description="changes to the learner, for the value heads; their rate is the policy's, and at least 1e-4",
     )

@@ -71,40 +71,6 @@ class PolicyConfig(Section):
             )
         return self
 
-    @model_validator(mode="after")
-    def _reject_settings_of_other_place(self) -> PolicyConfig:
-        """Reject settings of a local model beside a url, and settings of a remote one without."""
-        is_remote = self.url is not None
-        location = "an endpoint serves, which has its own" if is_remote else "is loaded here, without a url"
-        word = "beside" if is_remote else "without"
-        for name in ("device", "dtype", "trust_remote_code") if is_remote else ("key_variable",):
-            value = getattr(self, name)
-            if value != type(self).model_fields[name].default:
-                raise setting_error(
-                    name, f"got {value!r} for a model that {location}; expected no {name} {word} a url. Remove it."
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _reject_frozen_adapter(self) -> PolicyConfig:
-        if self.frozen and self.lora is not None and self.lora.path is None:
-            raise setting_error(
-                "",
-                "got lora and frozen: true, which would leave the adapter at zero; expected one of the two. Remove "
-                "lora to play the plain model.",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _reject_frozen_learner(self) -> PolicyConfig:
-        if self.frozen and self.learner.model_fields_set:
-            raise setting_error(
-                "learner",
-                f"got {', '.join(sorted(self.learner.model_fields_set))} with frozen: true, which nothing would learn "
-                "by; expected none. Remove it, or frozen to train the policy.",
-            )
-        return self
-
     @property
     def shares_base(self) -> bool:
         """Return True if other policies may use the model's weights too, since no training changes them."""

@@ -98,7 +98,7 @@ class Checkpointer:
 
     async def save_if_due(self) -> None:
         """Save by minutes, by steps, or if the evaluation just made is the best so far."""
-        goal, step = self.run.config.train, self.state.step
+        goal, step = self.run.train, self.state.step
         minutes = (time.monotonic() - self._saved_at) / 60
         by_time = 0 < goal.checkpoint_minutes <= minutes
         by_step = goal.checkpoint_every > 0 and step % goal.checkpoint_every == 0
@@ -109,7 +109,7 @@ class Checkpointer:
 
     def save(self) -> None:
         """Write the state, after the logs of the steps before it are on the disk, and remove old checkpoints."""
-        goal = self.run.config.train
+        goal = self.run.train
         best_step, best = self._best()
         self.state = replace(self.state, best_step=best_step, best=best, sampled_steps=self._queue.sampled())
         # The order matters: a checkpoint whose log lines were lost could not be resumed from exactly.

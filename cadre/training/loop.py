@@ -271,7 +271,7 @@ def sample_step(training: Training, step: int) -> Awaitable[SampledTrees]:
 
 def team_of_step(training: Training, step: int) -> Team:
     """Return the team of a step: as configured, unless the policies exchange their roles."""
-    every = training.experiment.config.team.exchange_every
+    every = training.experiment.exchange_every
     return training.team.exchanged(step // every) if every else training.team
 
 

@@ -43,7 +43,7 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
     plan = experiment.plan
     if joint and not plan.shape.selects_all:
         raise ConfigError(
-            f"preference-pairs --joint: got {experiment.config.algorithm.name}, which leaves branches behind, and what "
+            f"preference-pairs --joint: got {experiment.algorithm.name}, which leaves branches behind, and what "
             "follows those is not known; expected an algorithm that plays every branch out. Add algorithm=magrpo, or "
             "leave out --joint."
         )

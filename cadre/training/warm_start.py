@@ -140,7 +140,7 @@ def supervised_experiment(experiment: Experiment, settings: WarmStart) -> Experi
         minibatches=1,
         minibatch_size=None,
     )
-    names = set(experiment.config.team.policies)
+    names = set(experiment.roles.values())
     learners = {name: apply_changes(learner, changes) for name, learner in experiment.learners.items() if name in names}
     plan = replace(Plan(experiment.plan.shape, experiment.plan.credit), loss=CROSS_ENTROPY)
     models = {name: model for name, model in experiment.models.items() if name in names}
@@ -233,7 +233,7 @@ def _write_first_checkpoint(experiment: Experiment, run: Run) -> None:
     """
     # A new team, since the optimizer of the warm start is not the run's.
     team = build_team(experiment, train=True)
-    names = [name for name in experiment.learners if name in experiment.config.team.policies]
+    names = [name for name in experiment.learners if name in experiment.roles.values()]
     warmed = latest_checkpoint(run.folder / WARM_START / "checkpoints")
     weights = {name: warmed / name for name in names}
     save_checkpoint(run.folder / "checkpoints", TrainingState(), team, dump(experiment.config), weights)

@@ -9,11 +9,11 @@ import pytest
 from cadre.advantages.groups import (
     BASELINES,
     groups_of_roles,
-    is_group_baseline,
     no_signal_fractions,
     update_running_means,
 )
 from cadre.advantages.returns import Credit
+from cadre.declare import declared
 from cadre.types import Branch, Message, Observation, Reward, Sample, Task, ToolCall, Tree
 from tests.cadre.advantages.trees import advantages, assign, chain, inner, leaf, node, sequential, two_turns
 
@@ -174,7 +174,7 @@ def test_where_samples_are_compared_by_turn_so_are_the_running_means() -> None:
 
 
 def test_which_baselines_are_made_of_the_group() -> None:
-    found = {name: is_group_baseline(baseline) for name, baseline in BASELINES.items()}
+    found = {name: declared(baseline, "needs_group") for name, baseline in BASELINES.items()}
     assert found == {"mean": True, "leave_one_out": True, "max": True, "none": False, "running": False}
 
 

@@ -170,9 +170,3 @@ def test_a_sum_of_two_comparisons_by_name() -> None:
         Custom(
             name="custom", shape="branch", group="role", second={**axes, "group": "task", "baseline": "running"}, **axes
         ).plan()
-    with pytest.raises(ConfigError, match=r"algorithm\.second\.gamma: got 0\.5"):
-        Custom(
-            name="custom", shape="branch", group="role", second={**axes, "group": "task", "gamma": 0.5}, **axes
-        ).plan()
-    with pytest.raises(ConfigError, match=r"algorithm\.where: got 'random' with shape full"):
-        Custom(name="custom", shape="full", group="node", where="random", **axes).plan()

@@ -117,8 +117,6 @@ def test_it_trains(sections: dict, speaker: Path, tmp_path: Path, quiet: Console
         ({"shape": "other.py:beam2"}, ["algorithm.shape", "no file other.py"]),
         ({"scale": "broken.py:mad"}, ["algorithm.scale", "line 2", "ZeroDivisionError"]),
         ({"returns": "episode"}, ["algorithm.returns", "left behind"]),
-        ({"joint": "cross"}, ["algorithm.joint", "ignores", "only full"]),
-        ({"lookahead": 1}, ["algorithm.lookahead", "ignores", "only greedy"]),
     ],
 )
 def test_what_cannot_work_is_one_paragraph(settings: dict, changes: dict, wanted: list[str]) -> None:

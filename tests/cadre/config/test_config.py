@@ -318,7 +318,7 @@ BAD = {
     ),
     "an adapter that is frozen": (
         ["team.policies.shared={model: seed, lora: {}, frozen: true}"],
-        ["team.policies.shared: got lora and frozen"],
+        ["team.policies.shared.lora: got {}", "frozen: true"],
     ),
     "unknown key of a policy's sampling": (
         ["team.policies.shared.sampling.top_c=1"],

@@ -3,6 +3,7 @@
 import pytest
 
 from cadre.config.experiment import load
+from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
 from cadre.learn.loss_functions import AGGREGATES, CORRECTIONS, LEVELS, OBJECTIVES
 from cadre.settings import LossConfig
@@ -48,9 +49,9 @@ def test_a_function_of_a_file_is_looked_up_before_anything_loads(tmp_path):
 
 def test_what_a_loss_would_ignore_is_refused_and_a_function_of_the_users_ignores_nothing(tmp_path):
     (tmp_path / "mine.py").write_text("def halves(length, whole):\n    return 0.5 / whole.divisor\n")
-    with pytest.raises(ConfigError, match=r"loss\.divisor.*ignores"):
-        merge_loss(LossConfig(), LossConfig(divisor=8.0, aggregate="sequence_mean"))
+    with pytest.raises(ConfigError, match=r"loss\.divisor: got 8, .*aggregate sequence_mean ignores it"):
+        resolve(load("plan-path", ["loss.divisor=8.0", "loss.aggregate=sequence_mean"]))
     with pytest.raises(ConfigError, match=r"loss\.schedule: got linear.*entropy 0 and kl 0 ignores"):
-        merge_loss(LossConfig(), LossConfig(schedule="linear"))
-    chosen = LossConfig(divisor=8.0, aggregate=f"{tmp_path}/mine.py:halves")
-    assert merge_loss(LossConfig(), chosen).divisor == 8.0
+        resolve(load("plan-path", ["loss.schedule=linear"]))
+    own = resolve(load("plan-path", ["loss.divisor=8.0", f"loss.aggregate={tmp_path}/mine.py:halves"]))
+    assert own.plan.loss.divisor == 8.0

@@ -1,0 +1,44 @@
+"""Properties that functions declare, so that nobody has to find them by a trial call.
+
+A setting may name a function of the user's file. What Cadre must know of it before it is called stands at the function:
+
+    @declare(needs_group=True)
+    def middle(group):
+        return [median(group.values)] * len(group.values)
+
+    needs_group  of a baseline: it is made of the group alone, so that equal returns give no advantage
+    selects      of a carry: how many branches continue at most, or "all"
+    sums_tokens  of an aggregate: a token has the same weight however long its sequence and whatever the others are
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from cadre.errors import ConfigError, nearest
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+# Without a declaration nothing is left out of training, and a carry continues one branch.
+DEFAULTS: dict[str, Any] = {"needs_group": False, "selects": 1, "sums_tokens": False}
+
+
+def declare(**properties: Any) -> Callable[[Function], Function]:
+    """Return a decorator that gives a function properties of those above. Raises ConfigError for another name."""
+    for name in properties:
+        if name not in DEFAULTS:
+            raise ConfigError(
+                f"declare: got {name!r}; expected some of {', '.join(DEFAULTS)}. Rename it.{nearest(name, DEFAULTS)}"
+            )
+
+    def decorate(function: Function) -> Function:
+        for name, value in properties.items():
+            setattr(function, name, value)
+        return function
+
+    return decorate
+
+
+def declared(function: Callable[..., Any], name: str) -> Any:
+    """Return a property of a function as it declares it, or the default."""
+    return getattr(function, name, DEFAULTS[name])

@@ -1,0 +1,368 @@
+"""Settings without effect: for each declaration a recipe where it is refused, and one where it works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cadre.cli.terminal import overridden_settings
+from cadre.config import engine_validation
+from cadre.config.experiment import Config, dump, load
+from cadre.config.recipes import read_recipe
+from cadre.config.resolve import resolve, resolve_for_evaluation
+from cadre.config.unused import (
+    CONDITIONS,
+    OVERRIDE_CONDITIONS,
+    RECIPE_CONDITIONS,
+    TRAINING_CONDITIONS,
+    check_overrides_read,
+    given_settings,
+)
+from cadre.errors import ConfigError
+from cadre.settings.engines import VllmConfig
+from cadre.settings.yaml_file import apply_overrides, dump_yaml
+from tests.engines import tiny_vision
+
+# A second policy, which a frozen model plays here or behind an endpoint.
+FROZEN = "team={policies: {a: seed, b: {model: seed, frozen: true}}, roles: {tool: a, planner: b}}"
+REMOTE = "team={policies: {a: seed, b: {model: m, url: 'http://x', frozen: true}}, roles: {tool: a, planner: b}}"
+IPPO, CRITIC = "algorithm=ippo", "algorithm.critic.policy=seed"
+SINGLE = ("env=plan-path-single-agent", "team={policies: {shared: seed}, roles: {agent: shared}}")
+RLHF = "algorithm={name: rlhf, alpha: 0.5}"
+VLLM, TORCH = "sampling.engine=vllm", "sampling.engine=torch"
+
+
+def custom(shape: str, returns: str = "step", **more: object) -> str:
+    options = "".join(f", {name}: {value}" for name, value in more.items())
+    return (
+        f"algorithm={{name: custom, k: 2, shape: {shape}, returns: {returns}, group: node, baseline: mean, "
+        f"scale: none{options}}}"
+    )
+
+
+def second(**more: object) -> str:
+    options = "".join(f", {name}: {value}" for name, value in more.items())
+    return custom(
+        "full", "reward_to_go", second=f"{{group: node, baseline: mean, scale: none{options}}}".replace("'", "")
+    )
+
+
+# By path, and by algorithm where the declaration is about one: (overrides that are refused, overrides that work).
+CASES: dict[str, tuple[list[str], list[str]]] = {
+    "team.policies.*.device": (
+        [REMOTE, "team.policies.b.device=cpu"],
+        [FROZEN, "team.policies.b.device=cpu"],
+    ),
+    "team.policies.*.dtype": (
+        [REMOTE, "team.policies.b.dtype=bfloat16"],
+        [FROZEN, "team.policies.b.dtype=bfloat16"],
+    ),
+    "team.policies.*.trust_remote_code": (
+        [REMOTE, "team.policies.b.trust_remote_code=true"],
+        [FROZEN, "team.policies.b.trust_remote_code=true"],
+    ),
+    "team.policies.*.lora of an endpoint": (
+        [REMOTE, "team.policies.b.lora={rank: 4, path: adapter}"],
+        [FROZEN, "team.policies.a.lora.rank=4"],
+    ),
+    "team.policies.*.lora": (
+        [FROZEN, "team.policies.b.lora.rank=4"],
+        [FROZEN, "team.policies.a.lora.rank=4"],
+    ),
+    **{
+        f"team.policies.*.sampling.{name}": (
+            [REMOTE, f"team.policies.b.sampling.{name}={value}"],
+            [FROZEN, f"team.policies.b.sampling.{name}={value}"],
+        )
+        for name, value in {"engine": "torch", "memory": 1, "turns_memory": 1, "graphs": "false"}.items()
+    },
+    "team.policies.*.key_variable": (
+        [FROZEN, "team.policies.b.key_variable=KEY"],
+        [REMOTE, "team.policies.b.key_variable=KEY"],
+    ),
+    "algorithm.critic.policy.key_variable": (
+        [IPPO, CRITIC, "algorithm.critic.policy.key_variable=KEY"],
+        [IPPO, CRITIC, "algorithm.critic.policy.key_variable=OPENAI_API_KEY"],  # no critic is an endpoint's
+    ),
+    "team.policies.*.learner.*": (
+        [FROZEN, "team.policies.b.learner.learning_rate=1"],
+        [FROZEN, "team.policies.a.learner.learning_rate=1"],
+    ),
+    "train.deterministic": (["train.deterministic=true"], ["train.deterministic=true", VLLM]),
+    "vllm.*": (["vllm.context=64"], ["vllm.context=64", VLLM]),
+    "vllm.sleep": (
+        ["vllm.sleep=cache", "vllm.colocated=false", VLLM],
+        ["vllm.sleep=cache", "vllm.colocated=true", VLLM],
+    ),
+    "sampling.graphs": (["sampling.graphs=true", VLLM], ["sampling.graphs=true", TORCH]),
+    "sampling.turns_memory": (["sampling.turns_memory=1", VLLM], ["sampling.turns_memory=1", TORCH]),
+    "cluster.sampler_cards": (
+        ["cluster={sampler_cards: 1, learner_cards: 1, colocated: true}"],
+        ["cluster={sampler_cards: 1, learner_cards: 1}"],
+    ),
+    "cluster.policies.*.sampler_cards": (
+        ["cluster={learner_cards: 1, colocated: true, policies: {shared: {sampler_cards: 1}}}"],
+        ["cluster={learner_cards: 1, policies: {shared: {sampler_cards: 1}}}"],
+    ),
+    "credit.overlong_factor": (
+        ["credit.overlong_factor=2"],
+        ["credit.overlong_factor=2", "credit.overlong_buffer=4"],
+    ),
+    "credit.drop_fraction": (
+        ["credit.drop_fraction=0.5"],
+        ["credit.drop_fraction=0.5", "credit.drop_groups=lowest_mean"],
+    ),
+    "loss.clip_low": (["loss.clip_low=0.1", "loss.ratio=none"], ["loss.clip_low=0.1"]),
+    "loss.clip_high": (["loss.clip_high=0.2", "loss.ratio=none"], ["loss.clip_high=0.2"]),
+    "loss.dual_clip": (["loss.dual_clip=3", "loss.ratio=cispo"], ["loss.dual_clip=3"]),
+    "loss.divisor": (["loss.divisor=8"], ["loss.divisor=8", "loss.aggregate=sequence_sum"]),
+    "loss.entropy_tokens": (["loss.entropy_tokens=9"], ["loss.entropy_tokens=9", "loss.entropy=0.1"]),
+    "loss.schedule": (["loss.schedule=linear"], ["loss.schedule=linear", "loss.kl=0.1"]),
+    "loss.correction_level": (
+        ["loss.correction_level=sequence"],
+        ["loss.correction_level=sequence", "loss.correction=truncate"],
+    ),
+    "loss.correction_high": (["loss.correction_high=3"], ["loss.correction_high=3", "loss.correction=truncate"]),
+    "loss.correction_low": (
+        ["loss.correction_low=0.1", "loss.correction=truncate"],
+        ["loss.correction_low=0.1", "loss.correction=mask"],
+    ),
+    "algorithm.gae_lambda": (
+        [IPPO, "algorithm.gae_lambda=0.5", "algorithm.estimate=reward_to_go"],
+        [IPPO, "algorithm.gae_lambda=0.5"],
+    ),
+    "algorithm.token_gamma": (
+        [IPPO, "algorithm.token_gamma=0.5"],
+        [IPPO, "algorithm.token_gamma=0.5", "algorithm.critic.level=token"],
+    ),
+    "algorithm.alpha of rlhf": ([*SINGLE, RLHF, "algorithm.reward_model=."], [*SINGLE, RLHF]),
+    "algorithm.critic.policy.sampling.*": (
+        [IPPO, CRITIC, "algorithm.critic.policy.sampling.top_k=2"],
+        [IPPO, CRITIC, "team.policies.shared.sampling.temperature=2"],
+    ),
+    **{
+        f"algorithm.critic.learner.{name}": (
+            [IPPO, f"algorithm.critic.learner.{name}={value}"],
+            [IPPO, CRITIC, f"algorithm.critic.policy.learner.{name}={value}"],
+        )
+        for name, value in {
+            "epochs": 2,
+            "minibatches": 2,
+            "minibatch_size": 2,
+            "tokens_per_microbatch": 512,
+            "pack": "prefix_tree",
+            "gradient_checkpointing": "true",
+            "ranks": 2,
+            "flex_attention": "true",
+            "compile": "true",
+        }.items()
+    },
+    "algorithm.carry of custom": (
+        [custom("independent", carry="random")],
+        [custom("greedy", carry="random")],
+    ),
+    "algorithm.joint of custom": ([custom("greedy", joint="cross")], [custom("full", joint="cross")]),
+    "algorithm.where of custom": ([custom("full", where="random")], [custom("branch", where="random")]),
+    **{
+        f"algorithm.{name} of custom": ([custom("full", **{name: 2})], [custom("branch", **{name: 2})])
+        for name in ("decisions", "siblings", "rounds", "budget")
+    },
+    "algorithm.lookahead of custom": (
+        [custom("greedy", "step", lookahead=1)],
+        [custom("greedy", "first_paid", lookahead=1)],
+    ),
+    "algorithm.gamma of custom": (
+        [custom("full", "episode", gamma=0.5)],
+        [custom("full", "reward_to_go", gamma=0.5)],
+    ),
+    "algorithm.second.gamma of custom": (
+        [second(returns="episode", gamma=0.5)],
+        [second(returns="reward_to_go", gamma=0.5)],
+    ),
+    **{
+        f"{section}.{name}": ([*more, f"{section.replace('*', 'shared')}.{name}=true", padded], works)
+        for section, more, padded in (
+            ("learner", [], "learner.pack=padded"),
+            ("team.policies.*.learner", [], "learner.pack=padded"),
+            ("algorithm.critic.policy.learner", [IPPO, CRITIC], "algorithm.critic.policy.learner.pack=padded"),
+        )
+        for name in ("flex_attention", "compile")
+        for works in [[*more, f"{section.replace('*', 'shared')}.{name}=true"]]
+    },
+    "learner.final_rate_fraction": (
+        ["learner.final_rate_fraction=0.1"],
+        ["learner.final_rate_fraction=0.1", "learner.schedule=cosine"],
+    ),
+    "team.policies.*.learner.final_rate_fraction": (
+        ["team.policies.shared.learner.final_rate_fraction=0.1"],
+        ["team.policies.shared.learner.final_rate_fraction=0.1", "learner.schedule=cosine"],
+    ),
+    "algorithm.critic.policy.learner.final_rate_fraction": (
+        [IPPO, CRITIC, "algorithm.critic.policy.learner.final_rate_fraction=0.1"],
+        [IPPO, CRITIC, "algorithm.critic.policy.learner={final_rate_fraction: 0.1, schedule: cosine}"],
+    ),
+    "algorithm.critic.learner.final_rate_fraction": (
+        [IPPO, "algorithm.critic.learner.final_rate_fraction=0.1"],
+        [IPPO, "algorithm.critic.learner.final_rate_fraction=0.1", "learner.schedule=cosine"],
+    ),
+    "credit.role_weights.*": (
+        [FROZEN, "credit.role_weights={planner: 2}"],
+        [FROZEN, "credit.role_weights={tool: 2}"],
+    ),
+    "algorithm.kl": (["algorithm={name: ma_dpo, k: 2, kl: 0.1}"], ["algorithm.kl=0.1"]),
+    "credit.overlong_buffer": (["algorithm=ma_dpo", "credit.overlong_buffer=4"], ["credit.overlong_buffer=4"]),
+    "credit.without_std": (["algorithm=ma_dpo", "credit.without_std=drop"], ["credit.without_std=drop"]),
+    "credit.drop_groups": (
+        ["algorithm=ma_dpo", "credit={drop_groups: lowest_mean, drop_fraction: 0.5}"],
+        ["credit={drop_groups: lowest_mean, drop_fraction: 0.5}"],
+    ),
+    "credit.drop_groups under a critic": (
+        [IPPO, "credit={drop_groups: lowest_mean, drop_fraction: 0.5}"],
+        ["credit={drop_groups: lowest_mean, drop_fraction: 0.5}"],
+    ),
+    "credit.without_std under a critic": ([IPPO, "credit.without_std=drop"], ["credit.without_std=drop"]),
+    "train.replacements": (["train.replacements=2"], ["train.replacements=2", "credit.without_std=drop"]),
+    "algorithm.gamma of gigpo": (
+        ["algorithm={name: gigpo, gamma: 0.5, step_weight: 0}"],
+        ["algorithm={name: gigpo, gamma: 0.5}"],
+    ),
+    "evaluate.every": (["evaluate.every=5", "evaluate.tasks=0"], ["evaluate.every=5"]),
+    "evaluate.first": (["evaluate.first=5", "evaluate.tasks=0"], ["evaluate.first=5"]),
+    "train.trees_megabytes": (["train.trees_megabytes=9", "train.trees_kept=0"], ["train.trees_megabytes=9"]),
+    "trackers.project": (["trackers.project=x"], ["trackers.project=x", "trackers.names=[mlflow]"]),
+}
+# Declarations of the same path: whichever comes first refuses. This one needs a model that reads images, see below.
+IMAGES = {"sampling.turns_memory", "team.policies.*.sampling.turns_memory"}
+
+
+@pytest.fixture(autouse=True)
+def vllm_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_validation, "find_spec", lambda name: object())
+
+
+def plain(case: str) -> str:
+    """The declaration's key: its path, and its algorithm if it is about one."""
+    return case.removesuffix(" under a critic").removesuffix(" of an endpoint")
+
+
+def with_turns(overrides: list[str]) -> list[str]:
+    return [*([] if any("env=" in pair for pair in overrides) else ["settings.turns=1"]), *overrides]
+
+
+def chosen(overrides: list[str]) -> Config:
+    return load("plan-path", with_turns(overrides))
+
+
+def trained(overrides: list[str]) -> None:
+    config = chosen(overrides)
+    check_overrides_read(overrides, config)
+    if not any(pair.startswith("trackers.") for pair in overrides):
+        resolve(config)
+
+
+def test_every_declaration_has_a_case() -> None:
+    declared = {
+        condition.path + (f" of {condition.algorithm}" if condition.algorithm else "")
+        for conditions in (RECIPE_CONDITIONS, CONDITIONS, TRAINING_CONDITIONS, OVERRIDE_CONDITIONS)
+        for condition in conditions
+    }
+    assert declared - {"team.policies.*.sampling.graphs"} <= {plain(case) for case in CASES}
+    assert {plain(case) for case in CASES} <= declared
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_setting_without_effect_is_refused_and_one_with_effect_works(case: str) -> None:
+    refused, works = CASES[case]
+    trained(works)
+    with pytest.raises(ConfigError) as caught:
+        trained(refused)
+    message = str(caught.value)
+    path = case.partition(" ")[0].split(".")
+    key = message.partition(":")[0].split(".")
+    assert len(path) == len(key), message
+    assert all(name in ("*", written) for name, written in zip(path, key, strict=True)), message
+    assert ", which has no effect: " in message
+    assert "; expected " in message
+    assert message.endswith(".")
+    assert "\n" not in message
+    assert "{" not in message.replace("got {", "")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_refused_of_a_recipe_is_refused_through_a_base(case: str, tmp_path: Path) -> None:
+    """The base has the setting, and the recipe only the name of the base; an override alone may be in vain."""
+    refused, _ = CASES[case]
+    raw = apply_overrides(read_recipe("plan-path"), with_turns(refused))
+    (tmp_path / "base.yaml").write_text(dump_yaml(raw))
+    (tmp_path / "own.yaml").write_text("base: base.yaml\n")
+    if case in {condition.path for condition in OVERRIDE_CONDITIONS}:
+        check_overrides_read(["train.steps=3"], load(str(tmp_path / "own.yaml")))
+    else:
+        with pytest.raises(ConfigError, match="which has no effect: "):
+            resolve(load(str(tmp_path / "own.yaml")))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_records_what_works_and_reads_it_back(case: str, tmp_path: Path) -> None:
+    _, works = CASES[case]
+    if case == "trackers.project":
+        return
+    (tmp_path / "config.yaml").write_text(dump(chosen(works)))
+    resolve(load(str(tmp_path / "config.yaml")))
+
+
+def test_a_policys_own_settings_count_where_another_sampler_draws() -> None:
+    own = "team.policies.b.sampling={engine: vllm, graphs: true}"
+    team = "team={policies: {a: seed, b: {model: seed}}, roles: {tool: a, planner: b}}"
+    with pytest.raises(ConfigError, match=r"team\.policies\.b\.sampling\.graphs: got true"):
+        resolve(chosen([team, own, TORCH]))
+    resolve(chosen([team, "team.policies.a.sampling.graphs=true", "team.policies.b.sampling.engine=vllm", TORCH]))
+
+
+def test_settings_of_vllm_wait_where_the_engine_is_open() -> None:
+    resolve(chosen(["vllm={context: 64, sleep: cache}", "train.deterministic=true", "sampling.engine=auto"]))
+
+
+def test_models_that_read_images_keep_no_earlier_turns(tmp_path: Path) -> None:
+    model = tiny_vision.build(tmp_path / "model", "smolvlm")
+    picture = ["env=plan-path-picture", f"team={{policies: {{shared: {model}}}, roles: {{planner: shared}}}}"]
+    for section in IMAGES:
+        key = section.replace("*", "shared")
+        resolve(load("plan-path", [*picture, f"{key}=0"]))
+        with pytest.raises(ConfigError, match=r"turns_memory: got 1, .*reads images"):
+            resolve(load("plan-path", [*picture, f"{key}=1"]))
+
+
+def test_what_only_training_reads_is_no_fault_of_an_evaluation() -> None:
+    frozen = ["credit.role_weights={tool: 2}", "team.policies.shared.frozen=true", "train.replacements=2"]
+    resolve_for_evaluation(chosen(frozen))
+    with pytest.raises(ConfigError, match=r"loss\.schedule: got linear"):
+        resolve_for_evaluation(chosen(["loss.schedule=linear"]))
+
+
+def test_defaults_that_are_written_out_are_not_given() -> None:
+    written = [f"vllm.{name}={'null' if value is None else value}" for name, value in VllmConfig().model_dump().items()]
+    config = load("plan-path", written)
+    assert list(given_settings(config, "vllm.*")) == []
+    resolve(config)
+
+
+def test_given_settings_are_those_of_the_user() -> None:
+    config = load(
+        "plan-path", ["loss={clip_low: 0.2, dual_clip: null}", "credit={truncated: train, overlong_buffer: 2}"]
+    )
+    # In changes to the algorithm's loss a default counts, elsewhere it does not.
+    assert [setting.path for setting in given_settings(config, "loss.*")] == ["loss.clip_low"]
+    assert [setting.path for setting in given_settings(config, "credit.*")] == ["credit.overlong_buffer"]
+    (model,) = given_settings(config, "team.policies.*.model")
+    assert (model.path, model.names) == ("team.policies.shared.model", ("shared",))
+
+
+def test_a_pair_names_its_setting() -> None:
+    pairs = ["evaluate={every: 5}", "team.policies.a.sampling.top_k=2"]
+    assert list(overridden_settings(pairs)) == [
+        ("evaluate.every", "evaluate.every"),
+        ("evaluate", "evaluate"),
+        ("team.policies.a.sampling.top_k", "sampling.top_k"),
+    ]
