@@ -19,9 +19,9 @@ from pydantic import BaseModel, BeforeValidator, Field, JsonValue, ValidationErr
 from cadre.advantages.batch import Plan
 from cadre.algorithms import ALGORITHMS, Algorithm
 from cadre.config.adapters import apply_adapter_settings
+from cadre.config.conditions import RECIPE_CONDITIONS, check_all_read
 from cadre.config.paths import resolve_from_folder
 from cadre.config.recipes import read_recipe
-from cadre.config.unused import RECIPE_CONDITIONS, check_all_read
 from cadre.engines.factory import SAMPLERS, SamplerKind
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec, update_env_name

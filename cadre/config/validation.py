@@ -14,6 +14,7 @@ from pathlib import Path
 from cadre.advantages.groups import BASELINES
 from cadre.advantages.returns import Credit
 from cadre.concurrency import run_coroutine
+from cadre.config.conditions import check_all_read
 from cadre.config.engine_validation import (
     check_cluster,
     check_learner_ranks,
@@ -21,7 +22,7 @@ from cadre.config.engine_validation import (
     check_vision_learners,
 )
 from cadre.config.experiment import Experiment
-from cadre.config.unused import CONDITIONS, TRAINING_CONDITIONS, check_all_read
+from cadre.config.unused import CONDITIONS, TRAINING_CONDITIONS
 from cadre.declare import declared
 from cadre.env import Env
 from cadre.envs import validation as env_validation
@@ -532,7 +533,7 @@ def check_trackers(experiment: Experiment) -> None:
         raise ConfigError(missing_trackers(absent))
 
 
-# ---- Settings without effect, see `cadre.config.unused`
+# ---- Settings without effect, see `cadre.config.conditions`
 
 
 def check_settings_read(experiment: Experiment) -> None:

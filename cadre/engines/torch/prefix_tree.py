@@ -59,14 +59,9 @@ def choose_packing(model: Any, configs: Collection[LearnerConfig]) -> Packing:
 
 
 def check_flex_attention(learners: Mapping[str, LearnerConfig], device: torch.device) -> None:
-    """Raise EngineError if FlexAttention or compiled layers are on and cannot be used, or would not be."""
+    """Raise EngineError if FlexAttention or compiled layers are on and cannot be used."""
     for name, learner in learners.items():
         for setting in ("flex_attention", "compile"):
-            if getattr(learner, setting) and learner.pack == "padded":
-                raise EngineError(
-                    f"Policy {name!r} has learner.{setting} on, which is for prefix trees, but learner.pack is "
-                    "padded; expected prefix_tree or auto. Change one of the two."
-                )
             if getattr(learner, setting) and device.type == "cpu":
                 raise EngineError(
                     f"Policy {name!r} has learner.{setting} on, but its model is on the CPU, where FlexAttention has "

@@ -123,8 +123,6 @@ def test_groups_of_the_lowest_mean_or_deviation_are_left_out() -> None:
     assert kept("lowest_mean", 0.2) == ["0", "1", "2", "3"]
     with pytest.raises(ValueError, match="expected the fraction of groups"):
         CreditConfig(drop_groups="lowest_mean")
-    with pytest.raises(ValueError, match=r"without credit\.drop_groups"):
-        CreditConfig(drop_fraction=0.5)
 
 
 def test_a_role_weighs_in_the_loss_what_it_is_given() -> None:

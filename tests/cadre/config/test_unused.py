@@ -8,21 +8,20 @@ import pytest
 
 from cadre.cli.terminal import overridden_settings
 from cadre.config import engine_validation
+from cadre.config.conditions import RECIPE_CONDITIONS, given_settings
 from cadre.config.experiment import Config, dump, load
 from cadre.config.recipes import read_recipe
 from cadre.config.resolve import resolve, resolve_for_evaluation
 from cadre.config.unused import (
     CONDITIONS,
     OVERRIDE_CONDITIONS,
-    RECIPE_CONDITIONS,
     TRAINING_CONDITIONS,
     check_overrides_read,
-    given_settings,
 )
 from cadre.errors import ConfigError
 from cadre.settings.engines import VllmConfig
 from cadre.settings.yaml_file import apply_overrides, dump_yaml
-from tests.engines import tiny_vision
+from tests.cadre.engines import tiny_vision
 
 # A second policy, which a frozen model plays here or behind an endpoint.
 FROZEN = "team={policies: {a: seed, b: {model: seed, frozen: true}}, roles: {tool: a, planner: b}}"

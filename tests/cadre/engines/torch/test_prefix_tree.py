@@ -241,8 +241,6 @@ def test_compiled_flex_attention(learner, tmp_path, architecture, shape):
 def test_flex_attention_that_cannot_be(learner):
     with pytest.raises(EngineError, match=r"is on the CPU.*Leave it off"):
         learner(flex_attention=True, device="cpu")
-    with pytest.raises(EngineError, match=r"which is for prefix trees, but learner\.pack is padded"):
-        learner(flex_attention=True, pack="padded", device="cpu")
 
 
 def test_packing_that_cannot_be(learner, team, folders, tmp_path):
