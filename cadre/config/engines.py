@@ -20,7 +20,7 @@ from cadre.engines.factory import LearnerSpec, SeparateSamplerSpec, SeparateSamp
 from cadre.errors import ConfigError, nearest
 from cadre.learn.token_notes import TokenNotes
 from cadre.settings import CriticConfig
-from cadre.team import BatchMemory, Learner, RewardModel, Sampler, Team, Weights, closed_on_failure
+from cadre.team import BatchMemory, Learner, Sampler, Team, Weights, closed_on_failure
 from cadre.types import Request, Sample
 
 if TYPE_CHECKING:
@@ -92,22 +92,21 @@ def build_team(
             engine_samplers, learner = build_in_process(spec) if cluster is None else build_in_cluster(cluster, spec)
             samplers |= engine_samplers
             learners += [learner] if learner is not None else []
-        reward_model = _load_reward_model(experiment)
-    return replace(team, reward_model=reward_model)
+        if experiment.plan.reward_model is not None:
+            from cadre.engines.torch.reward_model import RewardModel
+
+            return replace(team, reward_model=RewardModel.load(Path(experiment.plan.reward_model).expanduser()))
+    return team
 
 
 def check_hub_models(experiment: Experiment) -> None:
     """Raise EngineError for a model of the hub that cannot be had, and ConfigError for one that reads images if its
     learner does not support that. Runs before torch is imported."""
-    sources = {name: model for name, model in experiment.models.items() if not Path(model).is_dir()}
-    if sources:
-        # Imported here, so that a local model needs no hub library.
-        from cadre.engines import model_folder
+    for name, source in experiment.hub_models.items():
+        if name in experiment.learners:
+            from cadre.engines import model_folder
 
-        for name, model in sources.items():
-            source = model_folder.find_hub_model(model)
-            if name in experiment.learners:
-                check_vision_learner(experiment, name, partial(model_folder.model_type, source))
+            check_vision_learner(experiment, name, partial(model_folder.model_type, source))
 
 
 def _can_sample_while_learning(experiment: Experiment) -> bool:
@@ -121,14 +120,6 @@ def _can_sample_while_learning(experiment: Experiment) -> bool:
     waiting = experiment.separately_sampled if experiment.colocated else {}
     trained = set(experiment.trained_roles.values()) - (experiment.separately_sampled.keys() - waiting.keys())
     return all(experiment.learners[name].ranks > 1 for name in trained)
-
-
-def _load_reward_model(experiment: Experiment) -> RewardModel | None:
-    if experiment.plan.reward_model is None:
-        return None
-    from cadre.engines.torch.reward_model import RewardModel as TorchRewardModel
-
-    return TorchRewardModel.load(Path(experiment.plan.reward_model).expanduser())
 
 
 def _remote_samplers(experiment: Experiment) -> dict[str, Sampler]:

@@ -50,19 +50,17 @@ from cadre.team import Team
 from cadre.types import Sampling, Task
 
 
-def _algorithm_section(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
-
-
 class Config(Section):
     """One experiment as the user wrote it."""
 
     env: str = Field(description="a bundled environment's name, or file.py:Class")
     settings: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the environment")
     team: TeamConfig = Field(description="who plays")
-    algorithm: Annotated[Algorithm, Field(discriminator="name"), BeforeValidator(_algorithm_section)] = Field(
-        description="how the team learns, by name"
-    )
+    algorithm: Annotated[
+        Algorithm,
+        Field(discriminator="name"),
+        BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value),
+    ] = Field(description="how the team learns, by name")
     credit: CreditConfig = Field(CreditConfig(), description="which samples an update learns from, and how much")
     loss: Annotated[LossConfig, SetKeysOnly] = Field(LossConfig(), description="changes to the algorithm's loss")
     sampling: SamplingConfig = Field(SamplingConfig(), description="how completions are drawn")
@@ -243,6 +241,18 @@ class Experiment:
     def held_out_tasks(self) -> Sequence[Task]:
         """The test split, read once."""
         return self.held_out.tasks("test")
+
+    @cached_property
+    def hub_models(self) -> Mapping[str, str]:
+        """By policy whose model is of the hub: its name, or its folder in the cache if the hub does not answer. Looked
+        up once. Raises EngineError for a model that cannot be had."""
+        names = {name: model for name, model in self.models.items() if not Path(model).is_dir()}
+        if not names:
+            return {}
+        # Imported here, so that a local model needs no hub library.
+        from cadre.engines.model_folder import find_hub_model
+
+        return {name: find_hub_model(model) for name, model in names.items()}
 
     @cached_property
     def engines(self) -> list[list[str]]:

@@ -1,9 +1,9 @@
 """What a training would choose on the GPU of this machine, and whether it fits: a part of `--dry-run`.
 
-The choices follow the rules of the engines: micro-batches by free memory (`MicroBatchRunner.choose_tokens`), vLLM's KV
-cache (`default_cache_bytes`), and how deep a colocated sampler sleeps (`ColocatedLearner`). A run measures what is
-estimated here, so its numbers differ. CUDA's own memory (half a GiB a process), graphs and what compiled kernels do not
-keep are left out.
+The choices follow the rules of the engines: micro-batches by free memory (`MicroBatchRunner.choose_tokens`), the KV
+cache of a sampler with weights of its own and how deep it sleeps (`cadre.engines.factory.GpuUse`). A run measures what
+is estimated here, so its numbers differ. CUDA's own memory (half a GiB a process), graphs and what compiled kernels do
+not keep are left out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from cadre.config.experiment import Experiment
-from cadre.engines.factory import SAMPLERS
+from cadre.engines.factory import SamplerKind
 
 if TYPE_CHECKING:
     from cadre.engines.torch.estimate import Sizes
@@ -40,19 +40,20 @@ class EngineOnGpu:
     """One base model on the GPU with its policies, in bytes unless said.
 
     names        of the policies
-    vllm         the weights that vLLM has of its own; 0 if the torch engine samples
+    copy         the weights that a sampler has of its own; 0 if the torch engine samples
     cache        for keys and values in sampling
-    sleep        what a colocated vLLM frees while the learner works; "" if it does not share the GPU
+    sleep        how deep a colocated sampler sleeps while the learner works; "" if it does not share the GPU
     held         weights of the learner and a reference, and of a torch sampler, which are the same
     training     gradients and the optimiser's state
     copies       of the weights in the precision of the forward, during an update
     token        activations and scores that a token of a micro-batch keeps
     tokens       of a micro-batch; 0 if nothing is trained
     is_set       True if the settings say how many tokens
+    kind         of the sampler that has weights of its own, None if the torch engine samples
     """
 
     names: Sequence[str]
-    vllm: int
+    copy: int
     cache: int
     sleep: str
     held: int
@@ -61,13 +62,14 @@ class EngineOnGpu:
     token: int
     tokens: int
     is_set: bool
+    kind: SamplerKind | None = None
 
     @property
     def asleep(self) -> int:
         """What the sampler holds while the learner works; torch's keys and values are free then."""
-        if not self.vllm:
+        if not self.copy:
             return 0
-        return {"": self.vllm + self.cache, "none": self.vllm + self.cache, "cache": self.vllm}.get(self.sleep, 0)
+        return {"": self.copy + self.cache, "none": self.copy + self.cache, "cache": self.copy}.get(self.sleep, 0)
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class GpuPlan:
     @property
     def sampling(self) -> int:
         """The most bytes in use while sampling, after the first update."""
-        return sum(engine.held + engine.training + engine.vllm + engine.cache for engine in self.engines)
+        return sum(engine.held + engine.training + engine.copy + engine.cache for engine in self.engines)
 
     @property
     def learning(self) -> int:
@@ -103,8 +105,11 @@ def plan_gpu(experiment: Experiment, estimates: Mapping[str, SizedPolicy]) -> Gp
     from cadre.engines.torch.model import pick_device
 
     devices = {pick_device(experiment.policies[name].device) for name in experiment.models}
-    is_divided = any(experiment.ranks(names) > 1 for names in experiment.engines) or experiment.config.vllm.cards > 1
-    is_known = all(kind is SAMPLERS["vllm"] for kind in experiment.separately_sampled.values())
+    kinds = experiment.separately_sampled.values()
+    is_divided = any(experiment.ranks(names) > 1 for names in experiment.engines) or any(
+        experiment.sampler_settings(kind).cards > 1 for kind in kinds
+    )
+    is_known = all(kind.gpu is not None for kind in kinds)
     if len(devices) != 1 or experiment.cluster is not None or is_divided or not is_known:
         return None
     (device,) = devices
@@ -117,10 +122,12 @@ def plan_gpu(experiment: Experiment, estimates: Mapping[str, SizedPolicy]) -> Gp
     held = sum(engine.held for engine in engines)
     planned = []
     for engine in engines:
-        sleep: str = experiment.config.vllm.sleep if engine.vllm and experiment.colocated else ""
+        kind, sleep = engine.kind, ""
+        if kind is not None and kind.gpu is not None and experiment.colocated:
+            sleep = getattr(experiment.sampler_settings(kind), kind.gpu.sleep)
         if sleep == "auto":
             whole = any(experiment.policies[name].lora is None for name in engine.names)
-            depths = {"none": engine.vllm + engine.cache, "cache": engine.vllm}
+            depths = {"none": engine.copy + engine.cache, "cache": engine.copy}
             sleep = next(
                 (depth for depth, kept in depths.items() if held + kept <= total / 2), "discard" if whole else "offload"
             )
@@ -158,12 +165,13 @@ def _size_engine(
         kept = measure_activations(experiment.models[name], settings, learner.gradient_checkpointing, tokens)
         token = max(token, kept // tokens + sizes.vocabulary * itemsize)
 
-    on_vllm = any(name in experiment.separately_sampled for name in names)
+    # Policies of one base model that name different samplers are refused before.
+    kind = next((kind for name, kind in experiment.separately_sampled.items() if name in names), None)
     weights = sizes.parameters * itemsize
     return EngineOnGpu(
         names=names,
-        vllm=weights if on_vllm else 0,
-        cache=_cache_bytes(experiment, names, sizes, weights, total) if on_vllm else estimate.memory,
+        copy=weights if kind else 0,
+        cache=estimate.memory if kind is None else _cache_bytes(experiment, names, kind, sizes, total),
         sleep="",
         held=sizes.base + sum(estimates[name].reference for name in names),
         training=sum(estimates[name].sizes.training for name in names),
@@ -171,27 +179,27 @@ def _size_engine(
         token=token,
         tokens=min(numbers, default=0),
         is_set=is_set,
+        kind=kind,
     )
 
 
-def _cache_bytes(experiment: Experiment, names: Sequence[str], sizes: Sizes, weights: int, total: int) -> int:
-    """Return the bytes of vLLM's KV cache: what is set, or what the longest sequences take, or what is left of vLLM's
-    fraction of the GPU."""
+def _cache_bytes(experiment: Experiment, names: Sequence[str], kind: SamplerKind, sizes: Sizes, total: int) -> int:
+    """Return the bytes of a sampler's KV cache: what is set, or what the sampler would take of a GPU of `total`
+    bytes."""
     from cadre.config.engines import sampling_memory_setting
     from cadre.engines.model_folder import context_length
     from cadre.engines.torch.estimate import load_configuration
-    from cadre.engines.vllm.engine import GPU_FRACTION, full_cache_bytes
+    from cadre.engines.torch.model import DTYPES
 
     if setting := sampling_memory_setting(
         experiment, [name for name in names if name in experiment.separately_sampled]
     ):
         return setting
-    config, name = experiment.config.vllm, names[0]
-    longest = context_length(load_configuration(experiment.models[name], experiment.policies[name])) or 1 << 20
-    context = min(longest, config.context or longest)
-    cache = full_cache_bytes(config.sequences, context, sizes.sequence.slot)
-    left = int(GPU_FRACTION * total) - weights
-    return cache if cache <= left else max(left, 0)
+    policy, model = experiment.policies[names[0]], experiment.models[names[0]]
+    longest = context_length(load_configuration(model, policy)) or 1 << 20
+    weights = sizes.parameters * DTYPES[policy.dtype].itemsize
+    assert kind.gpu is not None  # else nothing is planned
+    return kind.gpu.cache_bytes(experiment.sampler_settings(kind), longest, sizes.sequence.slot, weights, total)
 
 
 def _choose_tokens(engine: EngineOnGpu, free: int) -> int:
@@ -209,9 +217,14 @@ def format_gpu_plan(plan: GpuPlan) -> Iterator[str]:
     yield f"on {plan.name} ({plan.total / GIB:.0f} GiB), as a run would choose it:"
     for engine in plan.engines:
         names = ", ".join(engine.names)
-        sampler = f"vLLM with weights of its own ({engine.vllm / GIB:.1f} GiB)" if engine.vllm else "torch"
+        kind = engine.kind
+        sampler = f"{kind.title} with weights of its own ({engine.copy / GIB:.1f} GiB)" if kind else "torch"
         line = f"  {names}: sampled by {sampler}, {engine.cache / GIB:.1f} GiB of keys and values"
-        yield line + (f"; while learning it frees {SLEEPS[engine.sleep]}" if engine.sleep else "")
+        yield line + (
+            f"; while learning it frees {SLEEPS[engine.sleep]} ({kind.section}.{kind.gpu.sleep}: {engine.sleep})"
+            if kind and kind.gpu and engine.sleep
+            else ""
+        )
         if engine.tokens:
             how = "as set" if engine.is_set else "by free memory"
             yield (
@@ -224,16 +237,18 @@ def format_gpu_plan(plan: GpuPlan) -> Iterator[str]:
         return
     remedies = []
     if plan.sampling > plan.total:
-        remedies.append("lower sampling.memory or vllm.context")
+        uses = [engine.kind.gpu for engine in plan.engines if engine.kind and engine.kind.gpu]
+        settings = dict.fromkeys(["sampling.memory", *(use.to_shrink for use in uses)])
+        remedies.append(f"lower {' or '.join(settings)}")
     if plan.learning > plan.total:
         remedies.append("set learner.gradient_checkpointing=true, or train adapters (team.policies.*.lora)")
     yield f"it does NOT fit: {use}, of {plan.total / GIB:.0f}; {'; '.join(remedies)}"
 
 
-# What a colocated vLLM frees, by `vllm.sleep`.
+# What a colocated sampler frees, by how deep it sleeps.
 SLEEPS = {
-    "none": "nothing (vllm.sleep: none)",
-    "cache": "its KV cache (vllm.sleep: cache)",
-    "offload": "all, with its weights on the CPU (vllm.sleep: offload)",
-    "discard": "all, and gets its weights anew (vllm.sleep: discard)",
+    "none": "nothing",
+    "cache": "its KV cache",
+    "offload": "all, with its weights on the CPU",
+    "discard": "all, and gets its weights anew",
 }

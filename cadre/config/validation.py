@@ -116,9 +116,8 @@ def check_algorithm_policies(experiment: Experiment) -> None:
         "by_role": len(policies) < len(trained),
     }
     if is_wrong.get(kind):
-        raise ConfigError(
-            f"algorithm: {name} {EXPECTED_POLICIES[kind]}; got {_format_roles(trained)}. {POLICY_ADVICE[kind]}"
-        )
+        assigned = ", ".join(f"{role}: {policy}" for role, policy in trained.items()) or "none that is trained"
+        raise ConfigError(f"algorithm: {name} {EXPECTED_POLICIES[kind]}; got {assigned}. {POLICY_ADVICE[kind]}")
 
 
 EXPECTED_POLICIES = {
@@ -166,10 +165,6 @@ def check_some_policy_trained(experiment: Experiment) -> None:
             f"credit.role_weights: got 0 for {', '.join(trained)}, so that nobody is trained; expected a weight above "
             "0 for one role at least. Raise one, or use cadre eval, which plays the team as it is."
         )
-
-
-def _format_roles(trained: dict[str, str]) -> str:
-    return ", ".join(f"{role}: {policy}" for role, policy in trained.items()) or "none that is trained"
 
 
 # ---- The size and the shape of trees

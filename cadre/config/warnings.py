@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from cadre.config.experiment import Experiment
-from cadre.env import Split
 from cadre.envs.from_data import FromData
-from cadre.envs.spec import EnvSpec, name_of
+from cadre.envs.spec import name_of
 from cadre.envs.splits import shared_tasks
 from cadre.plugins import environments, trained_on
 from cadre.types import Task
@@ -26,9 +25,9 @@ def find_training_warnings(experiment: Experiment) -> list[str]:
 
     Raises the error of making the first task of a split, as where settings leave none.
     """
-    _first_tasks(experiment.env_spec, "train", 0, 1)
+    _first_tasks(experiment.training_tasks, 0, 1)
     if experiment.evaluate.tasks:
-        _first_tasks(experiment.held_out, "test", 0, 1)
+        _first_tasks(experiment.held_out_tasks, 0, 1)
     return [
         *find_warnings(experiment),
         *_warn_shared_tasks(experiment),
@@ -95,8 +94,8 @@ def _warn_shared_tasks(experiment: Experiment) -> list[str]:
     spec, settings = experiment.env_spec, experiment.evaluate
     if not settings.tasks or issubclass(spec.declared, FromData) or name_of(spec.declared) in environments():
         return []
-    held_out = _first_tasks(experiment.held_out, "test", settings.first, min(settings.tasks, COMPARED_TASKS))
-    shared = shared_tasks(_first_tasks(spec, "train", 0, COMPARED_TASKS), held_out)
+    held_out = _first_tasks(experiment.held_out_tasks, settings.first, min(settings.tasks, COMPARED_TASKS))
+    shared = shared_tasks(_first_tasks(experiment.training_tasks, 0, COMPARED_TASKS), held_out)
     return shared and [
         f"warning: {experiment.env}: held-out task {shared[0]} is also a training task, {len(shared)} of "
         f"{len(held_out)} are; expected disjoint splits. What is measured is not held out: divide the problems by the "
@@ -104,6 +103,5 @@ def _warn_shared_tasks(experiment: Experiment) -> list[str]:
     ]
 
 
-def _first_tasks(spec: EnvSpec, split: Split, first: int, count: int) -> list[Task]:
-    tasks = spec.tasks(split)
+def _first_tasks(tasks: Sequence[Task], first: int, count: int) -> list[Task]:
     return [tasks[index] for index in range(first, min(first + count, len(tasks)))]

@@ -168,6 +168,22 @@ class SeparateSampling:
 
 
 @dataclass(frozen=True)
+class GpuUse:
+    """What a sampler with weights of its own takes of a GPU, to estimate it before it starts.
+
+    cache_bytes  returns the bytes of its KV cache that nobody sets, given its section, the context of the model, the
+                 bytes of a token's keys and values, those of the weights, and those of the GPU
+    sleep        the setting of its section that says what it frees while the learner works: none, cache, offload (the
+                 weights wait on the CPU), discard (they are sent again), or auto, the first that leaves half free
+    to_shrink    the setting that makes the cache smaller
+    """
+
+    cache_bytes: Callable[[Any, int, int, int, int], int]
+    sleep: str
+    to_shrink: str
+
+
+@dataclass(frozen=True)
 class SamplerKind:
     """A sampler with weights of its own: what it can do, as far as anybody else has to know.
 
@@ -181,6 +197,7 @@ class SamplerKind:
     reads_images    it can be given a conversation's images
     loads_adapters  it can begin from an adapter in a folder (`lora.path`)
     max_rank        the largest rank of an adapter
+    gpu             what it takes of a GPU, None if that is unknown
     make_spec       makes the specification
     """
 
@@ -195,6 +212,7 @@ class SamplerKind:
     reads_images: bool = False
     loads_adapters: bool = False
     max_rank: int = 1 << 30
+    gpu: GpuUse | None = None
 
 
 def _make_vllm_spec(sampling: SeparateSampling) -> VllmSpec:
@@ -206,6 +224,12 @@ def _make_vllm_spec(sampling: SeparateSampling) -> VllmSpec:
         sampling.max_staleness,
         sampling.deterministic,
     )
+
+
+def _vllm_cache_bytes(config: VllmConfig, longest: int, token_bytes: int, weights: int, total: int) -> int:
+    from cadre.engines.vllm.engine import estimate_cache_bytes
+
+    return estimate_cache_bytes(config, longest, token_bytes, weights, total)
 
 
 SAMPLERS: dict[str, SamplerKind] = {
@@ -223,6 +247,7 @@ SAMPLERS: dict[str, SamplerKind] = {
         colocated_settings=("sleep",),
         dropping={"sleep": "discard"},
         max_rank=512,
+        gpu=GpuUse(_vllm_cache_bytes, sleep="sleep", to_shrink="vllm.context"),
     )
 }
 # What `sampling.engine: auto` tries, in order, before the torch engine.

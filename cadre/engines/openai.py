@@ -1,8 +1,8 @@
 """A frozen team mate behind an OpenAI-compatible endpoint: sampled from, never trained.
 
 Token ids and log-probabilities stay empty, since such endpoints do not return what they really sampled. Options that
-OpenAI's own interface lacks (top_k, enable_thinking) have the names of vLLM and SGLang, and are sent only if they are
-set. Needs the package `openai` (`pip install cadre-rl[remote]`).
+OpenAI's own interface lacks (top_k, enable_thinking) have the names that servers of open models gave them, and are sent
+only if they are set. Needs the package `openai` (`pip install cadre-rl[remote]`).
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ async def sample_decisions(experiment: Experiment, team: Team, settings: AuditSe
     """Return trees of the run's own shape and the decisions of them that will be audited. Raises ConfigError if the run
     has no advantages by comparison, or no siblings."""
     check_auditable(experiment)
-    tasks = experiment.env_spec.tasks("train")
+    tasks = experiment.training_tasks
     key = random_keys.key(settings.seed, "audit")
     indices = random_keys.generator(key, "tasks").sample(range(len(tasks)), min(settings.tasks, len(tasks)))
     trees, _ = await grow_many([tasks[index] for index in indices], experiment.rollout(team), key)

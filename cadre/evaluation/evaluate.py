@@ -193,9 +193,8 @@ async def evaluate(
     return summarize(trees, tasks, len(failures)), trees
 
 
-def select_tasks(env_spec: EnvSpec, count: int | None, first: int = 0) -> Sequence[Task]:
+def select_tasks(split: Sequence[Task], count: int | None, first: int = 0) -> Sequence[Task]:
     """Return `count` tasks of the test split from `first` on, None for all. Raises ConfigError if there are none."""
-    split = env_spec.tasks("test")
     if not 0 <= first < len(split) or (count is not None and count < 1):
         raise ConfigError(
             f"tasks: got {'all' if count is None else count} from {first} on, and the test split has {len(split):,}; "

@@ -120,7 +120,7 @@ class LoadedTeam:
         return self.experiment.evaluation(self.team)
 
     def _select(self, tasks: int | Sequence[Task], first: int) -> Sequence[Task]:
-        return select_tasks(self.experiment.held_out, tasks, first) if isinstance(tasks, int) else tasks
+        return select_tasks(self.experiment.held_out_tasks, tasks, first) if isinstance(tasks, int) else tasks
 
     def _require_run(self) -> Run:
         if self.run is None:
@@ -188,7 +188,7 @@ def open_evaluation(target: Target, request: EvaluationRequest) -> tuple[LoadedT
     # Parsed here for their errors only: the models are not loaded yet.
     parse_assignment(experiment, request.assign)
     parse_untrained_roles(experiment.roles, request.untrained)
-    tasks = select_tasks(experiment.held_out, request.count, request.first)
+    tasks = select_tasks(experiment.held_out_tasks, request.count, request.first)
     loaded = load_team(experiment, target.run, request.base, request.checkpoint).assigned(request.assign)
     return loaded.beside_untrained(request.untrained) if request.untrained else loaded, tasks
 

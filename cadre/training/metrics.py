@@ -199,7 +199,7 @@ class GpuMeter:
         torch.cuda.reset_peak_memory_stats()
 
     def peak_gb(self) -> float:
-        """Return the most memory that tensors of this process took since then, in GB; that of vLLM is not in it."""
+        """Return the most memory that tensors of this process took since then, in GB, without other processes."""
         import torch
 
         return torch.cuda.max_memory_allocated() / 1e9

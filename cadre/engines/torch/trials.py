@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from transformers import PreTrainedConfig
 
+from cadre.engines.factory import SAMPLERS
 from cadre.engines.torch import shared_prefix_cache, vision
 from cadre.engines.torch.decode import CacheOptions, DecodingBatch
 from cadre.engines.torch.kv_cache import is_plain
@@ -49,6 +50,8 @@ LOW_PRECISION = (torch.bfloat16, torch.float16)
 # Bytes of weights that a trial in float32 keeps in that precision; the others are converted whenever they are read.
 MAX_CONVERTED = 2 << 30
 
+# What error messages advise.
+OTHER_ENGINES = " or ".join(f"sampling.engine={name}" for name in SAMPLERS)
 # Windows of the copy, in tokens.
 WINDOW = 18
 # Settings that count tokens, by their names; and those among them that count layers, experts or ids, or are a rotary
@@ -409,11 +412,11 @@ def choose_sampling_form(loaded: LoadedModel, dtype: torch.dtype) -> SamplingFor
         raise EngineError(
             f"The torch engine cannot sample from {loaded.source!r}, a model of type {kind!r}: on two prompts of "
             f"different length it {fault_without_cache}; expected the logits of the model's own forward over each "
-            "alone. Take a model of another type, or try sampling.engine=vllm."
+            f"alone. Take a model of another type, or try {OTHER_ENGINES}."
         )
     warnings.warn(
         f"The model {loaded.source!r}, of type {kind!r}, is sampled without a cache, so that every token costs a "
-        f"forward of the whole sequence: with keys kept it {fault}. Expect slow sampling, or try sampling.engine=vllm.",
+        f"forward of the whole sequence: with keys kept it {fault}. Expect slow sampling, or try {OTHER_ENGINES}.",
         stacklevel=2,
     )
     return SamplingForm(share=False, reuse_turns=False, recompute=True)

@@ -53,15 +53,15 @@ def test_a_whole_model_with_vllm_by_hand(gpu: SimpleNamespace) -> None:
     found = estimated(*WHOLE, "vllm.context=2048", "vllm.sequences=128")
     engine, count = the_engine(found), found.policies["one"].sizes.parameters
     # float32 masters here, bfloat16 there; a gradient and two moments; 28 layers of 8 heads of 128, keys and values.
-    assert (engine.held, engine.vllm, engine.training, engine.copies) == (4 * count, 2 * count, 12 * count, 2 * count)
+    assert (engine.held, engine.copy, engine.training, engine.copies) == (4 * count, 2 * count, 12 * count, 2 * count)
     slot = 2 * 28 * 8 * 128 * 2
     assert engine.cache == 128 * (2048 // 16 + 2) * 16 * slot
     # 4 and 2 bytes of each of 1.7 billion weights and 28.4 GiB of cache are less than half of 80 GiB: nothing sleeps.
-    assert engine.held + engine.vllm + engine.cache < 40 * GIB
+    assert engine.held + engine.copy + engine.cache < 40 * GIB
     assert engine.sleep == "none"
     # 2 MB of activations, and a score of two bytes for each of 151,936 words.
     assert engine.token == 2_000_000 + 2 * 151_936
-    free = 80 * GIB - engine.held - engine.vllm - engine.cache - engine.training - engine.copies
+    free = 80 * GIB - engine.held - engine.copy - engine.cache - engine.training - engine.copies
     assert engine.tokens == int(0.75 * free / engine.token) // 1024 * 1024
     assert not engine.is_set
     assert found.gpu is not None
@@ -96,7 +96,7 @@ def test_adapters_sleep_on_the_cpu_and_settings_count(gpu: SimpleNamespace) -> N
 def test_torch_samples_with_the_learners_weights(gpu: SimpleNamespace) -> None:
     engine = the_engine(estimated(*WHOLE, "sampling.engine=torch"))
     # Half of what weights and training leave of 80 GiB, as a power of two.
-    assert (engine.vllm, engine.cache, engine.sleep, engine.asleep) == (0, 16 * GIB, "", 0)
+    assert (engine.copy, engine.cache, engine.sleep, engine.asleep) == (0, 16 * GIB, "", 0)
 
 
 def test_what_does_not_fit_is_said_with_remedies(gpu: SimpleNamespace) -> None:
@@ -112,7 +112,9 @@ def test_what_does_not_fit_is_said_with_remedies(gpu: SimpleNamespace) -> None:
 
 
 def test_two_models_share_the_gpu_and_learn_in_turn() -> None:
-    one = EngineOnGpu(["a"], 2 * GIB, 5 * GIB, "cache", 4 * GIB, 12 * GIB, 2 * GIB, 1 << 20, 1024, False)
+    one = EngineOnGpu(
+        ["a"], 2 * GIB, 5 * GIB, "cache", 4 * GIB, 12 * GIB, 2 * GIB, 1 << 20, 1024, False, SAMPLERS["vllm"]
+    )
     other = EngineOnGpu(["b"], 0, 3 * GIB, "", 1 * GIB, 2 * GIB, 0, 1 << 20, 2048, True)
     plan = GpuPlan("X", 40 * GIB, [one, other])
     assert plan.sampling == (2 + 5 + 4 + 12 + 3 + 1 + 2) * GIB
@@ -134,13 +136,13 @@ def test_the_cache_is_what_vllm_would_be_given(gpu: SimpleNamespace, tmp_path: P
     config = VllmConfig(sequences=8, context=64)
     theirs = vllm_engine.default_cache_bytes(str(folder), PolicyConfig(model=str(folder), dtype="bfloat16"), config, 64)
     experiment = SimpleNamespace(
-        config=SimpleNamespace(vllm=config),
+        sampler_settings=lambda kind: config,
         separately_sampled={"p": SAMPLERS["vllm"]},
         models={"p": str(folder)},
         policies={"p": PolicyConfig(model=str(folder), dtype="bfloat16")},
         samplers={"p": SimpleNamespace(memory=None)},
     )
-    ours = gpu_plan._cache_bytes(experiment, ["p"], sizes, 2 * sizes.parameters, 80 * GIB)
+    ours = gpu_plan._cache_bytes(experiment, ["p"], SAMPLERS["vllm"], sizes, 80 * GIB)
     assert ours == theirs == 8 * (64 // 16 + 2) * 16 * sizes.sequence.slot
 
 
