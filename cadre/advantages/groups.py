@@ -220,7 +220,8 @@ BASELINES: dict[str, Baseline] = {
 
 # The scales: what the difference is divided by.
 
-SCALES: dict[str, Callable[[GroupReturns], float]] = {
+Scale = Callable[[GroupReturns], float]
+SCALES: dict[str, Scale] = {
     "std": lambda group: group.std,
     # Of the absolute values. For returns of 0 and 1 without a baseline this is MaxRL (arXiv 2602.02710, theorem 1):
     # each success divided by the fraction of successes, on average the gradient of the logarithm of that fraction.
@@ -296,24 +297,29 @@ def _compare_once(
     samples: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float] | None = None
 ) -> list[AdvantageGroup]:
     grouping = load_function("algorithm.group", credit.group, GROUPINGS)
+    baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
+    scale = load_function("algorithm.scale", credit.scale, SCALES)
     groups: dict[Key, list[ScoredSample]] = defaultdict(list)
     for scored in compute_returns(samples, credit):
         groups[grouping(scored.tree_sample)].append(scored)
-    return [_compare_group(key, members, credit, state or {}) for key, members in groups.items()]
+    compared = []
+    for key, members in groups.items():
+        returns = group_returns(members, credit, state)
+        compared.append(AdvantageGroup(key, _compare_group(members, returns, credit, baseline, scale), returns.std))
+    return compared
 
 
 def _compare_group(
-    key: Key, members: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float]
-) -> AdvantageGroup:
-    """Return one group with its advantages. Without a standard deviation they are 0 under a baseline made of the group.
+    members: Sequence[ScoredSample], returns: GroupReturns, credit: Credit, baseline: Baseline, scale: Scale
+) -> tuple[ScoredSample, ...]:
+    """Return the members of one group with their advantages, which are 0 without a standard deviation under a baseline
+    made of the group.
 
     The cost of the distance from the reference is no part of the standard deviation: there it would be divided by
     itself where rewards are equal, whatever its weight. Under a baseline made of the group it is centred by itself.
     """
-    returns = group_returns(members, credit, state)
-    baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
-    scale = _finite("algorithm.scale", credit.scale, load_function("algorithm.scale", credit.scale, SCALES)(returns))
-    divisor = 1.0 if scale <= 0.0 or is_rounding(scale, returns.size, EXACT) else scale
+    size = _finite("algorithm.scale", credit.scale, scale(returns))
+    divisor = 1.0 if size <= 0.0 or is_rounding(size, returns.size, EXACT) else size
     if declared(baseline, "needs_group"):
         gains = _subtract_baseline(returns, baseline, divisor)
         charges = _penalty_advantages(members, baseline, credit)
@@ -321,11 +327,10 @@ def _compare_group(
     else:
         after_costs = replace(returns, values=tuple(scored.return_after_costs for scored in members))
         advantages = _subtract_baseline(after_costs, baseline, divisor)
-    judged = (
+    return tuple(
         replace(scored, advantages=(_finite("algorithm.baseline", credit.baseline, value),))
         for scored, value in zip(members, advantages, strict=True)
     )
-    return AdvantageGroup(key, tuple(judged), returns.std)
 
 
 def group_returns(

@@ -244,8 +244,8 @@ class Experiment:
 
     @cached_property
     def hub_models(self) -> Mapping[str, str]:
-        """By policy whose model is of the hub: its name, or its folder in the cache if the hub does not answer. Looked
-        up once. Raises EngineError for a model that cannot be had."""
+        """The hub name of each policy whose model is of the hub, or its folder in the cache if the hub does not answer.
+        Looked up once. Raises EngineError for a model that cannot be had."""
         names = {name: model for name, model in self.models.items() if not Path(model).is_dir()}
         if not names:
             return {}

@@ -1,4 +1,4 @@
-"""What a training would choose on the GPU of this machine, and whether it fits: a part of `--dry-run`.
+"""Estimate of what a training takes of the GPU of this machine, and whether it fits: a part of `--dry-run`.
 
 The choices follow the rules of the engines: micro-batches by free memory (`MicroBatchRunner.choose_tokens`), the KV
 cache of a sampler with weights of its own and how deep it sleeps (`cadre.engines.factory.GpuUse`). A run measures what
@@ -66,7 +66,7 @@ class EngineOnGpu:
 
     @property
     def asleep(self) -> int:
-        """What the sampler holds while the learner works; torch's keys and values are free then."""
+        """The bytes that the sampler holds while the learner works; torch's keys and values are free then."""
         if not self.copy:
             return 0
         return {"": self.copy + self.cache, "none": self.copy + self.cache, "cache": self.copy}.get(self.sleep, 0)

@@ -27,9 +27,10 @@ from cadre.settings.yaml_file import parse_overrides
 def _samples_separately(setting: Setting, experiment: Experiment) -> bool:
     """Return True if a sampler with weights of its own draws for a policy that gets this setting of sampling."""
     name = setting.path.rpartition(".")[2]
-    own = {policy for policy, kind in experiment.separately_sampled.items() if name in kind.unused}
-    inherits = {policy for policy in own if name not in experiment.policies[policy].sampling.model_fields_set}
-    return bool(own & set(setting.names) if setting.names else inherits)
+    ignoring = {policy for policy, kind in experiment.separately_sampled.items() if name in kind.unused}
+    if setting.names:
+        return setting.names[0] in ignoring
+    return any(name not in experiment.policies[policy].sampling.model_fields_set for policy in ignoring)
 
 
 def _needs_sampler(kind: SamplerKind | None) -> Callable[[Setting, Experiment], bool]:

@@ -442,11 +442,11 @@ def check_without_std(experiment: Experiment) -> None:
     for baseline in (credit.baseline, *([credit.second.baseline] if credit.second else [])):
         if not declared(load_function("algorithm.baseline", baseline, BASELINES), "needs_group"):
             names = ", ".join(name for name, function in BASELINES.items() if declared(function, "needs_group"))
-            own = " or declare(needs_group=True) of your own" if ":" in baseline else ""
+            advice = ", or declare(needs_group=True) of your own" if ":" in baseline else ""
             raise ConfigError(
                 f"credit.without_std: got drop with the baseline {baseline} of {experiment.algorithm.name}, under "
                 "which a group without std has a gradient; expected keep. Remove it, or take a baseline made of the "
-                f"group: {names}{own}."
+                f"group: {names}{advice}."
             )
 
 

@@ -206,7 +206,7 @@ def read_run(folder: Path, measure: str) -> TrainedRun:
         values = {task: least if value is None else value for task, value in outcomes.items()}
         evaluations.append(Evaluation(report["step"], sampled, report["tasks_sha256"], values))
     settings = dict(flatten(run.config.model_dump(mode="json")))
-    return TrainedRun(folder, run.config.train.seed, settings, tuple(evaluations))
+    return TrainedRun(folder, run.train.seed, settings, tuple(evaluations))
 
 
 def group_runs(runs: Sequence[TrainedRun]) -> list[Method]:
