@@ -24,13 +24,18 @@ from cadre.settings.yaml_file import parse_overrides
 # ---- Conditions of the experiment, to play and to train
 
 
-def _samples_separately(setting: Setting, experiment: Experiment) -> bool:
-    """Return True if a sampler with weights of its own draws for a policy that gets this setting of sampling."""
-    name = setting.path.rpartition(".")[2]
-    ignoring = {policy for policy, kind in experiment.separately_sampled.items() if name in kind.unused}
-    if setting.names:
-        return setting.names[0] in ignoring
-    return any(name not in experiment.policies[policy].sampling.model_fields_set for policy in ignoring)
+def _needs_other_sampler(kind: SamplerKind) -> Callable[[Setting, Experiment], bool]:
+    """Return the condition that this sampler draws for no policy that gets the setting of sampling."""
+
+    def is_read(setting: Setting, experiment: Experiment) -> bool:
+        sampled = {policy for policy, its_kind in experiment.separately_sampled.items() if its_kind is kind}
+        if setting.names:
+            return not setting.value or setting.names[0] not in sampled
+        name = setting.path.rpartition(".")[2]
+        changed = {policy for policy in sampled if name in experiment.policies[policy].sampling.model_fields_set}
+        return not setting.value or sampled == changed
+
+    return is_read
 
 
 def _needs_sampler(kind: SamplerKind | None) -> Callable[[Setting, Experiment], bool]:
@@ -78,7 +83,7 @@ def _sampler_conditions() -> Iterator[Condition[Experiment]]:
             for section in ("sampling", "team.policies.*.sampling"):
                 yield Condition(
                     f"{section}.{setting}",
-                    lambda setting, experiment: not setting.value or not _samples_separately(setting, experiment),
+                    _needs_other_sampler(kind),
                     f"{kind.title} draws, {reason}",
                     f"Remove it, or set sampling.engine={TORCH} beside it.",
                 )
@@ -220,6 +225,13 @@ def _trains_prefix_trees(setting: Setting, experiment: Experiment) -> bool:
     return not setting.value or all(learner.pack != "padded" for learner in _learners_with(setting, experiment))
 
 
+def _compiles_layers(setting: Setting, experiment: Experiment) -> bool:
+    return not setting.value or all(
+        learner.flex_attention is not False and learner.ranks == 1 and not learner.gradient_checkpointing
+        for learner in _learners_with(setting, experiment)
+    )
+
+
 def _has_falling_rate(setting: Setting, experiment: Experiment) -> bool:
     learners = _learners_with(setting, experiment)
     return not setting.value or not learners or any(learner.schedule != "constant" for learner in learners)
@@ -245,6 +257,15 @@ TRAINING_CONDITIONS: tuple[Condition[Experiment], ...] = (
     ),
     *(
         Condition[Any](
+            f"{section}.compile",
+            _compiles_layers,
+            "layers are compiled with flex_attention alone, by one rank, and without gradient_checkpointing",
+            "Remove it, or these.",
+        )
+        for section in LEARNERS[:3]
+    ),
+    *(
+        Condition[Any](
             f"{section}.final_rate_fraction",
             _has_falling_rate,
             "learner.schedule is constant",
@@ -259,6 +280,12 @@ TRAINING_CONDITIONS: tuple[Condition[Experiment], ...] = (
             "a model that reads images keeps no keys and values of earlier turns",
         )
         for section in ("sampling", "team.policies.*.sampling")
+    ),
+    Condition(
+        "cluster.learner_kept",
+        lambda setting, _: setting.section.replaced > 0,
+        "cluster.replaced=0 replaces no learner that died",
+        "Remove it, or raise cluster.replaced.",
     ),
     Condition(
         "credit.role_weights.*",

@@ -205,6 +205,19 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [IPPO, "algorithm.critic.learner.final_rate_fraction=0.1"],
         [IPPO, "algorithm.critic.learner.final_rate_fraction=0.1", "learner.schedule=cosine"],
     ),
+    "learner.compile in layers that are not compiled": (
+        ["learner={compile: true, gradient_checkpointing: true}"],
+        ["learner={compile: true, flex_attention: true}"],
+    ),
+    "team.policies.*.learner.compile in layers that are not compiled": (
+        ["team.policies.shared.learner={compile: true, flex_attention: false}"],
+        ["team.policies.shared.learner={compile: true}"],
+    ),
+    "algorithm.critic.policy.learner.compile in layers that are not compiled": (
+        [IPPO, CRITIC, "algorithm.critic.policy.learner={compile: true, ranks: 2}"],
+        [IPPO, CRITIC, "algorithm.critic.policy.learner={compile: true}"],
+    ),
+    "cluster.learner_kept": (["cluster={learner_kept: 5, replaced: 0}"], ["cluster={learner_kept: 5}"]),
     "credit.role_weights.*": (
         [FROZEN, "credit.role_weights={planner: 2}"],
         [FROZEN, "credit.role_weights={tool: 2}"],
@@ -242,7 +255,9 @@ def vllm_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plain(case: str) -> str:
     """The declaration's key: its path, and its algorithm if it is about one."""
-    return case.removesuffix(" under a critic").removesuffix(" of an endpoint")
+    for circumstance in (" under a critic", " of an endpoint", " in layers that are not compiled"):
+        case = case.removesuffix(circumstance)
+    return case
 
 
 def with_turns(overrides: list[str]) -> list[str]:
