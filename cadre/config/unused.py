@@ -232,6 +232,10 @@ def _compiles_layers(setting: Setting, experiment: Experiment) -> bool:
     )
 
 
+def _saves_its_moments(setting: Setting, experiment: Experiment) -> bool:
+    return all(learner.ranks == 1 for learner in _learners_with(setting, experiment))
+
+
 def _has_falling_rate(setting: Setting, experiment: Experiment) -> bool:
     learners = _learners_with(setting, experiment)
     return not setting.value or not learners or any(learner.schedule != "constant" for learner in learners)
@@ -263,6 +267,15 @@ TRAINING_CONDITIONS: tuple[Condition[Experiment], ...] = (
             "Remove it, or these.",
         )
         for section in LEARNERS[:3]
+    ),
+    *(
+        Condition[Any](
+            f"{section}.saved_moments",
+            _saves_its_moments,
+            "under learner.ranks the shards of moments are written as they are",
+            "Remove it, or learner.ranks.",
+        )
+        for section in LEARNERS
     ),
     *(
         Condition[Any](

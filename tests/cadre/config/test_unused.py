@@ -189,6 +189,22 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         for name in ("flex_attention", "compile")
         for works in [[*more, f"{section.replace('*', 'shared')}.{name}=true"]]
     },
+    "learner.saved_moments": (
+        ["learner={saved_moments: bfloat16, ranks: 2}"],
+        ["learner.saved_moments=bfloat16"],
+    ),
+    "team.policies.*.learner.saved_moments": (
+        ["team.policies.shared.learner.saved_moments=bfloat16", "learner.ranks=2"],
+        ["team.policies.shared.learner.saved_moments=bfloat16"],
+    ),
+    "algorithm.critic.policy.learner.saved_moments": (
+        [IPPO, CRITIC, "algorithm.critic.policy.learner={saved_moments: bfloat16, ranks: 2}"],
+        [IPPO, CRITIC, "algorithm.critic.policy.learner.saved_moments=bfloat16"],
+    ),
+    "algorithm.critic.learner.saved_moments": (
+        [IPPO, "algorithm.critic.learner.saved_moments=bfloat16", "learner.ranks=2"],
+        [IPPO, "algorithm.critic.learner.saved_moments=bfloat16"],
+    ),
     "learner.final_rate_fraction": (
         ["learner.final_rate_fraction=0.1"],
         ["learner.final_rate_fraction=0.1", "learner.schedule=cosine"],
