@@ -99,7 +99,7 @@ def frozen_weights(engine) -> list[bytes]:
 
 
 def test_evaluation_with_other_assignments(speaker: Path, tmp_path: Path, quiet: Console) -> None:
-    chosen = configured(speaker, "Relay", ("one", "two"))
+    chosen = resolve(configured(speaker, "Relay", ("one", "two")))
     assert parse_assignment(chosen, "scout=runner,runner=scout") == {"scout": "two", "runner": "one"}
     assert parse_assignment(chosen, "scout=two") == {"scout": "two"}
     for bad, wanted in (
@@ -110,7 +110,7 @@ def test_evaluation_with_other_assignments(speaker: Path, tmp_path: Path, quiet:
     ):
         with pytest.raises(ConfigError, match=wanted):
             parse_assignment(chosen, bad)
-    team = build_team(resolve(chosen)).assigned({"scout": "two"})
+    team = build_team(chosen).assigned({"scout": "two"})
     assert team.assignment == {"scout": "two", "runner": "two"}
 
 
