@@ -16,7 +16,7 @@ from typing import Any
 
 from . import closing
 from .boundary import attempt
-from .program import FILE_NAME, PATH, execute
+from .program import ARGUMENTS_NAME, FILE_NAME, PATH, PRELUDE_NAME, execute
 
 MAX_DEPTH = 20
 MAX_BITS = 256  # of an integer
@@ -35,12 +35,12 @@ def call(job: dict[str, Any], peer: socket.socket | None) -> None:
     """
     writing = os.dup(1)  # whatever the program does to its stdout
     trusted: dict[str, Any] = {"__name__": "arguments"}
-    execute(job["arguments"], "<arguments>", trusted)
+    execute(job["arguments"], ARGUMENTS_NAME, trusted)
     arguments = trusted["arguments"]
     # Not `__main__`: code below `if __name__ == "__main__"` is no part of the function.
     names = sys.modules.setdefault("solution", types.ModuleType("solution")).__dict__
     names["__file__"] = PATH
-    execute(job["prelude"], "<prelude>", names)
+    execute(job["prelude"], PRELUDE_NAME, names)
     names.pop(job["name"], None)
     before = dict(names)
     report_when_out_of_time(job["report_s"], job["program"])

@@ -15,6 +15,8 @@ from typing import Any
 from .boundary import Returned, attempt
 
 FILE_NAME = "<program>"
+PRELUDE_NAME = "<prelude>"  # of trusted source text that runs before the program
+ARGUMENTS_NAME = "<arguments>"  # of trusted source text that makes the arguments of a call
 PATH = "/program.py"
 MAX_ERROR_LINES = 60
 
@@ -26,7 +28,7 @@ def run(job: dict[str, Any], peer: socket.socket | None) -> None:
     """
     names = new_main().__dict__
     if prelude := job.get("prelude"):
-        execute(prelude, "<prelude>", names)
+        execute(prelude, PRELUDE_NAME, names)
     execute(job["program"], FILE_NAME, names)
 
 
@@ -58,11 +60,20 @@ def execute(source: str, name: str, namespace: dict[str, Any]) -> None:
     exec(compile(source, name, "exec", dont_inherit=True), namespace)  # noqa: S102 - behind the layers, what it is for
 
 
+def hide_arguments(trace: types.TracebackType | None) -> None:
+    """Cut the frames of trusted functions, which the program was given as arguments, from the end of a traceback."""
+    while trace is not None and trace.tb_next is not None:
+        if trace.tb_next.tb_frame.f_code.co_filename == ARGUMENTS_NAME:
+            trace.tb_next = None
+        trace = trace.tb_next
+
+
 def print_error(error: BaseException) -> None:
     """Report the error without the frames of this package: by the program's excepthook, or in a few lines on stderr."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(os.path.dirname(__file__)):
         trace = trace.tb_next
+    hide_arguments(trace)
     if sys.excepthook is not sys.__excepthook__:
         attempt(lambda: sys.excepthook(type(error), error, trace))
         return

@@ -49,14 +49,15 @@ free = {n for n in cells if cells[n] != "#"}
 moves = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 """
 FUNCTION = FunctionRequest(
-    task="that finds a shortest path through a grid.",
-    signature="def shortest_path(grid, start, goal):",
-    comments=(
-        'grid is a list of strings; grid[r][c] is "#" where the cell is blocked, any other cell is free.',
-        "start and goal are (row, column) tuples. A step goes up, down, left or right to a free cell.",
-        "Return a shortest path as the list of its cells, from start to goal.",
-    ),
-    called="It will be called with this grid, with `start` the cell of S and `goal` the cell of G:",
+    state="This is a grid. S is the start, G is the goal, # is blocked, any other cell is free.",
+    task="Complete the Python function that finds a shortest path. It will be called with this grid.",
+    code="""\
+from collections import deque
+
+def shortest_path(grid, start, goal):
+    # grid is a list of strings, start and goal are (row, column) tuples.
+    # Breadth-first search: the queue holds paths, each a list of (row, column) cells that begins with start.
+    # Returns the first path that ends at goal.""",
     arguments=f"{PRELUDE}arguments = (grid, start, goal)\n",
 )
 

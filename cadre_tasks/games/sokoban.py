@@ -73,21 +73,21 @@ def step(state, move):
     if behind not in free or behind in boxes:
         return state
     return (target, boxes - {target} | {behind})
-def solved(state):
+def is_solved(state):
     return state[1] <= goals
-arguments = ((start, boxes), step, solved)
+arguments = ((start, boxes), step, is_solved)
 """
 )
 FUNCTION = FunctionRequest(
-    task="that finds the fewest moves that solve a puzzle, by breadth-first search.",
-    signature="def find_moves(start, step, solved):",
-    comments=(
-        "start is the first state of the puzzle. States can be stored in a set.",
-        'step(state, move) returns the state after a move, which is "U", "D", "L" or "R".',
-        "solved(state) returns True if the state is solved.",
-        'Return the moves from start to a solved state as a string such as "RRD".',
-    ),
-    called="It will be called with this level of Sokoban, in which S is the player, B a box and G a goal:",
+    state="This is a level of Sokoban. S is the player, B a box, G a goal, # a wall, * a box on a goal.",
+    task="Complete the Python function that finds the fewest moves. It will be called with this level.",
+    code="""\
+from collections import deque
+
+def find_moves(start, step, is_solved):
+    # step(state, move) returns the state after the move "U", "D", "L" or "R". is_solved(state) returns True or False.
+    # Breadth-first search: the queue holds pairs of a state and the string of the moves that lead to it.
+    # Returns the string of moves of the first solved state.""",
     arguments=RULES,
 )
 LEGEND = {

@@ -51,6 +51,17 @@ def fits(r, c, v):
     box = [x for row in grid[a:a + side] for x in row[b:b + side]]
     return v not in grid[r] and v not in [row[c] for row in grid] and v not in box
 """
+# The rules of the game, as a function that the model's function is given.
+RULES = (
+    PRELUDE
+    + """\
+def is_allowed(grid, row, column, digit):
+    top, left = row - row % side, column - column % side
+    box = [x for line in grid[top:top + side] for x in line[left:left + side]]
+    return digit not in grid[row] and digit not in [line[column] for line in grid] and digit not in box
+arguments = (grid, is_allowed)
+"""
+)
 
 
 class Sudoku(ToolPlanner):
@@ -168,15 +179,15 @@ class Sudoku(ToolPlanner):
     def function(self) -> FunctionRequest:
         size, side = len(self.puzzle), round(len(self.puzzle) ** 0.5)
         return FunctionRequest(
-            task=f"that solves a Sudoku of {size}x{size}.",
-            signature="def solve(grid):",
-            comments=(
-                f"grid is a list of {size} lists of {size} int, 0 for an empty cell.",
-                f"Every row, every column and every {side}x{side} box must hold each of the digits 1 to {size} once.",
-                "Return the solved grid, as a list of lists of int.",
-            ),
-            called="It will be called with this puzzle, in which a dot is an empty cell:",
-            arguments=f"{PRELUDE}arguments = (grid,)\n",
+            state=f"This is a Sudoku of {size}x{size} with boxes of {side}x{side}. A dot is an empty cell.",
+            task="Complete the Python function that solves it. It will be called with this puzzle.",
+            code=f"""\
+def solve(grid, is_allowed):
+    # grid is a list of {size} lists of {size} int, 0 for an empty cell.
+    # is_allowed(grid, row, column, digit) returns True if the digit can be written into the empty cell.
+    # Backtracking: fills the first empty cell with every allowed digit from 1 to {size} and calls solve again.
+    # Returns the solved grid, or None if there is no solution.""",
+            arguments=RULES,
         )
 
     def rules(self) -> str:

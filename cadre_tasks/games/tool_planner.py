@@ -32,12 +32,8 @@ from cadre_tasks.turn_based import OneAgent, TurnBased
 LIMITS = sandbox.Limits(cpu_s=1.0)
 # The cost of an unreadable answer, and the reward of a program that prints a readable one.
 UNREADABLE, ANSWERED = -0.2, 0.1
-# The end of a request for a function. Without its last sentence an instructed model spends its tokens on words and
-# examples.
-ONLY = (
-    "`deque`, `heapq`, `itertools` and `math` are imported already. Reply with the complete function only, in one "
-    "```python block: no explanation, no example, no test."
-)
+# Without it an instructed model spends its tokens on words and examples.
+ONLY = "Reply with the complete function only, in one ```python block."
 
 Turns = Annotated[int, Field(ge=1, le=50)]
 Moves = Annotated[int, Field(ge=1, le=10_000)]
@@ -87,26 +83,20 @@ class Run:
 class FunctionRequest:
     """The function that `prompts: function` asks for.
 
-    task        what it does: "that finds ..."
-    signature   its `def` line
-    comments    lines that say what its arguments are and what it returns
-    called      sentence on the arguments of the call, before the drawing of the state
+    state       sentence on the marks of the drawing, which follows it
+    task        sentence on what the function does
+    code        its beginning: imports, its `def` line, and comments on its arguments and on what it returns
     arguments   trusted source text that defines the tuple `arguments` from `stdin()`
     """
 
+    state: str
     task: str
-    signature: str
-    comments: tuple[str, ...]
-    called: str
+    code: str
     arguments: str
 
     @property
     def name(self) -> str:
-        return self.signature.removeprefix("def ").partition("(")[0]
-
-    @property
-    def text(self) -> str:
-        return "\n".join((self.signature, *(f"    # {line}" for line in self.comments)))
+        return self.code.partition("def ")[2].partition("(")[0]
 
 
 class ToolPlanner(TurnBased):
@@ -390,10 +380,7 @@ class Function(Full):
     @staticmethod
     def ask_program(env: ToolPlanner) -> str:
         request = env.function
-        return (
-            f"Write a Python function {request.task}\n\n```python\n{request.text}\n```\n\n"
-            f"{request.called}\n\n{env.stdin()}\n\n{ONLY}"
-        )
+        return f"{request.state}\n\n{env.stdin()}\n\n{request.task}\n\n```python\n{request.code}\n```\n\n{ONLY}"
 
 
 def extract_program(text: str) -> str:

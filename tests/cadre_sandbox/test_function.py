@@ -131,6 +131,19 @@ def test_errors_count_the_programs_own_lines(program: str, line: str) -> None:
     assert "prelude" not in called.result.stderr
 
 
+def test_functions_among_the_arguments_do_not_show_in_errors() -> None:
+    async def run() -> str:
+        async with Sandbox(workers=1) as sandbox:
+            given = "def half(x):\n    return 1 / x\narguments = (half,)\n"
+            function = FunctionProgram("def f(half):\n    x = 0\n    return half(x)\n", "f", given)
+            return (await sandbox.call(function)).result.stderr
+
+    lines = asyncio.run(run()).splitlines()
+    assert lines[1] == '  File "<program>", line 3, in f'
+    assert lines[-1] == "ZeroDivisionError: division by zero"
+    assert "<arguments>" not in "".join(lines)
+
+
 NESTED = "def f(a, b):\n    x = 1\n    while x:\n        for i in range(9): pass\n"
 CAUGHT = "def f(a, b):\n    try:\n        while True: pass\n    except BaseException: return 1\n"
 CALLED = "def f(a, b):\n    for x in iter(int, 1): g()\ndef g():\n    for i in range(99): pass\n"

@@ -30,11 +30,11 @@ def shortest_path(grid, start, goal):
                 queue.append(path + [cell])
 """
 PUSH = """\
-def find_moves(start, step, solved):
+def find_moves(start, step, is_solved):
     queue, seen = deque([(start, "")]), {start}
     while queue:
         state, path = queue.popleft()
-        if solved(state):
+        if is_solved(state):
             return path
         for move in "UDLR":
             target = step(state, move)
@@ -43,19 +43,18 @@ def find_moves(start, step, solved):
                 queue.append((target, path + move))
 """
 FILL = """\
-def solve(grid):
+def solve(grid, is_allowed):
     for r in range(4):
         for c in range(4):
             if grid[r][c] == 0:
-                box = [grid[r // 2 * 2 + i][c // 2 * 2 + j] for i in range(2) for j in range(2)]
                 for v in range(1, 5):
-                    if v not in grid[r] and v not in [row[c] for row in grid] and v not in box:
+                    if is_allowed(grid, r, c, v):
                         grid[r][c] = v
-                        if solve(grid):
-                            return True
+                        if solve(grid, is_allowed):
+                            return grid
                         grid[r][c] = 0
-                return False
-    return True
+                return None
+    return grid
 """
 SOLVERS = [(PlanPath, GRID, SEARCH), (Sokoban, LEVEL, PUSH), (Sudoku, PUZZLE, FILL)]
 
@@ -102,7 +101,7 @@ def test_single_agents_get_the_same_prompt(kind: type[ToolPlanner]) -> None:
 
 def test_the_prompt_of_plan_path() -> None:
     text = prompt(make(PlanPath, GRID))
-    assert "```python\ndef shortest_path(grid, start, goal):\n    # " in text
+    assert "\n\ndef shortest_path(grid, start, goal):\n    # " in text
     assert "\n\nS.#\n.#.\n..G\n\n" in text
     assert text.endswith(".")
     for name in ("`free`", "`moves`", "defined before"):
@@ -111,7 +110,7 @@ def test_the_prompt_of_plan_path() -> None:
 
 def test_the_size_of_a_sudoku_is_in_its_prompt() -> None:
     nine = make(Sudoku, next(iter(Sudoku.tasks("train", size=9))).data["grid"])
-    assert "3x3 box" in prompt(nine)
+    assert "boxes of 3x3" in prompt(nine)
     assert "9 lists of 9 int" in prompt(nine)
 
 
@@ -182,20 +181,20 @@ def test_the_program_keeps_its_indentation() -> None:
 # A program that tampers with its arguments is as good as what it returns: moves are tried on the true state.
 CHEATS = {
     "a solved function that is always true": PUSH.replace(
-        "    queue, seen", "    solved = lambda s: True\n    queue, seen"
+        "    queue, seen", "    is_solved = lambda s: True\n    queue, seen"
     ),
-    "states of its own": "def find_moves(start, step, solved):\n    return 'R' * 5\n",
-    "a printed answer": "print('DRUURD')\ndef find_moves(start, step, solved):\n    print('DRUURD')\n",
+    "states of its own": "def find_moves(start, step, is_solved):\n    return 'R' * 5\n",
+    "a printed answer": "print('DRUURD')\ndef find_moves(start, step, is_solved):\n    print('DRUURD')\n",
     "goals that are moved": PUSH.replace(
-        "    queue, seen", "    solved.__globals__['goals'] = start[1]\n    queue, seen"
+        "    queue, seen", "    is_solved.__globals__['goals'] = start[1]\n    queue, seen"
     ),
     "a text that equals everything": (
         "class Moves(str):\n    def __eq__(self, other): return True\n    def __iter__(self): return iter('DRUURD')\n"
-        "    __hash__ = str.__hash__\ndef find_moves(start, step, solved):\n    return Moves('RR')\n"
+        "    __hash__ = str.__hash__\ndef find_moves(start, step, is_solved):\n    return Moves('RR')\n"
     ),
     "a list of texts that change": (
         "class L(list):\n    def __getitem__(self, i): return 'D'\n"
-        "def find_moves(start, step, solved):\n    return L([solved])\n"
+        "def find_moves(start, step, is_solved):\n    return L([is_solved])\n"
     ),
 }
 
@@ -211,15 +210,25 @@ def test_a_tampering_program_solves_nothing(name: str) -> None:
 def test_a_solver_that_fills_nothing_has_no_answer() -> None:
     for body in ("pass", "return True", "return None"):
         env = make(Sudoku, PUZZLE)
-        (reward,) = play(env, f"def solve(grid):\n    {body}\n")
+        (reward,) = play(env, f"def solve(grid, is_allowed):\n    {body}\n")
         assert reward.local["tool"] == -0.2
         assert env.run is not None
         assert env.run.answer is None
 
 
+def test_a_solver_may_fill_the_grid_in_place() -> None:
+    for value in ("True", "None"):
+        env = make(Sudoku, PUZZLE)
+        program = FILL.replace("return grid", "return True")
+        wrapped = (
+            f"{program}fill = solve\ndef solve(grid, is_allowed):\n    fill(grid, is_allowed)\n    return {value}\n"
+        )
+        assert play(env, wrapped.replace("if solve(", "if fill("))[0].parts["tool/goal"] == 1.0
+
+
 def test_a_clue_that_is_overwritten_in_place_fails() -> None:
     env = make(Sudoku, PUZZLE)
     full = [[2, 1, 3, 4], [3, 4, 1, 2], [1, 2, 4, 3], [4, 3, 2, 1]]
-    (reward,) = play(env, f"def solve(grid):\n    grid[:] = {full}\n    return True\n")
+    (reward,) = play(env, f"def solve(grid, is_allowed):\n    grid[:] = {full}\n    return True\n")
     assert reward.parts["tool/goal"] == 0.0
     assert "contradicts a digit of the puzzle" in prompt(env)
