@@ -9,6 +9,7 @@ reward of a turn is the change of these values (`cadre_tasks.account`). `CodeSin
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -16,13 +17,14 @@ from pydantic import Field
 from cadre.data.records import CodingProblem, Kind
 from cadre.envs import drawings
 from cadre.envs.from_data import FromData
-from cadre.types import Drawing, Message, Observation, Reward, Task
+from cadre.types import Drawing, Message, Observation, Reward, Sample, Task
 from cadre_sandbox.checkers import Verdict
 from cadre_tasks import sandbox
 from cadre_tasks.account import Account
 from cadre_tasks.code import tester
 from cadre_tasks.code.inspect import likeness
 from cadre_tasks.code.judge import LIMITS, all_tests, builds, cases_of, extract_code, judge, loads, ready
+from cadre_tasks.cut_off import count_cut_off, describe_cut_off
 
 SCRIPT = "Write a Python program that reads standard input and prints the answer.\n\n"
 FUNCTION = "Write the Python function `{entry}`.\n\n"
@@ -63,6 +65,8 @@ class Code(FromData):
         self.decisive = cases_of(self.program, cases_kept) if cases_kept else all_tests(self.program)
         self.verdict, self.checked, self.written = NONE, NONE, ""  # type: Verdict, Verdict, str
         self.said: dict[str, str] = {}  # the program and the tests of the last turn
+        # Tokens of the last program and of the last tests if they reached their token limit.
+        self.cut_off = {"coder": 0, "tester": 0}
         # The local rewards of the last program and of the last tests.
         self.earned = {"coder": 0.0, "tester": 0.0}
         self.account = Account()
@@ -89,10 +93,15 @@ class Code(FromData):
             return ""
         failed = "\n".join(line[:300] for line in self.checked.failures[:3]) or "there were no tests"
         return (
-            f"\n\nThe last program was:\n{self.said['coder'][:4000]}"
-            f"\n\nThe last tests were:\n{self.said['tester'][:2000]}"
+            f"\n\nThe last program was:\n{self.said['coder'][:4000]}{self.cut('coder')}"
+            f"\n\nThe last tests were:\n{self.said['tester'][:2000]}{self.cut('tester')}"
             f"\n\nOf them {self.checked.passed} of {self.checked.total} passed. {failed}"
         )
+
+    def cut(self, author: str) -> str:
+        """Return a line if the last text of the coder or of the tester was cut off."""
+        note = describe_cut_off(self.cut_off[author]).rstrip()
+        return f"\n{note}" if note else ""
 
     def render(self) -> Drawing:
         """Return the last program with the results of the hidden tests and of the tester's."""
@@ -107,6 +116,11 @@ class Code(FromData):
             if verdict.total
         ]
         return drawings.code(self.written, results) if self.written else None
+
+    async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
+        tokens = count_cut_off(samples)
+        self.cut_off = {role: tokens.get(role, 0) for role in samples}
+        return await self.step({role: sample.text for role, sample in samples.items()})
 
     async def step(self, actions: dict[str, str]) -> Reward:
         # In this order: the tester's tests are run on the program of the same turn.
@@ -168,9 +182,14 @@ class CodeSingleAgent(Code):
     def observe(self) -> dict[str, Observation]:
         if self.turn >= self.turns or self.checked.ok:
             return {}
-        written = f"\n\nYour program is:\n{self.written[:4000]}" if self.testing else ""
+        written = f"\n\nYour program is:\n{self.written[:4000]}{self.cut('coder')}" if self.testing else ""
         text = self.ask("tester" if self.testing else "coder") + written
         return {"agent": Observation("agent", (Message("user", text),))}
+
+    async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
+        author = "tester" if self.testing else "coder"
+        self.cut_off = {**self.cut_off, author: count_cut_off(samples).get("agent", 0)}
+        return await self.step({"agent": samples["agent"].text})
 
     async def step(self, actions: dict[str, str]) -> Reward:
         judge_text = self.try_tests if self.testing else self.try_program

@@ -26,6 +26,7 @@ from cadre.envs import drawings
 from cadre.types import Drawing, Message, Reward, Sample, Task
 from cadre_tasks import sandbox
 from cadre_tasks.code.judge import IMPORTS, extract_code
+from cadre_tasks.cut_off import count_cut_off, describe_cut_off
 from cadre_tasks.games.returned import UnreadableError, show_value
 from cadre_tasks.turn_based import OneAgent, TurnBased
 
@@ -206,7 +207,7 @@ class ToolPlanner(TurnBased):
         return drawings.several(("state", self.picture()), ("program", program))
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
-        self.cut_off = {role: len(sample.token_ids) for role, sample in samples.items() if sample.finish == "length"}
+        self.cut_off = count_cut_off(samples)
         return await self.step({role: sample.text for role, sample in samples.items()})
 
     async def step(self, actions: dict[str, str]) -> Reward:
@@ -363,8 +364,7 @@ class Full:
         run = env.run
         if run is None:
             return ""
-        tokens = max(env.cut_off.values(), default=0)
-        cut = f"It was cut off at {tokens:,} tokens. " if tokens else ""
+        cut = describe_cut_off(max(env.cut_off.values(), default=0))
         if run.answer is None:
             reason = f"{run.returned}\n" if run.returned else ""
             failure = f"It did not give an answer (status {run.status}).\n{reason}{(run.stdout + run.stderr)[-500:]}"

@@ -9,6 +9,7 @@ or .1 each for a program that builds and runs (the tool). The reward of a turn i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -17,10 +18,11 @@ from cadre.data.public_sets import last_boxed
 from cadre.data.records import Kind
 from cadre.envs import drawings
 from cadre.envs.from_data import FromData
-from cadre.types import Drawing, Message, Observation, Reward, Task
+from cadre.types import Drawing, Message, Observation, Reward, Sample, Task
 from cadre_tasks import sandbox
 from cadre_tasks.account import Account
 from cadre_tasks.code.judge import builds, extract_code
+from cadre_tasks.cut_off import count_cut_off, describe_cut_off
 from cadre_tasks.maths import same_answer as math
 
 LIMITS = sandbox.Limits(cpu_s=5.0)
@@ -41,6 +43,7 @@ class Maths(FromData):
         super().__init__(task, **data)
         self.turns, self.turn, self.agreed, self.right = turns, 0, False, False
         self.said: dict[str, str] = {}  # each role's last answer
+        self.cut_off: dict[str, int] = {}  # tokens of each role's last completion that reached its token limit
         self.account = Account()
 
     @classmethod
@@ -63,13 +66,21 @@ class Maths(FromData):
         """Return the last answers of both roles, which both see."""
         if self.turn == 0:
             return ""
-        answers = [f"the {role} answered {self.said.get(role, 'nothing')[:500]}" for role in self.roles]
+        answers = [
+            f"the {role} answered {self.said.get(role, 'nothing')[:500]}"
+            + (f" (cut off at {self.cut_off[role]:,} tokens)" if role in self.cut_off else "")
+            for role in self.roles
+        ]
         return f"\n\nIn turn {self.turn} {' and '.join(answers)}. You do not agree. Find the mistake."
 
     def render(self) -> Drawing:
         """Return a table of each role's last answer."""
         answers = [[role, self.said.get(role, "no answer")] for role in self.roles]
         return drawings.table(("role", "last answer"), answers) if self.turn else None
+
+    async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
+        self.cut_off = count_cut_off(samples)
+        return await self.step({role: sample.text for role, sample in samples.items()})
 
     async def step(self, actions: dict[str, str]) -> Reward:
         boxed, ran = await asyncio.gather(self.reason(actions["reasoner"]), self.compute(actions["tool"]))
@@ -113,6 +124,7 @@ class MathsSingleAgent(Maths):
     roles: ClassVar[tuple[str, ...]] = ("agent",)
     written: tuple[Message, ...] = ()  # the conversation so far
     printed: str | None = None
+    program_cut_off: int = 0  # tokens of the last program if it reached its token limit
     # A program has run, and the next action is the answer.
     answering: bool = False
     # The rewards of the agent's last program and of its last answer.
@@ -126,7 +138,10 @@ class MathsSingleAgent(Maths):
 
     def ask(self) -> str:
         if self.answering:
-            return f"The program printed {(self.printed or 'nothing')[:500]}. Put the final answer into \\boxed{{}}."
+            cut = describe_cut_off(self.program_cut_off)
+            return (
+                f"The program printed {(self.printed or 'nothing')[:500]}. {cut}Put the final answer into \\boxed{{}}."
+            )
         retry = "" if self.turn == 0 else "That is not what the program printed. Start again.\n\n"
         return retry + PROGRAM + self.task.data["question"]
 
@@ -137,6 +152,7 @@ class MathsSingleAgent(Maths):
 
     async def try_program(self, text: str) -> Reward:
         self.printed, parts = await self.compute(text)
+        self.program_cut_off = self.cut_off.get("agent", 0)
         shaping = parts.pop("correct")
         self.program, self.answering = sum(parts.values()), True
         # Potential-based shaping: the printed answer's reward goes to the team now, and back with the next step's

@@ -6,7 +6,7 @@ import pytest
 
 from cadre.data import load
 from cadre.data.records import CodingProblem
-from cadre.types import Task
+from cadre.types import Sample, Task
 from cadre_tasks.code.code import Code, CodeSingleAgent
 from cadre_tasks.code.judge import all_tests, judge
 from tests.cadre_sandbox.attacks.cheats import CHEATS
@@ -157,6 +157,25 @@ def test_so_many_cases_decide() -> None:
     env = env_of(problem("code-contests"), cases=1)
     play(env, team("print(10)", ""))
     assert env.success  # the first hidden case only
+
+
+def cut(role: str, text: str, tokens: int) -> Sample:
+    return Sample(role, "policy", text, (), (1,) * tokens, (0.0,) * tokens, "length" if tokens else "stop", 0)
+
+
+def test_texts_that_were_cut_off_are_reported() -> None:
+    env = env_of(problem("code-contests"), turns=3)
+    samples = {"coder": cut("coder", "```python\nprint(0", 2048), "tester": cut("tester", TESTS, 0)}
+    asyncio.run(env.step_samples(samples))
+    assert "The last program was:\nprint(0\nIt was cut off at 2,048 tokens.\n" in seen(env, "coder")
+    assert seen(env, "coder").count("cut off") == 1
+
+
+def test_one_agent_is_told_that_its_program_was_cut_off() -> None:
+    program = problem("code-contests")
+    env = CodeSingleAgent(Task(program.id, dict(vars(program))))
+    asyncio.run(env.step_samples({"agent": cut("agent", "```python\nprint(0", 64)}))
+    assert seen(env, "agent").endswith("Your program is:\nprint(0\nIt was cut off at 64 tokens.")
 
 
 def test_one_agent_writes_both() -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cadre.types import Task
+from cadre.types import Sample, Task
 from cadre_tasks.maths import same_answer as math
 from cadre_tasks.maths.maths import Maths, MathsSingleAgent, MathsVote
 from tests.helpers.playing import check, play, seen, total
@@ -64,6 +64,34 @@ def test_both_see_what_both_answered_and_a_turn_pays_what_it_gained() -> None:
     assert [reward.local["tool"] for reward in rewards] == pytest.approx([0.2, 0.4, 0.0])
     assert [reward.team for reward in rewards] == pytest.approx([0.4, -0.4, 0.4])
     assert env.success
+
+
+def sampled(env: Maths, finishes: dict[str, tuple[str, str, int]]) -> None:
+    """Step by completions of (text, finish, tokens)."""
+    samples = {
+        role: Sample(role, "policy", text, (), (1,) * tokens, (0.0,) * tokens, finish, 0)
+        for role, (text, finish, tokens) in finishes.items()
+    }
+    asyncio.run(env.step_samples(samples))
+
+
+def test_answers_that_were_cut_off_are_reported() -> None:
+    env = Maths(TASK)
+    sampled(env, {"reasoner": ("So 6 times", "length", 1024), "tool": ("```python\nprint(43)", "length", 7)})
+    assert "the reasoner answered nothing (cut off at 1,024 tokens) and the tool answered 43 (cut off" in seen(
+        env, "tool"
+    )
+    sampled(env, {"reasoner": (WRONG, "stop", 9), "tool": (OTHER, "stop", 9)})
+    assert "cut off" not in seen(env, "tool")
+
+
+def test_one_agent_is_told_that_its_program_was_cut_off_and_keeps_its_conversation() -> None:
+    env = MathsSolo(TASK)
+    sampled(env, {"agent": ("print(", "length", 3)})
+    prompt = env.observe()["agent"].messages
+    assert prompt[-1].content.startswith("The program printed nothing. It was cut off at 3 tokens. Put")
+    sampled(env, {"agent": (WRONG, "stop", 9)})
+    assert env.observe()["agent"].messages[: len(prompt)] == prompt
 
 
 EXPLOITS = {
