@@ -23,7 +23,17 @@ from cadre_tasks import sandbox
 from cadre_tasks.account import Account
 from cadre_tasks.code import tester
 from cadre_tasks.code.inspect import likeness
-from cadre_tasks.code.judge import LIMITS, all_tests, builds, cases_of, extract_code, judge, loads, ready
+from cadre_tasks.code.judge import (
+    LIMITS,
+    all_tests,
+    builds,
+    cases_of,
+    extract_code,
+    judge,
+    loads,
+    ready,
+    with_own_lines,
+)
 from cadre_tasks.cut_off import count_cut_off, describe_cut_off
 
 SCRIPT = "Write a Python program that reads standard input and prints the answer.\n\n"
@@ -145,8 +155,10 @@ class Code(FromData):
         # Without a right reference the coder's program stands in for it, if it passes the hidden tests.
         right = await tester.right_program(self.program) or (program if self.verdict.ok else "")
         tests = await tester.written(text, self.program, right)
-        checking = judge(ready(self.program, program), tests) if tests else untested()
-        judged, self.checked = await asyncio.gather(tester.worth(tests, self.program, right, self.mutants), checking)
+        testable = ready(self.program, program)
+        checking = judge(testable, tests) if tests else untested()
+        judged, checked = await asyncio.gather(tester.worth(tests, self.program, right, self.mutants), checking)
+        self.checked = with_own_lines(checked, testable, program)
         self.said = {"coder": program, "tester": text}
         parts = {"tester/valid": judged.parts["valid"]}
         # `Worth` gives up to .4 for each of the two, the tester gets up to .2.

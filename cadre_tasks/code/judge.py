@@ -17,6 +17,7 @@ from cadre_tasks.sandbox import Limits, default
 LIMITS = Limits(cpu_s=10.0, memory_mb=512)
 # A fence of CommonMark, at any depth, as in a list; a line with the sign again behind it is code within a line.
 FENCE = re.compile(r"^(?P<indent>[ \t]*+)(?P<sign>`{3,}+(?=[^`\n]*+$)|~{3,}+)(?P<info>.*)", re.MULTILINE)
+SYNTAX_LINE = re.compile(r"\(<program>, line (\d+)\)")
 # What an unclosed block may end with instead of its closing fence.
 PART_OF_FENCE = re.compile(r"(?<=\n)[ \t]*(?:`{1,2}|~{1,2})\Z")
 FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*(?:\([^)]*\)|[^\n(]+)$", re.MULTILINE)
@@ -181,6 +182,17 @@ def ready(problem: CodingProblem, program: str) -> str:
     return callable_by(problem.entry, program) if problem.entry and not problem.tests else program
 
 
+def with_own_lines(verdict: Verdict, ready_program: str, program: str) -> Verdict:
+    """Return the verdict with the lines of syntax errors counted from the program's first one, not from that of the
+    code before it in `ready_program`."""
+    offset = ready_program.partition(FUTURE.sub("", program))[0].count("\n")
+
+    def count_own(match: re.Match[str]) -> str:
+        return f"(<program>, line {int(match[1]) - offset})"
+
+    return replace(verdict, failures=tuple(SYNTAX_LINE.sub(count_own, text) for text in verdict.failures))
+
+
 @lru_cache(maxsize=256)
 def opening(starter: str) -> str:
     """Return the leading lines of a starter that parse by themselves: imports and whole functions, not a signature
@@ -222,7 +234,9 @@ async def judge(program: str, tests: Tests, limits: Limits = LIMITS) -> Verdict:
         case StdioTests(cases):
             verdict = await check_stdio(sandbox, program, cases, limits)
         case CallTests(name, calls):
-            verdict = await check_calls(sandbox, callable_by(name, program), name, calls, limits)
+            ready_program = callable_by(name, program)
+            verdict = await check_calls(sandbox, ready_program, name, calls, limits)
+            verdict = with_own_lines(verdict, ready_program, program)
         case UnitTests(code, setup, names):
             verdict = await check_tests(sandbox, program, code, setup, names, limits)
     return verdict

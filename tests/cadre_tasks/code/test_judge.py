@@ -150,3 +150,9 @@ def test_blocks_are_found_among_any_line_ends() -> None:
     """Lines end with a line feed alone, as in the fences that models write: the others are part of a line."""
     text = "\r```\nno\n```python \r\nx = 1\u2028y\r\n```\n\n```\n```"
     assert fenced(text) == [Block("python", "x = 1\u2028y\r\n", 2, 4), Block("", "", 6, 7)]
+
+
+def test_syntax_errors_count_the_lines_of_the_program_alone() -> None:
+    for program in ("x = 1\ndef f(a)\n    return a\n", "from __future__ import annotations\ndef f(a)\n    return a\n"):
+        verdict = asyncio.run(judge(program, CallTests("f", (((1,), 1),))))
+        assert "(<program>, line 2)" in verdict.failures[0]
