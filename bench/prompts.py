@@ -125,6 +125,17 @@ def write_programs(file: Path, outcomes: Sequence[Outcome]) -> None:
             out.write(f"> {one.feedback}\n\n" if one.feedback else "")
 
 
+def write_results(cell: Cell, outcomes: Sequence[Outcome], model: str, seed: int) -> None:
+    """Append the shares of a cell, and its token limit, to results/prompts.jsonl."""
+    name = f"prompts.{model}.{cell.task}.{cell.prompt}.{cell.temperature:g}"
+    command = f"python bench/prompts.py {' '.join(sys.argv[1:])}"
+    for share in SHARES:
+        mean = sum(outcome.shares[share] for outcome in outcomes) / len(outcomes)
+        record("prompts", f"{name}.{share}", [mean], "fraction", command, len(outcomes), [seed])
+    tokens = quantile(sorted(outcome.completion.tokens for outcome in outcomes))
+    record("prompts", f"{name}.tokens95", [tokens], "tokens", command, len(outcomes), [seed])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="+", help="plan-path, sokoban, sudoku")
@@ -139,23 +150,15 @@ def main() -> None:
     options = parser.parse_args()
     limits = dict(zip(options.prompts, itertools.cycle(options.max_tokens), strict=False))
     sampler = QuickSampler(str(options.model))
-    for task in options.tasks:
-        cells = [Cell(task, prompt, heat) for prompt in options.prompts for heat in options.temperatures]
-        outcomes = measure(sampler, cells, options.programs, limits, options.seed)
-        write_programs(options.programs_to, outcomes)
-        print(f"{task}: {sampler.rate:.1f} tokens a second, prompts included", flush=True)
-        for cell in cells:
-            own = [outcome for outcome in outcomes if outcome.cell == cell]
-            print(f"  {cell.prompt} at {cell.temperature:g}: {summarise(own)}", flush=True)
-            if options.write:
-                name = f"prompts.{options.model.name}.{task}.{cell.prompt}.{cell.temperature:g}"
-                command = f"python bench/prompts.py {' '.join(sys.argv[1:])}"
-                for share in SHARES:
-                    values = [float(outcome.shares[share]) for outcome in own]
-                    mean = sum(values) / len(values)
-                    record("prompts", f"{name}.{share}", [mean], "fraction", command, len(own), [options.seed])
-                tokens = quantile(sorted(outcome.completion.tokens for outcome in own))
-                record("prompts", f"{name}.tokens95", [tokens], "tokens", command, len(own), [options.seed])
+    cells = [Cell(*row) for row in itertools.product(options.tasks, options.prompts, options.temperatures)]
+    outcomes = measure(sampler, cells, options.programs, limits, options.seed)
+    write_programs(options.programs_to, outcomes)
+    print(f"{sampler.rate:.1f} tokens a second, prompts included", flush=True)
+    for cell in cells:
+        own = [outcome for outcome in outcomes if outcome.cell == cell]
+        print(f"{cell.task}, {cell.prompt} at {cell.temperature:g}: {summarise(own)}", flush=True)
+        if options.write:
+            write_results(cell, own, options.model.name, options.seed)
 
 
 if __name__ == "__main__":

@@ -76,6 +76,8 @@ class QuickSampler:
             if alive.float().mean() < KEPT:
                 state = [tensor[:, alive] for tensor in state]
                 numbers, tokens, first = numbers[alive], tokens[alive], first[alive]
+            if step % 50 == 49:
+                print(f"{step + 1} tokens, {int(alive.sum())} of {len(prompts)} go on", file=sys.stderr, flush=True)
             logits = self.decode(tokens, width + step, first, state)
         self.rate = sum(map(len, said)) / (time.monotonic() - started)
         return [
