@@ -55,9 +55,9 @@ FUNCTION = FunctionRequest(
 from collections import deque
 
 def shortest_path(grid, start, goal):
-    # grid is a list of strings, start and goal are (row, column) tuples.
-    # Breadth-first search: the queue holds paths, each a list of (row, column) cells that begins with start.
-    # Returns the first path that ends at goal.""",
+    # grid[row][column] is "#" where the cell is blocked. start and goal are cells: tuples (row, column).
+    # Breadth-first search: the queue holds pairs of a cell and the list of the cells on the path to it.
+    # Returns the list of the first pair whose cell is goal.""",
     arguments=f"{PRELUDE}arguments = (grid, start, goal)\n",
 )
 

@@ -182,11 +182,10 @@ class Sudoku(ToolPlanner):
             state=f"This is a Sudoku of {size}x{size} with boxes of {side}x{side}. A dot is an empty cell.",
             task="Complete the Python function that solves it. It will be called with this puzzle.",
             code=f"""\
-def solve(grid, is_allowed):
-    # grid is a list of {size} lists of {size} int, 0 for an empty cell.
+def solve_sudoku(grid, is_allowed):
+    # grid is a list of {size} lists of {size} int, 0 for an empty cell. It is solved in place.
     # is_allowed(grid, row, column, digit) returns True if the digit can be written into the empty cell.
-    # Backtracking: fills the first empty cell with every allowed digit from 1 to {size} and calls solve again.
-    # Returns the solved grid, or None if there is no solution.""",
+    # Backtracking: returns True if the grid is full, or False if no digit from 1 to {size} leads to a solution.""",
             arguments=RULES,
         )
 

@@ -43,14 +43,14 @@ def find_moves(start, step, is_solved):
                 queue.append((target, path + move))
 """
 FILL = """\
-def solve(grid, is_allowed):
+def solve_sudoku(grid, is_allowed):
     for r in range(4):
         for c in range(4):
             if grid[r][c] == 0:
                 for v in range(1, 5):
                     if is_allowed(grid, r, c, v):
                         grid[r][c] = v
-                        if solve(grid, is_allowed):
+                        if solve_sudoku(grid, is_allowed):
                             return grid
                         grid[r][c] = 0
                 return None
@@ -210,7 +210,7 @@ def test_a_tampering_program_solves_nothing(name: str) -> None:
 def test_a_solver_that_fills_nothing_has_no_answer() -> None:
     for body in ("pass", "return True", "return None"):
         env = make(Sudoku, PUZZLE)
-        (reward,) = play(env, f"def solve(grid, is_allowed):\n    {body}\n")
+        (reward,) = play(env, f"def solve_sudoku(grid, is_allowed):\n    {body}\n")
         assert reward.local["tool"] == -0.2
         assert env.run is not None
         assert env.run.answer is None
@@ -220,15 +220,14 @@ def test_a_solver_may_fill_the_grid_in_place() -> None:
     for value in ("True", "None"):
         env = make(Sudoku, PUZZLE)
         program = FILL.replace("return grid", "return True")
-        wrapped = (
-            f"{program}fill = solve\ndef solve(grid, is_allowed):\n    fill(grid, is_allowed)\n    return {value}\n"
-        )
-        assert play(env, wrapped.replace("if solve(", "if fill("))[0].parts["tool/goal"] == 1.0
+        outer = f"def solve_sudoku(grid, is_allowed):\n    fill(grid, is_allowed)\n    return {value}\n"
+        inner = program.replace("solve_sudoku(", "fill(")
+        assert play(env, inner + outer)[0].parts["tool/goal"] == 1.0
 
 
 def test_a_clue_that_is_overwritten_in_place_fails() -> None:
     env = make(Sudoku, PUZZLE)
     full = [[2, 1, 3, 4], [3, 4, 1, 2], [1, 2, 4, 3], [4, 3, 2, 1]]
-    (reward,) = play(env, f"def solve(grid, is_allowed):\n    grid[:] = {full}\n    return True\n")
+    (reward,) = play(env, f"def solve_sudoku(grid, is_allowed):\n    grid[:] = {full}\n    return True\n")
     assert reward.parts["tool/goal"] == 0.0
     assert "contradicts a digit of the puzzle" in prompt(env)
