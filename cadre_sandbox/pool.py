@@ -219,7 +219,10 @@ def encode_stdin(stdin: str) -> bytes:
 def seed_of(job: dict[str, Any], stdin: str) -> int:
     """Return the seed of a job's random numbers, which depends on the job's text and input alone."""
     # The nonce of a verdict differs at every run, so it is left out.
-    hashed_fields = {name: value for name, value in job.items() if name != "nonce"}
+    hashed_fields = {name: value for name, value in job.items() if name not in ("nonce", "prelude")}
+    # A prelude counts as a part of its program.
+    if "prelude" in job:
+        hashed_fields["program"] = job["prelude"] + job["program"]
     parts = repr(("program", json.dumps(hashed_fields, sort_keys=True), stdin))
     return int.from_bytes(hashlib.blake2b(parts.encode(), digest_size=8).digest(), "little") >> 1
 

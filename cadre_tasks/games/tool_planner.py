@@ -172,7 +172,7 @@ class ToolPlanner(TurnBased):
     def written(self) -> str:
         """Return the sentence of the full prompt for an answer on the author of the program, before the program's
         result."""
-        program = extract_program(self.wrote)[:4000]
+        program = extract_program(self.wrote).rstrip()[:4000]
         return f"A team mate wrote this program:\n```python\n{program}\n```\n"
 
     @property
@@ -384,8 +384,8 @@ class Function(Full):
 
 
 def extract_program(text: str) -> str:
-    """Return the program in a completion, without empty lines around it: its errors count lines from the first one."""
-    return re.sub(r"\A(?:[ \t]*\r?\n)+", "", extract_code(text)).rstrip()
+    """Return the program in a completion, without empty lines before it: its errors count lines from the first one."""
+    return re.sub(r"\A(?:[ \t]*\r?\n)+", "", extract_code(text))
 
 
 WORDS: dict[Prompts, type[Compact] | type[Full]] = {"compact": Compact, "full": Full, "function": Function}

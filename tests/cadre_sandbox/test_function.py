@@ -234,3 +234,14 @@ def test_a_script_counts_its_own_lines_behind_a_prelude() -> None:
             return (await sandbox.run("y = x\nz\n", prelude="import sys\nx = 1\n")).stderr
 
     assert asyncio.run(run()).splitlines()[1] == '  File "<program>", line 2, in <module>'
+
+
+def test_a_prelude_changes_no_random_number() -> None:
+    async def run() -> list[str]:
+        async with Sandbox(workers=1) as sandbox:
+            whole = await sandbox.run("import random\nprint(random.random())\n")
+            parted = await sandbox.run("print(random.random())\n", prelude="import random\n")
+            return [whole.stdout, parted.stdout]
+
+    whole, parted = asyncio.run(run())
+    assert whole == parted != ""

@@ -175,7 +175,7 @@ def test_syntax_errors_count_from_the_first_line_that_is_shown() -> None:
 
 
 def test_the_program_keeps_its_indentation() -> None:
-    assert extract_program("```python\n\n  x = 1\n  y = 2\n\n```") == "  x = 1\n  y = 2"
+    assert extract_program("```python\n\n  x = 1\n  y = 2\n\n```") == "  x = 1\n  y = 2\n\n"
 
 
 # A program that tampers with its arguments is as good as what it returns: moves are tried on the true state.
