@@ -86,7 +86,7 @@ def test_answers_that_were_cut_off_are_reported() -> None:
 
 
 def test_one_agent_is_told_that_its_program_was_cut_off_and_keeps_its_conversation() -> None:
-    env = MathsSolo(TASK)
+    env = MathsSingleAgent(TASK)
     sampled(env, {"agent": ("print(", "length", 3)})
     prompt = env.observe()["agent"].messages
     assert prompt[-1].content.startswith("The program printed nothing. It was cut off at 3 tokens. Put")
