@@ -96,7 +96,7 @@ def a_model_a_role(folder: Any) -> dict[str, TorchLearner]:
     ("team", "threads"),
     few_of(
         [(one_model, 1), (one_model, 2), (a_model_a_role, 1), (a_model_a_role, 2)],
-        [(one_model, 2)],
+        [(one_model, 1)],  # beside other tests, two threads mostly wait for each other
     ),
 )
 def test_equal_seeds_give_equal_bits(folders: Any, team: Any, threads: int) -> None:
