@@ -28,6 +28,11 @@ class Env:
     repeatable: bool = True
     # True if a step may reward roles that did not act in it, as the end of a game may.
     pays_absent: bool = False
+    # An episode that is not over after so many decisions has failed.
+    max_decisions: int = 200
+    # True if `step_samples` takes samples that failed because a prompt exceeds the model's context: the state tells who
+    # asked, and the episode goes on.
+    takes_failures: bool = False
 
     def __init__(self, task: Task) -> None:
         self.task = task

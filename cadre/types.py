@@ -148,12 +148,16 @@ class BranchFailure:
     Example: `BranchFailure("prompt", "role 'solver': the prompt has 5,000 tokens ...")`.
 
     `reason` is one of `cadre.rollout.failures.REASONS`. A failure is `rewarded` if the samples may have caused it. A
-    failure of the machine says nothing about the samples, and its branch is left out of the tree.
+    failure of the machine says nothing about the samples, and its branch is left out of the tree. One that is `kept`
+    is an episode like others, without success: it is not tried again, and a tree of such failures alone is kept.
+    `margin` lowers its reward below the lowest of its siblings.
     """
 
     reason: str
     error: str
     rewarded: bool = True
+    kept: bool = False
+    margin: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

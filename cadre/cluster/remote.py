@@ -331,6 +331,7 @@ class RemoteEnv(Env):
         super().__init__(inner.task)
         self.inner, self.pool = inner, pool
         self.repeatable, self.pays_absent = inner.repeatable, inner.pays_absent
+        self.max_decisions, self.takes_failures = inner.max_decisions, inner.takes_failures
 
     def observe(self) -> dict[str, Observation]:
         return self.inner.observe()

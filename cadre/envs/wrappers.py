@@ -35,7 +35,7 @@ class Central(Env):
     def __init__(self, task: Task, **settings: Any) -> None:
         super().__init__(task)
         self.env = self.inner(task, **settings)
-        self.repeatable = self.env.repeatable
+        self.repeatable, self.max_decisions = self.env.repeatable, self.env.max_decisions
 
     async def until_ready(self) -> None:
         await self.env.until_ready()

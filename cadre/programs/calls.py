@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -46,10 +46,13 @@ class RequestError(Exception):
 class ModelCall:
     """A request for a completion. The names of the fields go into its hash, and so into the ids of its answers.
 
-    role      the model that the program names
-    tools     the tools that the model may call, none where `choice` is "none"
-    choice    "auto", "none", "required", or the name of the tool that must be called
-    schema    JSON schema of the answer, {} for any JSON object; None for free text
+    role           the model that the program names
+    messages       with numbered ids of tool calls (`number_tool_calls`)
+    tools          the tools that the model may call, none where `choice` is "none"
+    choice         "auto", "none", "required", or the name of the tool that must be called
+    schema         JSON schema of the answer, {} for any JSON object; None for free text
+    agent          the name of the agent that calls, where its framework sends it; for the choice of a role alone
+    tool_call_ids  the ids that the program has for the numbered ones; not part of the hash
     """
 
     role: str
@@ -59,11 +62,17 @@ class ModelCall:
     schema: dict[str, Any] | None = None
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
+    agent: str = field(default="", compare=False)
+    tool_call_ids: tuple[str, ...] = field(default=(), compare=False)
 
     @cached_property
     def content(self) -> str:
         """A hash of the whole call; equal calls have equal hashes."""
-        return hashlib.blake2b(canonical_json(asdict(self)).encode(), digest_size=10).hexdigest()
+        fields = asdict(self)
+        del fields["agent"], fields["tool_call_ids"]
+        for message in fields["messages"]:  # images by their digests
+            message["images"] = [image["digest"] for image in message["images"]]
+        return hashlib.blake2b(canonical_json(fields).encode(), digest_size=10).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -71,11 +80,12 @@ class ProgramCall:
     """A call within one run of a program: `occurrence` counts the equal calls before it, from 0.
 
     Calls are identified by content, not by order: a program that calls concurrently sends them in another order each
-    time it runs.
+    time it runs. `delay_s` is how long after the answer before it the call came.
     """
 
     call: ModelCall
     occurrence: int
+    delay_s: float = field(default=0.0, compare=False)
 
     @property
     def key(self) -> tuple[str, int]:
@@ -84,12 +94,14 @@ class ProgramCall:
 
 @dataclass(frozen=True)
 class Answer:
-    """The model's message, and the numbers of tokens of prompt and completion."""
+    """The model's message, and the numbers of tokens of prompt and completion; or the error that the call gets."""
 
     message: Message
     finish: Finish = "stop"
     prompt_tokens: int = 0
     completion_tokens: int = 0
+
+    error: RequestError | None = None
 
     def with_tool_call_ids(self, prefix: str) -> Answer:
         """Return the answer with ids of its tool calls that follow from the id of the call, the same in every run."""
@@ -99,11 +111,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class AnsweredCall(ProgramCall):
-    """A call of a role with its answer, which an instance that is started again receives too."""
+    """A call of a role with its answer, which an instance that is started again receives too.
 
-    role: str
-    answer: Answer
+    `waiting` has the calls that waited beside it when it was answered.
+    """
+
+    role: str = ""
+    answer: Answer = field(default_factory=lambda: Answer(Message("assistant", "")))
     conversation: str = ""
+    waiting: tuple[ProgramCall, ...] = field(default=(), compare=False, repr=False)
 
 
 def canonical_json(value: Any) -> str:
@@ -130,6 +146,28 @@ def merge_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
         else:
             merged.append(message)
     return tuple(merged)
+
+
+def number_tool_calls(messages: Iterable[Message]) -> tuple[tuple[Message, ...], tuple[str, ...]]:
+    """Return the messages with the ids of tool calls numbered by their first appearance, and the ids that they had.
+
+    Frameworks draw ids at random, for hand-offs and where an answer without a call stands for one. Numbered, equal
+    conversations have equal hashes and equal prompts, and one that is continued keeps the numbers that it had.
+    """
+    numbers: dict[str, str] = {}
+
+    def number(call_id: str) -> str:
+        return numbers.setdefault(call_id, f"call_{len(numbers)}")
+
+    numbered = tuple(
+        replace(
+            message,
+            tool_calls=tuple(replace(call, id=number(call.id)) for call in message.tool_calls),
+            tool_call_id=number(message.tool_call_id) if message.tool_call_id else "",
+        )
+        for message in messages
+    )
+    return numbered, tuple(numbers)
 
 
 # Constraints on answers

@@ -13,17 +13,19 @@ from dataclasses import dataclass, field
 from cadre import random_keys
 from cadre.envs.check import CheckReport
 from cadre.envs.spec import EnvSpec
+from cadre.programs.calls import ModelCall
+from cadre.programs.examples import make_example
 from cadre.programs.processes import Diverged, ProgramFailed
 from cadre.programs.program import Program
-from cadre.types import Message, Observation, Sample, Task, Tool, ToolCall
+from cadre.types import Message, Sample, Task, Tool, ToolCall
 
 DIVERGED_ADVICE = (
     "Look for what is drawn or dated in the prompt, and take it from the task. As it is, the program trains with "
     "shapes that play episodes side by side alone: set replayable=false, and an algorithm such as grpo."
 )
-FAILED_ADVICE = (
-    "The answers were nonsense, so this may be right; settings.errors says whether such an episode is dropped or paid."
-)
+FAILED_ADVICE = "The answers were made up, so this may be right; settings.errors is what such an episode is worth."
+# Tasks that are played at once.
+AT_ONCE = 8
 TEXTS = ("yes", "no", "1", "Moves: RRD", '{"answer": 1}', "")
 
 
@@ -39,15 +41,26 @@ class EpisodeCheck:
     failure: str = ""
 
 
-async def examine(env_spec: EnvSpec, tasks: int = 5, seed: int = 0) -> CheckReport:
-    """Check some training tasks, with random answers that depend only on the calls."""
+async def examine(env_spec: EnvSpec, seed: int = 0) -> CheckReport:
+    """Check every training task, with random answers that depend only on the calls."""
     if missing := env_spec.missing:
         words = f"settings.{missing[0]}: missing; expected a value, such as {missing[0]}=... behind the name."
         return CheckReport((), (words,), (), {})
-    checks = await asyncio.gather(*(_check_task(env_spec, task, seed) for task in env_spec.tasks("train")[:tasks]))
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def check_in_place(task: Task) -> EpisodeCheck:
+        async with places:
+            return await _check_task(env_spec, task, seed)
+
+    checks = await asyncio.gather(*map(check_in_place, env_spec.tasks("train")))
 
     diverged = [f"task {check.task.id}: {check.divergence}\n{DIVERGED_ADVICE}" for check in checks if check.divergence]
-    notes = [f"task {check.task.id}: {check.failure}\n{FAILED_ADVICE}" for check in checks if check.failure]
+    failures = dict.fromkeys(check.failure for check in checks if check.failure)  # each once
+    notes = []
+    for failure in failures:
+        failed = [check.task.id for check in checks if check.failure == failure]
+        others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        notes.append(f"task {failed[0]}{others}: {failure}\n{FAILED_ADVICE}")
     prompts: dict[str, tuple[Message, ...]] = {}
     tools: dict[str, tuple[Tool, ...]] = {}
     for check in checks:
@@ -55,12 +68,17 @@ async def examine(env_spec: EnvSpec, tasks: int = 5, seed: int = 0) -> CheckRepo
     silent = [role for role in env_spec.roles if role not in prompts]
     notes += [f"{role} was never asked for; a role that never acts is not trained." for role in silent]
     passed = [check for check in checks if not check.divergence and not check.failure]
+    broken = [*diverged]
+    if not any(not check.failure for check in checks):
+        broken = [f"No task completes. The first, task {checks[0].task.id}: {checks[0].failure}"]
     results = [f"{len(passed)} of {len(checks)} tasks, played again with the same answers, asked for the same."]
     if passed:
         results.append(f"{sum(check.calls for check in passed) / len(passed):.1f} calls an episode.")
     if env_spec.all_settings["replayable"]:
-        return CheckReport(tuple(results), tuple(diverged), tuple(notes), prompts, tools)
-    return CheckReport(tuple(results), (), (*notes, *diverged), prompts, tools)
+        return CheckReport(tuple(results), tuple(broken), tuple(notes), prompts, tools)
+    return CheckReport(
+        tuple(results), tuple(text for text in broken if text not in diverged), (*notes, *diverged), prompts, tools
+    )
 
 
 async def _check_task(env_spec: EnvSpec, task: Task, seed: int) -> EpisodeCheck:
@@ -73,8 +91,9 @@ async def _check_task(env_spec: EnvSpec, task: Task, seed: int) -> EpisodeCheck:
             check.calls += len(observations)
             check.prompts = {role: observation.messages for role, observation in observations.items()} | check.prompts
             check.tools = {role: observation.tools for role, observation in observations.items()} | check.tools
+            acting = env.acting_calls()
             await env.step_samples(
-                {role: _draw_answer(observation, seed, check.calls) for role, observation in observations.items()}
+                {role: _draw_answer(call.call, role, seed, check.calls) for role, call in acting.items()}
             )
         await env.check_replay()
     except Diverged as error:
@@ -86,19 +105,18 @@ async def _check_task(env_spec: EnvSpec, task: Task, seed: int) -> EpisodeCheck:
     return check
 
 
-def _draw_answer(observation: Observation, seed: int, calls: int) -> Sample:
-    """Return a text or, half of the time if there are tools, a tool call with arguments of the types in its schema."""
-    generator = random_keys.generator(seed, observation.role, calls, observation.messages[-1].content)
+def _draw_answer(call: ModelCall, role: str, seed: int, number: int) -> Sample:
+    """Return an answer that keeps to the call: JSON of its schema, a tool call if it demands one, else a text or, half
+    of the time if there are tools, a tool call. Arguments are of the tool's schema."""
+    generator = random_keys.generator(seed, role, number, call.messages[-1].content)
     text = generator.choice(TEXTS)
+    if call.schema is not None:
+        text = json.dumps(make_example(call.schema or {"type": "object"}, generator))
     message = Message("assistant", text)
-    if observation.tools and generator.random() < 0.5:
-        tool = generator.choice(observation.tools)
-        schema: object = tool.parameters
-        properties = schema.get("properties") if isinstance(schema, dict) else None
-        examples: dict[str, object] = {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
-        arguments = {
-            name: examples.get(str(part.get("type")), "x") if isinstance(part, dict) else "x"
-            for name, part in (properties or {}).items()
-        }
+    must_call = call.choice not in ("auto", "none")
+    if call.tools and (must_call or (call.schema is None and generator.random() < 0.5)):
+        named = [tool for tool in call.tools if tool.name == call.choice]
+        tool = generator.choice(named or call.tools)
+        arguments = make_example({"type": "object", **tool.parameters}, generator)
         message = Message("assistant", "", (ToolCall("call_0", tool.name, json.dumps(arguments)),))
-    return Sample(observation.role, "check", text, (), (), (), "stop", 0, message)
+    return Sample(role, "check", text, (), (), (), "stop", 0, message)

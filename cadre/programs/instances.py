@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import json
+import math
+import re
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,22 +21,26 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cadre.errors import ContractError, EngineError
 from cadre.programs import inside
-from cadre.programs.calls import Answer, AnsweredCall, ProgramCall
+from cadre.programs.calls import AnsweredCall, ModelCall, ProgramCall, canonical_json
 from cadre.programs.processes import (
+    IMPORT_KEY,
     Diverged,
     ForkServer,
     ProcessTable,
     ProgramFailed,
+    ProgramProcess,
     ProgramResult,
     ProgramThread,
     RunningProgram,
     StartOrder,
     Stuck,
+    find_process,
     is_asleep,
     load_threaded_function,
     start_fork_server,
 )
 from cadre.programs.rewards import add_rewards
+from cadre.programs.roles import RoleRules
 from cadre.programs.sessions import PendingCall, Session, Sessions
 from cadre.programs.settings import InstanceLimits, LaunchSpec
 from cadre.types import Message, Reward, Task
@@ -44,6 +52,9 @@ if TYPE_CHECKING:
 LOOP_PASSES = 8
 # Seconds between two looks whether the program is blocked: at first, later, and while no call waits.
 SHORT_PAUSE_S, LONG_PAUSE_S, IDLE_PAUSE_S = 0.001, 0.02, 0.25
+# Seconds that a blocked program is given to make a recorded call: another agent waits, or one of the same role does. In
+# addition, so many times what the call took when it was recorded, as tools may take longer.
+LATE_S, REPLACED_S, DELAY_FACTOR = 10.0, 2.0, 3.0
 # Instances that are started at once; more would only wait for each other.
 CONCURRENT_STARTS = 16
 
@@ -57,28 +68,27 @@ class ProgramState:
 
 
 class Instance:
-    """Owns a session and the program that runs in it, from its construction to `close`.
+    """Owns a session and the program that runs in it, from its construction to `close`."""
 
-    history   calls whose answers it receives again
-    """
-
-    def __init__(
-        self, sessions: Sessions, roles: Mapping[str, str], limits: InstanceLimits, history: Sequence[AnsweredCall]
-    ) -> None:
-        self._sessions, self._models, self._limits = sessions, list(roles), limits
-        self._recorded = {answered.key: answered for answered in history}
+    def __init__(self, sessions: Sessions, roles: RoleRules, limits: InstanceLimits) -> None:
+        self._sessions, self._roles, self._limits = sessions, roles, limits
         self._waiting: dict[tuple[str, int], PendingCall] = {}
+        self._arrivals: dict[tuple[str, int], float] = {}
         self._undelivered: list[PendingCall] = []
         self._changed = asyncio.Event()
         self._call_count = 0
+        self._answered_at = self._blocked_since = 0.0
+        self._equal_answers: dict[str, set[str]] = {}
         self._deadline: asyncio.Timeout | None = None
         self.reward, self.posted_rewards = Reward(), 0
-        self.session = sessions.add(Session(self._models, self._receive_call, self._receive_reward))
+        self.session = sessions.add(Session(roles.models, self._receive_call, self._receive_reward, accepts=roles.find))
         self.running: RunningProgram | None = None
 
     def attach(self, running: RunningProgram) -> None:
         """Take the program that was started."""
         self.running = running
+        self.session.folder = str(running.root)
+        self._answered_at = time.monotonic()
         running.ended.add_done_callback(lambda ended: self._changed.set())
 
     async def wait_until_blocked(self) -> ProgramState:
@@ -86,11 +96,107 @@ class Instance:
 
         Raises Stuck, and closes the instance, if no new call came for `limits.seconds`.
         """
+        await self._wait(lambda is_blocked: is_blocked and bool(self._waiting_calls()))
+        assert self.running is not None
+        if self.running.ended.done():
+            return ProgramState((), self.running.ended.result())
+        return ProgramState(tuple(self._waiting_calls()))
+
+    async def answer(self, answers: Sequence[AnsweredCall]) -> ProgramState:
+        """Answer waiting calls one after the other and return the state after that.
+
+        The program takes an answer in before it gets the next, so that a program that goes by which of its agents
+        answers first sees the order of the record. Raises ProgramFailed if the program was ended.
+        """
+        state = ProgramState(())
+        for answered in answers:
+            if self.session.end_error is not None:
+                raise ProgramFailed(self.session.end_error.message)
+            self._send(self._waiting.pop(self._find_waiting(answered)), answered)
+            state = await self.wait_until_blocked()
+            if state.result is not None:
+                break
+        return state
+
+    async def replay(self, history: Sequence[AnsweredCall], expected: ProgramState | None) -> ProgramState:
+        """Give the recorded answers in their order, and return the state after that.
+
+        An answer is given once all calls wait that waited when it was recorded. What comes beside is early, as where a
+        tool took less time: it belongs to a later state. Raises Diverged if a recorded call does not come.
+        """
+        for answered in history:
+            key = await self._wait_for_call(answered)
+            # Calls that waited beside it are waited for too, as long as they took; they may be another agent's, late.
+            if answered.waiting:
+                await self._wait_for_neighbours(answered)
+            self._send(self._waiting.pop(key), answered)
+        if expected is None:
+            return await self.wait_until_blocked()
+        for call in expected.calls:
+            await self._wait_for_call(call)
+        if expected.calls:
+            return expected
+        state = await self.wait_until_blocked()
+        if state.result is None:
+            raise_diverged([], state.calls)
+        return state
+
+    async def _wait_for_neighbours(self, answered: AnsweredCall) -> None:
+        """Wait until the calls that waited beside a recorded one wait again, or are too late."""
+
+        def have_come(is_blocked: bool) -> bool:
+            return is_blocked and (
+                all(self._match(call) is not None for call in answered.waiting)
+                or self._has_waited(LATE_S, max(call.delay_s for call in answered.waiting))
+            )
+
+        await self._wait(have_come)
+
+    async def _wait_for_call(self, call: ProgramCall) -> tuple[str, int]:
+        """Return the key of the waiting call that a recorded one is now. Raises Diverged if none comes."""
+
+        def has_come(is_blocked: bool) -> bool:
+            if call.key in self._waiting:
+                # A single call that came after the last answer needs no look at the threads.
+                is_next = self._arrivals[call.key] > self._answered_at and len(self._waiting) == 1
+                return is_blocked or is_next
+            if not is_blocked:
+                return False
+            if self._match(call) is not None:
+                return True
+            waiting = self._waiting_calls()
+            if not waiting:
+                return False  # it works, or sleeps: `limits.seconds` ends that
+            # A call of the same role in its place is most likely what it asks for now.
+            is_replaced = any(self._role(other) == self._role(call) for other in waiting)
+            return self._has_waited(REPLACED_S if is_replaced else LATE_S, call.delay_s)
+
+        await self._wait(has_come)
+        key = call.key if call.key in self._waiting else self._match(call)
+        if key is None:
+            raise_diverged([call], self._waiting_calls())
+        return key
+
+    def _has_waited(self, seconds: float, delay_s: float) -> bool:
+        """Return True if the program has been blocked for so long, or several times what a call took when recorded."""
+        return time.monotonic() - self._blocked_since > seconds + DELAY_FACTOR * delay_s
+
+    def _role(self, call: ProgramCall) -> str:
+        return self._roles.find(call.call) or call.call.role
+
+    async def _wait(self, has_happened: Callable[[bool], bool]) -> None:
+        """Wait until the program has ended, or `has_happened(is_blocked)`."""
+        self._blocked_since = math.inf
         try:
             async with asyncio.timeout(self._limits.seconds) as self._deadline:
                 pause = SHORT_PAUSE_S
                 while not self._has_ended():
-                    if self._waiting_calls() and await self._is_blocked():
+                    if self._waiting and has_happened(False):
+                        break
+                    is_blocked = bool(self._waiting) and await self._is_blocked()
+                    now = time.monotonic()
+                    self._blocked_since = min(self._blocked_since, now) if is_blocked else math.inf
+                    if is_blocked and has_happened(True):
                         break
                     if not self._waiting:
                         pause = IDLE_PAUSE_S
@@ -99,6 +205,7 @@ class Instance:
                         async with asyncio.timeout(pause):
                             await self._changed.wait()
                         pause = SHORT_PAUSE_S
+                        self._blocked_since = math.inf
                     except TimeoutError:
                         pass
                     pause = min(LONG_PAUSE_S, 2 * pause)
@@ -108,41 +215,39 @@ class Instance:
             raise Stuck(f"The program neither asked for anything nor ended within {seconds}.") from None
         finally:
             self._deadline = None
-        assert self.running is not None
-        if self.running.ended.done():
-            return ProgramState((), self.running.ended.result())
-        return ProgramState(tuple(self._waiting_calls()))
-
-    async def answer(self, answers: Sequence[AnsweredCall]) -> ProgramState:
-        """Answer waiting calls and return the state after that. Raises ProgramFailed if the program was ended."""
-        if self.session.end_error is not None:
-            raise ProgramFailed(self.session.end_error.message)
-        for answered in answers:
-            self._send(self._waiting.pop(self._find_waiting(answered)), answered.answer)
-        return await self.wait_until_blocked()
 
     def _find_waiting(self, call: ProgramCall) -> tuple[str, int]:
         """Return the key of a waiting call.
 
-        A program that cannot be replayed may wait for another call: then it is the first by the same model. Raises
-        Diverged if no call for that model waits.
+        A program that cannot be replayed may wait for another call: then it is the first of the same role. Raises
+        Diverged if no call of that role waits.
         """
-        if call.key in self._waiting:
-            return call.key
+        key = self._match(call)
+        if key is not None:
+            return key
         waiting = self._waiting_calls()
         for candidate in waiting:
-            if candidate.call.role == call.call.role:
+            if self._role(candidate) == self._role(call):
                 return candidate.key
         raise_diverged([call], waiting)
 
-    def check_state(self, expected: ProgramState) -> None:
-        """Raise Diverged if the blocked program waits for other calls, or has not made all recorded ones."""
-        expected_keys = {call.key for call in expected.calls}
-        new = [call for call in self._waiting_calls() if call.key not in expected_keys]
-        missing: list[ProgramCall] = [*self._recorded.values()]
-        missing += [call for call in expected.calls if call.key not in self._waiting]
-        if missing or new:
-            raise_diverged(missing, new)
+    def _match(self, call: ProgramCall) -> tuple[str, int] | None:
+        """Return the key of the waiting call that is this one: an equal one, or one that differs in the order of
+        answers to equal calls.
+
+        Nothing tells equal calls apart that are made at once, so which of them gets which answer is a matter of the
+        moment, and what is written from their answers has these in another order.
+        """
+        if call.key in self._waiting:
+            return call.key
+        answers = {text for texts in self._equal_answers.values() if len(texts) > 1 for text in texts if text}
+        if not answers:
+            return None
+        form = unordered_form(call.call, answers)
+        for candidate in self._waiting_calls():
+            if unordered_form(candidate.call, answers) == form:
+                return candidate.key
+        return None
 
     def close(self, reason: str) -> None:
         """Answer its calls with an error and end the program."""
@@ -156,31 +261,34 @@ class Instance:
         if self._deadline is not None and not self._deadline.expired():
             self._deadline.reschedule(asyncio.get_running_loop().time() + self._limits.seconds)
         if self._call_count > self._limits.calls:
-            self.close(f"it made more than {self._limits.calls} calls")
+            self.close(f"it made more than {self._limits.calls} calls (settings.limits.calls)")
             assert self.session.end_error is not None
             raise self.session.end_error
-        call = ProgramCall(pending.call, pending.occurrence)
-        recorded = self._recorded.pop(call.key, None)
-        if recorded is None:
-            self._waiting[call.key] = pending
-        else:
-            self._send(pending, recorded.answer)
+        key = ProgramCall(pending.call, pending.occurrence).key
+        self._waiting[key] = pending
+        self._arrivals[key] = time.monotonic()
 
     def _receive_reward(self, reward: Reward) -> None:
         self.reward, self.posted_rewards = add_rewards(self.reward, reward), self.posted_rewards + 1
 
-    def _send(self, pending: PendingCall, answer: Answer) -> None:
+    def _send(self, pending: PendingCall, answered: AnsweredCall) -> None:
+        answer, self._answered_at = answered.answer, time.monotonic()
+        if answer.error is not None:
+            pending.answer.set_exception(answer.error)
+            return
         pending.answer.set_result(answer.with_tool_call_ids(pending.id))
         self._undelivered.append(pending)
+        texts = self._equal_answers.setdefault(answered.call.content, set())
+        texts.update([answer.message.content, *(call.arguments for call in answer.message.tool_calls)])
 
     def _waiting_calls(self) -> list[ProgramCall]:
         """Return the waiting calls whose client is still there, by role and content."""
         calls = (
-            ProgramCall(pending.call, pending.occurrence)
-            for pending in self._waiting.values()
+            ProgramCall(pending.call, pending.occurrence, max(0.0, self._arrivals[key] - self._answered_at))
+            for key, pending in self._waiting.items()
             if not pending.is_abandoned
         )
-        return sorted(calls, key=lambda call: (self._models.index(call.call.role), *call.key))
+        return sorted(calls, key=lambda call: (self._roles.position(call.call), *call.key))
 
     def _has_ended(self) -> bool:
         assert self.running is not None
@@ -207,34 +315,57 @@ class Instance:
         return is_unchanged and not self.running.ended.done()
 
 
+def unordered_form(call: ModelCall, answers: Collection[str]) -> tuple[str, list[str]]:
+    """Return a call with these texts blanked, and the texts in sorted order: equal for calls that differ in the order
+    of the texts alone."""
+    pattern = re.compile("|".join(re.escape(json.dumps(text)[1:-1]) for text in sorted(answers, key=len, reverse=True)))
+    fields = [
+        [message.role, message.content, [(c.name, c.arguments) for c in message.tool_calls]]
+        for message in call.messages
+    ]
+    options = [call.role, [tool.name for tool in call.tools], call.choice, call.schema, call.stop, call.max_tokens]
+    text = json.dumps(fields)
+    return canonical_json(options) + pattern.sub("\0", text), sorted(pattern.findall(text))
+
+
 def raise_diverged(missing: Sequence[ProgramCall], new: Sequence[ProgramCall]) -> NoReturn:
-    """Raise Diverged with the first call of each, line by line as a diff."""
+    """Raise Diverged with the first missing call, and the new one that is most like it, line by line as a diff."""
     first_call = describe_call(missing[0]) if missing else ["(nothing)"]
-    second_call = describe_call(new[0]) if new else ["(nothing)"]
+    candidates = [describe_call(call) for call in new] or [["(nothing)"]]
+    second_call = max(candidates, key=lambda lines: difflib.SequenceMatcher(None, first_call, lines).ratio())
     changes = difflib.unified_diff(first_call, second_call, "the first time", "the second time", lineterm="", n=1)
-    difference = "\n".join(line[:300] for line in list(changes)[:40])
+    difference = "\n".join(shorten_line(line) for line in list(changes)[:40])
+    if not difference and missing and new:
+        difference = f"The calls are equal; it is made {missing[0].occurrence + 1} times the first time only."
     raise Diverged(f"The program, started again, asks for something else.\n{difference}")
+
+
+def shorten_line(line: str) -> str:
+    """Return a line of a diff of at most 600 characters, its beginning and its end."""
+    return line if len(line) <= 600 else f"{line[:300]} ... {line[-295:]}"
 
 
 def describe_call(call: ProgramCall) -> list[str]:
     """Return a call as lines of text."""
 
     def as_text(message: Message) -> str:
-        tool_calls = [f"{tool_call.name}({tool_call.arguments})" for tool_call in message.tool_calls]
-        return "\n".join(filter(None, [message.content, *tool_calls]))
+        tool_calls = [f"{tool_call.name}({tool_call.arguments}) {tool_call.id}" for tool_call in message.tool_calls]
+        answered = [f"(of {message.tool_call_id})"] if message.tool_call_id else []
+        images = [f"(image {image.width}x{image.height} {image.digest[:16]})" for image in message.images]
+        return "\n".join(filter(None, [*answered, *images, message.content, *tool_calls]))
 
     request = call.call
     lines = [f"model: {request.role}"]
     for message in request.messages:
         lines += [f"{message.role}: {line}" for line in as_text(message).splitlines() or [""]]
     options: dict[str, Any] = {
-        "tools": [tool.name for tool in request.tools],
         "choice": request.choice,
         "schema": request.schema,
         "stop": request.stop,
         "max_tokens": request.max_tokens,
     }
-    return lines + [f"{name}: {value}" for name, value in options.items() if value]
+    tools = [f"tool: {tool.name} {tool.description} {canonical_json(tool.parameters)}" for tool in request.tools]
+    return lines + tools + [f"{name}: {value}" for name, value in options.items() if value]
 
 
 class SharedInstance:
@@ -271,13 +402,13 @@ class SharedInstance:
 class EpisodeSpec:
     """The properties that all instances of one episode share.
 
-    role_of     the role of each model that the program may call
+    roles       the role of each call that the program may make
     memo        the folder of the results that `cadre_program.memo` keeps
     replayable  whether an instance that receives the same answers makes the same calls
     """
 
     task: Task
-    role_of: Mapping[str, str]
+    roles: RoleRules
     launch: LaunchSpec
     memo: Path
     replayable: bool
@@ -291,7 +422,19 @@ class Host:
     folder: tempfile.TemporaryDirectory[str]
     process_table: ProcessTable = field(default_factory=ProcessTable)
     fork_servers: dict[LaunchSpec, asyncio.Task[ForkServer]] = field(default_factory=dict)
+    running: dict[str, ProgramProcess] = field(default_factory=dict)  # by the key of the session
     start_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_STARTS))
+
+    def __post_init__(self) -> None:
+        self.server.sessions.shared_key, self.server.sessions.locate = IMPORT_KEY, self.locate
+
+    def locate(self, port: int) -> str | None:
+        """Return the key of the running program that has the connection from this port."""
+        key_of = {
+            pid: key for key, program in self.running.items() for pid in self.process_table.process_tree(program.pid)
+        }
+        pid = find_process(port, int(self.server.url.rpartition(":")[2]), key_of)
+        return None if pid is None else key_of[pid]
 
     @property
     def scratch(self) -> Path:
@@ -329,21 +472,21 @@ class Host:
         folder_copy: Path | None,
     ) -> tuple[Instance, ProgramState]:
         launch = episode.launch
-        instance = Instance(self.server.sessions, episode.role_of, launch.limits, history)
+        instance = Instance(self.server.sessions, episode.roles, launch.limits)
         try:
             task = {"id": episode.task.id, **episode.task.data}
-            url, key = f"{self.server.url}/v1", instance.session.key
+            url, key = self.server.url, instance.session.key
             running: RunningProgram
             if launch.isolation == "thread":
                 folder = Path(tempfile.mkdtemp(dir=self.scratch))
-                running = ProgramThread(load_threaded_function(launch.words[0]), task, url, key, folder)
+                running = ProgramThread(load_threaded_function(launch.words[0]), task, f"{url}/v1", key, folder)
             else:
                 fork_server = await self._fork_server(launch)
                 running = await fork_server.start(StartOrder(task, url, key, episode.memo, folder_copy))
+                self.running[key] = running
+                running.ended.add_done_callback(lambda ended: self.running.pop(key, None))
             instance.attach(running)
-            state = await instance.wait_until_blocked()
-            if expected is not None and episode.replayable:
-                instance.check_state(expected)
+            state = await instance.replay(history, expected if episode.replayable else None)
         except BaseException:
             instance.close("it was not needed any more")
             raise
@@ -356,7 +499,7 @@ class Host:
             starting.done()
             and (starting.cancelled() or starting.exception() is not None or starting.result().has_ended)
         ):
-            work = start_fork_server(launch, self.process_table, self.scratch)
+            work = start_fork_server(launch, self.process_table, self.scratch, self.server.url)
             starting = self.fork_servers[launch] = asyncio.create_task(work)
         # Others wait for the same start, so one caller's end does not cancel it.
         return await asyncio.shield(starting)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import inspect
 import itertools
 import json
@@ -29,6 +30,7 @@ from cadre.programs.settings import LaunchSpec
 from cadre.settings.user_code import load_function
 
 INSIDE = Path(inside.__file__).parent
+STARTUP = INSIDE / "startup"
 # Bytes of output that are quoted in an error, of a result, and of the last line of output that may be one.
 QUOTED_OUTPUT = 2_000
 MAX_RESULT_BYTES = 16 * MIB
@@ -47,14 +49,52 @@ NO_TELEMETRY = {
     "ANONYMIZED_TELEMETRY": "false",
     "DO_NOT_TRACK": "1",
 }
+# The key of clients that a program makes while it is imported. Which instance calls with it is known by its connection.
+IMPORT_KEY = "cadre-imported-client"
+# The descriptor of the folder that caches are in while a program is imported; in an instance it is one of its own.
+CACHE_DESCRIPTOR = 199
 NO_PROXY = dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
+
+
+def endpoint_variables(url: str, key: str) -> dict[str, str]:
+    """Return the variables in which clients find the endpoint of this server and their key."""
+    return {
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "OPENAI_API_BASE": f"{url}/v1",
+        "OPENAI_API_KEY": key,
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_API_KEY": key,
+    }
+
+
+def cache_variables(folder: str) -> dict[str, str]:
+    """Return the variables that put caches into a folder: an answer from a cache that instances share is no call.
+
+    Hugging Face's hub keeps its own folder: it holds files by their content, and a model would be loaded anew.
+    """
+    home = Path.home()
+    hub_home = os.environ.get("HF_HOME") or f"{os.environ.get('XDG_CACHE_HOME') or home / '.cache'}/huggingface"
+    return {
+        "XDG_CACHE_HOME": folder,
+        "DSPY_CACHEDIR": f"{folder}/dspy",
+        "LITELLM_CACHE_DIR": f"{folder}/litellm",
+        "JOBLIB_CACHE_DIR": f"{folder}/joblib",
+        "JOBLIB_TEMP_FOLDER": folder,
+        "PIP_CACHE_DIR": f"{folder}/pip",
+        "HF_HOME": f"{folder}/huggingface",
+        "HF_HUB_CACHE": os.environ.get("HF_HUB_CACHE") or f"{hub_home}/hub",
+        "HF_TOKEN_PATH": os.environ.get("HF_TOKEN_PATH") or f"{hub_home}/token",
+    }
 
 
 class ProgramFailed(Exception):
     """The program raised, was killed, or ended without a result that can be rewarded.
 
-    This and the errors below are failures of an episode, not of Cadre: each costs one task its tree, and is counted.
+    This and the errors below are failures of an episode, not of Cadre: each costs a branch of a tree, and is counted.
+    `margin` is by how much its reward is below the lowest of its siblings; None leaves the branch out.
     """
+
+    margin: float | None = 0.0
 
 
 class Stuck(ProgramFailed):
@@ -147,14 +187,35 @@ class ProcessTable:
         return tree
 
 
+def find_process(client_port: int, server_port: int, pids: Iterable[int]) -> int | None:
+    """Return which of these processes has the connection from one port of this machine to another; None if none."""
+    inode = ""
+    local, remote = f"0100007F:{client_port:04X}", f"0100007F:{server_port:04X}"
+    for line in _read_proc("/proc/net/tcp").splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 9 and fields[1] == local and fields[2] == remote:
+            inode = fields[9]
+    if not inode or inode == "0":
+        return None
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"/proc/{pid}/fd/{name}") == f"socket:[{inode}]":
+                        return pid
+    return None
+
+
 # Running programs
 
 
 class RunningProgram(Protocol):
-    """A program that was started. `ended` is done once it has ended; `folder` is its own to write in."""
+    """A program that was started. `ended` is done once it has ended; `folder` is its own to write in, and all of its
+    folders are in `root`."""
 
     ended: asyncio.Future[ProgramResult]
     folder: Path
+    root: Path
 
     def threads(self) -> ThreadActivity:
         """Return the activity of its threads."""
@@ -179,6 +240,7 @@ class ProgramProcess:
     def __init__(self, table: ProcessTable, root: Path, kill_it: Callable[[], None]) -> None:
         self.ended: asyncio.Future[ProgramResult] = asyncio.get_running_loop().create_future()
         self.root, self.folder, self.control = root, root / "work", root / "control"
+        self.caches, self.temporary = root / "caches", root / "tmp"
         self.pid = 0
         self._table, self._kill_it = table, kill_it
 
@@ -244,7 +306,7 @@ class ProgramThread:
 
     def __init__(self, function: Any, task: Mapping[str, Any], url: str, key: str, folder: Path) -> None:
         self.ended: asyncio.Future[ProgramResult] = asyncio.get_running_loop().create_future()
-        self.folder, self._loop = folder, asyncio.get_running_loop()
+        self.folder, self.root, self._loop = folder, folder, asyncio.get_running_loop()
         self._native_id = 0
         arguments = (function, task, url, key)
         self._thread = threading.Thread(target=self._run, args=arguments, name="cadre-program", daemon=True)
@@ -311,7 +373,7 @@ class StartOrder:
     """One instance to start.
 
     task          the task as JSON values
-    url, key      the endpoint and the key of the session
+    url, key      the server of the endpoint and the key of the session
     memo          the folder of the results that `cadre_program.memo` keeps
     folder_copy   a folder whose copy it starts in; None for an empty one
     """
@@ -346,6 +408,9 @@ class ForkServer:
         name = str(next(self.numbers))
         running = ProgramProcess(self.table, self.scratch / name, lambda: self.send(kill=name))
         running.control.mkdir(parents=True)
+        running.temporary.mkdir()
+        # What was made in the folder for caches while the program was imported is there in every instance.
+        shutil.copytree(self.scratch / "caches", running.caches, symlinks=True)
         if order.folder_copy is None:
             running.folder.mkdir()
         else:
@@ -354,19 +419,29 @@ class ForkServer:
         configured = dict(self.launch.environment)
         # `cadre_program` comes first in the path, whatever the settings put there.
         path = configured.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+        python_path = [str(INSIDE), *([path] if path else [])]
+        steady = {}
+        if self.launch.clock:
+            python_path.insert(0, str(STARTUP))
+            steady = {
+                "CADRE_CLOCK": self.launch.clock,
+                "CADRE_SEED": hashlib.sha256(json.dumps(order.task, sort_keys=True).encode()).hexdigest(),
+                "CADRE_STEADY_SECRETS": "1" if self.launch.secrets else "0",
+            }
         environment = {
             **NO_TELEMETRY,
             **NO_PROXY,
-            "OPENAI_BASE_URL": order.url,
-            "OPENAI_API_BASE": order.url,
-            "OPENAI_API_KEY": order.key,
+            **endpoint_variables(order.url, order.key),
+            **cache_variables(str(running.caches)),
+            "TMPDIR": str(running.temporary),
+            **steady,
             "CADRE_FOLDER": str(running.folder),
             "CADRE_MEMO": str(order.memo),
             "CADRE_TASK": str(running.control / "task.json"),
             "CREWAI_STORAGE_DIR": str(running.control),
             "PYTHONHASHSEED": "0",
             **configured,
-            "PYTHONPATH": f"{INSIDE}{os.pathsep}{path}" if path else str(INSIDE),
+            "PYTHONPATH": os.pathsep.join(python_path),
         }
 
         self.running[name] = running
@@ -376,6 +451,7 @@ class ForkServer:
             task=dict(order.task),
             folder=str(running.folder),
             control=str(running.control),
+            caches=str(running.caches),
             environment=environment,
             limits=self.launch.limits.kernel,
         )
@@ -410,13 +486,17 @@ class ForkServer:
             running.end(-9)
 
 
-async def start_fork_server(launch: LaunchSpec, table: ProcessTable, scratch: Path) -> ForkServer:
-    """Start a fork server and wait until it has imported the program. Raises ConfigError if that fails."""
+async def start_fork_server(launch: LaunchSpec, table: ProcessTable, scratch: Path, url: str) -> ForkServer:
+    """Start a fork server and wait until it has imported the program. Raises ConfigError if that fails.
+
+    A client that the program makes while it is imported finds the endpoint at `url` and a key.
+    """
     scratch = Path(tempfile.mkdtemp(dir=scratch))
     process = await asyncio.create_subprocess_exec(
         launch.python or sys.executable,
         str(INSIDE / "cadre_fork_server.py"),
         str(scratch),
+        str(CACHE_DESCRIPTOR),
         "function" if launch.is_function else "command",
         *launch.words,
         stdin=asyncio.subprocess.PIPE,
@@ -426,10 +506,13 @@ async def start_fork_server(launch: LaunchSpec, table: ProcessTable, scratch: Pa
             **os.environ,
             **NO_TELEMETRY,
             **NO_PROXY,
-            **dict(launch.environment),
             # Not the user's own key, and equal hashes in every instance.
-            "OPENAI_API_KEY": "none",
+            **endpoint_variables(url, IMPORT_KEY),
+            **cache_variables(f"/proc/self/fd/{CACHE_DESCRIPTOR}"),
+            **({"CADRE_CLOCK": launch.clock, "CADRE_SEED": "import"} if launch.clock else {}),
+            "CADRE_STEADY_SECRETS": "1" if launch.secrets else "0",
             "PYTHONHASHSEED": "0",
+            **dict(launch.environment),
         },
     )
     assert process.stdout is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -25,13 +26,15 @@ from cadre.programs.calls import (
     Answer,
     AnsweredCall,
     ProgramCall,
+    RequestError,
     add_constraints_to_prompt,
     has_constraints,
     is_satisfied,
 )
 from cadre.programs.instances import EpisodeSpec, Instance, ProgramState, SharedInstance, shared_host
 from cadre.programs.processes import Diverged, ProgramFailed, ProgramResult
-from cadre.programs.settings import InstanceLimits, Isolation, load_tasks, make_launch
+from cadre.programs.roles import make_role_rules
+from cadre.programs.settings import CLOCK, ErrorRule, InstanceLimits, Isolation, load_tasks, make_launch
 from cadre.types import Message, Observation, Reward, Sample, Task
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -47,19 +50,24 @@ class Program(Env):
     models       other names that it asks for: {gpt-4o: planner}
     reward       program: what it returns or prints last, and posts; or FILE.py:FUNCTION of task, transcript and result
     turn_reward  FILE.py:FUNCTION of task and one exchange, which alone pays: siblings need no run of their own
-    errors       drop: a program that fails costs its task's tree; a number: that is what it is paid
+    errors       of a program that fails. lowest: its branch gets the lowest reward of its siblings less 0.1, or
+                 less {margin: 0.5}; a number or {reward: -1}: that team reward; drop: its branch is left out
     isolation    fork: a process for each instance; thread: a thread of this process, for quick functions
     replayable   false for a program that asks for something else each time: it needs a shape that is independent
     folder       fresh, or copied: a fork starts in a copy of the folder of what it is forked from
     limits       seconds, cpu, memory, processes, calls of one instance
     python       the interpreter for the function's file, such as that of another virtual environment
     environment  variables for the program
+    steady       clock, random and uuid of its Python processes are the same in every run of a task; false: as they are
+    clock        where that clock stands, in UTC; it moves on with what the program sleeps
+    steady_secrets  true: what the system draws at random (secrets, os.urandom) is the same too
 
     and those of `tasks`.
     """
 
     roles: ClassVar[tuple[str, ...]] = ()
     pays_absent = True
+    takes_failures = True
 
     def __init__(
         self,
@@ -69,23 +77,38 @@ class Program(Env):
         models: dict[str, str] | None = None,
         reward: str = rewards.FROM_PROGRAM,
         turn_reward: str = "",
-        errors: float | Literal["drop"] = "drop",
+        errors: float | Literal["lowest", "drop"] | ErrorRule = "lowest",
         isolation: Isolation = "fork",
         replayable: bool = True,
         folder: Literal["fresh", "copied"] = "fresh",
         limits: InstanceLimits | None = None,
         python: str = "",
         environment: dict[str, str] | None = None,
+        steady: bool = True,
+        clock: str = CLOCK,
+        steady_secrets: bool = False,
         **of_tasks: Any,
     ) -> None:
         super().__init__(task)
-        launch = make_launch(run, isolation, limits or InstanceLimits(), python, environment or {})
-        role_of = {**{role: role for role in roles}, **(models or {})}
+        launch = make_launch(
+            run,
+            isolation,
+            limits or InstanceLimits(),
+            python,
+            environment or {},
+            clock if steady else "",
+            steady and steady_secrets,
+        )
         self._host = shared_host()
         # Removed with the last copy of the episode.
         self._memo = tempfile.TemporaryDirectory(dir=self._host.scratch, ignore_cleanup_errors=True)
-        self.episode = EpisodeSpec(task, role_of, launch, Path(self._memo.name), replayable)
-        self.reward, self.turn_reward, self.errors = reward, turn_reward, errors
+        self.episode = EpisodeSpec(task, make_role_rules(roles, models), launch, Path(self._memo.name), replayable)
+        self.reward, self.turn_reward = reward, turn_reward
+        # The team reward of a failure, if it is a number, and the margin otherwise; None leaves its branch out.
+        rule = ErrorRule() if errors == "lowest" else errors
+        self.failure_reward = rule.reward if isinstance(rule, ErrorRule) else rule if rule != "drop" else None
+        self.failure_margin = rule.margin if isinstance(rule, ErrorRule) else None
+        self.max_decisions = max(type(self).max_decisions, self.episode.launch.limits.calls)
         self.copies_folder, self.repeatable = folder == "copied", replayable
 
         # `state` is unknown while `new_answers` have not been given to an instance. It is found when it is needed, so
@@ -146,7 +169,8 @@ class Program(Env):
         answers = {}
         for role, sample in samples.items():
             message = sample.message or Message("assistant", sample.text)
-            answers[role] = Answer(message, sample.finish, len(sample.prompt_ids), len(sample.token_ids))
+            error = None if sample.failure is None else context_error(sample.failure.error)
+            answers[role] = Answer(message, sample.finish, len(sample.prompt_ids), len(sample.token_ids), error)
         return await self._answer(answers)
 
     def fork(self) -> Self:
@@ -175,10 +199,15 @@ class Program(Env):
         await self.until_ready()
         calls = self._acting(self.state)
         new_answers = []
+        waiting = self.state.calls if self.state is not None else ()
         for role, answer in answers.items():
             call = calls[role]
             conversation = find_conversation(self.history, role, call.call.messages)
-            new_answers.append(AnsweredCall(call.call, call.occurrence, role, answer, conversation))
+            beside = tuple(other for other in waiting if other.key != call.key)
+            waiting = beside  # the next answer is given when this one has been taken in
+            new_answers.append(
+                AnsweredCall(call.call, call.occurrence, call.delay_s, role, answer, conversation, beside)
+            )
         self.new_answers = tuple(new_answers)
         self.previous_state, self.state = self.state, None
         if self.turn_reward:
@@ -190,19 +219,23 @@ class Program(Env):
         await self.until_ready()
         return rewards.add_rewards(self.step_reward, Reward(parts=parts))
 
+    def acting_calls(self) -> dict[str, ProgramCall]:
+        """Return the call of each role that acts now, as the program made it."""
+        return self._acting(self.state)
+
     def _acting(self, state: ProgramState | None) -> dict[str, ProgramCall]:
         """Return the first waiting call of each role."""
         assert state is not None
         acting: dict[str, ProgramCall] = {}
         for call in state.calls:
-            acting.setdefault(self.episode.role_of[call.call.role], call)
+            acting.setdefault(self.episode.roles.find(call.call) or call.call.role, call)
         return acting
 
     async def _advance(self) -> tuple[Instance | None, ProgramState, Reward]:
         """Give all answers to an instance, in the endpoint's loop. Returns it with its state and its posted reward.
 
-        If `errors` is a reward, a program that was ended, as it hung or made too many calls, counts as one that failed
-        by itself.
+        If a failure has a reward of its own, a program that was ended, as it hung or made too many calls, counts as one
+        that failed by itself.
         """
         instance = self.instance.take()
         state = self.previous_state
@@ -218,7 +251,10 @@ class Program(Env):
         except BaseException as error:
             if instance is not None:
                 instance.close("it was not needed any more")
-            if isinstance(self.errors, str) or not isinstance(error, ProgramFailed) or isinstance(error, Diverged):
+            if not isinstance(error, ProgramFailed) or isinstance(error, Diverged):
+                raise
+            if self.failure_reward is None:
+                error.margin = self.failure_margin
                 raise
             state = ProgramState((), ProgramResult(error=str(error)))
         assert state is not None
@@ -231,11 +267,28 @@ class Program(Env):
         if state.result is not None:
             self._host.server.loop.call_soon_threadsafe(self.instance.close)
             has_posted = instance is not None and instance.posted_rewards > 0
-            self.outcome = rewards.compute_outcome(
-                self.task, state.result, self.history, self.reward, self.errors, has_posted
-            )
+            try:
+                self.outcome = rewards.compute_outcome(
+                    self.task, state.result, self.history, self.reward, self.failure_reward, has_posted
+                )
+            except ProgramFailed as error:
+                error.margin = self.failure_margin
+                raise
             self.step_reward = rewards.add_rewards(reward, self.outcome.reward)
         self.total_team_reward += self.step_reward.team
+
+
+def context_error(message: str) -> RequestError:
+    """Return the error that OpenAI's API gives for a prompt that is too long: programs look for its code or its words,
+    and shorten what they ask."""
+    numbers = re.search(r"prompt has ([\d,]+) tokens.*context holds ([\d,]+)", message)
+    words = f"{message} " if numbers is None else ""
+    if numbers is not None:
+        words = (
+            f"This model's maximum context length is {numbers[2]} tokens. However, your messages resulted in "
+            f"{numbers[1]} tokens. "
+        )
+    return RequestError(400, f"{words}Please reduce the length of the messages.", "messages", "context_length_exceeded")
 
 
 def find_conversation(history: Sequence[AnsweredCall], role: str, messages: Sequence[Message]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from cadre.programs.calls import Answer, ModelCall, RequestError, merge_messages
+from cadre.programs.calls import Answer, ModelCall, RequestError, merge_messages, number_tool_calls
 from cadre.types import Message, Tool, ToolCall
 
 MAX_TOOLS = 256
@@ -35,6 +35,8 @@ IGNORED_FIELDS = (
     "verbosity",
     "max_tool_calls",
 )
+# Fields of a request's metadata that hold the name of the agent.
+AGENT_FIELDS = ("agent_name", "agent", "lc_agent_name", "langgraph_node", "name")
 # The conversation up to a response, by the response's id.
 StoredResponses = Mapping[str, tuple[Message, ...]]
 
@@ -190,6 +192,15 @@ def parse_schema(value: Any, where: str) -> dict[str, Any] | None:
     return parse_object(nested.get("schema"), f"{where}.schema")
 
 
+def parse_agent(body: dict[str, Any]) -> str:
+    """Return the name of the agent that calls, from the metadata of a request; "" if it has none."""
+    metadata = body.get("metadata")
+    if not isinstance(metadata, dict):
+        return ""
+    names = (metadata.get(name) for name in AGENT_FIELDS)
+    return next((name for name in names if isinstance(name, str) and name), "")
+
+
 def describe_ignored(body: dict[str, Any]) -> str:
     """Return sentences that name the fields of a request that are not followed; "" if there are none."""
     names = [name for name in IGNORED_FIELDS if body.get(name) is not None]
@@ -220,9 +231,13 @@ def parse_chat_call(body: dict[str, Any]) -> ModelCall:
     choice = parse_tool_choice(body.get("tool_choice"))
     stop = body.get("stop")
     stops = [stop] if isinstance(stop, str) else parse_list(stop, "stop", MAX_STOPS)
+    parsed = merge_messages(_parse_chat_message(raw, f"messages[{number}]") for number, raw in enumerate(messages))
+    numbered, tool_call_ids = number_tool_calls(parsed)
     return ModelCall(
         role=parse_text(body.get("model"), "model"),
-        messages=merge_messages(_parse_chat_message(raw, f"messages[{number}]") for number, raw in enumerate(messages)),
+        messages=numbered,
+        agent=parse_agent(body),
+        tool_call_ids=tool_call_ids,
         tools=() if choice == "none" else parse_tools(body.get("tools")),
         choice=choice,
         schema=parse_schema(body.get("response_format"), "response_format"),
@@ -363,9 +378,13 @@ def parse_responses_call(body: dict[str, Any], stored: StoredResponses) -> tuple
         raise RequestError(400, "input: got none; expected a text or a list of items.", "input")
     instructions = parse_optional_text(body.get("instructions"), "instructions")
     choice = parse_tool_choice(body.get("tool_choice"))
+    merged = merge_messages((Message("system", instructions), *conversation) if instructions else conversation)
+    numbered, tool_call_ids = number_tool_calls(merged)
     call = ModelCall(
         role=parse_text(body.get("model"), "model"),
-        messages=merge_messages((Message("system", instructions), *conversation) if instructions else conversation),
+        messages=numbered,
+        agent=parse_agent(body),
+        tool_call_ids=tool_call_ids,
         tools=() if choice == "none" else parse_tools(body.get("tools")),
         choice=choice,
         schema=parse_schema(parse_object(body.get("text"), "text").get("format"), "text.format"),

@@ -80,15 +80,15 @@ def compute_outcome(
     result: ProgramResult,
     history: Sequence[AnsweredCall],
     reward: str,
-    errors: float | str,
+    failure_reward: float | None,
     has_posted: bool = False,
 ) -> EpisodeOutcome:
     """Return the outcome of a program that has ended.
 
     reward      "program", or FILE.py:FUNCTION of task, transcript and result, as many of them as it takes
-    errors      "drop", or the team reward of a program that fails
+    failure_reward  the team reward of a program that fails, None if that is an error
     has_posted  whether the program posted a reward; otherwise the last line of a command must be one
-    Raises ProgramFailed if the program failed and `errors` is "drop".
+    Raises ProgramFailed if the program failed and has no reward for it.
     """
     error = result.error
     if result.unread and reward == FROM_PROGRAM and not has_posted:
@@ -97,9 +97,9 @@ def compute_outcome(
             "number or an object as its last line on standard output."
         )
     if error:
-        if isinstance(errors, str):
+        if failure_reward is None:
             raise ProgramFailed(error)
-        return EpisodeOutcome(Reward(team=errors), False)
+        return EpisodeOutcome(Reward(team=failure_reward), False)
     if reward == FROM_PROGRAM:
         return _outcome_of_program(result.value)
     function: Callable[..., Any] = load_function("settings.reward", reward, {})

@@ -7,8 +7,13 @@ serves its page with the same listening socket and connection limits.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import math
 import os
+import re
 import socket
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
@@ -28,7 +33,7 @@ from cadre.file_limits import raise_descriptor_limit, too_few_descriptors
 from cadre.programs import protocol
 from cadre.programs.calls import RequestError, validate_constraints
 from cadre.programs.rewards import parse_reward
-from cadre.programs.sessions import PendingCall, Session, Sessions
+from cadre.programs.sessions import FOLDER, PendingCall, Session, Sessions
 
 T = TypeVar("T")
 HOST = "127.0.0.1"
@@ -37,6 +42,7 @@ MAX_BODY_BYTES = 16 << 20
 PREFIXES = ("/v1", "/s/{key}/v1")
 # Seconds: for how long an error can still have a status of its own, and between two signs of life.
 KEEP_ALIVE_S = 10.0
+MIN_KEEP_ALIVE_S = 0.05
 
 # Seconds. Clients are on this machine, so only a broken or hostile one is slower.
 HEAD_S = 10.0
@@ -46,6 +52,8 @@ READ_S = 60.0
 REJECTED_S = 1.0
 MAX_CONNECTIONS = 4_096
 MIN_CONNECTIONS = 4
+# Kinds of refused requests that are printed.
+MAX_REFUSALS = 100
 # Descriptors of this process that are kept for everything else.
 RESERVED_DESCRIPTORS = 24
 
@@ -70,7 +78,7 @@ class Server:
             ) from None
         self.url = f"http://{HOST}:{self._socket.getsockname()[1]}"
         settings = uvicorn.Config(
-            make_application(self.sessions),
+            make_application(self.sessions, RefusalLog()),
             http=limited_protocol(connection_limit()),
             ws="none",
             log_level="critical",
@@ -118,7 +126,34 @@ def listen(port: int) -> socket.socket:
 # Routes
 
 
-def make_application(sessions: Sessions) -> Starlette:
+class RefusalLog:
+    """Prints a warning for a request that is refused, once a kind: a program may go on without what it asked for."""
+
+    def __init__(self, write: Callable[[str], Any] | None = None) -> None:
+        self._write, self._seen = write, set[tuple[Any, ...]]()
+
+    def report(self, session: Session, request: Request, error: RequestError) -> None:
+        """Print the refusal if its kind is new. The end of a session is no refusal."""
+        if error.status == 410:
+            return
+        body: Any = None
+        with contextlib.suppress(ValueError, RecursionError):
+            body = json.loads(getattr(request.state, "body", b"null"))
+        model = str(body.get("model"))[:80] if isinstance(body, dict) else ""
+        line = f"{request.method} {request.url.path[-80:]}{f' of model {model!r}' if model else ''}"
+        field_name = re.match(r"\w*", error.param or "")
+        value = body.get(field_name[0]) if field_name and isinstance(body, dict) else None
+        excerpt = "" if value is None else f" It sent {field_name[0] if field_name else ''}: {json.dumps(value)[:200]}."
+        kind = (line, error.status, re.sub(r"\d+", "0", error.param or error.message))
+        if kind in self._seen or len(self._seen) >= MAX_REFUSALS:
+            return
+        self._seen.add(kind)
+        text = f"warning: the endpoint refused {line} with {error.status}: {error.message}{excerpt}"
+        session.refusals.append(text)
+        (self._write or sys.stderr.write)(f"{text}\n")
+
+
+def make_application(sessions: Sessions, refusals: RefusalLog) -> Starlette:
     """Return the ASGI application that passes requests to the sessions."""
 
     def with_session(handler: Handler) -> Callable[[Request], Awaitable[Any]]:
@@ -127,11 +162,24 @@ def make_application(sessions: Sessions) -> Starlette:
                 key = str(request.path_params["key"])
             else:
                 scheme, _, token = request.headers.get("authorization", "").partition(" ")
-                key = token.strip() if scheme.lower() == "bearer" else request.headers.get("api-key", "")
+                key = token.strip() if scheme.lower() == "bearer" else ""
+                key = key or request.headers.get("api-key", "") or request.headers.get("x-api-key", "")
             try:
-                return await handler(sessions.find(key), request)
+                session = sessions.find(key, request.client.port if request.client else 0)
+            except RequestError as error:
+                if error.status != 410:
+                    await read_body(request)
+                    refusals.report(Session((), lambda pending: None), request, error)
+                raise
+            try:
+                return await handler(session, request)
             except RecursionError:
-                raise RequestError(400, "The body is nested too deep; expected a flatter one.") from None
+                too_deep = RequestError(400, "The body is nested too deep; expected a flatter one.")
+                refusals.report(session, request, too_deep)
+                raise too_deep from None
+            except RequestError as error:
+                refusals.report(session, request, error)
+                raise
 
         return handle
 
@@ -171,14 +219,14 @@ def make_application(sessions: Sessions) -> Starlette:
 
 
 async def post_chat_completion(session: Session, request: Request) -> Any:
-    body = protocol.parse_body(await read_body(request))
+    body = await read_call(session, request)
     call, reply_format = protocol.parse_chat_call(body), protocol.parse_chat_format(body)
     validate_constraints(call)
-    return DelayedResponse(session.attach(call, is_retry(request)), reply_format)
+    return DelayedResponse(session, session.attach(call, is_retry(request)), reply_format, keep_alive_s(request))
 
 
 async def post_response(session: Session, request: Request) -> Any:
-    body = protocol.parse_body(await read_body(request))
+    body = await read_call(session, request)
     call, conversation = protocol.parse_responses_call(body, session.responses)
     reply_format = protocol.parse_responses_format(body)
     validate_constraints(call)
@@ -190,7 +238,7 @@ async def post_response(session: Session, request: Request) -> Any:
             session.responses[f"resp_{pending.id}"] = (*conversation, answer.result().message)
 
     pending.answer.add_done_callback(store)
-    return DelayedResponse(pending, reply_format)
+    return DelayedResponse(session, pending, reply_format, keep_alive_s(request))
 
 
 async def post_reward(session: Session, request: Request) -> Response:
@@ -218,9 +266,29 @@ def describe_model(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "cadre"}
 
 
+def keep_alive_s(request: Request) -> float:
+    """Return the seconds between two signs of life: a third of what the client waits for bytes, where it says so, as
+    OpenAI's and Anthropic's do."""
+    times = [KEEP_ALIVE_S]
+    for name in ("x-stainless-read-timeout", "x-stainless-timeout"):
+        with contextlib.suppress(ValueError):
+            seconds = float(request.headers.get(name, ""))
+            if seconds > 0.0 and math.isfinite(seconds):
+                times.append(max(MIN_KEEP_ALIVE_S, seconds / 3.0))
+    return min(times)
+
+
 def is_retry(request: Request) -> bool:
     """Return True if the client marks the request as a retry, as OpenAI's own does."""
     return request.headers.get("x-stainless-retry-count", "0").strip() not in ("", "0")
+
+
+async def read_call(session: Session, request: Request) -> dict[str, Any]:
+    """Return the body of a call, with one name for the folder of every instance of a program."""
+    raw = await read_body(request)
+    if session.folder:
+        raw = raw.replace(session.folder.encode(), FOLDER.encode())
+    return protocol.parse_body(raw)
 
 
 async def read_body(request: Request) -> bytes:
@@ -229,6 +297,7 @@ async def read_body(request: Request) -> bytes:
         body += part
         if len(body) > MAX_BODY_BYTES:
             raise RequestError(413, f"The body is over {MAX_BODY_BYTES >> 20} MiB; expected less.")
+    request.state.body = bytes(body)
     return bytes(body)
 
 
@@ -242,8 +311,11 @@ class DelayedResponse:
     event in a stream. A client that disconnects all the same and retries is attached to the same call.
     """
 
-    def __init__(self, pending: PendingCall, reply_format: protocol.ReplyFormat) -> None:
-        self._pending, self._format, self._keep_alive_s = pending, reply_format, KEEP_ALIVE_S
+    def __init__(
+        self, session: Session, pending: PendingCall, reply_format: protocol.ReplyFormat, keep_alive_s: float
+    ) -> None:
+        self._pending, self._format, self._keep_alive_s = pending, reply_format, keep_alive_s
+        self._folder = session.folder
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async def wait_for_disconnect() -> None:
@@ -287,7 +359,10 @@ class DelayedResponse:
                 return
         if self._pending.answer.exception() is not None:
             return  # the connection breaks off, and the client's retry gets the error
-        await send_parts(writer.closing(self._pending.answer.result()))
+        parts = writer.closing(self._pending.answer.result())
+        if self._folder:
+            parts = (part.replace(FOLDER.encode(), self._folder.encode()) for part in parts)
+        await send_parts(parts)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         self._pending.is_delivered = self._pending.is_delivered or not disconnected.done()
 

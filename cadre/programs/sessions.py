@@ -18,6 +18,8 @@ MAX_PENDING = 256
 # Contents whose occurrences are counted, for each call that is kept.
 COUNTS_PER_CALL = 10
 MAX_ENDED_KEYS = 100_000
+# What models read in place of the folder of an instance.
+FOLDER = "/srv/program"
 
 
 @dataclass(eq=False)
@@ -57,11 +59,15 @@ class PendingCall:
 class Session:
     """The calls made with one key.
 
-    models      names that may be called, any if empty
+    models      names that are listed, and may be called if `accepts` is None; any if empty
     on_call     receives every call that is not a repetition
     on_reward   receives rewards that the program posts; None where it may not
+    accepts     returns the role of a call, None for one that is refused
+    embeddings  the URL that requests for embeddings are passed on to, "" to refuse them
+    folder      the folder of the program, whose name differs with every run: calls have `FOLDER` in its place
     max_kept    how many answered calls are kept for repetitions, and responses to continue from; None for all
     end_error   the error that every call gets once the session has ended
+    refusals    warnings about requests that were refused, the first of each kind
     responses   the conversation up to each response of `/v1/responses`, by its id
     """
 
@@ -69,9 +75,13 @@ class Session:
     on_call: Callable[[PendingCall], None]
     on_reward: Callable[[Reward], None] | None = None
     key: str = field(default_factory=lambda: f"cadre-{secrets.token_urlsafe(24)}")
+    accepts: Callable[[ModelCall], str | None] | None = None
+    embeddings: str = ""
+    folder: str = ""
     max_kept: int | None = None
     end_error: RequestError | None = None
     calls: dict[str, list[PendingCall]] = field(default_factory=dict)  # by content
+    refusals: list[str] = field(default_factory=list)
     responses: dict[str, tuple[Message, ...]] = field(default_factory=dict)
     counts: OrderedDict[str, int] = field(default_factory=OrderedDict)  # by content, the least recent first
     _in_order: OrderedDict[PendingCall, None] = field(default_factory=OrderedDict)
@@ -87,9 +97,13 @@ class Session:
         """
         if self.end_error is not None:
             raise self.end_error
-        if self.models and call.role not in self.models:
-            expected = ", ".join(self.models)
-            message = f"model: there is no {call.role[:80]!r}; expected {expected}."
+        is_known = self.accepts(call) is not None if self.accepts else not self.models or call.role in self.models
+        if not is_known:
+            agent = f" (agent {call.agent[:80]!r})" if call.agent else ""
+            message = (
+                f"model: there is no {call.role[:80]!r}{agent}; expected {', '.join(self.models)}. A pattern gives "
+                f"agents a role by name: settings.models={{'{call.role[:20]}*': {self.models[-1]}}}."
+            )
             raise RequestError(404, message, "model", "model_not_found")
         equal_calls = self.calls.get(call.content, [])
         abandoned = [pending for pending in equal_calls if pending.is_abandoned]
@@ -165,11 +179,17 @@ class Session:
 
 
 class Sessions:
-    """The sessions of an endpoint by key. Ended keys are kept, so that their calls get the reason of the end."""
+    """The sessions of an endpoint by key. Ended keys are kept, so that their calls get the reason of the end.
+
+    `locate` returns the key of the program that has a connection, by its port, for clients that a program made while it
+    was imported: they have the key `shared_key`, whichever instance calls.
+    """
 
     def __init__(self) -> None:
         self._open: dict[str, Session] = {}
         self._ended: dict[str, RequestError] = {}
+        self.shared_key = ""
+        self.locate: Callable[[int], str | None] = lambda port: None
 
     def add(self, session: Session) -> Session:
         self._open[session.key] = session
@@ -183,8 +203,18 @@ class Sessions:
         while len(self._ended) > MAX_ENDED_KEYS:
             del self._ended[next(iter(self._ended))]
 
-    def find(self, key: str) -> Session:
-        """Return the session of a key. Raises RequestError if there is none."""
+    def find(self, key: str, port: int = 0) -> Session:
+        """Return the session of a key, and of a connection's port if the key is shared. Raises RequestError if there is
+        none."""
+        if key and key == self.shared_key:
+            located = self.locate(port)
+            if located is None:
+                raise RequestError(
+                    401,
+                    "The program calls a model while it is imported, or after its end; expected calls from the "
+                    "function that runs an episode. Move the call into it.",
+                )
+            key = located
         if key in self._ended:
             raise self._ended[key]
         if key not in self._open:

@@ -15,11 +15,14 @@ from cadre.data.rows import read_json_lines
 from cadre.env import Split
 from cadre.errors import ConfigError, DataError
 from cadre.programs.calls import canonical_json
+from cadre.programs.inside.cadre_steady import parse_start
 from cadre.settings.trust import check_code
 from cadre.types import Task
 
 Isolation = Literal["fork", "thread"]
 GIB = 1 << 30
+# Where the clock of an instance stands unless a recipe says otherwise.
+CLOCK = "2026-01-01T12:00:00"
 
 
 class InstanceLimits(BaseModel):
@@ -46,6 +49,19 @@ class InstanceLimits(BaseModel):
         return {"RLIMIT_CPU": self.cpu, "RLIMIT_DATA": int(self.memory * GIB)}
 
 
+class ErrorRule(BaseModel):
+    """The reward of a program that fails: an exception, a limit, an answer that it cannot read.
+
+    reward  team reward; without it the branch is worth the lowest of its siblings less `margin`
+    margin  makes a failure worth less than the worst sibling, so that it is a signal where all others are equal
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    reward: float | None = Field(None, allow_inf_nan=False)
+    margin: float = Field(0.1, ge=0.0, allow_inf_nan=False)
+
+
 @dataclass(frozen=True)
 class LaunchSpec:
     """The way to start instances, the same for all of them. Hashable: launches that are equal share a fork server.
@@ -53,6 +69,8 @@ class LaunchSpec:
     words        the command, or the one word FILE.py:FUNCTION
     python       the interpreter of a function; "" for this one
     environment  variables of the program, beside those that it inherits
+    clock        where the clock of every instance stands, in UTC; "" for an interpreter as it is
+    secrets      whether what the system draws at random is steady too
     """
 
     words: tuple[str, ...]
@@ -60,6 +78,8 @@ class LaunchSpec:
     limits: InstanceLimits = field(default_factory=InstanceLimits)
     python: str = ""
     environment: tuple[tuple[str, str], ...] = ()
+    clock: str = ""
+    secrets: bool = False
 
     @property
     def is_function(self) -> bool:
@@ -68,9 +88,22 @@ class LaunchSpec:
 
 
 def make_launch(
-    run: str | list[str], isolation: Isolation, limits: InstanceLimits, python: str, environment: dict[str, str]
+    run: str | list[str],
+    isolation: Isolation,
+    limits: InstanceLimits,
+    python: str,
+    environment: dict[str, str],
+    clock: str = "",
+    secrets: bool = False,
 ) -> LaunchSpec:
     """Return the launch that the settings describe. Raises ConfigError for what cannot be started."""
+    if clock:
+        try:
+            parse_start(clock)
+        except ValueError:
+            raise ConfigError(
+                f"settings.clock: got {clock!r}; expected a time in UTC such as {CLOCK}. Write it so."
+            ) from None
     if isinstance(run, str):
         words = [run]
         file, _, name = run.rpartition(":")
@@ -89,7 +122,7 @@ def make_launch(
     else:
         # Instances run in folders of their own, so a word that names a file from here needs its whole path.
         words = [str(Path(word).absolute()) if Path(word).is_file() else word for word in run]
-    return LaunchSpec(tuple(words), isolation, limits, python, tuple(environment.items()))
+    return LaunchSpec(tuple(words), isolation, limits, python, tuple(environment.items()), clock, secrets)
 
 
 def load_tasks(train: str, test: str, held_out: float, split: Split) -> Sequence[Task]:

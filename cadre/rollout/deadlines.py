@@ -344,6 +344,7 @@ class TimedEnv(Env):
         super().__init__(env.task)
         self._env, self._roles, self._limits, self._spent = env, roles, limits, spent
         self._name, self.repeatable = type(env).__name__, env.repeatable
+        self.max_decisions, self.takes_failures = env.max_decisions, env.takes_failures
 
     @classmethod
     def made(cls, make: Callable[[Task], Env], task: Task, roles: tuple[str, ...], limits: EpisodesConfig) -> Self:

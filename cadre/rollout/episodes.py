@@ -30,6 +30,8 @@ from cadre.types import BranchFailure, Request, Sample, Task, Tree
 
 # Errors that a second try would meet again.
 PERMANENT = PromptError
+# So many failed branches, and no other, are no chance.
+MANY_BRANCHES = 16
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Failure:
     """A failed episode: its task, the reason, the error in one line and with its traceback.
 
     `dropped` is True if its tree is dropped. `branches` is the number of branches that failed so in a tree that is
-    kept. `lost` is the fraction of the task's tree that was lost: 1 if it is dropped, 0 if it is tried again.
+    kept. `lost` is the fraction of the task's tree that was lost: 1 if it is dropped, 0 if it is tried again. `kept` is
+    that of the branches' failure.
     """
 
     task: Task
@@ -47,6 +50,7 @@ class Failure:
     dropped: bool
     branches: int = 0
     lost: float = 0.0
+    kept: bool = False
 
 
 @dataclass
@@ -115,10 +119,13 @@ async def grow_many(
 def check_failures(failures: Sequence[Failure], tasks: int, limit: float) -> None:
     """Raise ContractError, with the first failure, if more than the fraction `limit` of the tasks have failed, or all.
 
-    A tree of which only some branches failed counts by their fraction.
+    A tree of which only some branches failed counts by their fraction. Failures that are kept as episodes without
+    success (`BranchFailure.kept`) count only if there are many of them and nothing else.
     """
     lost = sum(failure.lost for failure in failures)
-    if not lost or (lost <= limit * tasks and lost < tasks):
+    counted = sum(failure.lost for failure in failures if not failure.kept)
+    is_certain = counted > 0 or sum(failure.branches for failure in failures) >= MANY_BRANCHES
+    if not lost or (counted <= limit * tasks and not (lost >= tasks and is_certain)):
         return
     by_reason = {reason: sum(failure.lost for failure in failures if failure.reason == reason) for reason in REASONS}
     reasons = ", ".join(f"{count:.3g} {reason}" for reason, count in by_reason.items() if count)
@@ -142,6 +149,7 @@ class Attempt:
 
     task: Task
     is_last: bool
+    keeps_failures: bool = True
     failure: Failure | None = None
     contained: list[tuple[Exception, BranchFailure]] = field(default_factory=list)
 
@@ -149,7 +157,8 @@ class Attempt:
         """Return the failure of a branch, in the last try and where another one would meet the same error; otherwise
         raise the error."""
         failure = branch_failures.failure_of(error)
-        if not (self.is_last or isinstance(error, PERMANENT)):
+        is_final = self.keeps_failures and (self.is_last or isinstance(error, PERMANENT))
+        if not (failure.kept or is_final):
             raise error
         self.contained.append((error, failure))
         return failure
@@ -170,7 +179,7 @@ class Attempt:
 def attempts(task: Task, rollout: Rollout) -> Iterator[Attempt]:
     """Yield as many tries as `rollout` allows, until one that has not failed, and report those that have."""
     for retry in range(rollout.limits.retries + 1):
-        attempt = Attempt(task, is_last=retry == rollout.limits.retries)
+        attempt = Attempt(task, retry == rollout.limits.retries, rollout.keeps_failures)
         yield attempt
         if attempt.failure is None:
             return
@@ -189,7 +198,7 @@ async def grow_tree(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
     tree, reports = None, []
     for attempt in attempts(task, rollout):
         with attempt:
-            growing = replace(caching, contain=attempt.contain) if rollout.keeps_failures else caching
+            growing = replace(caching, contain=attempt.contain)
             with closing(TimedEnv.made(rollout.make, task, tuple(rollout.team.assignment), rollout.limits)) as env:
                 root = await grow(env, growing, key)
             if root is None:
@@ -201,7 +210,8 @@ async def grow_tree(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
 
             # Some branches failed: leave out those that the machine is to blame for, and give the others their reward.
             complete = without_unrewarded(root)
-            if len(failed) == len(branches) or complete is None:
+            all_kept = all(failure.kept for failure in failed)
+            if (len(failed) == len(branches) and not all_kept) or complete is None:
                 raise attempt.contained[0][0] if attempt.contained else PromptError(failed[0].error)
             tree = Tree(task, set_failure_rewards(complete, rollout.limits.failure_reward, rollout.alpha))
             for failure in dict.fromkeys(failed):
@@ -209,7 +219,9 @@ async def grow_tree(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
                 trace = failure.error if error is None else "".join(traceback.format_exception(error))
                 count = failed.count(failure)
                 lost = count / len(branches)
-                report = Failure(task, failure.reason, failure.error, trace, dropped=False, branches=count, lost=lost)
+                report = Failure(
+                    task, failure.reason, failure.error, trace, False, branches=count, lost=lost, kept=failure.kept
+                )
                 reports.append(report)
     if tree is None:
         assert attempt.failure is not None

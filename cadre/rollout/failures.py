@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Literal, TypeVar, get_args
 
 from cadre.errors import AnswerError, CadreError, ContractError, DeadlineError, PromptError, SandboxUnavailable
-from cadre.programs.processes import Diverged, NotStarted
+from cadre.programs.processes import Diverged, NotStarted, ProgramFailed
 from cadre.settings.user_code import describe_error
 from cadre.types import Branch, BranchFailure, Node, Reward
 
@@ -47,6 +47,9 @@ def failure_of(error: Exception) -> BranchFailure:
         message = str(error)
     else:
         message = describe_error(error)
+    if isinstance(error, ProgramFailed) and not isinstance(error, Diverged):
+        rewarded = error.margin is not None
+        return BranchFailure(reason or "raised", message, rewarded, kept=rewarded, margin=error.margin or 0.0)
     return BranchFailure(reason or "raised", message, rewarded=not isinstance(error, MACHINE_ERRORS))
 
 
@@ -104,7 +107,7 @@ def set_failure_rewards(root: Node, rule: Literal["lowest"] | float, alpha: floa
     decision where it parts from them is at most that of each of them, component by component (the team's reward, and
     the local one of each role). Siblings are the branches beside it at the last decision that has one that did not
     fail. A direct sibling is counted with its step alone too, as some algorithms compare steps. A number is given to
-    the team, or if alpha is 0 to every role that acted.
+    the team, or if alpha is 0 to every role that acted; so is the margin of a failure taken, under `lowest`.
     """
     return _with_failure_rewards(root, (), rule, alpha)
 
@@ -123,6 +126,9 @@ def _with_failure_rewards(
             penalty = _penalty_to_lowest(path)
         else:
             penalty = {TEAM: rule} if alpha else {role: rule for node, _ in path for role in node.samples}
+        if branch.failure.margin and rule == "lowest":
+            lowered = [TEAM] if alpha else [role for node, _ in path for role in node.samples]
+            penalty = {**penalty, **{name: penalty.get(name, 0.0) - branch.failure.margin for name in lowered}}
         local = dict(branch.reward.local)
         for name, value in penalty.items():
             if name != TEAM and (value or name in local):

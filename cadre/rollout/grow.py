@@ -15,14 +15,13 @@ from typing import Any, Literal
 
 from cadre import random_keys
 from cadre.env import Env
-from cadre.errors import ConfigError, ContractError
+from cadre.errors import ConfigError, ContractError, PromptError
 from cadre.rollout.batching import gather
 from cadre.rollout.failures import Contain, contained
 from cadre.settings.run import EpisodesConfig
 from cadre.team import Team
 from cadre.types import Branch, BranchFailure, Drawing, Node, Observation, PreviousTurn, Reward, Sample, Task
 
-MAX_DEPTH = 200
 # No retry, no deadline, and any number of failures.
 NO_LIMITS = EpisodesConfig(retries=0, step_seconds=0.0, seconds=0.0, failed_fraction=1.0)
 
@@ -152,6 +151,7 @@ class Path:
                 observations[role].messages, sample, observations[role].tools
             )
             for role, sample in action.items()
+            if sample.failure is None
         }
         return Path(
             branches=(*self.branches, branch),
@@ -195,7 +195,7 @@ async def grow(env: Env, rollout: Rollout, key: int, path: Path | None = None) -
     """Return the tree below the present state of `env`, or None if the episode is over.
 
     With `shapes.greedy` this is AT-GRPO (arXiv 2510.11062, algorithm 1), with `shapes.full` MAGRPO (2508.04652).
-    Raises ContractError if the episode is not over after MAX_DEPTH decisions.
+    Raises ContractError if the episode is not over after `env.max_decisions` decisions.
     """
     if path is None and rollout.shape.grower is not None:
         return await rollout.shape.grower(env, rollout, key)
@@ -225,21 +225,28 @@ async def expand(env: Env, rollout: Rollout, key: int, path: Path) -> Expansion 
     if not observations:
         return None
     depth, shape = len(path.branches), rollout.shape
-    if depth >= MAX_DEPTH:
-        raise ContractError(f"{type(env).__name__}: not over after {MAX_DEPTH} decisions; observe() must return {{}}.")
+    if depth >= env.max_decisions:
+        raise ContractError(
+            f"{type(env).__name__}: not over after {env.max_decisions} decisions; observe() must return {{}}."
+        )
 
     # Sample. Each acting role draws its completions from one prompt, so they form a comparison group.
     counts = {role: shape.count(role, path.turns.get(role, 0), depth) for role in observations}
     joint_actions = shape.joint_actions(counts)
     decision_key = path.key(key)
-    completions = await gather(
-        *(
-            rollout.team.sample(
-                observation, counts[role], random_keys.key(decision_key, role), path.previous_turn(observation)
-            )
-            for role, observation in observations.items()
-        )
-    )
+
+    async def sample(role: str, observation: Observation) -> Sequence[Sample]:
+        role_key, previous_turn = random_keys.key(decision_key, role), path.previous_turn(observation)
+        try:
+            return await rollout.team.sample(observation, counts[role], role_key, previous_turn)
+        except PromptError as error:
+            if not env.takes_failures:
+                raise
+            failure = BranchFailure("prompt", str(error))
+            policy = rollout.team.assignment[role]
+            return [Sample(role, policy, "", (), (), (), "stop", 0, failure=failure)] * counts[role]
+
+    completions = await gather(*(sample(role, observation) for role, observation in observations.items()))
     samples = {role: tuple(siblings) for role, siblings in zip(observations, completions, strict=True)}
 
     # Step. Each joint action is tried on its own copy of the state.
@@ -267,6 +274,8 @@ async def step_copies(
 
     async def step(fork: Env, action: dict[str, Sample]) -> Reward | BranchFailure:
         failed = [sample.failure for sample in action.values() if sample.failure is not None]
+        if env.takes_failures:
+            failed = [failure for failure in failed if failure.reason != "prompt"]
         return failed[0] if failed else await contained(fork.step_samples(action), contain)
 
     rewards = await gather(*(step(fork, action) for fork, action in zip(forks, distinct, strict=True)))

@@ -7,8 +7,9 @@ Orders come as JSON lines on standard input, and reports go out on standard outp
 
     {"ready": true, "threads": 1}    {"started": "7", "pid": 4711}    {"ended": "7", "status": 0}
 
-Run as `python cadre_fork_server.py SCRATCH function FILE.py:NAME` or `... SCRATCH command WORD ...`. A function's file
-is imported once; each instance is a fork that calls the function. When the input ends, as it does when Cadre is killed,
+Run as `python cadre_fork_server.py SCRATCH DESCRIPTOR function FILE.py:NAME` or `... command WORD ...`. The file of a
+function is imported once; each instance is a fork that calls the function. DESCRIPTOR is that of the folder for caches,
+in an instance of its own one. When the input ends, as it does when Cadre is killed,
 every instance is killed, and the folder that SCRATCH is in is removed. This process is a child subreaper: processes
 that outlive their parents become its children, so that it finds them.
 """
@@ -36,6 +37,7 @@ Run = Callable[[Order], int]
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 HERE = os.path.dirname(os.path.abspath(__file__))
 libc = ctypes.CDLL(None)
+cache_descriptor = -1
 
 
 class InstanceForker:
@@ -213,8 +215,19 @@ def isolate(order: Order) -> None:
     for descriptor, name in ((1, "output.txt"), (2, "errors.txt")):
         output = os.open(f"{order['control']}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, descriptor)
+    use_caches(order["caches"], cache_descriptor)
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
+    if "tempfile" in sys.modules:
+        vars(sys.modules["tempfile"])["tempdir"] = None
+
+
+def use_caches(folder: str, descriptor: int) -> None:
+    """Let a descriptor be that of the folder. Paths that go through it, in /proc, then lead there."""
+    os.makedirs(folder, exist_ok=True)
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    os.dup2(opened, descriptor)
+    os.close(opened)
 
 
 def write_result(order: Order, **result: Any) -> None:
@@ -249,6 +262,7 @@ def prepare_function(reference: str) -> Run:
         shared_client = client_type(base_url="http://127.0.0.1:9/v1", api_key="none")
 
     def run(order: Order) -> int:
+        importlib.import_module("cadre_steady").make_steady_by_variables()
         arguments = [order["task"]]
         if shared_client is not None:
             url, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
@@ -279,6 +293,7 @@ def load_user_imports() -> Any:
 
 
 def main() -> None:
+    global cache_descriptor
     # Orders and reports get descriptors of their own: a file that reads or prints while it is imported must not meet
     # them.
     orders, reports = os.dup(0), os.dup(1)
@@ -287,8 +302,11 @@ def main() -> None:
     sys.path.insert(0, HERE)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # The program may parse its command line, which is not this one.
-    (scratch, kind, *words), sys.argv[1:] = sys.argv[1:], []
+    (scratch, caches, kind, *words), sys.argv[1:] = sys.argv[1:], []
+    cache_descriptor = int(caches)
+    use_caches(os.path.join(scratch, "caches"), cache_descriptor)
     try:
+        importlib.import_module("cadre_steady").make_steady_by_variables()
         run = prepare_function(words[0]) if kind == "function" else prepare_command(words)
         forker = InstanceForker(run, orders, reports)
     except BaseException as error:  # noqa: BLE001 - whatever the file raises is reported in one line

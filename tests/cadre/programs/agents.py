@@ -3,11 +3,11 @@
 import asyncio
 import json
 import os
+import secrets
 import subprocess
 import sys
 import threading
 import time
-import uuid
 
 
 def run(task, client):
@@ -110,12 +110,12 @@ async def swarm(task, client):
 def odd(task, client):
     """Asks for something else each time that it is started."""
     ask(client, "planner", task["word"])
-    ask(client, "planner", f"{task['word']} {uuid.uuid4()}")
+    ask(client, "planner", f"{task['word']} {secrets.token_hex(8)}")
     return 1.0
 
 
 def odd_first(task, client):
-    ask(client, "planner", f"{task['word']} {uuid.uuid4()}")
+    ask(client, "planner", f"{task['word']} {secrets.token_hex(8)}")
     return float(ask(client, "planner", "again") == "yes")
 
 

@@ -1,0 +1,126 @@
+"""Values that a JSON schema accepts, for the answers and tool calls that `cadre check` makes up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+MAX_DEPTH = 8
+FORMATS = {
+    "date-time": "2026-01-01T12:00:00Z",
+    "date": "2026-01-01",
+    "time": "12:00:00Z",
+    "duration": "P1D",
+    "email": "a@example.org",
+    "hostname": "example.org",
+    "ipv4": "127.0.0.1",
+    "ipv6": "::1",
+    "uri": "https://example.org/",
+    "url": "https://example.org/",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+}
+WORDS = ("yes", "no", "x", "a plan", "RRD")
+
+
+def make_example(schema: Any, generator: random.Random, root: Any = None, depth: int = 0) -> Any:
+    """Return a value that the schema accepts, drawn where it leaves a choice. Optional properties are left out half of
+    the time. What few schemas have (`pattern`, `not`, `if`) is not followed."""
+    root = schema if root is None else root
+    if not isinstance(schema, Mapping):
+        return generator.choice(WORDS)
+    if isinstance(reference := schema.get("$ref"), str):
+        return make_example(_resolve(root, reference), generator, root, depth + 1) if depth < 4 * MAX_DEPTH else None
+    if "const" in schema:
+        return schema["const"]
+    if isinstance(schema.get("enum"), list) and schema["enum"]:
+        return generator.choice(schema["enum"])
+    for name in ("anyOf", "oneOf"):
+        if isinstance(schema.get(name), list) and schema[name]:
+            choices = schema[name]
+            if depth >= MAX_DEPTH:  # what ends a schema that contains itself
+                choices = [choice for choice in choices if _is_simple(choice)] or choices
+            rest = {key: value for key, value in schema.items() if key != name}
+            return make_example(_merge(rest, generator.choice(choices)), generator, root, depth + 1)
+    if isinstance(schema.get("allOf"), list):
+        merged: Any = {key: value for key, value in schema.items() if key != "allOf"}
+        for part in schema["allOf"]:
+            target = _resolve(root, part["$ref"]) if isinstance(part, Mapping) and "$ref" in part else part
+            merged = _merge(merged, target)
+        return make_example(merged, generator, root, depth + 1)
+
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        kind = generator.choice(kind) if kind else None
+    if kind is None:
+        kind = "object" if "properties" in schema else "array" if "items" in schema else "string"
+    if kind == "object":
+        return _make_object(schema, generator, root, depth)
+    if kind == "array":
+        least = int(schema.get("minItems", 0))
+        count = (
+            least if depth >= MAX_DEPTH else max(least, min(int(schema.get("maxItems", 2)), generator.randint(0, 2)))
+        )
+        fixed = schema.get("prefixItems", [])
+        items = [fixed[index] if index < len(fixed) else schema.get("items") for index in range(max(count, len(fixed)))]
+        return [make_example(item, generator, root, depth + 1) for item in items]
+    if kind in ("integer", "number"):
+        return _make_number(schema, generator, kind == "integer")
+    if kind == "boolean":
+        return generator.random() < 0.5
+    if kind == "null":
+        return None
+    text = FORMATS.get(str(schema.get("format"))) or generator.choice(WORDS)
+    text = text.ljust(int(schema.get("minLength", 0)), "x")
+    return text[: int(schema["maxLength"])] if "maxLength" in schema else text
+
+
+def _make_object(schema: Mapping[str, Any], generator: random.Random, root: Any, depth: int) -> dict[str, Any]:
+    properties = schema.get("properties")
+    properties = properties if isinstance(properties, Mapping) else {}
+    required = schema.get("required", [])
+    names = [name for name in properties if name in required or (depth < MAX_DEPTH and generator.random() < 0.5)]
+    names += [name for name in required if name not in properties]
+    return {name: make_example(properties.get(name, {}), generator, root, depth + 1) for name in names}
+
+
+def _make_number(schema: Mapping[str, Any], generator: random.Random, is_integer: bool) -> int | float:
+    low = schema.get("minimum", schema.get("exclusiveMinimum"))
+    high = schema.get("maximum", schema.get("exclusiveMaximum"))
+    step = 1 if is_integer else 0.5
+    low = low + (step if "minimum" not in schema else 0) if low is not None else None
+    high = high - (step if "maximum" not in schema else 0) if high is not None else None
+    if low is None:
+        low = 0 if high is None else high - 3
+    high = low + 3 if high is None else high
+    number = generator.uniform(low, high)
+    value: float = min(max(round(number) if is_integer else round(number, 2), low), high)
+    multiple = schema.get("multipleOf")
+    if multiple:
+        value = -(-low // multiple) * multiple
+    return int(value) if is_integer else float(value)
+
+
+def _resolve(root: Any, reference: str) -> Any:
+    """Return the part of the schema that a reference such as `#/$defs/Step` names."""
+    value = root
+    for name in filter(None, reference.removeprefix("#").split("/")):
+        name = name.replace("~1", "/").replace("~0", "~")
+        value = value.get(name, {}) if isinstance(value, Mapping) else {}
+    return value
+
+
+def _merge(first: Any, second: Any) -> Any:
+    """Return one schema with the demands of both."""
+    if not isinstance(first, Mapping) or not isinstance(second, Mapping):
+        return second
+    merged = {**first, **second}
+    if "properties" in first and "properties" in second:
+        merged["properties"] = {**first["properties"], **second["properties"]}
+    if "required" in first and "required" in second:
+        merged["required"] = [*first["required"], *second["required"]]
+    return merged
+
+
+def _is_simple(schema: Any) -> bool:
+    return isinstance(schema, Mapping) and schema.get("type") in ("string", "integer", "number", "boolean", "null")

@@ -1,0 +1,100 @@
+"""Programs ask for the same when they are started again, whatever they draw, date, cache or do at once."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cadre.errors import ConfigError
+from cadre.programs.processes import Diverged
+from cadre.programs.program import Program
+from cadre.types import Sample, Task
+from tests.helpers.programs import ROLES
+
+REPLAYED = str(Path(__file__).parent / "replayed.py")
+TASK = Task("t", {"word": "fox"})
+HELD = [
+    "dated",
+    "child",
+    "foldered",
+    "handed_over",
+    "responded",
+    "voted",
+    "first_come",
+    "staggered",
+    "polling",
+    "cached",
+]
+
+
+def program(name, **settings):
+    return Program(TASK, f"{REPLAYED}:{name}", ROLES, **settings)
+
+
+def branch(env, forks=2):
+    """Play to the end and fork at every decision, so that all but the first fork are started anew; the prompts."""
+    answers = iter(f"answer {number}" for number in range(1000))
+
+    async def play():
+        state, prompts = env, []
+        while observations := state.observe():
+            prompts.append({role: seen.messages[-1].content for role, seen in observations.items()})
+            twins = [state.fork() for _ in range(forks)]
+            for twin in twins:
+                said = {role: Sample(role, "p", next(answers), (), (), (), "stop", 0) for role in observations}
+                await twin.step_samples(said)
+                twin.observe()
+            state = twins[-1]
+        await state.check_replay()
+        return prompts
+
+    try:
+        return asyncio.run(play())
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_it_asks_for_the_same(name):
+    assert len(branch(program(name))) >= 2
+
+
+def test_a_clock_may_stand_elsewhere_and_be_left_as_it_is():
+    env = program("dated", clock="2031-05-06T07:08:09")
+    assert env.observe()["planner"].messages[0].content.startswith("2031-05-06 07:08:09 ")
+    env.close()
+    with pytest.raises(Diverged, match=r"-user: 20.*\n\+user: 20"):
+        branch(program("dated", steady=False))
+    with pytest.raises(ConfigError, match=r"settings.clock: got 'noon'; expected a time in UTC"):
+        program("dated", clock="noon")
+
+
+def test_secrets_are_drawn_by_the_system_unless_the_recipe_says_otherwise():
+    with pytest.raises(Diverged):
+        branch(program("drawn_by_the_system"))
+    assert len(branch(program("drawn_by_the_system", steady_secrets=True))) == 2
+
+
+def test_tasks_draw_differently():
+    prompts = []
+    for word in ("fox", "owl"):
+        env = Program(Task("t", {"word": word}), f"{REPLAYED}:dated", ROLES)
+        prompts.append(env.observe()["planner"].messages[0].content)
+        env.close()
+    assert prompts[0] != prompts[1]
+
+
+def test_a_folder_has_one_name_and_the_model_may_use_it(tmp_path):
+    (tmp_path / "prog.py").write_text(
+        "import os\n"
+        "def main(task, client):\n"
+        "    said = client.chat.completions.create(model='planner', messages=[{'role': 'user', 'content': os.getcwd()}])\n"
+        "    open(said.choices[0].message.content, 'w').write('x')\n"
+        "    return float(os.path.exists('made.txt'))\n"
+    )
+    env = Program(TASK, f"{tmp_path}/prog.py:main", ROLES)
+    folder = env.observe()["planner"].messages[0].content
+    reward = asyncio.run(env.step({"planner": f"{folder}/made.txt"}))
+    env.close()
+    assert folder == "/srv/program/work"
+    assert reward.team == 1.0
